@@ -38,7 +38,7 @@ from saywhere.files import write_text
 from saywhere.models.aligner import ImageVectors
 from saywhere.search import Qdrant
 from saywhere.search.index import TOP
-from saywhere.search.qdrant import masked
+from saywhere.search.qdrant import QdrantStore, masked
 from saywhere.search.scan import Snapshot, best, similarities, without_hubness
 from saywhere.search.store import Stamp, Store
 
@@ -167,7 +167,7 @@ def measure_served(url: str, folder: Path, model: saywhere.Model, queries: int) 
         sys.exit(f"{place} is left from another run: remove it")
     times: list[float] = []
     shared: list[float] = []
-    with saywhere.Index(folder, model) as index, place.open(index.store.facts) as store:
+    with saywhere.Index(folder, model) as index, QdrantStore(place, index.store.facts) as store:
         try:
             snapshot, exact = index.store.snapshot(), best_of_all(index, queries)
             for start in range(0, snapshot.extent.entries, TOGETHER):
@@ -179,7 +179,8 @@ def measure_served(url: str, folder: Path, model: saywhere.Model, queries: int) 
                 times.append(wall)
                 shared.append(len(exact[number] & {hit.image for hit in hits}) / len(hits))
         finally:
-            place.delete()
+            with place.asking() as client:
+                client.delete_collection(COLLECTION)
     return {"url": masked(url), "overlap": round(statistics.mean(shared), 4), "wall": spread(times)}
 
 

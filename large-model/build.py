@@ -15,22 +15,19 @@ import json
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from saywhere.calibration import FILE as CALIBRATION
-from saywhere.engines.tower import build_tower
+from saywhere.engines.tower import build_tower, reduce, restore
 from saywhere.errors import UserError
 from saywhere.models.bundle import CARD, CONFIG, GRAPH, GRAPH_TOWER, GRAPH_WEIGHTS, VOCABULARY, WEIGHTS, find_folder
 
 HERE = Path(__file__).parent
-HEADS, TUNING, SCALE, LEVELS = "heads.safetensors", "tuning.safetensors", ".scale", "tower.levels"
+HEADS, TUNING, LEVELS = "heads.safetensors", "tuning.safetensors", "tower.levels"
 COPIED = (CONFIG, VOCABULARY, CALIBRATION, GRAPH, GRAPH_WEIGHTS, CARD)
-POSITION, SMALLEST = "position", 1 << 16
-"""Matrices of fewer numbers stay in half precision, and the tower's positions."""
 TOWER_FILE = "clip_encoder.int8.onnx"
 TOWER_DIGEST = "2d2da5e254d60501f138004788497e280fd80eb9dd877241aec41761be285d8d"
 """SHA-256 of that file."""
@@ -51,27 +48,6 @@ dependencies = ["saywhere=={version}"]
 [tool.hatch.build.targets.wheel]
 packages = ["{package}"]
 """
-
-
-def reduce(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return arrays with the large matrices in int8, a scale for each row beside them."""
-    kept = dict[str, np.ndarray]()
-    for name, value in arrays.items():
-        kept[name] = value
-        if value.ndim >= 2 and value.size >= SMALLEST and value.dtype.kind == "f" and name != POSITION:
-            wide = value.astype(np.float32)
-            scale = np.maximum(np.abs(wide).max(axis=tuple(range(1, value.ndim)), keepdims=True) / 127, 1e-12)
-            kept[name], kept[name + SCALE] = np.round(wide / scale).astype(np.int8), scale.astype(np.float32)
-    return kept
-
-
-def restore(kept: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return arrays as they were, in half precision where they were reduced."""
-    return {
-        name: (value * kept[name + SCALE]).astype(np.float16) if name + SCALE in kept else value
-        for name, value in kept.items()
-        if not name.endswith(SCALE)
-    }
 
 
 def pack(model: Path, out: Path, base: Path) -> None:

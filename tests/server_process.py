@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import fields
+from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from saywhere.serve.limits import Limits
@@ -51,10 +55,25 @@ class Process:
         return self.process.returncode, errors
 
     @property
-    def memory(self) -> int:
-        """Resident bytes."""
+    def peak(self) -> int:
+        """The most bytes that were resident so far."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.split("VmRSS:")[1].split()[0]) * 1024
+        return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+    def refuse_huge(self, path: str, text: bytes, token: str = "s3cret") -> Iterator[tuple[int, dict[str, Any]]]:
+        """Send JSON that begins with ``text`` and goes on for 100 MB, which a head announces, and in chunks.
+
+        Yields:
+            The status and the JSON of each answer.
+        """
+        piece, head = b"A" * (1 << 20), {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        pieces = [text, *[piece] * 100]
+        for more in ({"Content-Length": str(sum(map(len, pieces)))}, {}):
+            connection = HTTPConnection("127.0.0.1", self.port, timeout=600)
+            connection.request("POST", path, iter(pieces), head | more)
+            response = connection.getresponse()
+            yield response.status, json.loads(response.read())
+            connection.close()
 
 
 def send_raw(port: int, data: bytes) -> bytes:

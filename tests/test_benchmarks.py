@@ -46,6 +46,18 @@ def load(name: str) -> ModuleType:
     return module
 
 
+# hub.py
+
+
+def test_florence2_is_measured_as_graphs_and_by_transformers(tmp_path: Path) -> None:
+    hub = load("hub")
+    hub.make(tmp_path, "tiny")
+    rows = {kind: hub.measure(tmp_path, kind, 4, 1, 1) for kind in hub.KINDS}
+    assert {row["tokens"] for row in rows.values()} == {4}
+    assert all(min(row["first"], row["seconds"], row["peak_mb"]) > 0 for row in rows.values())
+    assert len({hub.megabytes(tmp_path, kind) for kind in hub.KINDS}) == 3
+
+
 # describe.py
 
 

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -20,7 +20,6 @@ transformers: Any = pytest.importorskip("transformers", reason="needs the extra 
 transformers.utils.logging.disable_progress_bar()
 SIDE = 64
 """Pixels of a side of what the networks see."""
-CLIP_PIXELS = {"size": {"height": SIDE, "width": SIDE}, "do_center_crop": False}
 WORDS = ["a", "cat", "dog", "the", "sky", "of", "image", "an", "red", "describe", "this", "in", "detail", "it", "is"]
 
 
@@ -32,38 +31,70 @@ def byte_words() -> dict[str, int]:
     return {word: i for i, word in enumerate(["<s>", "<pad>", "</s>", "<unk>", *letters])}
 
 
-def shaken(network: Any) -> Any:
-    """The network with weights large enough for images and words to matter."""
+def shaken(network: Any, scale: float = 1) -> Any:
+    """The network with weights large enough for images and words to matter, but not for the rounding of numbers."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, weight in sorted(network.named_parameters()):
             if weight.dim() > 1:
-                weight.copy_(torch.randn(weight.shape, generator=generator) * (0.6 if "embed" in name else 0.3))
+                weight.copy_(torch.randn(weight.shape, generator=generator) * scale * (0.6 if "embed" in name else 0.3))
     return network.eval()
 
 
-def write_florence2(folder: Path) -> Path:
+class Florence2Size(NamedTuple):
+    """The size of a Florence-2.
+
+    Attributes:
+        side: pixels of a side of what it sees.
+        width: of tokens, in the last stage and behind it.
+        heads: of each layer.
+        layers: of the encoder of text, and of the decoder.
+        depths, dims, groups: of the stages of the vision tower.
+        window: of its attention.
+        words: entries of the vocabulary; as many as the tokenizer has if None.
+    """
+
+    side: int
+    width: int
+    heads: int
+    layers: int
+    depths: tuple[int, ...]
+    dims: tuple[int, ...]
+    groups: tuple[int, ...]
+    window: int
+    words: int | None = None
+
+
+TINY = Florence2Size(SIDE, 16, 2, 1, (1, 1, 1, 1), (8, 8, 8, 8), (1, 1, 1, 1), 2)
+
+
+def write_florence2(folder: Path, size: Florence2Size = TINY, scale: float = 1) -> Path:
     tokenizer = transformers.BartTokenizer(
         vocab=byte_words(), merges=[], extra_special_tokens={"image_token": "<image>"}
     )
     tokenizer.add_tokens([f"<loc_{number}>" for number in range(1000)])
-    pixels = transformers.CLIPImageProcessor(**CLIP_PIXELS, image_seq_length=5)
+    square = {"height": size.side, "width": size.side}
+    pixels = transformers.CLIPImageProcessor(
+        size=square, do_center_crop=False, image_seq_length=(size.side // 32) ** 2 + 1
+    )
     rules = {kind: {} for kind in ("pure_text", "description_with_bboxes", "phrase_grounding")}
     processor = transformers.Florence2Processor(pixels, tokenizer, post_processor_config=rules)
-    text = {
-        "model_type": "bart", "vocab_size": len(tokenizer), "d_model": 16, "encoder_layers": 1, "decoder_layers": 1,
-        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16,
-        "max_position_embeddings": 512,
-    }  # fmt: skip
+    both = ("encoder", "decoder")
+    text = {"model_type": "bart", "vocab_size": size.words or len(tokenizer), "d_model": size.width}
+    text |= {
+        f"{side}_{name}": n for side in both for name, n in (("layers", size.layers), ("attention_heads", size.heads))
+    }
+    text |= {f"{side}_ffn_dim": 4 * size.width if size.words else 16 for side in both}
+    text["max_position_embeddings"] = 1024 if size.words else 512
     vision = {
-        "depths": [1, 1, 1, 1], "embed_dim": [8, 8, 8, 8], "num_heads": [1, 1, 1, 1], "num_groups": [1, 1, 1, 1],
-        "window_size": 2, "projection_dim": 16, "drop_path_rate": 0.0,
+        "depths": size.depths, "embed_dim": size.dims, "num_heads": size.groups, "num_groups": size.groups,
+        "window_size": size.window, "projection_dim": size.width, "drop_path_rate": 0.0,
     }  # fmt: skip
     config = transformers.Florence2Config(
         text_config=text, vision_config=vision, image_token_id=tokenizer.image_token_id
     )
     torch.manual_seed(0)
-    return save(folder, processor, transformers.Florence2ForConditionalGeneration(config))
+    return save(folder, processor, transformers.Florence2ForConditionalGeneration(config), scale)
 
 
 def word_pieces() -> dict[str, int]:
@@ -72,7 +103,7 @@ def word_pieces() -> dict[str, int]:
 
 def write_grounding_dino(folder: Path) -> Path:
     tokenizer = transformers.BertTokenizer(vocab=word_pieces(), do_lower_case=True)
-    pixels = transformers.GroundingDinoImageProcessor(size={"shortest_edge": SIDE, "longest_edge": 2 * SIDE})
+    pixels = transformers.GroundingDinoImageProcessor(size={"shortest_edge": 2 * SIDE, "longest_edge": 4 * SIDE})
     backbone = {
         "model_type": "swin", "image_size": SIDE, "embed_dim": 8, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 1, 1],
         "window_size": 2, "out_indices": [2, 3, 4],
@@ -88,7 +119,7 @@ def write_grounding_dino(folder: Path) -> Path:
     )  # fmt: skip
     torch.manual_seed(0)
     network = transformers.GroundingDinoForObjectDetection(config)
-    return save(folder, transformers.GroundingDinoProcessor(pixels, tokenizer), network)
+    return save(folder, transformers.GroundingDinoProcessor(pixels, tokenizer), network, 0.4)
 
 
 def write_owlv2(folder: Path) -> Path:
@@ -105,8 +136,8 @@ def write_owlv2(folder: Path) -> Path:
     return save(folder, transformers.Owlv2Processor(pixels, tokenizer), transformers.Owlv2ForObjectDetection(config))
 
 
-def save(folder: Path, processor: Any, network: Any) -> Path:
-    shaken(network).save_pretrained(folder)
+def save(folder: Path, processor: Any, network: Any, scale: float = 1) -> Path:
+    shaken(network, scale).save_pretrained(folder)
     processor.save_pretrained(folder)
     return folder
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from stubs import calibrated
 from tiny_densecap import VOCABULARY, tiny_config
+from tiny_tower import write_tower
 
 from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import SUMMARY, TOWER
@@ -16,7 +19,7 @@ from saywhere.engines.torch import TorchEngine
 from saywhere.models.model import Model
 from saywhere.networks.densecap.network import DenseCap
 from saywhere.networks.nouns import Nouns
-from saywhere.networks.vision.trunk import build_trunk
+from saywhere.networks.vision.trunk import Tower, build_trunk
 from saywhere.text import Vocabulary
 
 KINDS = Vocabulary({"person": 20, "dog": 30, "grass": 12, "airplane": 9})
@@ -33,23 +36,21 @@ def _networks(embed_dim: int, branch: str) -> dict[str, Any]:
     torch.manual_seed(0)
     config = tiny_config(trunk={**TRUNK, branch: True} if branch else TRUNK, noun_threshold=0.3)
     trunk = build_trunk(config.trunk, config.proposals, head=True, pretrained=False)
+    trunk.tower = made_up_tower() if branch == "tower" else None
     classes = Nouns(NounsConfig(branch=bool(branch), embed_dim=embed_dim, trunk=config.trunk), KINDS, trunk)
     return {"densecap": DenseCap(config, VOCABULARY, trunk).eval(), "nouns": classes.eval()}
 
 
 def tiny_model(embed_dim: int = 0, branch: str = "") -> Model:
     """The model on the torch engine; ``branch`` is the trunk's option, ``branch`` or ``tower``."""
-    calibration, tower = calibrated(noun=(0.0, 0.0, 0.0, 0.0)), MadeUpTower() if branch == "tower" else None
-    return Model(TorchEngine(tiny_networks(embed_dim, branch), calibration, tower), "tiny")
+    return Model(TorchEngine(tiny_networks(embed_dim, branch), calibrated(noun=(0.0, 0.0, 0.0, 0.0))), "tiny")
 
 
-class MadeUpTower:
-    """An image tower's session: what it gives depends on the pixels' mean."""
-
-    def run(self, values: dict[str, np.ndarray], names: list[str]) -> dict[str, np.ndarray]:
-        generator = np.random.default_rng(int(abs(values["pixels"].mean()) * 1e6))
-        sizes = {TOWER: (1, 1280, 14, 14), SUMMARY: (1, 512)}
-        return {name: generator.normal(size=sizes[name]).astype(np.float32) for name in names}
+@functools.cache
+def made_up_tower() -> Tower:
+    """An image tower, the same in all tests of a process."""
+    write_tower(path := Path(tempfile.mkdtemp()) / "tower.onnx")
+    return Tower(path)
 
 
 def graph_outputs(maps: Any) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import hashlib
 import json
 import shutil
 import tempfile
@@ -13,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import pytest
 import torch
-from tiny_adapters import SIDE, tiny_adapted, tiny_folder, transformers
+from tiny_adapters import tiny_folder, transformers
 
 GENERATION = {
     "_from_model_config": True, "bos_token_id": 0, "decoder_start_token_id": 2, "early_stopping": True,
@@ -46,27 +48,37 @@ def write_graph(path: Path, network: Any, function: Callable[..., Any], inputs: 
         )  # fmt: skip
 
 
-def merge(first: Path, later: Path, path: Path) -> None:
-    """Write the decoders without and with a past as one, of which ``use_cache_branch`` chooses."""
+def merge(first: Path, later: Path, path: Path, dummy: Sequence[int]) -> None:
+    """Write the decoders without and with a past as one, of which ``use_cache_branch`` chooses; both have its weights.
+
+    With a past, the keys of the encoder are dummies of the shape ``dummy``.
+    """
     plain, cached = onnx.load(first), onnx.load(later)
     outputs, inputs = list(plain.graph.output), list(cached.graph.input)
+    weights: dict[tuple[Any, ...], Any] = {}
     branches: list[Any] = []
-    for model in (cached, plain):
-        model = onnx.compose.add_prefix(model, "branch_", rename_inputs=False)
-        own = {output.name: output for output in model.graph.output}
+    for prefix, model in (("later.", cached), ("first.", plain)):
+        graph = onnx.compose.add_prefix(model, prefix, rename_inputs=False).graph
+        known: dict[str, str] = {}
+        for weight in graph.initializer:
+            content = hashlib.sha256(onnx.numpy_helper.to_array(weight).tobytes()).digest()
+            known[weight.name] = weights.setdefault((*weight.dims, weight.data_type, content), weight).name
+        for node in graph.node:
+            for number, name in enumerate(node.input):
+                node.input[number] = known.get(name, name)
+        own = {output.name: output for output in graph.output}
         found: list[Any] = []
         for output in outputs:
-            if (name := f"branch_{output.name}") not in own:  # with a past, keys of the encoder are dummies
-                zeros = onnx.helper.make_tensor(name, onnx.TensorProto.FLOAT, [0, 2, 1, 8], [])
-                model.graph.node.append(onnx.helper.make_node("Constant", [], [name], value=zeros))
-            found.append(
-                own.get(name) or onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [0, 2, 1, 8])
-            )
-        branches.append(onnx.helper.make_graph(model.graph.node, "branch", [], found, model.graph.initializer))
+            if (name := f"{prefix}{output.name}") not in own:
+                zeros = onnx.helper.make_tensor(name, onnx.TensorProto.FLOAT, dummy, [])
+                graph.node.append(onnx.helper.make_node("Constant", [], [name], value=zeros))
+                own[name] = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dummy)
+            found.append(own[name])
+        branches.append(onnx.helper.make_graph(graph.node, "branch", [], found))
     chosen = onnx.helper.make_tensor_value_info("use_cache_branch", onnx.TensorProto.BOOL, [1])
     names = [output.name for output in outputs]
     node = onnx.helper.make_node("If", ["use_cache_branch"], names, then_branch=branches[0], else_branch=branches[1])
-    graph = onnx.helper.make_graph([node], "merged", [*inputs, chosen], outputs)
+    graph = onnx.helper.make_graph([node], "merged", [*inputs, chosen], outputs, list(weights.values()))
     onnx.save(onnx.helper.make_model(graph, opset_imports=plain.opset_import, ir_version=plain.ir_version), path)
     first.unlink()
     later.unlink()
@@ -85,8 +97,8 @@ def stored_processor(source: Path) -> dict[str, Any]:
     return json.loads((source / "processor_config.json").read_text())["image_processor"]
 
 
-def export_florence2(folder: Path) -> Path:
-    source = tiny_folder("florence2")
+def export_florence2(folder: Path, source: Path | None = None) -> Path:
+    source = source or tiny_folder("florence2")
     copy_words(source, folder, stored_processor(source))
     (folder / "generation_config.json").write_text(json.dumps(GENERATION))
     kind = transformers.Florence2ForConditionalGeneration
@@ -116,10 +128,12 @@ def export_florence2(folder: Path) -> Path:
         write_graph(path, network, function, inputs, free)
         return path
 
-    ids, states, one = torch.ones(2, 9, dtype=torch.int64), torch.randn(2, 9, 16), torch.randn(2, 1, 16)
+    width, heads = language.config.d_model, language.config.decoder_attention_heads
+    side = stored_processor(source)["size"]["height"]
+    ids, states, one = torch.ones(2, 9, dtype=torch.int64), torch.randn(2, 9, width), torch.randn(2, 1, width)
     write(
         "vision_encoder", lambda x: network.get_image_features(x).pooler_output,
-        {"pixel_values": torch.zeros(2, 3, SIDE, SIDE)}, {"pixel_values": (), "image_features": ()},
+        {"pixel_values": torch.zeros(2, 3, side, side)}, {"pixel_values": (), "image_features": ()},
     )  # fmt: skip
     write("embed_tokens", network.get_input_embeddings(), {"input_ids": ids}, {"input_ids": [1], "inputs_embeds": [1]})
     write(
@@ -130,56 +144,62 @@ def export_florence2(folder: Path) -> Path:
     given = {"encoder_attention_mask": ids, "encoder_hidden_states": states, "inputs_embeds": one}
     free = {**dict.fromkeys(given, (1,)), "logits": [1]}
     first = write("first", decode, given, free | {f"present.{name}": [2] for name in past})
-    kept = {f"past_key_values.{name}": torch.randn(2, 2, 3 if ".decoder." in name else 9, 8) for name in past}
+    kept = {
+        f"past_key_values.{name}": torch.randn(2, heads, 3 if ".decoder." in name else 9, width // heads)
+        for name in past
+    }
     own = {f"present.{name}": [2] for name in past if ".decoder." in name}
     later = write("later", decode, {**given, **kept}, free | dict.fromkeys(kept, (2,)) | own)
-    merge(first, later, folder / "onnx" / "decoder_model_merged.onnx")
+    merge(first, later, folder / "onnx" / "decoder_model_merged.onnx", (0, heads, 1, width // heads))
     return folder
 
 
-class Detector(torch.nn.Module):
-    """Stands in for Grounding DINO, whose export takes minutes: answers that depend on all that it is given."""
+def masks_of_phrases(token_ids: Any, special: Any) -> tuple[Any, Any]:
+    """What Grounding DINO's function of its module returns, without the two operations that ONNX lacks.
 
-    def __init__(self, words: int, most: int) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(0)
-        self.words = torch.nn.Parameter(torch.randn(words, 4, generator=generator))
-        self.queries = torch.nn.Parameter(torch.randn(20, 4, generator=generator))
-        self.boxes = torch.nn.Parameter(torch.randn(20, 4, generator=generator))
-        self.most = most
-
-    def forward(
-        self, pixel_values: Any, pixel_mask: Any, input_ids: Any, token_type_ids: Any, attention_mask: Any
-    ) -> Any:  # fmt: skip
-        shown = pixel_mask[:, None].float()
-        seen = torch.cat([(pixel_values * shown).mean((2, 3)), pixel_values[..., -1, -1:].mean(1)], dim=1)
-        words = self.words[input_ids] + token_type_ids[..., None]
-        logits = (self.queries[None] * (1 + seen[:, None])) @ words.transpose(1, 2)
-        logits = logits.masked_fill(attention_mask[:, None] == 0, float("-inf"))
-        rest = torch.full((*logits.shape[:2], self.most), float("-inf"))
-        logits = torch.cat([logits, rest], dim=2)[..., : self.most]
-        return transformers.utils.ModelOutput(
-            logits=logits, pred_boxes=(self.boxes + seen[:, None]).sigmoid() / 2 + 0.2
-        )
-
-
-def detector() -> Detector:
-    """What stands in for the tiny Grounding DINO."""
-    config = tiny_adapted("grounding-dino").adapter.runner.config
-    return Detector(config["text_config"]["vocab_size"], config["max_text_len"])
+    Returns:
+        Which tokens see each other, those of a phrase with what ends it, and their places in the phrase.
+    """
+    count = token_ids.shape[1]
+    places = torch.arange(count)
+    ends = (token_ids[..., None] == special).any(-1)[:, None]
+    behind = places[None] <= places[:, None]
+    last = torch.where(ends & behind, places, torch.full_like(places, -1)).amax(-1)
+    last = torch.cat([torch.full_like(last[:, :1], -1), last[:, :-1]], dim=1)
+    end = torch.where(ends & behind.T, places, torch.full_like(places, count)).amin(-1)
+    inside = (end != 0) & (end != count - 1) & (end != count)
+    seen = (end[:, :, None] == end[:, None]) & inside[:, None] | (places[None] == places[:, None])
+    return seen, torch.where(inside, places - last - 1, torch.zeros_like(last)).clamp(min=0)
 
 
 def export_grounding_dino(folder: Path) -> Path:
+    """Export Grounding DINO for images of at least 128 pixels a side, multiples of 64.
+
+    With fewer its coarsest map has a row or column alone, whose places ``linspace(0, 0, 1)`` are no numbers in a graph;
+    whether other sizes need margins is decided when the graph is written. The attention is not ``eager``, which adds
+    the mask of phrases to what it should hide: transformers' own answers are others with it.
+    """
     source = tiny_folder("grounding-dino")
     copy_words(source, folder, stored_processor(source))
-    network, ids = detector(), torch.tensor([[2, 7, 8, 5, 3]] * 2)
+    kind = transformers.GroundingDinoForObjectDetection
+    network = kind.from_pretrained(source).eval()
+    ids = torch.tensor([[2, 7, 8, 5, 3]] * 2)
     given = {
-        "pixel_values": torch.randn(2, 3, 64, 96), "pixel_mask": torch.ones(2, 64, 96, dtype=torch.int64),
+        "pixel_values": torch.randn(2, 3, 128, 192), "pixel_mask": torch.ones(2, 128, 192, dtype=torch.int64),
         "input_ids": ids, "token_type_ids": torch.zeros_like(ids), "attention_mask": torch.ones_like(ids),
     }  # fmt: skip
+
+    def detect(*tensors: Any) -> tuple[Any, Any]:
+        out = network(**dict(zip(given, tensors, strict=True)))
+        return out.logits, out.pred_boxes
+
     free = {"pixel_values": [2, 3], "pixel_mask": [1, 2], "logits": [1, 2], "pred_boxes": [1]}
     free |= dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), (1,))
-    write_graph(folder / "onnx" / "model.onnx", network, lambda *given: network(*given).to_tuple(), given, free)
+    with pytest.MonkeyPatch.context() as patch:
+        place = f"{kind.__module__}.generate_masks_with_special_tokens_and_transfer_map"
+        patch.setattr(place, lambda token_ids, special_tokens: masks_of_phrases(token_ids, special_tokens))
+        patch.setattr(torch, "as_tensor", lambda sizes, **_: torch.stack([torch.stack(size) for size in sizes]))
+        write_graph(folder / "onnx" / "model.onnx", network, detect, given, free)
     return folder
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 import torch
 from tiny_aligner import VOCABULARY as WORDS
 from tiny_aligner import tiny_aligner_config
@@ -45,6 +46,43 @@ def write_tower(path: Path) -> None:
         [onnx.numpy_helper.from_array(value, name) for name, value in arrays.items()],
     )  # fmt: skip
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), str(path))
+
+
+def write_clip(folder: Path, side: int, width: int, size: int) -> tuple[torch.nn.Module, Path]:
+    """Write a small image tower of transformers in int8 as the published one was made; return it and its graph.
+
+    Args:
+        folder: where to.
+        side: patches in a row.
+        width, size: numbers of a token, and of an embedding.
+    """
+    transformers = pytest.importorskip("transformers")
+    from onnxruntime.quantization import quantize_dynamic
+
+    torch.manual_seed(0)
+    config = transformers.CLIPVisionConfig(hidden_size=width, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=2, image_size=16 * side, patch_size=16, projection_dim=size)  # fmt: skip
+    config._attn_implementation = "eager"
+    network = transformers.CLIPVisionModelWithProjection(config).eval()
+
+    class Clip(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.vision_model, self.visual_projection = network.vision_model, network.visual_projection
+
+        def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+            seen = self.vision_model(pixel_values)
+            return self.visual_projection(seen.pooler_output)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(3) if parameter.ndim > 1 else None
+        torch.onnx.export(Clip(), (torch.zeros(1, 3, 16 * side, 16 * side),), str(folder / "full.onnx"), dynamo=False,
+                          opset_version=14, input_names=["pixel_values"], output_names=["image_embeds"],
+                          dynamic_axes={"pixel_values": {0: "batch", 2: "rows", 3: "columns"}})  # fmt: skip
+    quantize_dynamic(folder / "full.onnx", folder / "clip_encoder.int8.onnx", op_types_to_quantize=["MatMul"])
+    return network, folder / "clip_encoder.int8.onnx"
 
 
 def tower_model(root: Path) -> Path:

@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -356,3 +357,11 @@ def _count_values(node: Any, counts: dict[int, int]) -> int:
     if not 0 < counts[id(node)] <= LARGEST_YAML:
         raise ValueError(f"an alias makes it endless: line {node.start_mark.line + 1}")
     return counts[id(node)]
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make a new file the same as another: a link where the disk can, for no file is ever changed in place."""
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copy2(source, target)

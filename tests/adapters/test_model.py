@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from photographs import noise
+from photographs import jpeg, noise
 from tiny_adapters import WRITERS, tiny_adapted, tiny_folder
+from typer.testing import CliRunner
 
 import saywhere
-from saywhere import UserError
+from saywhere import UserError, cli
+from saywhere import boxes as geometry
 from saywhere.papers.captions import CaptionEnsemble
 
 IMAGE = noise(64, 64, 0)
@@ -154,3 +156,31 @@ def test_a_placer_gives_evidence_of_one_region_a_phrase():
     )
     assert not placer.is_rare("a zyzzyva") and placer.unknown(["a zyzzyva"]) == []
     assert placer.ground(seen, ["a cat"], threshold=0).to_dict() == model.ground(seen, ["a cat"], threshold=0).to_dict()
+
+
+def test_evaluated_figures_are_those_of_its_answers(tmp_path: Path):
+    pytest.importorskip("matplotlib", reason="needs the extra evaluate")
+    noise(96, 64, 1).save(tmp_path / "a.png")
+    row = {"image": "a.png", "split": "dev", "regions": [{"box": [8, 0, 56, 60], "phrase": "a dog"}]}
+    (tmp_path / "data.jsonl").write_text(json.dumps(row))
+    command = ["evaluate", "ground", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--device", "cpu"]
+    done = CliRunner().invoke(cli.app, [*command, "--model", str(tiny_folder("owlv2"))], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    row = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (row["model"], row["images"], row["phrases"]) == (str(tiny_folder("owlv2")), 1, 1)
+    found = tiny_adapted("owlv2").ground(tmp_path / "a.png", ["a dog"], threshold=0).boxes
+    assert row["accuracy"] == float(geometry.iou(found, np.array([[8, 0, 56, 60]], np.float32))[0, 0] >= 0.5)
+
+
+def test_a_server_answers_by_it():
+    from starlette.testclient import TestClient
+
+    from saywhere.serve.app import create_app
+    from saywhere.serve.limits import Limits
+
+    with TestClient(create_app(tiny_adapted("owlv2"), Limits(answer_seconds=600))) as client:
+        assert client.get("/v1/models").json()["models"][0]["parts"] == ["aligner"]
+        found = client.post("/v1/ground", params={"text": "a dog", "threshold": 0}, content=jpeg(IMAGE))
+        assert found.status_code == 200 and len(found.json()["boxes"]) == 1
+        refused = client.post("/v1/describe", content=jpeg(IMAGE))
+        assert refused.status_code == 422 and "OWLv2 can ground phrases" in refused.json()["error"]

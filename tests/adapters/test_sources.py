@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import subprocess
 import sys
+import threading
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 import saywhere
@@ -108,6 +113,115 @@ def test_nothing_is_fetched_of_another_family_or_of_our_own(hub: Hub):
     with pytest.raises(UserError, match=r"^hub:a/own is a model of saywhere's own: name it a/own$"):
         find_adapted("hub:a/own")
     assert [len(each) for each in hub.asked] == [2, 2]
+
+
+class Served(BaseHTTPRequestHandler):
+    """Stands in for the hub's server: large files are known by their SHA-256, others by Git's hash."""
+
+    files: ClassVar[dict[str, bytes]] = {}
+    damaged: ClassVar[set[str]] = set()
+    cut: ClassVar[set[str]] = set()
+    asked: ClassVar[list[str]] = []
+
+    def log_message(self, format: str, *_: Any) -> None:
+        pass
+
+    def send(self, body: bytes, status: int = 200, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content_Length": str(len(body)), "X-Repo-Commit": COMMIT, **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(b"" if self.command == "HEAD" else body)
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        self.asked.append(f"{self.command} {path} {self.headers['Range'] or ''}".strip())
+        if "/revision/" in path:
+            self.send(json.dumps({"id": "me/tiny", "sha": COMMIT, "siblings": []}).encode())
+        elif "/tree/" in path:
+            rows = [{"type": "file", "path": n, "size": len(b), "oid": hashed(b)} for n, b in self.files.items()]
+            for row in rows:
+                if row["path"].startswith("onnx/"):
+                    row["lfs"] = {"oid": hashed(self.files[row["path"]], True), "size": row["size"], "pointerSize": 9}
+            self.send(json.dumps(rows).encode())
+        elif (name := path.partition(f"/resolve/{COMMIT}/")[2] or path.partition("/resolve/v1/")[2]) in self.files:
+            self.send_file(name, self.files[name])
+        else:
+            self.send(b"", 404, X_Error_Code="EntryNotFound")
+
+    do_HEAD = do_GET
+
+    def send_file(self, name: str, body: bytes) -> None:
+        large = name.startswith("onnx/")
+        named = {"ETag": f'"{hashed(body, large)}"', "Accept-Ranges": "bytes"}
+        named |= {"X-Linked-Etag": f'"{hashed(body, large)}"', "X-Linked-Size": str(len(body))} if large else {}
+        shown = body[:-1] + b"!" if name in self.damaged else body
+        if self.command == "GET" and name in self.cut:
+            self.cut.remove(name)
+            self.send(shown[: len(body) // 2], **named, Content_Length=str(len(body)))
+            self.close_connection = True
+            return
+        start = int((self.headers["Range"] or "bytes=0-")[6:].partition("-")[0])
+        more = {"Content-Range": f"bytes {start}-{len(body) - 1}/{len(body)}"} if start else {}
+        self.send(shown[start:], 206 if start else 200, **named, **more)
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def hashed(body: bytes, large: bool = False) -> str:
+    return hashlib.sha256(body).hexdigest() if large else hashlib.sha1(b"blob %d\0" % len(body) + body).hexdigest()
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Served]]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Served)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    graph = np.random.default_rng(0).bytes(24 << 20)  # huggingface_hub keeps pieces of 10 MB
+    Served.files = {"config.json": b'{"model_type": "grounding-dino"}', "tokenizer.json": b"{}", "code.py": b"evil()"}
+    Served.files |= {"onnx/model.onnx": graph, "onnx/model_q4.onnx": graph[: 1 << 20], "model.safetensors": graph}
+    yield Served
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_what_the_hub_sends_is_resumed_checked_and_then_kept(
+    served: type[Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By huggingface_hub itself, in processes of their own: it reads its settings when it is imported."""
+    pytest.importorskip("huggingface_hub", reason="needs the extra hub")
+
+    def fetch() -> tuple[str, str]:
+        served.asked.clear()
+        code = (
+            "import sys; from saywhere.adapters.sources import find_adapted; from saywhere import UserError\n"
+            f"try: print(find_adapted('hub:me/tiny', revision='v1', cache_dir={str(tmp_path)!r}).folder)\n"
+            "except UserError as error: print(error)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip(), done.stderr
+
+    folder = tmp_path / "models--me--tiny" / "snapshots" / COMMIT
+    served.damaged, served.cut = {"onnx/model.onnx"}, {"onnx/model.onnx"}
+    said, shown = fetch()
+    assert said == (
+        "hub:me/tiny: onnx/model.onnx is not what the hub has, by its hash: it is removed from the cache; "
+        "run the command again"
+    )
+    assert f"GET /me/tiny/resolve/{COMMIT}/onnx/model.onnx bytes={10 << 20}-" in served.asked and "%" in shown
+    served.damaged = set()
+    assert fetch()[0] == str(folder)
+    kept = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert kept == {name: served.files[name] for name in ("config.json", "tokenizer.json", "onnx/model.onnx")}
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert fetch()[0] == str(folder) and served.asked == []
+    (folder / "tokenizer.json").resolve().write_bytes(b"[]")  # a damage of the disk, of the same size
+    assert "tokenizer.json is not what the hub has" in fetch()[0]
 
 
 @pytest.mark.parametrize("name", ["hub:", "hub:a", "hub:a/b/c", "hub:a/b?c", "hub:/a", "hub: a/b"])

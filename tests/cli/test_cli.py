@@ -310,7 +310,7 @@ def test_an_option_with_one_value_is_given_once(line: str) -> None:
         (["serve", "--label-studio-files="], "--label-studio-files is empty: give a value, or leave it out"),
         (["data", "check", "a", "--out", ""], "--out is empty: give a value, or leave it out"),
         (["describe", "a.jpg", "--threshold", "nan"], "--threshold must be a finite number, not nan"),
-        (["index", "a", "--index", "i", "--watch", "--poll", "1e999"], "--poll must be a finite number, not 1e999"),
+        (["describe", "a.jpg", "--threshold", "1e999"], "--threshold must be a finite number, not 1e999"),
         (["alt", "a.html", "--root", "nothing"], "--root nothing: no such folder"),
     ],
 )

@@ -13,6 +13,7 @@ import typer
 from flickr_entities import write_flickr
 from photographs import noise
 from stubs import StubMeteor, load_by, same_text
+from tiny_adapters import tiny_adapted, tiny_folder
 from tiny_aligner import SENTENCES, tiny_aligner
 from tiny_captioner import tiny_captioner
 from tiny_classes import tiny_networks
@@ -33,34 +34,37 @@ from saywhere.text import Vocabulary
 
 pytest.importorskip("pycocoevalcap", reason="needs the extra evaluate")
 
-KINDS = ("flickr-coco", "tower", "densecap", "aligner", "captioner", "box-captioner", "region-rnn", "nouns")
-"""The shipped bundle, one with an image tower, and a checkpoint of each part; two of the captioner, one for boxes."""
+ADAPTED = ("florence2", "owlv2")
+KINDS = ("flickr-coco", "tower", "densecap", "aligner", "captioner", "box-captioner", "region-rnn", "nouns", *ADAPTED)
+"""The shipped bundle, one with an image tower, a checkpoint of each part (two of the captioner, one for boxes), and two
+models of other people."""
 DETECTS = {"flickr-coco", "tower", "densecap"}
 ALIGNS = {"flickr-coco", "tower", "aligner"}
 CAPTIONS = {"flickr-coco", "tower", "captioner", "box-captioner"}
+WRITES, PLACES = {"florence2"}, {*ADAPTED}
 TOGETHER = {"tower", "captioner", "box-captioner"}
 """Those of one vocabulary."""
 COMMANDS: dict[str, tuple[list[str], set[str]]] = {
-    "describe": (["IMAGE"], DETECTS),
-    "describe ": (["IMAGE", "--boxes", "BOXES"], DETECTS | {"box-captioner"}),
-    "ground": (["IMAGE", "a dog on the grass"], DETECTS | ALIGNS),
-    "ground ": (["IMAGE", "a dog", "the sky"], DETECTS | ALIGNS),
-    "caption": (["IMAGE"], CAPTIONS),
-    "alt": (["PAGE"], {"flickr-coco", "tower"}),
-    "serve": (["--port", "0"], DETECTS | ALIGNS | CAPTIONS),
-    "mcp": (["ALBUM", "--port", "0"], DETECTS | ALIGNS | CAPTIONS),
+    "describe": (["IMAGE"], DETECTS | WRITES),
+    "describe ": (["IMAGE", "--boxes", "BOXES"], DETECTS | WRITES | {"box-captioner"}),
+    "ground": (["IMAGE", "a dog on the grass"], DETECTS | ALIGNS | PLACES),
+    "ground ": (["IMAGE", "a dog", "the sky"], DETECTS | ALIGNS | PLACES),
+    "ground  ": (["IMAGE", "a dog on the grass", "--save-steps", "OUT"], ALIGNS),
+    "caption": (["IMAGE", "--beam-size", "2"], CAPTIONS | WRITES),
+    "alt": (["PAGE"], {"flickr-coco", "tower"} | WRITES),
+    "serve": (["--port", "0"], DETECTS | ALIGNS | CAPTIONS | PLACES),
+    "mcp": (["ALBUM", "--port", "0"], DETECTS | ALIGNS | CAPTIONS | PLACES),
     "index": (["ALBUM", "--index", "OUT"], ALIGNS),
     "search": (["a dog", "--index", "INDEX"], {"aligner"}),
     "pseudo-label": (["ALBUM", "--split", "dev", "--limit", "2", "--out", "OUT"], ALIGNS),
-    "evaluate dense": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], DETECTS),
-    "evaluate caption": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], CAPTIONS),
+    "evaluate dense": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], DETECTS | WRITES),
+    "evaluate caption": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], CAPTIONS | WRITES),
     "evaluate region-captions": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], DETECTS | {"box-captioner"}),
     "evaluate rank": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], ALIGNS),
     "papers retrieval": (["--data", "ALBUM", "--limit", "2", "--queries", "2", "--out", "OUT"], DETECTS),
     "papers caption": (["--data", "ALBUM", "--limit", "2", "--model", "CAPTIONER", "--out", "OUT"], TOGETHER),
     "evaluate search": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], ALIGNS),
-    "evaluate ground": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], DETECTS | ALIGNS),
-    "evaluate ground ": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], DETECTS),
+    "evaluate ground": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], DETECTS | ALIGNS | PLACES),
     "evaluate nouns": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], DETECTS),
     "evaluate attention": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], {"flickr-coco", "tower", "captioner"}),
 }
@@ -101,6 +105,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "a kind of model is missing"
     )
     made = {kind: str(checkpoint.save(network, root / kind)) for kind, network in networks.items()}
+    made |= {kind: str(tiny_folder(kind)) for kind in ADAPTED}
     made["tower"] = str(tower_model(root / "tower"))
     album, rows = root / "album", []
     album.mkdir()
@@ -149,6 +154,9 @@ def test_it_works_or_ends_with_one_line(
     command: str, kind: str, places: dict[str, str], load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load_by(monkeypatch, load)
+    adapter = type(tiny_adapted("florence2").adapter)
+    monkeypatch.setattr(adapter, "most_tokens", 30)
+    monkeypatch.setattr(adapter, "caption_tokens", 6)
     monkeypatch.setattr(meteor, "Meteor", StubMeteor)
     monkeypatch.setattr(metrics, "score_captions", same_text)
     monkeypatch.setattr(server, "run", lambda app, listening, *_: listening.close())  # or it would serve for ever

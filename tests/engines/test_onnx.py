@@ -170,10 +170,12 @@ def test_the_last_layer_and_a_second_branch_or_a_tower_are_averaged_too(head: bo
     network.standardise.running_mean.normal_(generator=torch.Generator().manual_seed(1))
     assert network.standardise.num_features == size
     maps = [torch.randn(c, 10 // s, 12 // s) for c, s in zip(trunk.backbone.channels, (1, 2), strict=True)]
-    seen = (torch.randn(1280, 14, 14), torch.randn(512)) if tower else None
-    image = ImageMaps(trunk, maps, 192, 160, seen)
+    seen = (torch.randn(1280, 14, 14), torch.randn(512, 1, 1)) if tower else ()
+    image = ImageMaps(trunk, [*maps, *seen], 192, 160)
     outputs = {"map16": maps[0], "map32": maps[1], **({"head": image.head} if head else {})}
-    outputs |= {TOWER: seen[0], SUMMARY: seen[1]} if seen else {f"branch{stride}": m for m, stride in image.branch}
+    outputs |= (
+        {TOWER: seen[0], SUMMARY: seen[1].flatten()} if seen else {f"branch{stride}": m for m, stride in image.branch}
+    )
     arrays = pooling.ImageMaps({k: v[None].numpy() for k, v in outputs.items()}, (16, 32), (192, 160))
     weights = Weights.of({name: value.numpy() for name, value in network.state_dict().items()})
     aligner = ArrayAligner(network.config, VOCABULARY, weights)

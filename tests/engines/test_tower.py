@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +17,19 @@ import torch
 from photographs import noise
 from safetensors.numpy import load_file, save_file
 from tiny_bundle import exported_bundle
-from tiny_tower import tower_model, write_tower
+from tiny_tower import tower_model, write_clip, write_tower
 
 from saywhere.configs.parts import SUMMARY, TOWER
+from saywhere.data import Sample
 from saywhere.engines.export import export
-from saywhere.engines.tower import MEAN, STD, build_tower
+from saywhere.engines.tower import MEAN, SMALLEST, STD, build_tower, reduce
 from saywhere.errors import UserError
+from saywhere.images import Preprocess, open_image
 from saywhere.loading import load
 from saywhere.models import bundle
 from saywhere.models.bundle import GRAPH, GRAPH_TOWER, WEIGHTS
 from saywhere.networks import checkpoint
+from saywhere.training.branch import make_tower
 from saywhere.web.site import write_site
 
 HALF = np.full(3, 0.5, np.float32)
@@ -35,34 +39,8 @@ SIDE, WIDTH, SIZE = 4, 64, 24
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> tuple[torch.nn.Module, Path]:
-    """A small image tower of transformers, and its graph in int8 as the published one was made."""
-    transformers = pytest.importorskip("transformers")
-    from onnxruntime.quantization import quantize_dynamic
-
-    torch.manual_seed(0)
-    config = transformers.CLIPVisionConfig(hidden_size=WIDTH, intermediate_size=2 * WIDTH, num_hidden_layers=2,
-        num_attention_heads=2, image_size=16 * SIDE, patch_size=16, projection_dim=SIZE)  # fmt: skip
-    config._attn_implementation = "eager"
-    network = transformers.CLIPVisionModelWithProjection(config).eval()
-
-    class Tower(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.vision_model, self.visual_projection = network.vision_model, network.visual_projection
-
-        def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
-            seen = self.vision_model(pixel_values)
-            return self.visual_projection(seen.pooler_output)
-
-    folder = tmp_path_factory.mktemp("clip")
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.mul_(3) if parameter.ndim > 1 else None
-        torch.onnx.export(Tower(), (torch.zeros(1, 3, 16 * SIDE, 16 * SIDE),), str(folder / "full.onnx"), dynamo=False,
-                          opset_version=14, input_names=["pixel_values"], output_names=["image_embeds"],
-                          dynamic_axes={"pixel_values": {0: "batch", 2: "rows", 3: "columns"}})  # fmt: skip
-    quantize_dynamic(folder / "full.onnx", folder / "clip_encoder.int8.onnx", op_types_to_quantize=["MatMul"])
-    return network, folder / "clip_encoder.int8.onnx"
+    """A small image tower of transformers, and its graph."""
+    return write_clip(tmp_path_factory.mktemp("clip"), SIDE, WIDTH, SIZE)
 
 
 def run(graph: bytes, pixels: np.ndarray, level: str = "ORT_ENABLE_ALL") -> list[np.ndarray]:
@@ -207,10 +185,53 @@ def test_a_damaged_tower_is_one_line(
         load(changed, engine="onnx").encode(noise(96, 64))
 
 
-def test_what_stands_on_a_tower_cannot_be_trained(folder: Path) -> None:
-    network = checkpoint.load_network(folder, "aligner")
-    with pytest.raises(UserError, match="image tower cannot be trained"):
+def test_a_tower_that_is_named_and_not_there_is_one_line(folder: Path, tmp_path: Path) -> None:
+    trained = shutil.copytree(folder.parent / "trained", tmp_path / "trained")
+    (trained / GRAPH_TOWER).unlink()
+    network = checkpoint.load_network(trained, "aligner")
+    with pytest.raises(UserError, match=r"trunk\.tower needs training\.branch, or a model to start from that has its"):
         network.extractor([torch.zeros(3, 64, 96)])
+
+
+def test_models_with_different_towers_are_not_merged(folder: Path, tmp_path: Path) -> None:
+    networks = checkpoint.load_networks(folder.parent / "trained")
+    places = [checkpoint.save({part: networks[part]}, tmp_path / part) for part in ("densecap", "aligner")]
+    merged = checkpoint.merge(places, tmp_path / "merged")
+    assert (merged / GRAPH_TOWER).read_bytes() == (folder / GRAPH_TOWER).read_bytes()
+    model = onnx.load(str(places[1] / GRAPH_TOWER))
+    (places[1] / GRAPH_TOWER).unlink()
+    model.graph.initializer[1].raw_data = bytes(len(model.graph.initializer[1].raw_data))
+    onnx.save(model, str(places[1] / GRAPH_TOWER))
+    with pytest.raises(
+        UserError, match=r"aligner.tower\.onnx and .*tower\.onnx differ: the models have different trunks"
+    ):
+        checkpoint.merge(places, tmp_path / "merged")
+
+
+def test_outputs_are_standardised_over_images_and_tuned(clip: tuple[torch.nn.Module, Path], tmp_path: Path) -> None:
+    images = []
+    for number in range(12):
+        noise(96, 64, seed=number).save(tmp_path / f"{number}.png")
+        images.append(Sample(tmp_path / f"{number}.png", 96, 64, np.zeros((0, 4)), ()))
+    (tmp_path / "broken.png").write_text("no image")
+    images.append(replace(images[0], image=tmp_path / "broken.png"))
+    generator, preprocess = np.random.default_rng(0), Preprocess(96, 32, (0.5,) * 3, (0.5,) * 3)
+    tuning = {"1.o.down": generator.normal(0, 0.2, (4, WIDTH)), "1.o.up": generator.normal(0, 0.2, (WIDTH, 4))}
+    save_file(reduce({name: value.astype(np.float32) for name, value in tuning.items()}), tmp_path / "tuning")
+    pixels = [preprocess(open_image(image.image))[None] for image in images[:-1]]
+    found = []
+    for added in (None, str(tmp_path / "tuning")):
+        made = make_tower(clip[1], added, images, preprocess, tmp_path / "made" / "tower.onnx")
+        assert made == "levels of 12 images"
+        outputs = [run((tmp_path / "made" / "tower.onnx").read_bytes(), each) for each in pixels]
+        rows = [np.stack([part[number][0].reshape(len(part[number][0]), -1) for part in outputs]) for number in (0, 1)]
+        for row in rows:
+            np.testing.assert_allclose(row.mean(axis=(0, 2)), 0, atol=1e-3)
+            np.testing.assert_allclose(row.std(axis=(0, 2)), 1, atol=1e-2)
+        found.append(rows[0])
+    assert np.abs(found[0] - found[1]).mean() > 0.01
+    with pytest.raises(UserError, match=r"tuning: .*broken\.png cannot be loaded"):
+        make_tower(clip[1], str(tmp_path / "broken.png"), images, preprocess, tmp_path / "tower.onnx")
 
 
 def test_the_large_model_is_a_package(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +271,7 @@ def test_a_packed_model_is_built_again(folder: Path, tmp_path: Path) -> None:
     assert set(one) <= set(other)
     for name, value in one.items():
         wide = value.astype(np.float32)
-        atol = np.abs(wide).max(initial=0) / 127 if value.size >= build.SMALLEST else 0
+        atol = np.abs(wide).max(initial=0) / 127 if value.size >= SMALLEST else 0
         np.testing.assert_allclose(other[name].astype(np.float32), wide, atol=atol)
     write_tower(tmp_path / "clip_encoder.int8.onnx")
     with pytest.raises(UserError, match="has another clip_encoder"):

@@ -1,4 +1,4 @@
-"""Models that CVAT and FiftyOne load: by CVAT's own SDK, and by a stand-in for FiftyOne, which has a database."""
+"""Models that CVAT and FiftyOne load: by CVAT's own SDK, and by FiftyOne itself or a stand-in for it."""
 
 from __future__ import annotations
 
@@ -64,9 +64,16 @@ def test_wrong_parameters_of_cvat_are_one_line(given: dict[str, str]) -> None:
         cvat.create(**given)
 
 
-@pytest.fixture
-def fiftyone(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+REASON = "FiftyOne is large, and brings another OpenCV: see CONTRIBUTING.md"
+
+
+@pytest.fixture(params=["stand-in", "package"])
+def fiftyone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module, with what it uses of FiftyOne: the base class of models, and labels that take any attribute."""
+    monkeypatch.delitem(sys.modules, "saywhere.integrations.fiftyone", raising=False)
+    if request.param == "package":
+        pytest.importorskip("fiftyone", reason=REASON)
+        return importlib.import_module("saywhere.integrations.fiftyone")
 
     class Label(SimpleNamespace):
         pass
@@ -85,7 +92,6 @@ def fiftyone(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     models.__dict__.update(Model=Base)
     for one in (package, core, models):
         monkeypatch.setitem(sys.modules, one.__name__, one)
-    monkeypatch.delitem(sys.modules, "saywhere.integrations.fiftyone", raising=False)
     return importlib.import_module("saywhere.integrations.fiftyone")
 
 
@@ -93,7 +99,7 @@ def test_fiftyone_gets_detections_in_shares_of_the_image(
     fiftyone: ModuleType, model: saywhere.Model, image: Image.Image
 ) -> None:
     describer = fiftyone.Describer(model, threshold=0.4)
-    assert (describer.media_type, describer.ragged_batches, describer.transforms) == ("image", True, None)
+    assert (describer.media_type, describer.ragged_batches, describer.transforms) == ("image", False, None)
     small = np.asarray(image)[:300]
     with describer as entered:
         whole, part = entered.predict_all([np.asarray(image), small])
@@ -108,6 +114,50 @@ def test_fiftyone_gets_detections_in_shares_of_the_image(
         assert one.confidence == score
     (woman,) = fiftyone.Describer(model, [PHRASE], threshold=0).predict(np.asarray(image)).detections
     assert woman.phrase == PHRASE and woman.label == label(PHRASE)
+
+
+def test_fiftyone_applies_the_model_itself(model: saywhere.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On samples of its own, with a collection that is none of its database."""
+    fo = pytest.importorskip("fiftyone", reason=REASON)
+    collections = importlib.import_module("fiftyone.core.collections")
+    dataset = SimpleNamespace(_is_frames=False, _sample_collection=None, _frame_collection=None)
+    monkeypatch.delitem(sys.modules, "saywhere.integrations.fiftyone", raising=False)
+    describer = importlib.import_module("saywhere.integrations.fiftyone").Describer(model, top=5)
+    asked: list[int] = []
+    whole = describer.predict_all
+    monkeypatch.setattr(describer, "predict_all", lambda images: asked.append(len(images)) or whole(images))
+
+    class Sample(fo.Sample):
+        def _save(self, deferred: bool = False) -> Any:
+            return [], []
+
+    samples = [Sample(str(Path(skimage.data_dir) / name)) for name in ("astronaut.png", "chelsea.png")]
+
+    class Collection(collections.SampleCollection):
+        media_type, _is_generated, _dataset = "image", False, dataset
+
+        def __init__(self) -> None:
+            pass
+
+        def __iter__(self) -> Any:
+            return iter(samples)
+
+        def __len__(self) -> int:
+            return len(samples)
+
+        def select_fields(self, *_: Any, **__: Any) -> Any:
+            return self
+
+        iter_samples = __iter__
+
+    apply = importlib.import_module("fiftyone.core.models").apply_model
+    for options in ({}, {"batch_size": 2}, {"confidence_thresh": 0.6}):
+        apply(Collection(), describer, "regions", skip_failures=False, progress=False, **options)
+        for sample in samples:
+            found = model.describe(sample.filepath, top=5, threshold=options.get("confidence_thresh", 0.3))
+            assert [one.phrase for one in sample.regions.detections] == list(found.captions or ()) and len(found)
+            assert [one.confidence for one in sample.regions.detections] == pytest.approx(found.scores)
+    assert asked == [1, 1, 2, 1, 1]
 
 
 def test_without_fiftyone_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

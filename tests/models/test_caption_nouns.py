@@ -15,10 +15,10 @@ from saywhere.configs.captioner import TERMS
 from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.torch import TorchEngine
 from saywhere.models import captioner
-from saywhere.models.captioner import NounChecker, correct, support, without_repetition
+from saywhere.models.captioner import NounChecker, correct, support
 from saywhere.models.decoding import Hypotheses
 from saywhere.models.model import Model
-from saywhere.models.nouns import NounEvidence, noun_tree
+from saywhere.models.nouns import NounEvidence, noun_tree, without_repetition
 from saywhere.networks.captioner.network import Captioner
 from saywhere.text import END, Vocabulary, pad
 
@@ -161,6 +161,10 @@ def test_an_image_of_one_pixel_has_a_caption() -> None:
         ("a living room with a tv in a living room", "a living room with a tv"),
         ("a man in a red hat on a red mat", "a man in a red hat on a red mat"),
         ("something there", "something there"),
+        ("a person in a white shirt", "a person in a white shirt"),
+        ("a person in a cowboy hat", "a person in a cowboy hat"),
+        ("a train with a white train", "a train"),
+        ("a woman at a table with wine wine", "a woman at a table with wine"),
     ],
 )
 def test_no_sentence_names_a_thing_twice(sentence: str, wanted: str) -> None:

@@ -12,6 +12,7 @@ from saywhere.models.nouns import (
     LEAF_BITS,
     NO_LEAF,
     NounTree,
+    find_nouns,
     is_right,
     kind_of,
     leaf_columns,
@@ -46,6 +47,12 @@ TREE = noun_tree()
         ("an animal", "animal"),
         ("a vehicle", "vehicle"),
         ("fruit", "fruit"),
+        ("a whale", "whale"),
+        ("a sea turtle", "turtle"),
+        ("two dolphins", "dolphin"),
+        ("wooden bridges", "bridge"),
+        ("a red hydrant", "fire hydrant"),
+        ("a bunny", "rabbit"),
     ],
 )
 def test_a_phrase_leads_to_its_noun(phrase: str, name: str) -> None:
@@ -54,7 +61,17 @@ def test_a_phrase_leads_to_its_noun(phrase: str, name: str) -> None:
     assert noun.name == name
 
 
-@pytest.mark.parametrize("phrase", ["", "of", "something else", "xyzzy"])
+@pytest.mark.parametrize(
+    "phrase", ["a white dog", "more dogs", "the great dog", "a dog in the same colors", "a dry dog"]
+)
+def test_words_that_are_no_nouns_here_name_nobody(phrase: str) -> None:
+    """WordNet's first nouns of white, more, great, same and dry are people, and of colors a flag."""
+    assert [noun.name for noun in find_nouns(phrase, TREE)] == ["dog"]
+
+
+@pytest.mark.parametrize(
+    "phrase", ["", "of", "something else", "xyzzy", "a stroller", "a ladder", "a trailer", "popcorn"]
+)
 def test_a_phrase_without_a_known_noun(phrase: str) -> None:
     assert TREE.find(phrase) is None
 

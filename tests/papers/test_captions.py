@@ -1,4 +1,4 @@
-"""Rows of tables of captions: several models together, the nearest training image's sentence, and their command."""
+"""Several captioners together, and their command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from photographs import noise, quarters
+from photographs import noise
 from stubs import StubMeteor, same_text
 from tiny_bundle import bundle_model
 from tiny_captioner import SENTENCES, captioner_model, tiny_captioner, tiny_config
@@ -21,7 +21,6 @@ from saywhere.configs.parts import DecodingConfig
 from saywhere.errors import UserError
 from saywhere.evaluation import captions as metrics
 from saywhere.evaluation import meteor
-from saywhere.evaluation.session import Session
 from saywhere.images import open_image
 from saywhere.models.captioner import bind
 from saywhere.models.decoding import decode
@@ -32,10 +31,10 @@ from saywhere.networks.language.decoders.attention import AttentionDecoder, pad_
 from saywhere.networks.language.decoders.gru import GruDecoder
 from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.language.decoders.protocol import TorchDecoder
-from saywhere.papers.captions import CaptionEnsemble, EnsembleDecoder, NearestNeighbour, image_vectors, learn_neighbours
+from saywhere.papers.captions import CaptionEnsemble, EnsembleDecoder
 from saywhere.text import END, PAD, START, UNKNOWN, Vocabulary
 
-IMAGES = [noise(96, 64, seed) for seed in range(5)]
+IMAGES = [open_image(noise(96, 64, seed)) for seed in range(5)]
 
 
 class Chain:
@@ -124,17 +123,9 @@ def test_beam_search_of_different_decoders_is_exhaustive_search():
     np.testing.assert_allclose(wide.total, best, rtol=1e-5)
 
 
-def test_vocabularies_of_different_sizes_are_refused():
-    decoders, embeddings = members()
-    other = GruDecoder(6, 10, 4, 7).eval()
-    ensemble = EnsembleDecoder([decoders[0], TorchDecoder(other, other.words.weight)])
-    with pytest.raises(ValueError, match="vocabularies of 9 and 10 words"):
-        run(ensemble, [(row, row) for row in embeddings[0]], 3)
-
-
 def first_step(model: Model) -> np.ndarray:
     """Probabilities ``(N, V)`` of the first word."""
-    bound = bind(model.captioner, model.encode(IMAGES))
+    bound = bind(model.require("captioner", "caption"), model.encode(IMAGES))
     state = bound.decoder.start(bound.embeddings)
     return np.exp(bound.decoder.step(np.full(len(IMAGES), START), state)[0])
 
@@ -147,7 +138,7 @@ def test_models_of_different_kinds_caption_by_their_mean():
     mean = np.mean(wanted, axis=0)
     mean[:, [PAD, START, UNKNOWN]] = 0
     for caption, row in zip(captions, mean, strict=True):
-        first = models[0].captioner.vocabulary.tokens[int(row.argmax())]
+        first = models[0].require("captioner", "caption").vocabulary.tokens[int(row.argmax())]
         assert caption.words[:1] == (() if first == "<end>" else (first,))
     assert all(np.abs(mean - alone).max() > 0.1 for alone in wanted)
 
@@ -156,10 +147,8 @@ def test_models_of_different_kinds_caption_by_their_mean():
 def test_one_model_twice_captions_as_once(beam_size):
     model = captioner_model(tiny_captioner())
     expected = [caption.sentence for caption in model.caption(IMAGES, beam_size=beam_size)]
-    for times in (1, 2):
-        ensemble = CaptionEnsemble([model] * times)
-        assert [caption.sentence for caption in ensemble.caption(IMAGES, beam_size=beam_size)] == expected
-    assert ensemble.caption(IMAGES[0], beam_size=beam_size).sentence == expected[0]
+    ensemble = CaptionEnsemble([model] * 2)
+    assert [caption.sentence for caption in ensemble.caption(IMAGES, beam_size=beam_size)] == expected
 
 
 def test_the_first_decodes_and_the_largest_input_is_opened():
@@ -170,96 +159,19 @@ def test_the_first_decodes_and_the_largest_input_is_opened():
     ensemble = CaptionEnsemble([captioner_model(network) for network in networks])
     assert ensemble.long_side == 192
     assert max(len(caption.words) for caption in ensemble.caption(IMAGES)) == 2
-    assert ensemble.caption(open_image(IMAGES[0])).sentence == ensemble.caption(IMAGES[0]).sentence
 
 
-def test_vocabularies_must_be_one():
+def test_wrong_members_are_reported_in_a_line():
+    model = captioner_model(tiny_captioner())
     other = Captioner(tiny_config(), Vocabulary.build(SENTENCES[:2]), pretrained_backbone=False)
     with pytest.raises(UserError, match="one vocabulary; these have 15 and 11 words"):
-        CaptionEnsemble([captioner_model(tiny_captioner()), captioner_model(other)])
-
-
-def test_one_a_list_and_a_stream():
-    model = captioner_model(tiny_captioner())
-    ensemble = CaptionEnsemble([model, model])
-    expected = [ensemble.caption(image).to_dict() for image in IMAGES]
-    assert [caption.to_dict() for caption in ensemble.caption(IMAGES)] == expected
-    assert [caption.to_dict() for caption in ensemble.caption(iter(IMAGES))] == expected
-    assert ensemble.caption([]) == []
-
-
-def test_wrong_use_is_reported_in_a_line():
-    model = captioner_model(tiny_captioner())
-    ensemble = CaptionEnsemble([model])
-    with pytest.raises(UserError, match="^an ensemble needs one captioner or more$"):
-        CaptionEnsemble([])
+        CaptionEnsemble([model, captioner_model(other)])
     with pytest.raises(
         UserError, match="^tiny cannot caption images: that needs a model with the part captioner; this"
     ):
         CaptionEnsemble([model, bundle_model(aligner={})])
-    with pytest.raises(UserError, match="^an encoding is one model's: give an ensemble the image itself$"):
-        ensemble.caption(model.encode(IMAGES[0]))
     with pytest.raises(UserError, match="beam_size must be at least 1, not 0"):
-        ensemble.caption(IMAGES[0], beam_size=0)
-    with pytest.raises(UserError, match="an image must be a path, PIL image or array, not NoneType"):
-        ensemble.caption(None)
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return captioner_model(tiny_captioner(decoder="gru"))
-
-
-def album(folder: Path) -> Path:
-    """Three training images; the third has no sentence."""
-    rows = []
-    for name, image in (("a", quarters(96, 64)), ("b", noise(96, 64, 1)), ("c", noise(64, 96, 2))):
-        image.save(folder / f"{name}.png")
-        sentences = [f"this is {name}", "something else"] if name != "c" else []
-        rows.append({"image": f"{name}.png", "split": "train", "regions": [], "sentences": sentences})
-    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
-
-
-def texts(neighbours: NearestNeighbour, *images) -> list[str]:
-    return [caption.sentence for caption in neighbours.caption([open_image(image) for image in images])]
-
-
-def test_an_image_gets_the_first_sentence_of_the_one_most_like_it(model: Model, tmp_path: Path) -> None:
-    root = album(tmp_path)
-    neighbours = learn_neighbours(model, Session(root, tmp_path / "out"))
-    darker = quarters(96, 64).point(lambda value: value * 0.9)
-    assert texts(neighbours, darker, noise(96, 64, 1)) == ["this is a", "this is b"]
-    assert neighbours.caption([]) == []
-    files = sorted((tmp_path / "out/neighbours").rglob("*.safetensors"))
-    times = [file.stat().st_mtime_ns for file in files]
-    again = learn_neighbours(model, Session(root, tmp_path / "out"))
-    assert len(files) == 2 and [file.stat().st_mtime_ns for file in files] == times
-    assert texts(again, darker) == ["this is a"]
-
-
-@pytest.mark.parametrize("options", [{"decoder": "gru"}, {"decoder": "attention", "attend_to": "proposals"}])
-def test_the_distance_is_euclidean(options: dict[str, str]) -> None:
-    model = captioner_model(tiny_captioner(**options))
-    vectors = image_vectors(model, [quarters(96, 64)])
-    near, longer = vectors + 0.1, vectors * 3  # the second has the same direction, and is farther
-    neighbours = NearestNeighbour(model, np.concatenate((longer, near)), ("far", "near"))
-    assert texts(neighbours, quarters(96, 64)) == ["near"]
-
-
-def test_training_images_that_cannot_be_used_are_reported(model: Model, tmp_path: Path) -> None:
-    root = album(tmp_path)
-    rows = (root / "data.jsonl").read_text().splitlines()
-    (root / "data.jsonl").write_text(rows[2] + "\n")
-    with pytest.raises(UserError, match="no image with a sentence"):
-        learn_neighbours(model, Session(root, tmp_path / "out"))
-    (root / "data.jsonl").write_text(rows[1] + "\n")
-    data = (root / "b.png").read_bytes()
-    (root / "b.png").write_bytes(data[: len(data) // 2])
-    with pytest.raises(UserError, match=r"none of the 1 images could be read; b\.png: "):
-        learn_neighbours(model, Session(root, tmp_path / "out"))
-    with pytest.raises(ValueError, match="1 vectors and 2 sentences"):
-        NearestNeighbour(model, np.zeros((1, 3)), ("a", "b"))
+        CaptionEnsemble([model, model]).caption(IMAGES, beam_size=0)
 
 
 @pytest.fixture
@@ -294,23 +206,13 @@ def test_several_models_caption_together(stubs, tmp_path):
     done = caption(*both, "--data", captioned_album(), "--out", "out", "--device", "cpu")
     assert (done.exit_code, done.stderr) == (0, "") and report()["model"] == ", ".join(names)
     together = CaptionEnsemble([saywhere.load(name) for name in names])
-    (expected,) = together.caption([Path("album/p/1.png")])
+    (expected,) = together.caption([open_image(Path("album/p/1.png"))])
     lines = [json.loads(line) for line in Path("out/predictions.jsonl").read_text().splitlines()]
     assert lines[1]["caption"] == expected.sentence
 
 
-def test_the_nearest_training_image_answers(stubs, tmp_path):
-    name, root = str(checkpoint.save(tiny_captioner(decoder="gru"), tmp_path / "m")), captioned_album()
-    rows = [json.loads(line) for line in (root / "data.jsonl").read_text().splitlines()]
-    train = [row | {"split": "train"} for row in rows]
-    (root / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *train]))
-    done = caption("--nearest", "--model", name, "--data", root, "--out", "out", "--device", "cpu")
-    assert (done.exit_code, done.stderr) == (0, "") and report()["model"] == f"nearest:{name}"
-    assert report()["cider"] == 1, "each image is the nearest to itself, and its first sentence is true"
-    assert len(list(Path("out/neighbours").rglob("*.safetensors"))) == 4
-    both = ("--nearest", "--model", name, "--model", name)
-    together = caption(*both, "--data", root, "--out", "two", "--device", "cpu")
-    assert together.exit_code == 2 and "one model finds the most similar image" in together.stderr
-    alone = caption("--model", name, "--data", root, "--out", "two", "--device", "cpu")
+def test_one_model_alone_is_refused(stubs, tmp_path):
+    name = str(checkpoint.save(tiny_captioner(), tmp_path / "m"))
+    alone = caption("--model", name, "--data", captioned_album(), "--out", "two", "--device", "cpu")
     assert alone.exit_code == 2 and "one alone is measured by saywhere evaluate caption" in alone.stderr
     assert not Path("two").exists()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shutil
-import sqlite3
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -26,6 +24,7 @@ from saywhere.images import open_image
 from saywhere.models.model import Model
 from saywhere.models.nouns import noun_tree, pack_leaves
 from saywhere.search import Qdrant, Query
+from saywhere.search.qdrant import QdrantStore
 from saywhere.search.stores import Stamp
 
 
@@ -182,30 +181,6 @@ def test_an_image_finds_itself_first(model, album, tmp_path) -> None:
             assert hits[0].image == str(path) and len(hits) == 2 and len(hits[0].regions) == 0
 
 
-def test_the_regions_of_one_image_are_ranked(model, album, tmp_path) -> None:
-    with saywhere.Index(tmp_path / "i", model) as index:
-        index.add(album)
-        path = album / "0/2.png"
-        found = index.regions("a red shirt", path, top=3)
-        best = model.ground(path, ["a red shirt"], part="aligner")
-        np.testing.assert_allclose(found.similarities[0], best.similarities[0], rtol=2e-3)
-        assert found.boxes[0].tolist() == best.boxes[0].tolist() and len(found) == 3
-        assert (np.diff(found.similarities) <= 0).all()
-        elsewhere = tmp_path / "elsewhere.png"
-        noise(96, 64, 55).save(elsewhere)
-        assert len(index.regions("a red shirt + green", elsewhere)) > 1
-        with pytest.raises(UserError, match="of one image nothing is left out"):
-            index.regions("a red shirt - green", elsewhere)
-        with pytest.raises(UserError, match="does not know how probably images show 'green'"):
-            index.search("a red shirt - green")
-
-
-def test_the_number_of_regions_can_be_chosen(model, album, tmp_path) -> None:
-    with saywhere.Index(tmp_path / "i", model) as index:
-        index.add(album, regions=2)
-        assert index.store.snapshot().extent.regions == 18
-
-
 def test_an_index_knows_its_model(model, album, tmp_path) -> None:
     loaded: list[str] = []
 
@@ -233,6 +208,7 @@ def test_wrong_use_is_one_line(model, album, tmp_path) -> None:
         (lambda: index.search(), "a text or an image"),
         (lambda: index.search("a dog", image=album / "0/0.png"), "and not both"),
         (lambda: index.search("..."), "has no word"),
+        (lambda: index.search("a dog - green"), "does not know how probably images show 'green'"),
         (lambda: index.search("a dog", top=0), "top must be at least 1"),
         (lambda: index.search(image="no.png"), "no.png: no such file"),
         (lambda: index.add(tmp_path / "nothing"), "no such file or folder"),
@@ -277,19 +253,6 @@ def test_a_search_is_narrowed_by_dates_and_folders(model, tmp_path) -> None:
             found(after="May")
 
 
-def test_an_index_without_dates_says_so_and_is_brought_up_to_date(model, album, tmp_path) -> None:
-    with saywhere.Index(tmp_path / "i", model) as index:
-        index.add(album)
-    with contextlib.closing(sqlite3.connect(tmp_path / "i/index.sqlite")) as db, db:
-        db.execute("DROP TABLE dates")  # as an earlier version left it
-    with saywhere.Index(tmp_path / "i", model) as index:
-        assert len(index.search("a dog", under="album")) == 6
-        with pytest.raises(UserError, match="6 images have no date, for an earlier version indexed them"):
-            index.search("a dog", after="2000-01-01")
-        assert counts(index.add(album)) == (0, 0, 6, 0, 0)
-        assert len(index.search("a dog", after="2000-01-01")) == 6
-
-
 def test_an_index_keeps_what_the_classes_say_and_asks_them(album, tmp_path) -> None:
     made, tree, path = aligner_model(tiny_aligner()), noun_tree(), str(album / "0/2.png")
     posterior = np.zeros((1, tree.leaves), np.float32)
@@ -306,7 +269,7 @@ def test_an_index_keeps_what_the_classes_say_and_asks_them(album, tmp_path) -> N
         probable = {hit.image: hit.probability for hit in index.search("a dog", top=6)}
     assert probable.pop(path) > 0.99 and max(probable.values()) < 0.5
     pytest.importorskip("qdrant_client")
-    with Qdrant(":memory:").open({"size": "17", "digest": "", "model": ""}) as store:
+    with QdrantStore(Qdrant(":memory:"), {"size": "17", "digest": "", "model": ""}) as store:
         image = replace(made.embed(path), nouns=pack_leaves(posterior.repeat(len(made.embed(path)), 0)))
         store.put([(path, Stamp(0, 0), image)])
         assert (store.load(path).nouns == image.nouns).all()

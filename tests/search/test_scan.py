@@ -14,7 +14,6 @@ from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_
 from saywhere.search.scan import (
     WORD,
     Question,
-    Snapshot,
     best,
     best_regions,
     byte_products,
@@ -129,13 +128,6 @@ def test_the_best_are_in_order_and_those_without_a_value_are_left_out() -> None:
     assert best(np.array([1, 3, -np.inf, 3, 2]), 3).tolist() == [1, 3, 4]
     assert best(np.array([1, -np.inf]), 5).tolist() == [0]
     assert best(np.full(2, -np.inf), 5).tolist() == []
-
-
-def test_an_empty_index_has_no_answer(tmp_path) -> None:
-    with Store(tmp_path / "empty", {"size": "25"}) as store:
-        assert isinstance(store.snapshot(), Snapshot) and len(store.snapshot()) == 0
-        entries, values, *_ = nearest(store.snapshot(), question(1)[0], 5)
-        assert (len(entries), len(values)) == (0, 0)
 
 
 def test_codes_are_found_on_all_regions_of_images_chosen_at_random(tmp_path, monkeypatch) -> None:

@@ -1,8 +1,7 @@
-"""What an index holds on disk: after updates, kills, damage, a full disk, and beside another process."""
+"""What an index holds, in a folder and in Qdrant; on disk after kills, damage, a full disk, beside another process."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import multiprocessing
 import os
@@ -10,6 +9,8 @@ import random
 import signal
 import sqlite3
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,9 @@ import pytest
 from saywhere import UserError
 from saywhere.inference import claims
 from saywhere.models.aligner import ImageVectors
+from saywhere.search import Qdrant
 from saywhere.search import store as stores
+from saywhere.search.qdrant import QdrantStore, point_id
 from saywhere.search.scan import Question, Snapshot, with_hubness
 from saywhere.search.store import Stamp, Store, explained
 from saywhere.search.stores import Located, Video, moment_name
@@ -44,22 +47,62 @@ def plain(image: ImageVectors) -> tuple:
     return image.width, image.height, image.boxes.tolist(), image.vectors.tolist(), image.logits.tolist(), image.hubness
 
 
-def test_images_are_given_back_updated_and_forgotten(tmp_path, random_images) -> None:
-    images = random_images(10)
-    with Store(tmp_path / "i", FACTS) as store:
-        store.put(rows(images[:6]))
-        store.put(rows(images[6:]))
-        expected = {image.image: plain(image) for image in images}
-        assert content(store) == expected and len(store) == 10
-        changed = random_images(1, seed=5)[0]
-        store.put([(images[2].image, Stamp(1, 2), changed)])
-        assert store.remove([images[0].image, "/not/there.jpg"]) == 1
-        del expected[images[0].image]
-        expected[images[2].image] = plain(changed)
-        assert content(store) == expected
-        assert store.find(images[0].image) is None and store.stamps()[images[2].image] == Stamp(1, 2)
-    with Store(tmp_path / "i") as again:
-        assert content(again) == expected and again.facts["model"] == "m"
+@pytest.fixture(params=["folder", "qdrant"])
+def store(request, tmp_path) -> Iterator[Store | QdrantStore]:
+    if request.param == "qdrant":
+        pytest.importorskip("qdrant_client")
+        yield QdrantStore(Qdrant(":memory:", "album"), FACTS)
+        return
+    with Store(tmp_path / "i", FACTS) as made:
+        yield made
+
+
+def test_images_are_given_back_updated_and_forgotten(store, random_images) -> None:
+    images = random_images(70)  # more than one request
+    store.put(rows(images))
+    assert len(store) == 70 and {name: store.facts[name] for name in FACTS} == FACTS
+    assert all(plain(store.load(image.image)) == plain(image) for image in images)
+    assert store.stamps() == {image.image: Stamp(7, 8, b"hash") for image in images}
+    changed = random_images(1, seed=5)[0]
+    store.put([(images[2].image, Stamp(1, 2), changed)])
+    assert plain(store.load(images[2].image)) == plain(changed)
+    assert store.remove([images[0].image, "/not/there.jpg"]) == 1
+    assert images[0].image not in store and images[1].image in store and len(store) == 69
+    store.restamp({images[1].image: Stamp(2**40, 2**60, b"\xff")})
+    assert store.stamps()[images[1].image] == Stamp(2**40, 2**60, b"\xff")
+    assert plain(store.load(images[1].image)) == plain(images[1])
+
+
+def test_videos_are_kept_with_their_moments(store, random_images) -> None:
+    image, first, second = random_images(3)
+    video = Video("/v/clip.mp4", Stamp(5, 6), 90_000, 180_000, 2.0, (3, [[0.5, 1.0]]))
+    moments = [(moment_name(video.path, time), Stamp(0, 0), seen) for time, seen in ((0.0, first), (2.0, second))]
+    store.put([(image.image, Stamp(7, 8, b"h"), image), *moments], video)
+    assert store.videos() == {video.path: replace(video, damage=[3, [[0.5, 1.0]]])} and len(store) == 3
+    assert set(store.stamps()) == {image.image}
+    found = store.nearest(Question(with_hubness(second)[:1], np.ones((1, 1), np.float32)), 3)
+    assert {(each.vectors.image, each.time): store.locate(each.entry) for each in found} == {
+        (image.image, None): Located(image.image, None, Stamp(7, 8, b"h")),
+        **{(video.path, time): Located(video.path, time, video.stamp) for time in (0.0, 2.0)},
+    }
+    assert plain(store.load(moment_name(video.path, 2.0))) == plain(second)
+    for other in (point_id(video.path), point_id("/not/there.jpg"), "", point_id(image.image).upper(), "\0",
+                  "1", "1-", "-0", "1-9", "1- 0", "1-\u0660", f"1-{2**64}", "1-0\n"):  # fmt: skip
+        assert store.locate(other) is None
+    assert store.load(video.path) is None  # its state is no image
+    assert store.remove([video.path]) == 1 and store.videos() == {} and len(store) == 1
+
+
+def test_an_empty_index_has_no_answer(store) -> None:
+    assert store.nearest(Question(np.ones((2, 25), np.float32), np.ones((2, 1), np.float32)), 5) == []
+    assert store.stamps() == {} and store.videos() == {} and store.remove([]) == 0
+
+
+def test_names_that_are_no_text_are_kept(store, random_images) -> None:
+    name = os.fsdecode(b"/photos/\xff.jpg")
+    store.put([(name, Stamp(1, 1), random_images(1)[0])])
+    assert list(store.stamps()) == [name] and name in store and store.load(name).image == name
+    assert store.remove([name]) == 1 and len(store) == 0
 
 
 def test_a_snapshot_stays_as_it_was_and_readers_see_what_is_committed(tmp_path, random_images) -> None:
@@ -271,33 +314,11 @@ def test_codes_are_checked_once_for_each_state_of_theirs(tmp_path, random_images
         assert len(looks) == 2 and len(reader) == 30
 
 
-def test_an_index_from_before_there_were_checksums_is_read_and_gets_some(tmp_path, random_images) -> None:
-    images = random_images(30)
-    asked = Question(with_hubness(images[3])[:1], np.ones((1, 1), np.float32))
-    with Store(tmp_path, FACTS) as store:
-        store.put(rows(images[:20]))
-        store.encode(8)
-        expected = [(found.similarity, found.vectors.image) for found in store.nearest(asked, 5)]
-    with contextlib.closing(sqlite3.connect(tmp_path / stores.DATABASE)) as database, database:
-        database.execute("DELETE FROM facts WHERE name LIKE '%_sum'")
-    with Store(tmp_path) as store:
-        assert store.snapshot().extent.codes_sum == -1
-        assert [(found.similarity, found.vectors.image) for found in store.nearest(asked, 5)] == expected
-        store.put(rows(images[20:]))
-        store.encode()
-        assert (store.snapshot().extent.coding, store.snapshot().extent.coded) == (1, 30)
-        assert store.nearest(asked, 5)
-    codes = tmp_path / "codes-0-1.bin"
-    codes.write_bytes(codes.read_bytes()[:-1] + b"\x01")
-    with Store(tmp_path) as store, pytest.raises(UserError, match="a checksum differs"):
-        store.nearest(asked, 5)
-
-
 def test_a_damaged_database_and_another_version_are_named(tmp_path, random_images, monkeypatch) -> None:
     with Store(tmp_path, FACTS) as store:
         store.put(rows(random_images(3)))
-    monkeypatch.setattr(stores, "VERSION", "4")
-    with pytest.raises(UserError, match="has format 3, and this program reads 4"):
+    monkeypatch.setattr(stores, "VERSION", "5")
+    with pytest.raises(UserError, match="has format 4, and this program reads 5"):
         Store(tmp_path)
     (tmp_path / stores.DATABASE).write_bytes(b"no database" * 1000)
     with pytest.raises(UserError, match="is damaged .*index the images again"):
@@ -306,28 +327,16 @@ def test_a_damaged_database_and_another_version_are_named(tmp_path, random_image
         Store(tmp_path / "nowhere")
 
 
-def test_names_that_are_no_text_are_kept(tmp_path, random_images) -> None:
-    name = os.fsdecode(b"/photos/\xff.jpg")
-    with Store(tmp_path, FACTS) as store:
-        store.put([(name, Stamp(1, 1), random_images(1)[0])])
-        assert list(content(store)) == [name] and store.find(name) == 0
-        assert store.locate("0-0") == Located(name, None, Stamp(1, 1))
-
-
 def test_entries_are_found_again_until_they_have_other_numbers(tmp_path, random_images) -> None:
     images = random_images(4)
-    video = Video("/v/clip.mp4", Stamp(5, 6), 90_000, 180_000, 2.0)
     question = Question(np.ones((1, 25), np.float32), np.ones((1, 1), np.float32))
     with Store(tmp_path, FACTS) as store:
-        store.put(rows(images[:3]))
-        store.put([(moment_name(video.path, 2.0), Stamp(0, 0), images[3])], video)
+        store.put(rows(images))
         found = {each.entry: store.locate(each.entry) for each in store.nearest(question, 4)}
         assert found == {
-            **{f"0-{n}": Located(images[n].image, None, stamp) for n, (_, stamp, _) in enumerate(rows(images[:3]))},
-            "0-3": Located(video.path, 2.0, video.stamp),
+            f"0-{n}": Located(images[n].image, None, stamp) for n, (_, stamp, _) in enumerate(rows(images))
         }
         store.remove([images[0].image])
         assert store.locate("0-0") is None and store.locate("0-1") == found["0-1"]
         assert store.compact()
         assert not any(map(store.locate, found)) and store.locate("1-0") == found["0-1"]
-        assert not any(map(store.locate, ("", "1", "1-", "-0", "1-9", "1- 0", "1-\u0660", f"1-{2**64}", "1-0\n")))

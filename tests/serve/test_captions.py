@@ -51,7 +51,7 @@ class Places(BaseModel):
 
 @pytest.fixture(scope="module")
 def speaking() -> Iterator[Process]:
-    running = Process("--protocols", NAMES, "--token", "s3cret")
+    running = Process("--protocols", NAMES, "--label-studio", "http://127.0.0.1:9", "--token", "s3cret")
     yield running
     assert running.stop() == (0, "")
 
@@ -289,6 +289,31 @@ def test_a_bomb_in_base64_is_refused(client: TestClient) -> None:
     image = base64.b64encode(huge_png_header()).decode()
     response = client.post("/api/generate", json={**GENERATE, "images": [image]})
     assert response.status_code == 415 and "over the limit" in response.json()["error"]
+
+
+HUGE = {
+    "/v1/describe": b"",
+    "/api/generate": b'{"model":"saywhere","images":["data:image/jpeg;base64,',
+    "/api/chat": b'{"model":"saywhere","messages":[{"images":["data:image/jpeg;base64,',
+    "/v1/chat/completions": b'{"messages":[{"content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,',
+    "/v1/responses": b'{"input":[{"content":[{"type":"input_image","image_url":"data:image/png;base64,',
+    "/api/v1/vision/labels": b'{"id":"1","images":["data:image/jpeg;base64,',
+    "/predict": b'{"tasks":[{"data":{"image":"data:image/jpeg;base64,',
+}
+
+
+def test_data_urls_of_100_mb_are_refused_before_they_are_in_memory(speaking: Process, photo: bytes) -> None:
+    body = {**GENERATE, "images": ["A" * ((32 << 20) - 100)]}  # the largest that is read
+    assert post(speaking, "/api/generate", body).status_code == 415
+    before = speaking.peak
+    for path, text in HUGE.items():
+        for status, answer in speaking.refuse_huge(path, text):
+            error = answer["error"]["message"] if path in ("/v1/chat/completions", "/v1/responses") else answer["error"]
+            assert status == 413 and error == "the body is larger than 32 MB: send a smaller image"
+    assert speaking.peak - before < 32 << 20
+    assert post(speaking, "/api/generate", {**GENERATE, "images": [base64.b64encode(photo).decode()]}).json()[
+        "response"
+    ]
 
 
 def test_a_server_without_protocols_has_none_of_their_paths_or_modules() -> None:

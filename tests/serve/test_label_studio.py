@@ -160,7 +160,7 @@ def test_a_rectangle_asks_what_and_a_text_asks_where(client: Any, site: Site, mo
 
 
 def test_label_studios_own_sdk_takes_the_predictions(client: Any, site: Site) -> None:
-    reason = "its OpenCV is another one than that of the tests: pip install label-studio-sdk"
+    reason = "it brings another OpenCV than that of the tests: see CONTRIBUTING.md"
     interface = pytest.importorskip("label_studio_sdk.label_interface", reason=reason).LabelInterface(CONFIG)
     backend = client(Images(site.url, "legacy", None, 1 << 20))
     place = {"x": 25.0, "y": 10.0, "width": 35.0, "height": 40.0}

@@ -135,6 +135,10 @@ def test_the_sdks_client_asks_over_http_with_the_token(over_http: Process, photo
             assert foreign.status_code == 403
 
     asyncio.run(run())
+    message = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"caption","arguments":{"image":"data:,'
+    before = over_http.peak
+    assert {status for status, _ in over_http.refuse_huge("/mcp", message)} == {413}
+    assert over_http.peak - before < 100 << 20
 
 
 @pytest.fixture(scope="module")
@@ -234,10 +238,9 @@ def test_a_search_of_the_folders_sees_new_images_and_forgets_others(
 
 
 def pipe(folder: Path, *lines: bytes) -> list[dict[str, Any]]:
-    """What a server of its own process answers to lines, in order."""
-    done = subprocess.run(
-        [sys.executable, "-c", START, "mcp", str(folder)], input=b"".join(lines), capture_output=True, timeout=600
-    )
+    """What a server of its own process, with 128 MB of memory, answers to lines, in order."""
+    command = ["sh", "-c", 'ulimit -d 131072; exec "$@"', "sh", sys.executable, "-c", START, "mcp", str(folder)]
+    done = subprocess.run(command, input=b"".join(lines), capture_output=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, b"")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -250,7 +253,7 @@ def test_what_is_no_message_is_answered_by_one_line(photographs: Path) -> None:
         b"\n",
         b"\xff\xfe\n",
         b"[" * 100_000 + b"\n",
-        b'{"jsonrpc":"2.0","id":1,"method":"tools/list","x":"' + b"x" * (2 << 20) + b'"}\n',
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/list","x":"data:image/png;base64,' + b"x" * (100 << 20) + b'"}\n',
         b'[{"jsonrpc":"2.0","id":2,"method":"ping"}]\n',
         b'{"jsonrpc":"2.0","id":[3],"method":"ping"}\n',
         b'{"jsonrpc":"2.0","id":4,"method":"files/read"}\n',

@@ -8,12 +8,13 @@ import pytest
 import torch
 from tiny_bundle import exported_bundle
 from tiny_stages import write_data
+from tiny_tower import tower_model
 from typer.testing import CliRunner
 
 import saywhere
 from saywhere import UserError
 from saywhere.cli import app
-from saywhere.models.bundle import CARD, GRAPH, VOCABULARY, Bundle
+from saywhere.models.bundle import CARD, GRAPH, GRAPH_TOWER, VOCABULARY, Bundle
 from saywhere.networks import checkpoint
 from saywhere.stages.finetune import Finetuned, same_words
 from saywhere.training import heads
@@ -85,6 +86,13 @@ def test_what_is_done_is_not_done_again_and_another_run_is_refused(done: Finetun
     assert again == done and not [path for path in done.model.iterdir() if path.is_dir()]
     with pytest.raises(UserError, match="has a run with another seed: name another folder with --out, or add"):
         saywhere.finetune(images, done.model, model=exported_bundle(), epochs=6, seed=1)
+
+
+def test_a_model_that_looks_with_a_tower_learns_too(images: Path, tmp_path: Path) -> None:
+    start = tower_model(tmp_path / "start")
+    made = saywhere.finetune(images, tmp_path / "mine", model=start, epochs=1)
+    assert (made.model / GRAPH_TOWER).read_bytes() == (start / GRAPH_TOWER).read_bytes()
+    assert saywhere.load(made.model).encode(images.parent / "000.png").maps.summary.any()
 
 
 def test_a_folder_with_another_model_is_refused(images: Path, tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ import pytest
 import torch
 import yaml
 from flickr_entities import write_flickr
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from server_process import START
 from tiny_stages import write_data, write_teacher
+from tiny_tower import write_clip
 from tiny_training import CONFIG, plain
 from tiny_training import write_data as write_boxes
 from typer.testing import CliRunner
@@ -280,7 +281,8 @@ def test_a_run_that_was_stopped_by_ctrl_c_goes_on_and_makes_the_same(
     assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_the_recipe_of_the_bundled_model_is_right(tmp_path: Path) -> None:
+def plan_of(file: str, tmp_path: Path, **more: Path) -> tuple[Any, dict[str, Any]]:
+    """A recipe that ships, and its stages as they are planned on made-up data."""
     flickr, wider = write_flickr(tmp_path / "flickr8k"), tmp_path / "wider"
     shutil.copy(flickr / "Flickr_8k.devImages.txt", flickr / "Flickr_8k.trainImages.txt")
     images, text = write_data(wider, train=2, validation=1)
@@ -291,11 +293,27 @@ def test_the_recipe_of_the_bundled_model_is_right(tmp_path: Path) -> None:
     sentences.parent.mkdir()
     sentences.write_bytes(gzip.compress(text.read_bytes()))
     everyday = shutil.copytree(wider, tmp_path / "everyday")
-    clip = write_teacher(tmp_path / TEACHER)
-    places = {"flickr8k": flickr, "wider": wider, "everyday": everyday, "text": sentences.parent, "clip": clip}
+    places = {"flickr8k": flickr, "wider": wider, "everyday": everyday, **more}
     changes = [f"data.{name}={place}" for name, place in places.items()]
-    recipe = stages.load(RECIPES / "saywhere.yaml", recipes.read(RECIPES / "saywhere.yaml", changes))
-    plans: dict[str, Any] = {each.name: each for each in stages.plan(recipe, tmp_path / "run", (), Reader(), "")}
+    recipe = stages.load(RECIPES / file, recipes.read(RECIPES / file, changes))
+    return recipe, {each.name: each for each in stages.plan(recipe, tmp_path / "run", (), Reader(), "")}
+
+
+def test_the_recipe_of_large_is_right(tmp_path: Path) -> None:
+    _, clip = write_clip(tmp_path / "clip", 4, 64, 24)
+    save_file({f"0.o.{name}": torch.zeros(64, 64) for name in ("up", "down")}, tmp_path / "tuning.safetensors")
+    recipe, plans = plan_of("saywhere-large.yaml", tmp_path, clip=clip, tuning=tmp_path / "tuning.safetensors")
+    assert list(plans) == list(recipe.stages)
+    for name in ("phrases", "aligner", "captioner"):
+        stage = plans[name].stage
+        assert stage.training.branch == str(tmp_path / "run" / "stages" / "tower" / "model" / "tower.onnx")
+        assert stage.model["trunk"]["tower"] and not stage.model["trunk"]["branch"]
+    assert {"$clip file", "$tuning file", "$wider train"} <= plans["tower"].inputs.keys()
+
+
+def test_the_recipe_of_the_bundled_model_is_right(tmp_path: Path) -> None:
+    clip, text = write_teacher(tmp_path / TEACHER), tmp_path / "text"
+    recipe, plans = plan_of("saywhere.yaml", tmp_path, clip=clip, text=text)
     assert list(plans) == list(recipe.stages) and plans.keys() >= {"phrases", "nouns", "ngrams", "chunker", "card"}
     assert plans["aligner"].stage.model["trunk"]["long_side"] == 416
     assert plans["chunker"].inputs.keys() == {"$flickr8k train", "$text/flickr30k-sentences.txt.gz train"}
@@ -321,6 +339,39 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert [" done before" in line for line in made.stdout.splitlines()[:15]] == [True] * 2 + [False] * 13
     assert "[3/15] branch: resumed" in made.stderr and "resuming the run" in made.stderr
     return folder
+
+
+def test_parts_learn_on_a_tower_and_go_on_from_those_without(smoke: Path) -> None:
+    """The stages of recipes/saywhere-large.yaml, from models of the stages above."""
+    made, folder = smoke / "run" / "stages", smoke / "large"
+    small = recipes.read(SMOKE)["stages"]
+    _, clip = write_clip(folder, 4, 768, 512)
+    trees = {name: dict(small[name]) for name in ("phrases", "nouns", "aligner", "captioner")}
+    for name, before in (("phrases", "densecap"), ("aligner", "aligner-words"), ("captioner", "captioner-words")):
+        start = str(made / before / "model")
+        trees[name]["training"] = {**trees[name]["training"], "start": start, "cache": str(folder / "cache")}
+    chosen = {
+        "start": {"model": str(made / "densecap" / "model")},
+        "tower": {"data": [{"root": "$images", "limit": 6}], "model": "$start", "teacher": str(clip)},
+        **trees,
+        "export": {"parts": ["$phrases", "$aligner", "$captioner", "$nouns"]},
+    }
+    images = str(smoke / "data" / "images.jsonl")
+    recipe = {"name": "large", "data": {"images": images}, "stages": json.loads(json.dumps(chosen))}
+    lines: list[str] = []
+    stages.train(stages.load("large.yaml", recipe), folder / "run", say=lines.append)
+    assert [line.split()[1] for line in lines] == [f"{name}:" for name in chosen]
+    bundle = Bundle.read(folder / "run" / "model")
+    assert bundle.trunk.tower and not bundle.trunk.branch
+    assert all(bundle.configs[part].branch for part in ("aligner", "captioner", "nouns"))
+    tower = (folder / "run" / "stages" / "tower" / "model" / "tower.onnx").read_bytes()
+    assert (folder / "run" / "model" / "tower.onnx").read_bytes() == tower
+    model = saywhere.load(folder / "run" / "model", engine="onnx")
+    seen = model.encode(smoke / "data" / "050.png")
+    assert len(model.describe(seen)) and str(model.caption(seen)) and model.embed(seen).vectors.any()
+    weights = load_file(folder / "run" / "model" / "model.safetensors")
+    assert weights["aligner.projects.0.weight"][:, -512:].any()  # the embedding of the image counts
+    assert weights["nouns.kinds.weight"].shape[1] > 1280 + 512
 
 
 def test_all_stages_make_a_model_with_its_card(smoke: Path) -> None:

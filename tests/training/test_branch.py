@@ -101,7 +101,7 @@ def test_a_branch_learns_and_trunks_take_it(tmp_path: Path, teacher: Path) -> No
     result = run.train(recipe(root, teacher), tmp_path / "run")
     with (tmp_path / "run" / "metrics.csv").open() as file:
         losses = [float(row["value"]) for row in csv.DictReader(file) if row["name"] == "train/values"]
-    assert len(losses) == 8 * 2 and losses[0] > 0.95 and np.mean(losses[-2:]) < 0.9
+    assert len(losses) == 8 * 2 and losses[0] > 0.97 and np.mean(losses[-2:]) < 0.94  # .87 to .91 by processor
     assert "16 images, 16 views" in (result.model / "README.md").read_text()
     trunk = build_trunk(from_dict(TrunkConfig, {**TRUNK, "branch": True}))
     assert trunk.branch is not None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from saywhere.errors import UserError
-from saywhere.models.bundle import GRAPH_DEVICES
+from saywhere.models.bundle import GRAPH_DEVICES, check_hashes
 
 HUB = "hub:"
 """What the name of a model of the hub begins with; nothing is downloaded without it."""
@@ -166,6 +166,7 @@ def _fetch(name: str, engines: tuple[str, ...], precision: str, **hub: Any) -> A
             own = [*FILES, WEIGHTS] if engine == "torch" else [*FILES]
             if graphs or engine == "torch":
                 folder = Path(snapshot_download(repository, allow_patterns=own, ignore_patterns=["*/*"], **hub))
+            check_hashes(name, folder)
             if any(_files(folder, family, engine)):
                 break
     except UserError:

@@ -18,16 +18,11 @@ from saywhere.cli.options import (
     Batch,
     Chosen,
     Collection,
-    CollectionShards,
     Images,
     IndexFolder,
-    Regions,
-    Replicas,
     ShardCount,
-    Store,
-    StoreKind,
     Url,
-    Where,
+    find_place,
 )
 from saywhere.cli.printing import report_skipped, skip_notes
 from saywhere.errors import UserError, explain_oom
@@ -52,22 +47,13 @@ Every = Annotated[
     typer.Option(metavar="TIME", show_default="as it was, 0.5s for new ones", help="Look at videos every TIME."),
 ]
 Watch = Annotated[bool, typer.Option("--watch", help="Keep the index up to date until Ctrl-C.")]
-Poll = Annotated[
-    float | None,
-    typer.Option(
-        "--poll", min=0.1, metavar="SECONDS", help="With --watch, look every so often, instead of waiting to be told."
-    ),
-]
 
 
 def index(
     paths: Images,
     folder: IndexFolder = None,
-    store: Store = StoreKind.folder,
     url: Url = None,
     collection: Collection = None,
-    shards_of_collection: CollectionShards = None,
-    replicas: Replicas = None,
     repair: bool = typer.Option(False, "--repair", help="Look for damaged vectors first, and embed their images anew."),
     components: int | None = typer.Option(
         None,
@@ -75,13 +61,11 @@ def index(
         metavar="P",
         help="Code the vectors by P principal components: much faster searches of a large index (64 is good; 0: none).",
     ),
-    regions: Regions = None,
     batch: Batch = 8,
     chosen: Chosen = Chosen(),
     shards: ShardCount = None,
     every: Every = None,
     watch: Watch = False,
-    poll: Poll = None,
 ) -> None:
     """Bring an index for search up to date: embed new and changed images and videos, forget those that are gone.
 
@@ -93,31 +77,31 @@ def index(
 
     if shards is not None:
         require_listed(paths)
-    _check(shards, repair, every)
-    _check_watch(watch, poll, shards)
+        for given, option in ((every is not None, "--every"), (repair, "--repair"), (watch, "--watch")):
+            if given:
+                raise UserError(f"{option} is for one process: give it without --shards")
     seconds = None if every is None else parse_duration(every)
-    place = Where(folder, store, url, collection, shards_of_collection, replicas).place()
+    place = find_place(folder, url, collection)
     with saywhere.Index(place, chosen.model, load=chosen.load) as made, explain_oom(batch):
         if shards is not None:
-            return _index_shards(made, paths, shards, batch, regions, components)
-        begin = partial(made.begin, regions=regions, components=components, every=seconds)
+            return _index_shards(made, paths, shards, batch, components)
+        begin = partial(made.begin, components=components, every=seconds)
         try:
             run = begin(paths, repair=repair)
         except NoImages as error:
             if not watch:
                 raise
-            return _watch(made, paths, poll, batch, begin, str(error))
+            return _watch(made, paths, batch, begin, str(error))
         done = run.changes.unchanged
         _embed(run.results(batch), done + len(run.todo) + len(run.videos), done)
         if watch:
-            return _watch(made, paths, poll, batch, begin, run.changes)
+            return _watch(made, paths, batch, begin, run.changes)
         _report(made, run.changes)
 
 
 def _watch(
     made: saywhere.Index,
     paths: list[str],
-    poll: float | None,
     batch: int,
     begin: Callable[[list[str]], Indexing],
     first: saywhere.search.Changes | str,
@@ -126,7 +110,7 @@ def _watch(
 
     Args:
         made: the index.
-        paths, poll, batch: as the command has them.
+        paths, batch: as the command has them.
         begin: begins a run over paths.
         first: what the first run has changed; or why there was none, and images are waited for.
     """
@@ -139,7 +123,7 @@ def _watch(
             typer.echo(str(first))
             for line in _new_notes(first.skipped, told):
                 typer.echo(line, err=True)
-        for _ in _ticks(made, paths, poll):
+        for _ in _ticks(made, paths):
             away: dict[str, str] = {}
             try:
                 run = begin(paths)
@@ -179,14 +163,14 @@ def _new_notes(skipped: dict[str, str], told: dict[str, str]) -> list[str]:
     return skip_notes(new)
 
 
-def _ticks(made: saywhere.Index, paths: list[str], poll: float | None) -> Iterator[object]:
-    """Yield when it is time to look: at once, then after changes have settled or, without watchfiles, every ``poll``.
+def _ticks(made: saywhere.Index, paths: list[str]) -> Iterator[object]:
+    """Yield when it is time to look: at once, then after changes have settled or, without watchfiles, every ``POLL``.
 
     Lists and patterns are polled, for they may mean files anywhere; so are folders while one of them is away, and all
     if there are more folders than the system watches.
     """
-    told = poll is None and importlib.util.find_spec("watchfiles") is not None and all(map(os.path.isdir, paths))
-    how = "told of changes" if told else f"looking every {poll or POLL:g} s"
+    told = importlib.util.find_spec("watchfiles") is not None and all(map(os.path.isdir, paths))
+    how = "told of changes" if told else f"looking every {POLL:g} s"
     typer.echo(f"watching, {how}; Ctrl-C ends", err=True)
     while True:
         if told and None not in _folders(paths):
@@ -198,7 +182,7 @@ def _ticks(made: saywhere.Index, paths: list[str], poll: float | None) -> Iterat
                     note = f"note: there are more folders than the system watches; looking every {POLL:g} s from now on"
                     typer.echo(note, err=True)
         yield None
-        time.sleep(poll or POLL)
+        time.sleep(POLL)
 
 
 def _changes(made: saywhere.Index, paths: list[str]) -> Iterator[object]:
@@ -237,22 +221,6 @@ def _folders(paths: list[str]) -> list[tuple[int, int] | None]:
     return found
 
 
-def _check_watch(watch: bool, poll: float | None, shards: int | None) -> None:
-    """Refuse options that do not fit --watch."""
-    if poll is not None and not watch:
-        raise UserError("--poll is for --watch: give it as well")
-    if watch and shards is not None:
-        raise UserError("--watch is for one process: give it without --shards")
-
-
-def _check(shards: int | None, repair: bool, every: str | None) -> None:
-    """Refuse options that do not fit each other."""
-    if shards is not None and every is not None:
-        raise UserError("--every is for videos, which are indexed by one process: give it without --shards")
-    if shards is not None and repair:
-        raise UserError("--repair is for one process: give it without --shards")
-
-
 def _embed(results: Iterable[ImageResult[Any]], total: int, done: int = 0) -> dict[str, str]:
     """Go through the results beside a bar; the images that were skipped, with the reasons."""
     from saywhere.inference.run import keep_each
@@ -260,18 +228,15 @@ def _embed(results: Iterable[ImageResult[Any]], total: int, done: int = 0) -> di
     return keep_each(results, lambda _: None, total, done, "indexing")
 
 
-def _index_shards(
-    made: saywhere.Index, paths: list[str], count: int, batch: int, regions: int | None, components: int | None
-) -> None:
+def _index_shards(made: saywhere.Index, paths: list[str], count: int, batch: int, components: int | None) -> None:
     """Index shards beside other processes, and merge them if this is the last one."""
     from saywhere.inference.shards import work_on
     from saywhere.search.index import begin_shards, embed_shard, merge_shards
 
-    shards = begin_shards(made, paths, count, regions)
+    shards = begin_shards(made, paths, count)
 
     def embed(shard: Shard) -> dict[str, str]:
-        results = embed_shard(made, shard, batch, regions)
-        return _embed(results, len(shard.sources))
+        return _embed(embed_shard(made, shard, batch), len(shard.sources))
 
     skipped = work_on(shards, embed, "indexed", typer.echo)
     changes: saywhere.search.Changes | None = None

@@ -319,68 +319,39 @@ def check_drawing(option: str, path: Path, source: Path) -> None:
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", callback=check_folder, help="Folder of the report.")]
 
 
-class StoreKind(StrEnum):
-    """What keeps the vectors of an index."""
-
-    folder = "folder"
-    qdrant = "qdrant"
-
-
 IndexFolder = Annotated[
     Path | None, typer.Option("--index", metavar="DIR", help="Folder of the index.", show_default=False)
 ]
-Store = Annotated[StoreKind, typer.Option("--store", help="Where the index is: in a folder, or in a Qdrant cluster.")]
 Url = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help="URL of a Qdrant server; its key is read from QDRANT_API_KEY."),
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="The index is in Qdrant: URL of a server; its key is read from QDRANT_API_KEY.",
+    ),
 ]
 Collection = Annotated[
     str | None,
     typer.Option("--collection", metavar="NAME", help="Name of the collection in Qdrant.", show_default="saywhere"),
 ]
-CollectionShards = Annotated[
-    int | None,
-    typer.Option(
-        min=1, metavar="N", show_default="as the servers are set", help="Shards of a new collection in Qdrant."
-    ),
-]
-Replicas = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", show_default="as the servers are set", help="Copies of each of its shards."),
-]
 
 
-class Where(NamedTuple):
-    """The location of an index, by the options of the same names."""
+def find_place(folder: Path | None, url: str | None, collection: str | None) -> Path | Qdrant:
+    """Return the location of an index, for :class:`saywhere.Index`, by the options that say it.
 
-    folder: Path | None
-    store: StoreKind
-    url: str | None = None
-    collection: str | None = None
-    shards_of_collection: int | None = None
-    replicas: int | None = None
+    Raises:
+        UserError: the options do not fit each other.
+    """
+    if url is None:
+        if collection is not None:
+            raise UserError("--collection is for an index in Qdrant: give --url as well")
+        if folder is None:
+            raise UserError("--index DIR is missing: the folder of the index (or --url URL of a Qdrant server)")
+        return folder
+    if folder is not None:
+        raise UserError("--index and --url both say where the index is: give one of them")
+    if url == ":memory:":
+        raise UserError("--url :memory: would be gone when this command ends")
+    from saywhere.search import Qdrant
 
-    def place(self) -> Path | Qdrant:
-        """Return the place, for :class:`saywhere.Index`.
-
-        Raises:
-            UserError: the options do not fit each other.
-        """
-        if self.store is StoreKind.folder:
-            for name, value in self._asdict().items():
-                if name not in ("folder", "store") and value is not None:
-                    raise UserError(
-                        f"--{name.replace('_', '-')} is for an index in Qdrant: give --store qdrant as well"
-                    )
-            if self.folder is None:
-                raise UserError("--index DIR is missing: the folder of the index (or --store qdrant and --url URL)")
-            return self.folder
-        if self.folder is not None:
-            raise UserError("an index in Qdrant has no --index: it has --url URL")
-        if self.url is None:
-            raise UserError("--url URL is missing: the Qdrant server with the index")
-        if self.url == ":memory:":
-            raise UserError("--url :memory: would be gone when this command ends; for trials give --url path:DIR")
-        from saywhere.search import Qdrant
-
-        return Qdrant(self.url, self.collection or Qdrant.collection, self.shards_of_collection, self.replicas)
+    return Qdrant(url, collection or Qdrant.collection)

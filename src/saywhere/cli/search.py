@@ -9,20 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from saywhere.cli.options import (
-    STDOUT,
-    Chosen,
-    Collection,
-    IndexFolder,
-    Store,
-    StoreKind,
-    Url,
-    Where,
-    check_file,
-    check_folder,
-)
+from saywhere.cli.options import STDOUT, Chosen, Collection, IndexFolder, Url, check_file, check_folder, find_place
 from saywhere.cli.printing import note_words, print_table
-from saywhere.files import printable
+from saywhere.errors import UserError
+from saywhere.files import printable, write_text
 
 if TYPE_CHECKING:
     import saywhere
@@ -36,11 +26,9 @@ def search(
         help="A sentence, or phrases with + and - between them: 'a dog + snow - people' (no people).",
     ),
     index: IndexFolder = None,
-    store: Store = StoreKind.folder,
     url: Url = None,
     collection: Collection = None,
     image: Path | None = typer.Option(None, metavar="FILE", help="Find images like this one, instead of by words."),
-    within: Path | None = typer.Option(None, metavar="FILE", help="Find the regions of this one image that fit best."),
     without: list[str] | None = typer.Option(
         None, metavar="TEXT", help="Leave out images that probably show this; may be repeated."
     ),
@@ -50,7 +38,6 @@ def search(
         None, metavar="FOLDER", help="Only images in this folder, by its name or path; may be repeated."
     ),
     top: int = typer.Option(10, min=1, metavar="K", help="At most K images, the best."),
-    exact: bool = typer.Option(False, "--exact", help="Do not use the codes that an index has for faster searches."),
     json: Path | None = typer.Option(
         None, metavar="FILE", callback=check_file, help="Write a line of JSON for each image; - prints them."
     ),
@@ -65,41 +52,34 @@ def search(
     Exit code 0, also if nothing is found; 1 if an image that was found could not be drawn, 2 if the command is wrong.
     """
     import saywhere
+    from saywhere.search.index import why_improbable
 
-    narrowed = bool(without or after or before or under)
-    _check(query, image, within, out, narrowed)
-
-    place = Where(index, store, url, collection).place()
+    if (query is None) == (image is None):
+        raise UserError("a search needs a QUERY or --image FILE, and not both")
+    place = find_place(index, url, collection)
     with saywhere.Index(place, chosen.model, load=chosen.load, threads=chosen.threads) as opened:
         if query is not None:
             _note_words(opened.model, query)
-        if query is not None and within is not None:
-            _show_regions(opened.regions(query, within, top=top), json)
-            return
-        hits = opened.search(query, image=image, top=top, exact=exact, without=without or (), after=after,
-                             before=before, under=under or ())  # fmt: skip
+        hits = opened.search(query, image=image, top=top, without=without or (), after=after, before=before,
+                             under=under or ())  # fmt: skip
         names = {} if out is None else _drawings(opened, hits, out)
     if json is None:
+        narrowed = without or after or before or under
         _print_hits(hits, "no image is left by what is asked for" if narrowed else "the index is empty")
     else:
-        _give_rows([hit.to_dict() for hit in hits], json)
-    _say_if_improbable(hits)
+        lines = "".join(json_format.dumps(hit.to_dict()) + "\n" for hit in hits)
+        if json == STDOUT:
+            typer.echo(lines, nl=False)
+        else:
+            write_text(json, lines)
+            typer.echo(f"written: {json}")
+    if why := why_improbable(hits):
+        typer.echo(f"probably not there: {why}", err=True)
     if out is not None:
         _draw(hits, names)
         typer.echo(f"written: {out}", err=json == STDOUT)
         if others := len({*out.glob("*")} - {*names.values()}):
             typer.echo(f"note: {out} also has files that are not of this search ({others})", err=True)
-
-
-def _check(query: str | None, image: Path | None, within: Path | None, out: Path | None, narrowed: bool) -> None:
-    """Refuse options that do not fit each other."""
-    from saywhere.errors import UserError
-
-    if (query is None) == (image is None):
-        raise UserError("a search needs a QUERY or --image FILE, and not both")
-    if within is not None and (query is None or out is not None or narrowed):
-        what = "--image, --out, --without, --after, --before and --under are for searches"
-        raise UserError(f"--within needs a QUERY, and shows regions of one image: {what}")
 
 
 def _note_words(model: saywhere.Model, query: str) -> None:
@@ -134,36 +114,6 @@ def _phrases(found: saywhere.Regions) -> list[str]:
     return [*there, *(f"not found: {phrase}" for phrase in found.not_found)]
 
 
-def _say_if_improbable(hits: Sequence[saywhere.Hit]) -> None:
-    from saywhere.search.index import why_improbable
-
-    if why := why_improbable(hits):
-        typer.echo(f"probably not there: {why}", err=True)
-
-
-def _give_rows(rows: Sequence[Mapping[str, Any]], json: Path) -> None:
-    from saywhere.files import write_text
-
-    lines = "".join(json_format.dumps(row) + "\n" for row in rows)
-    if json == STDOUT:
-        typer.echo(lines, nl=False)
-    else:
-        write_text(json, lines)
-        typer.echo(f"written: {json}")
-
-
-def _show_regions(found: saywhere.Regions, json: Path | None) -> None:
-    if json is not None:
-        _give_rows([found.to_dict()], json)
-        return
-    values = [] if found.similarities is None else found.similarities.tolist()
-    rows = [(f"{value:.2f}", _place(region.box)) for region, value in zip(found, values, strict=True)]
-    if rows:
-        print_table(("similarity", "box"), rows)
-    else:
-        typer.echo("no regions")
-
-
 def _place(box: Sequence[float]) -> str:
     return " ".join(f"{value:.0f}" for value in box)
 
@@ -182,7 +132,6 @@ def _short(path: str) -> str:
 
 def _drawings(index: saywhere.Index, hits: Sequence[saywhere.Hit], out: Path) -> dict[int, Path]:
     """Return the paths of the drawings of hits, by their numbers; none is an image of the index."""
-    from saywhere.errors import UserError
     from saywhere.files import fit_name
     from saywhere.search.indexing import absolute
 
@@ -197,7 +146,6 @@ def _drawings(index: saywhere.Index, hits: Sequence[saywhere.Hit], out: Path) ->
 
 def _draw(hits: Sequence[saywhere.Hit], names: Mapping[int, Path]) -> None:
     from saywhere.drawing import draw_boxes
-    from saywhere.errors import UserError
     from saywhere.images import DRAWN_SIDES, resized, save_image
     from saywhere.search.indexing import open_found
 

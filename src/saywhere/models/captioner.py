@@ -20,7 +20,17 @@ from saywhere.errors import UserError
 from saywhere.models.aligner import embed_images, embed_texts, plain_similarities
 from saywhere.models.decoding import Reason, Reranker, Sentence, decode, search
 from saywhere.models.encoding import Encoding, propose_boxes
-from saywhere.models.nouns import AFTER, Head, Noun, NounEvidence, NounTree, find_heads, find_nouns, related, with_noun
+from saywhere.models.nouns import (
+    Head,
+    Noun,
+    NounEvidence,
+    find_heads,
+    find_nouns,
+    related,
+    repeated,
+    with_noun,
+    without_repetition,
+)
 from saywhere.regions import Regions, open_pixels, show_image
 from saywhere.text import pad, tokenize
 
@@ -281,10 +291,6 @@ SURE = 0.6
 """A thing that the captioner did not name is named if some region shows it with a higher probability."""
 LISTED = 2
 """Things that take the place of a sentence of which nothing is seen."""
-OTHERS = frozenset({"another", "other", "each", "second"})
-"""Words before a noun that make it another thing than the one named before."""
-DETERMINED = ("a", "an", "the")
-"""Words with which a phrase begins that is not to be said again."""
 PREPOSITIONS = frozenset({
     "across", "against", "along", "around", "at", "behind", "below", "beneath", "beside", "between", "by", "down",
     "for", "from", "in", "inside", "into", "near", "of", "off", "on", "onto", "out", "outside", "over", "through", "to",
@@ -356,7 +362,7 @@ class NounChecker:
     def correct(self, sentences: Sequence[str]) -> list[str]:
         """Return the sentence of each image as :func:`correct` does it, with the first :data:`REGIONS` of each image.
 
-        No sentence names a thing twice, see :func:`without_repetition`.
+        No sentence names a thing twice, see :func:`saywhere.models.nouns.without_repetition`.
 
         The first :data:`FEW` mostly show all that a sentence names. Then it stays, and the others need no look.
         """
@@ -369,40 +375,9 @@ class NounChecker:
         return [without_repetition(sentence, classes.tree) for sentence in corrected]
 
     def repeats(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return for each sentence 1 if it names a thing twice, else 0; see :func:`repeated`."""
+        """Return for each sentence 1 if it names a thing twice, else 0; see :func:`saywhere.models.nouns.repeated`."""
         tree = self._classes.tree
         return np.array([repeated(tokenize(sentence), tree) is not None for sentence in sentences], np.float32)
-
-
-def repeated(words: Sequence[str], tree: NounTree) -> int | None:
-    """Return where a sentence would have to end to name nothing twice, but for "another man"; None if it does not.
-
-    It names a thing twice that is in the tree; or anything with the same words: "a kitchen in a kitchen".
-    """
-    named, said = set[int](), set[tuple[str, ...]]()
-    heads, cuts = find_heads(words, tree), list[int]()
-    for number, head in enumerate(heads):
-        if head.noun is None:
-            continue
-        if head.noun.row in named and not OTHERS.intersection(words[max(head.start - 2, 0) : head.start]):
-            cuts.append(heads[number - 1].stop)
-            break
-        named.add(head.noun.row)
-    ends = [i for i, word in enumerate(words) if word in AFTER or word == "and"]
-    for start in (i for i, word in enumerate(words) if word in DETERMINED):
-        phrase = tuple(words[start : next((end for end in ends if end > start), len(words))])
-        if phrase in said:
-            cuts.append(max(i + 1 for i in range(start) if i not in ends))
-            break
-        said.add(phrase)
-    return min(cuts, default=None)
-
-
-def without_repetition(sentence: str, tree: NounTree) -> str:
-    """Return a sentence up to where it names a thing again: "a dog near a cat and a dog" gives "a dog near a cat"."""
-    words = tokenize(sentence)
-    stop = repeated(words, tree)
-    return sentence if stop is None else " ".join(words[:stop])
 
 
 def see(

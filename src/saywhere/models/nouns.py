@@ -49,6 +49,10 @@ AFTER = frozenset({
 """Words before which the noun of a phrase stands."""
 ARTICLES = frozenset(["a", "an", "the", "his", "her", "their", "its", "another", "two", "three"])
 """Words that begin another phrase after "and"."""
+OTHERS = frozenset({"another", "other", "each", "second"})
+"""Words before a noun that make it another thing than the one named before."""
+DETERMINED = ("a", "an", "the")
+"""Words with which a phrase begins that is not to be said again."""
 AMOUNTS = frozenset({
     "group", "pair", "bunch", "couple", "piece", "line", "row", "kind", "type", "pile", "lot", "number", "slice",
     "plate", "stack", "herd", "flock", "set",
@@ -224,6 +228,39 @@ def find_heads(words: Sequence[str], tree: NounTree) -> list[Head]:
             found.append(head)
         start = start + 1 if head is None else head.stop
     return found
+
+
+def repeated(words: Sequence[str], tree: NounTree) -> int | None:
+    """Return where a text would have to end to name nothing twice, but for "another man"; None if it does not.
+
+    It names a thing twice that is in the tree, a name before another ("a cowboy hat") not counted; or anything with the
+    same words: "a kitchen in a kitchen".
+    """
+    named, said = set[int](), set[tuple[str, ...]]()
+    heads, cuts = find_heads(words, tree), list[int]()
+    after = {head.start: head.noun for head in heads}
+    for number, head in enumerate(heads):
+        if head.noun is None or after.get(head.stop, head.noun) is not head.noun:
+            continue
+        if head.noun.row in named and not OTHERS.intersection(words[max(head.start - 2, 0) : head.start]):
+            cuts.append(heads[number - 1].stop)
+            break
+        named.add(head.noun.row)
+    ends = [i for i, word in enumerate(words) if word in AFTER or word == "and"]
+    for start in (i for i, word in enumerate(words) if word in DETERMINED):
+        phrase = tuple(words[start : next((end for end in ends if end > start), len(words))])
+        if phrase in said:
+            cuts.append(max(i + 1 for i in range(start) if i not in ends))
+            break
+        said.add(phrase)
+    return min(cuts, default=None)
+
+
+def without_repetition(text: str, tree: NounTree) -> str:
+    """Return a text up to where it names a thing again: "a dog near a cat and a dog" gives "a dog near a cat"."""
+    words = tokenize(text)
+    stop = repeated(words, tree)
+    return text if stop is None else " ".join(words[:stop])
 
 
 def find_nouns(text: str, tree: NounTree) -> list[Noun]:

@@ -17,7 +17,7 @@ from saywhere.calibration import Calibration
 from saywhere.engines.engine import Aligner, DenseCap
 from saywhere.models.decoding import Decoded, Hypotheses, search_each
 from saywhere.models.encoding import Encoding
-from saywhere.models.nouns import COLOURS, NounEvidence
+from saywhere.models.nouns import COLOURS, NounEvidence, repeated
 from saywhere.text import PAD, tokenize
 
 SEXES = {
@@ -103,7 +103,8 @@ class PhraseWriter:
         densecap: the dense captioner, with the weights of the reasons in its configuration.
         aligner: returns the part that compares regions with phrases and words, when it is first needed; None for a
             model that lacks it.
-        nouns: competes with the decoder's nouns (:mod:`saywhere.models.nouns`); None for a model that lacks it.
+        nouns: competes with the decoder's nouns (:mod:`saywhere.models.nouns`), and its tree tells where a phrase names
+            a thing again, at which it ends; None for a model that lacks it.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class PhraseWriter:
         fits = vectors @ self._word_table if doubts and vectors is not None else None
         for row, (ids, log_probs) in enumerate(zip(decoded.token_ids.tolist(), decoded.log_probs, strict=True)):
             words = self._densecap.vocabulary.decode(ids, self._densecap.decoder.unknown).split()
+            words = words if self.nouns is None else words[: repeated(words, self.nouns.tree)]
             doubtful.append(() if fits is None else _doubtful(words, log_probs, fits[row]))
             texts.append(self._revise(words, doubtful[-1], calibration))
         ends = np.cumsum([len(rows) for rows in boxes]).tolist()

@@ -24,15 +24,15 @@ from saywhere.calibration import Calibration, Logistic
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import Config, ProposalConfig, SystemConfig, TrunkConfig
 from saywhere.errors import UserError
-from saywhere.files import FULL, put_in_place, write_text
-from saywhere.models.bundle import CARD, CONFIG, VOCABULARY, WEIGHTS, Bundle
+from saywhere.files import FULL, link_or_copy, put_in_place, write_text
+from saywhere.models.bundle import CARD, CONFIG, GRAPH_TOWER, VOCABULARY, WEIGHTS, Bundle
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.densecap.build import find_conventions
 from saywhere.networks.densecap.network import DenseCap
 from saywhere.networks.nouns import Nouns
-from saywhere.networks.vision.trunk import Trunk, build_trunk
+from saywhere.networks.vision.trunk import Tower, Trunk, build_trunk
 from saywhere.text import Vocabulary
 
 NETWORKS: dict[str, type[nn.Module]] = {
@@ -58,7 +58,7 @@ def save(
     dtype: torch.dtype = torch.float32,
     calibration: Calibration | None = None,
 ) -> Path:
-    """Write a model folder: weights, configuration, vocabularies, model card; no file is ever half written.
+    """Write a model folder: weights, configuration, vocabularies, model card, tower; no file is ever half written.
 
     The configuration is replaced last, after the weights that belong to it.
 
@@ -89,7 +89,8 @@ def save(
     )
     vocabularies = {part: network.vocabulary for part, network in parts.items()}
     card = card or f"# {', '.join(parts)}\n\n{description}\n"
-    return _write(Path(folder), weights, config, vocabularies, card, calibration)
+    tower = None if first.trunk.tower is None else first.trunk.tower.path
+    return _write(Path(folder), weights, config, vocabularies, card, calibration, tower)
 
 
 def part_of(network: nn.Module) -> str:
@@ -130,6 +131,7 @@ def load_networks(
     weights = {k: v.float() if v.is_floating_point() else v for k, v in read_weights(bundle.folder).items()}
     trunk = _build_trunk(bundle.trunk, configs, bundle.folder)
     trunk.preprocess = replace(trunk.preprocess, mean=bundle.mean, std=bundle.std)
+    trunk.tower = find_tower(bundle)
     networks = {
         part: network_class(part)(config, bundle.vocabularies[part], trunk=trunk, pretrained_backbone=False)
         for part, config in configs.items()
@@ -289,7 +291,23 @@ def merge(
     description = description or "; ".join(bundle.description for bundle in bundles)
     config = _config_text(description, first.trunk, first.mean, first.std, configs)
     card = card or f"# {Path(out).name}\n\n{description}\n"
-    return _write(Path(out), weights, config, vocabularies, card, Calibration(**fits))  # pyright: ignore[reportArgumentType]
+    fitted = Calibration(**fits)  # pyright: ignore[reportArgumentType]
+    return _write(Path(out), weights, config, vocabularies, card, fitted, _shared_tower(bundles))
+
+
+def find_tower(bundle: Bundle) -> Tower | None:
+    """Return the image tower of a model; None if it has none, or lacks its graph."""
+    path = bundle.folder / GRAPH_TOWER
+    return Tower(path) if bundle.trunk.tower and path.is_file() else None
+
+
+def _shared_tower(bundles: Sequence[Bundle]) -> Path | None:
+    """The graph of the tower that models on one trunk share; those that lack it take it from the others."""
+    towers = [tower for bundle in bundles if (tower := find_tower(bundle)) is not None]
+    for tower in towers[1:]:
+        if tower.digest != towers[0].digest:
+            raise UserError(f"{tower.path} and {towers[0].path} differ: the models have different trunks")
+    return towers[0].path if towers else None
 
 
 def find_device(device: str | torch.device) -> torch.device:
@@ -378,6 +396,7 @@ def _write(
     vocabularies: Mapping[str, Vocabulary],
     card: str,
     calibration: Calibration | None,
+    tower: Path | None = None,
 ) -> Path:
     words = {part: vocabulary.to_dict() for part, vocabulary in vocabularies.items()}
     try:
@@ -396,6 +415,9 @@ def _write(
             else:
                 (new / CALIBRATION).write_text(calibration.text(), encoding="utf-8")
                 names.insert(0, CALIBRATION)
+            if tower is not None:
+                link_or_copy(tower, new / GRAPH_TOWER)
+                names.insert(0, GRAPH_TOWER)
             for name in names:
                 put_in_place(new / name, folder / name)
     except OSError as error:

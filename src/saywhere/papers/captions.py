@@ -1,33 +1,21 @@
-"""Rows of the papers' tables of captions: several models together, and the sentence of the most similar image.
-
-Areas of Attention has an ensemble in Table 4; Deep Visual-Semantic Alignments has the nearest neighbour as the baseline
-of section 4.2.
-"""
+"""Several captioners together, a row of Table 4 of Areas of Attention."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
-from saywhere import data as datasets
-from saywhere.engines.engine import Captioner, Decoder, State
+from saywhere.engines.engine import Decoder, State
 from saywhere.errors import UserError
 from saywhere.evaluation.captions import CaptionScores, score_captioner
-from saywhere.evaluation.session import ArrayStore, Session, image_sources
-from saywhere.images import ImageLike, LoadedImage, open_image
+from saywhere.evaluation.session import Session
+from saywhere.images import LoadedImage
 from saywhere.models.captioner import Caption, bind
 from saywhere.models.decoding import decode
-from saywhere.models.encoding import Encoding, answer
 from saywhere.models.model import Model
-
-TRAIN = "train"
-"""The split whose images are neighbours."""
-NEIGHBOURS = "neighbours"
-"""The folder of a run with the training images' vectors."""
-One = ImageLike | LoadedImage
 
 
 class EnsembleDecoder:
@@ -54,19 +42,13 @@ class EnsembleDecoder:
         return tuple(part for state in states for part in state)
 
     def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
-        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state.
-
-        Raises:
-            ValueError: the members' vocabularies have different sizes.
-        """
+        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
         log_probs: list[np.ndarray] = []
         following: State = ()
         for decoder, part in zip(self.decoders, self._split(state), strict=True):
             member, stepped = decoder.step(token_ids, part)
             log_probs.append(member)
             following += stepped
-        if len(sizes := {member.shape[1] for member in log_probs}) > 1:
-            raise ValueError(f"an ensemble of vocabularies of {' and '.join(map(str, sorted(sizes)))} words")
         return np.logaddexp.reduce(np.stack(log_probs)) - np.float32(math.log(len(log_probs))), following
 
     def select(self, state: State, rows: np.ndarray) -> State:
@@ -90,21 +72,16 @@ class CaptionEnsemble:
     Decoding follows the configuration of the first one.
 
     Args:
-        models: one or more with a captioner, of one vocabulary.
+        models: several with a captioner, of one vocabulary.
 
     Raises:
-        UserError: there is no model, one has no captioner, or their vocabularies differ.
-
-    Example:
-        >>> from saywhere.papers.captions import CaptionEnsemble
-        >>> members = [saywhere.load(f"runs/{name}/model") for name in ("a", "b")]
-        >>> CaptionEnsemble(members).caption("photo.jpg").sentence
+        UserError: there are not several models, one has no captioner, or their vocabularies differ.
     """
 
     def __init__(self, models: Sequence[Model]) -> None:
         self.models = tuple(models)
-        if not self.models:
-            raise UserError("an ensemble needs one captioner or more")
+        if len(models) < 2:
+            raise UserError("an ensemble is several models; one alone is measured by saywhere evaluate caption")
         self._captioners = [model.require("captioner", "caption images") for model in models]
         first = self._captioners[0].vocabulary
         for other in self._captioners[1:]:
@@ -117,25 +94,8 @@ class CaptionEnsemble:
         """Pixels on the long side that images should have at least."""
         return max(model.long_side for model in self.models)
 
-    @overload
-    def caption(self, images: One, *, beam_size: int | None = None) -> Caption: ...
-    @overload
-    def caption(self, images: Sequence[One], *, beam_size: int | None = None) -> list[Caption]: ...
-    def caption(self, images: Any, *, beam_size: int | None = None) -> Any:
-        """Return a sentence for an image, or for each of a list or generator of images, without attention.
-
-        Raises:
-            ImageError: an image cannot be read.
-            UserError: ``beam_size`` is below 1, or an encoding is given, which is one model's.
-        """
-        return answer(lambda some: self._caption(some, beam_size), self._open, images)
-
-    def _open(self, images: Sequence[One]) -> list[LoadedImage]:
-        if any(isinstance(image, Encoding) for image in images):
-            raise UserError("an encoding is one model's: give an ensemble the image itself")
-        return [open_image(image, self.long_side) for image in images]
-
-    def _caption(self, images: Sequence[LoadedImage], beam_size: int | None) -> list[Caption]:
+    def caption(self, images: Sequence[LoadedImage], *, beam_size: int | None = None) -> list[Caption]:
+        """Return a sentence for each image, without attention; ``UserError`` if ``beam_size`` is below 1."""
         encodings = [model.encode(list(images)) for model in self.models]
         bound = [bind(c, e) for c, e in zip(self._captioners, encodings, strict=True)]
         together = EnsembleDecoder([member.decoder for member in bound])
@@ -149,99 +109,17 @@ class CaptionEnsemble:
         ]
 
 
-class NearestNeighbour:
-    """Caption an image with the first sentence of the training image whose vector is nearest.
+def run(models: Sequence[Model], session: Session, beam_size: int | None = None) -> CaptionScores:
+    """Caption the images of a data set with several models together, and score the sentences.
 
     Args:
-        model: whose captioner's image network sees the images.
-        vectors: ``(N, D)`` of the training images, from :func:`image_vectors`.
-        sentences: one of each.
-    """
-
-    def __init__(self, model: Model, vectors: np.ndarray, sentences: Sequence[str]) -> None:
-        if len(vectors) != len(sentences) or not sentences:
-            raise ValueError(f"{len(vectors)} vectors and {len(sentences)} sentences")
-        self.long_side = model.long_side
-        self._model, self._sentences = model, tuple(sentences)
-        self._vectors = np.asarray(vectors, np.float64)
-
-    def caption(self, images: Sequence[LoadedImage], *, beam_size: int | None = None) -> list[Caption]:
-        """Return a sentence for each image; there is no search, so ``beam_size`` changes nothing."""
-        if not images:
-            return []
-        vectors = image_vectors(self._model, images).astype(np.float64)
-        squares = (self._vectors**2).sum(axis=1) - 2 * vectors @ self._vectors.T  # and a constant for each image
-        texts = [self._sentences[row] for row in squares.argmin(axis=1).tolist()]
-        return [
-            Caption(text, tuple(text.split()), image.width, image.height, image.name)
-            for image, text in zip(images, texts, strict=True)
-        ]
-
-
-def image_vectors(model: Model, images: Sequence[Any]) -> np.ndarray:
-    """Return what the captioner sees of whole images ``(N, D)``."""
-    captioner: Captioner = model.require("captioner", "see images as a captioner does")
-    encodings = model.encode(list(images))
-    bound = captioner.bind_images([e.maps for e in encodings], [None] * len(encodings))
-    return np.asarray(bound.embeddings, np.float32)
-
-
-def learn_neighbours(model: Model, session: Session) -> NearestNeighbour:
-    """Return the neighbours of the training images with sentences; their vectors are kept in ``session.out``.
-
-    Training images that cannot be read are left out.
-
-    Raises:
-        UserError: there are no such images, or none can be read.
-    """
-    samples = datasets.read(session.data, session.format, TRAIN)
-    sources = {source.path: source for source in image_sources(samples, session.data)}
-    sentences: dict[str, str] = {}
-    for sample in samples:
-        if sample.sentences:
-            sentences.setdefault(sources[sample.image].name, sample.sentences[0])
-    if not sentences:
-        raise UserError("nearest: the training split has no image with a sentence")
-    store = ArrayStore(session.out / NEIGHBOURS / model.digest())
-    lookup = Session(session.data, session.out, batch=session.batch, progress=session.progress)
-    seen = lookup.each(
-        lambda images, _: list(image_vectors(model, images)),
-        [source for source in sources.values() if source.name in sentences],
-        store,
-        lambda name, vector: store.write(name, {"vector": vector}),
-        long_side=model.long_side,
-        what="looking at training images",
-    )
-    vectors = np.stack([store.read(source.name)["vector"] for source in seen])
-    return NearestNeighbour(model, vectors, [sentences[source.name] for source in seen])
-
-
-def run(
-    models: Sequence[Model], session: Session, beam_size: int | None = None, nearest: bool = False
-) -> CaptionScores:
-    """Caption the images of a data set as a row of a paper's table does, and score the sentences.
-
-    Args:
-        models: with a captioner; they caption together.
+        models: with a captioner.
         session: the data and the results.
         beam_size: hypotheses in decoding; that of the first model if None.
-        nearest: instead of decoding answer with a sentence of the training image that looks most alike to the model.
 
     Raises:
-        UserError: a model has no captioner, there is one where several are needed or the other way round, or as
-            :func:`saywhere.evaluation.captions.run`.
+        UserError: as :class:`CaptionEnsemble`, and as :func:`saywhere.evaluation.captions.run`.
     """
-    for model in models:
-        model.check("captioner", "caption images")
-    if nearest and len(models) > 1:
-        raise UserError("nearest: one model finds the most similar image, not several together")
-    if not nearest and len(models) < 2:
-        raise UserError("an ensemble is several models; one alone is measured by saywhere evaluate caption")
-    settings = {"model": ", ".join(model.digest() for model in models), "beam_size": beam_size}
-    if nearest:
-        (model,) = models
-        return score_captioner(
-            lambda: learn_neighbours(model, session), model.long_side, session, settings | {"nearest": True}
-        )
     together = CaptionEnsemble(models)
+    settings = {"model": ", ".join(model.digest() for model in models), "beam_size": beam_size}
     return score_captioner(lambda: together, together.long_side, session, settings)

@@ -60,13 +60,13 @@ def table1(
     """
     from saywhere.evaluation.meteor import Meteor
     from saywhere.papers.table1 import plan as plans
-    from saywhere.papers.table1.run import compare, markdown, write_table
+    from saywhere.papers.table1.run import Run, markdown, write_table
 
     plan = plans.load(recipe, changes or [])
     folder = out or Path("runs") / plan.name
     command = shlex.join(["saywhere", *sys.argv[1:]])
     meteor = Meteor()  # before the work: it says at once if pycocoevalcap is missing
-    results = compare(plan, folder, meteor)
+    results = Run(plan, folder).results(meteor)
     paths = write_table(results, folder, command)
     typer.echo(markdown(results, command))
     typer.echo(f"written: {', '.join(map(str, paths))}")
@@ -104,12 +104,9 @@ def retrieval(
 @task("caption", model=Together)
 def caption(
     now: Task,
-    nearest: bool = typer.Option(
-        False, "--nearest", help="Answer with a sentence of the training image that looks most alike to the model."
-    ),
     beam_size: options.BeamSize = None,
 ) -> None:
-    """Score captions of several models together (Areas of Attention, Table 4) or of the nearest training image.
+    """Score captions of several models together (Areas of Attention, Table 4).
 
     Exit code 0 if all went well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong.
     """
@@ -117,6 +114,5 @@ def caption(
 
     names = now.models or [DEFAULT_MODEL]
     loaded = [now.load("captioner", name) for name in names]
-    named = ", ".join(f"nearest:{name}" if nearest else name for name in names)
-    with now.session("report.json", named) as session:
-        print_scores(run(loaded, session, beam_size, nearest))
+    with now.session("report.json", ", ".join(names)) as session:
+        print_scores(run(loaded, session, beam_size))

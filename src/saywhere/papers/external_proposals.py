@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
@@ -22,12 +22,12 @@ from saywhere.images import open_image
 if TYPE_CHECKING:
     from saywhere.images import ImageLike, LoadedImage
 
-Mode = Literal["fast", "quality"]
 LONG_SIDE = 500
 """Larger images are made smaller before the search, as the published Selective Search does."""
 
 FOREST = ("childs", "featureIds", "thresholds", "edgeBoundaries", "edgeBins")
-KINDS = "selective-search, selective-search:fast, selective-search:quality or edge-boxes:MODEL"
+KINDS = "selective-search or edge-boxes:MODEL"
+MOST_EDGE_BOXES = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,16 +53,16 @@ ProposalMethod = Callable[["ImageLike | LoadedImage"], Proposed]
 
 
 def find_proposal_method(kind: str) -> ProposalMethod:
-    """Return the method that ``kind`` names: ``selective-search[:fast|quality]`` or ``edge-boxes:MODEL``.
+    """Return the method that ``kind`` names: ``selective-search`` or ``edge-boxes:MODEL``.
 
     Raises:
         UserError: no such method, no OpenCV with the contributed modules, or no such file MODEL.
     """
-    name, _, detail = kind.partition(":")
-    if name == "selective-search" and (not detail or detail in get_args(Mode)):
-        return SelectiveSearch("quality" if detail == "quality" else "fast")
+    name, _, model = kind.partition(":")
+    if kind == "selective-search":
+        return SelectiveSearch()
     if name == "edge-boxes":
-        return EdgeBoxes(detail)
+        return EdgeBoxes(model)
     raise UserError(f"proposals {kind!r} are not known; there are {KINDS}")
 
 
@@ -71,34 +71,26 @@ class SelectiveSearch:
 
     The published order is kept: the place in the hierarchy, the whole image first, times a random number. OpenCV's
     own order cannot be repeated, as its random numbers have no seed, and begins with the smallest segments; so the
-    place in the order of areas stands for that in the hierarchy, and the numbers follow from ``seed``. The score of
-    the n-th of N boxes is ``1 - n / N``, n counted from 0.
-
-    Args:
-        mode: ``fast`` searches with fewer colour spaces and similarities than ``quality``.
-        long_side: an image with a longer side is searched at this size.
-        seed: of the order.
+    place in the order of areas stands for that in the hierarchy, and the numbers are the same for all images. The score
+    of the n-th of N boxes is ``1 - n / N``, n counted from 0. Colour spaces and similarities are those of the "fast"
+    mode.
 
     Raises:
         UserError: there is no OpenCV with the contributed modules.
     """
 
-    def __init__(self, mode: Mode = "fast", long_side: int = LONG_SIDE, seed: int = 0) -> None:
-        self.mode, self.long_side, self.seed = mode, long_side, seed
+    def __init__(self) -> None:
         self._segmentation = _ximgproc("Selective Search").segmentation
 
     def __call__(self, image: ImageLike | LoadedImage) -> Proposed:
         """Return the boxes of an image; ``ImageError`` if it cannot be read."""
-        image = open_image(image, self.long_side)
-        pixels = _shrunk(image.pixels, self.long_side)
+        image = open_image(image, LONG_SIDE)
+        pixels = _shrunk(image.pixels)
         search = self._segmentation.createSelectiveSearchSegmentation()
         search.setBaseImage(np.ascontiguousarray(np.asarray(pixels)[:, :, ::-1]))  # OpenCV's B G R
-        if self.mode == "fast":
-            search.switchToSelectiveSearchFast()
-        else:
-            search.switchToSelectiveSearchQuality()
+        search.switchToSelectiveSearchFast()
         found = np.asarray(search.process(), dtype=np.float32).reshape(-1, 4)
-        boxes = published_order(np.unique(geometry.from_size(found), axis=0), self.seed)
+        boxes = _published_order(np.unique(geometry.from_size(found), axis=0))
         scores = 1 - np.arange(len(boxes), dtype=np.float32) / max(len(boxes), 1)
         return Proposed(_to_image(boxes, pixels, image), scores)
 
@@ -108,15 +100,12 @@ class EdgeBoxes:
 
     Args:
         model: file of the structured forest that finds the edges, ``model.yml.gz``; no package carries one.
-        limit: at most so many boxes.
-        long_side: an image with a longer side is searched at this size.
 
     Raises:
         UserError: there is no OpenCV with the contributed modules, or the file is missing or something else.
     """
 
-    def __init__(self, model: str | Path, limit: int = 1000, long_side: int = LONG_SIDE) -> None:
-        self.limit, self.long_side = limit, long_side
+    def __init__(self, model: str | Path) -> None:
         if not str(model) or not Path(model).is_file():
             raise UserError(
                 f"Edge Boxes need the file of a structured edge forest, and {str(model)!r} is none: give "
@@ -129,12 +118,12 @@ class EdgeBoxes:
 
     def __call__(self, image: ImageLike | LoadedImage) -> Proposed:
         """Return the boxes of an image, OpenCV's scores s as s / (1 + s); ``ImageError`` if it cannot be read."""
-        image = open_image(image, self.long_side)
-        pixels = _shrunk(image.pixels, self.long_side)
+        image = open_image(image, LONG_SIDE)
+        pixels = _shrunk(image.pixels)
         edges = self._edges.detectEdges(np.asarray(pixels, dtype=np.float32) / 255)
         turns = self._edges.computeOrientation(edges)
         thin = self._edges.edgesNms(edges, turns)
-        found, scores = self._ximgproc.createEdgeBoxes(maxBoxes=self.limit).getBoundingBoxes(thin, turns)
+        found, scores = self._ximgproc.createEdgeBoxes(maxBoxes=MOST_EDGE_BOXES).getBoundingBoxes(thin, turns)
         boxes = geometry.from_size(np.asarray(found, dtype=np.float32).reshape(-1, 4))
         if not len(boxes):  # then its scores are None, or one that is not a number
             return Proposed(boxes, np.zeros(0, np.float32))
@@ -171,18 +160,18 @@ def _ximgproc(method: str) -> Any:
     return module
 
 
-def _shrunk(pixels: Image.Image, long_side: int) -> Image.Image:
-    factor = long_side / max(pixels.size)
+def _shrunk(pixels: Image.Image) -> Image.Image:
+    factor = LONG_SIDE / max(pixels.size)
     if factor >= 1:
         return pixels
     width, height = (max(1, round(side * factor)) for side in pixels.size)
     return pixels.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=3.0)
 
 
-def published_order(boxes: np.ndarray, seed: int) -> np.ndarray:
+def _published_order(boxes: np.ndarray) -> np.ndarray:
     """Return boxes by (place in the order of their areas, the largest 1) x (a random number), smallest first."""
     boxes = boxes[np.argsort(-geometry.area(boxes), kind="stable")]
-    ranks = np.random.default_rng(seed).random(len(boxes)) * np.arange(1, len(boxes) + 1)
+    ranks = np.random.default_rng(0).random(len(boxes)) * np.arange(1, len(boxes) + 1)
     return boxes[np.argsort(ranks, kind="stable")]
 
 

@@ -3,16 +3,14 @@
 A query is four phrases of one image. In each image, each phrase is matched with the region that most likely has this
 caption; images are ranked by the mean over the four phrases, and the image of the query should come first.
 
-On disk are the regions of each image with their features, and for each image the best region of each phrase; a run that
-was stopped goes on from there.
+The regions of each image with their features are kept on disk; a run that was stopped goes on from there.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere.data import Sample
-from saywhere.engines.engine import Decoder
+from saywhere.engines.engine import DenseCap
 from saywhere.errors import UserError
 from saywhere.evaluation.grounding import pair_ious
 from saywhere.evaluation.ranking import Recall
@@ -30,7 +28,7 @@ from saywhere.evaluation.session import REGIONS, RegionStore, Session
 from saywhere.files import write_text
 from saywhere.models.model import Model
 from saywhere.models.phrase_scores import encode_phrases, phrase_log_probs, unknown_words
-from saywhere.text import Vocabulary, tokenize
+from saywhere.text import tokenize
 
 Protocol = Literal["clean", "original"]
 Box = tuple[float, float, float, float]
@@ -50,33 +48,29 @@ class Query:
     boxes: tuple[Box, ...]
 
 
-def sample_queries(
-    samples: Sequence[Sample], names: Sequence[str], count: int, seed: int, phrases: int = PHRASES
-) -> list[Query]:
+def sample_queries(samples: Mapping[str, Sample], count: int, seed: int) -> list[Query]:
     """Sample queries from images with enough phrases, each image once before any is used again.
 
     The phrases of a query differ in their words. Of a phrase with several boxes, one box is sampled.
 
     Args:
-        samples: the images.
-        names: the name of each image.
+        samples: the images by name.
         count: number of queries.
         seed: the same seed samples the same queries.
-        phrases: number of phrases in a query.
 
     Raises:
         UserError: no image has so many phrases.
     """
-    by_words = [(name, _by_words(sample)) for name, sample in zip(names, samples, strict=True)]
-    rich = [(name, found) for name, found in by_words if len(found) >= phrases]
+    by_words = [(name, _by_words(sample)) for name, sample in samples.items()]
+    rich = [(name, found) for name, found in by_words if len(found) >= PHRASES]
     if not rich:
-        raise UserError(f"no image has {phrases} different phrases, which a query needs")
+        raise UserError(f"no image has {PHRASES} different phrases, which a query needs")
     draw, queries, waiting = random.Random(seed), list[Query](), list[int]()
     while len(queries) < count:
         if not waiting:
             waiting = draw.sample(range(len(rich)), len(rich))
         name, found = rich[waiting.pop()]
-        chosen = [draw.choice(found[words]) for words in draw.sample(list(found), phrases)]
+        chosen = [draw.choice(found[words]) for words in draw.sample(list(found), PHRASES)]
         queries.append(Query(name, tuple(phrase for phrase, _ in chosen), tuple(box for _, box in chosen)))
     return queries
 
@@ -114,10 +108,6 @@ class RetrievalResult:
     median_rank: float
     iou_recall: dict[str, float]
     median_iou: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: every attribute by its name."""
-        return asdict(self)
 
 
 def evaluate_retrieval(
@@ -166,130 +156,43 @@ def source_ranks(scores: np.ndarray, sources: Sequence[int]) -> np.ndarray:
     return (scores >= own).sum(axis=1)
 
 
-# For each image the best region of each phrase, on disk: all that ranking the images needs
-
 TOGETHER = 128
 """Regions of several images that are scored at once, at least."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Queries and the images they are put to.
-
-    Attributes:
-        queries: what is asked.
-        names: the images, in order.
-    """
-
-    queries: tuple[Query, ...]
-    names: tuple[str, ...]
-
-    @property
-    def phrases(self) -> tuple[str, ...]:
-        """The different phrases of all queries, in their order."""
-        return tuple(dict.fromkeys(phrase for query in self.queries for phrase in query.phrases))
-
-    def digest(self) -> str:
-        """Return a hash that tells whether scores on disk belong to these queries and images."""
-        text = json.dumps([[asdict(query) for query in self.queries], self.names])
-        return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
-
-
-class BestRegions:
-    """File with the log-probability of the best region and its index, for each image and phrase.
-
-    Rows of the file are images: P float32 log-probabilities, then P float32 indices; -inf and -1 for an image without
-    regions. The scores of other queries are dropped.
-    """
-
-    def __init__(self, folder: Path, asked: Asked) -> None:
-        self.asked, self._width = asked, len(asked.phrases)
-        self._path = folder / "scores.bin"
-        note, digest = folder / "scores.txt", asked.digest()
-        if not (note.is_file() and self._path.is_file() and note.read_text() == digest):
-            self._path.unlink(missing_ok=True)
-            self._path.touch()
-            write_text(note, digest)
-        whole = self._path.stat().st_size // self._row * self._row
-        with open(self._path, "ab") as file:
-            file.truncate(whole)
-
-    @property
-    def _row(self) -> int:
-        return 2 * 4 * self._width
-
-    @property
-    def done(self) -> int:
-        """Number of images, from the first on, that are scored."""
-        return self._path.stat().st_size // self._row
-
-    def append(self, log_probs: Sequence[np.ndarray]) -> None:
-        """Add the next images, of each the table ``(R, P)`` of its regions."""
-        rows = [part for table in log_probs for part in _best_of_each(table)]
-        with open(self._path, "ab") as file:
-            file.write(np.stack(rows).astype("<f4").tobytes())
-
-    def tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return log-probabilities ``(N, P)`` and indices ``(N, P)`` of the best regions of all images."""
-        table = np.fromfile(self._path, dtype="<f4").reshape(-1, 2, self._width)
-        return table[:, 0], table[:, 1].astype(np.int64)
-
-
-def _best_of_each(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    if not len(table):
-        return np.full(table.shape[1], -np.inf), np.full(table.shape[1], -1.0)
-    return table.max(axis=0), table.argmax(axis=0)
-
-
-def score_images(
-    decoder: Decoder,
-    vocabulary: Vocabulary,
-    store: RegionStore,
-    best: BestRegions,
-    advance: Callable[[], None] = lambda: None,
-) -> None:
-    """Score each phrase against the regions of each image that is not yet in ``best``; ``advance`` after each.
+def find_best_regions(
+    model: DenseCap, store: RegionStore, names: Sequence[str], phrases: Sequence[str], session: Session
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the most likely region of each phrase in each image.
 
     A few images' regions are scored together, by :func:`saywhere.models.phrase_scores.phrase_log_probs`.
+
+    Args:
+        model: the dense captioner.
+        store: the regions of the images, with their features.
+        names: of the images.
+        phrases: P texts.
+        session: shows the progress.
+
+    Returns:
+        ``(N, P)`` log-probabilities and ``(N, P)`` indices of the regions; -inf and -1 for an image without regions.
     """
-    token_ids = encode_phrases(vocabulary, best.asked.phrases)
-    waiting: list[np.ndarray] = []
-    names = best.asked.names[best.done :]
-    for number, name in enumerate(names, 1):
-        features = store.load(name).features
-        assert features is not None
-        waiting.append(features)
-        counts = [len(features) for features in waiting]
-        if sum(counts) >= TOGETHER or number == len(names):
-            table = phrase_log_probs(decoder, np.concatenate(waiting), token_ids)
-            best.append(np.split(table, np.cumsum(counts)[:-1]))
-            waiting.clear()
-            for _ in counts:
-                advance()
+    token_ids = encode_phrases(model.vocabulary, phrases)
+    log_probs, rows = np.full((len(names), len(phrases)), -np.inf), np.full((len(names), len(phrases)), -1)
+    waiting: list[tuple[int, np.ndarray]] = []
+    with session.steps("scoring", len(names), 0) as advance:
+        for number, name in enumerate(names):
+            if (features := store.load(name).features) is not None and len(features):
+                waiting.append((number, features))
+            if sum(len(features) for _, features in waiting) >= TOGETHER or (number + 1 == len(names) and waiting):
+                found = phrase_log_probs(model.decoder, np.concatenate([each for _, each in waiting]), token_ids)
+                ends = np.cumsum([len(features) for _, features in waiting])
+                for (image, _), part in zip(waiting, np.split(found, ends[:-1]), strict=True):
+                    log_probs[image], rows[image] = part.max(axis=0), part.argmax(axis=0)
+                waiting.clear()
+            advance()
+    return log_probs, rows
 
-
-def answers(
-    asked: Asked, best: BestRegions, store: RegionStore
-) -> tuple[np.ndarray, np.ndarray, list[int], np.ndarray]:
-    """Return what :func:`evaluate_retrieval` takes."""
-    log_probs, rows = best.tables()
-    column = {phrase: number for number, phrase in enumerate(asked.phrases)}
-    place = {name: number for number, name in enumerate(asked.names)}
-    columns = np.array([[column[phrase] for phrase in query.phrases] for query in asked.queries])
-    sources = [place[query.image] for query in asked.queries]
-    found = np.stack(
-        [_boxes(store, query.image, rows[s, c]) for query, s, c in zip(asked.queries, sources, columns, strict=True)]
-    )
-    truths = np.array([query.boxes for query in asked.queries], np.float32)
-    return log_probs.T[columns], found, sources, truths
-
-
-def _boxes(store: RegionStore, name: str, rows: np.ndarray) -> np.ndarray:
-    """Return the boxes ``(K, 4)`` of regions ``rows (K,)`` of an image; those of no region have no area."""
-    return np.concatenate((store.load(name).boxes, np.zeros((1, 4), np.float32)))[rows]
-
-
-# The report: figures beside those of the paper, and a page of examples
 
 PAPER = {
     "Full Image RNN": (0.10, 0.30, 0.43, 13, None, None, None, None),
@@ -300,15 +203,15 @@ PAPER = {
 """Table 2 of the paper: 100 queries, 1,000 images of Visual Genome, 100 regions each."""
 
 
-def write_retrieval_report(folder: Path, result: RetrievalResult, known: Mapping[str, Any]) -> list[Path]:
-    """Write ``report.json`` and ``report.md``, and return their paths.
+def write_retrieval_report(folder: Path, result: RetrievalResult, known: Mapping[str, Any]) -> None:
+    """Write ``report.json`` and ``report.md``, the figures beside those of the paper.
 
     Args:
         folder: where to.
         result: the figures.
         known: how they came about, by name; has ``data``, ``split``, ``model``, ``seed``, ``skipped`` and ``command``.
     """
-    scores = result.to_dict()
+    scores = asdict(result)
     row = {"task": "retrieval", "protocol": scores.pop("protocol"), "data": known["data"], "split": known["split"]}
     ours = (
         *(f"{value:.3f}" for value in (result.r1, result.r5, result.r10)),
@@ -339,10 +242,7 @@ def write_retrieval_report(folder: Path, result: RetrievalResult, known: Mapping
             }
         ),
     ]
-    return write_report(folder, row | scores | dict(known), lines)
-
-
-# The run
+    write_report(folder, row | scores | dict(known), lines)
 
 
 def run(
@@ -371,26 +271,26 @@ def run(
         lambda images, _: model.describe(images, top=regions), sources, store, store.save, long_side=model.long_side
     )
     names = {source.path: source.name for source in seen}
-    pairs = [(sample, names[sample.image]) for sample in samples if sample.image in names]
-    drawn = sample_queries([sample for sample, _ in pairs], [name for _, name in pairs], queries, seed)
-    asked = Asked(tuple(drawn), tuple(dict.fromkeys(name for _, name in pairs)))
-    best = BestRegions(session.out, asked)
-    with session.steps("scoring", len(asked.names), best.done) as advance:
-        score_images(detector.decoder, detector.vocabulary, store, best, advance)
-    about = {"regions": regions, "seed": seed, "phrases": len(asked.phrases)}
-    about["phrases_with_unknown_words"] = sum(bool(unknown_words(detector.vocabulary, p)) for p in asked.phrases)
-    return _report(session, samples.name, asked, best, store, protocol, about)
-
-
-def _report(
-    session: Session, data: str, asked: Asked, best: BestRegions, store: RegionStore, protocol: Protocol,
-    about: dict[str, int],
-) -> RetrievalResult:  # fmt: skip
-    log_probs, found, sources, truths = answers(asked, best, store)
-    result = evaluate_retrieval(log_probs, found, sources, truths, protocol)
-    scores = image_scores(log_probs, protocol)
-    ranks: list[int] = source_ranks(scores, sources).tolist()
-    rows = [asdict(query) | {"rank": rank} for query, rank in zip(asked.queries, ranks, strict=True)]
-    write_text(session.out / "queries.json", json.dumps(rows, indent=2) + "\n")
-    write_retrieval_report(session.out, result, session.known(data, **about))
+    images = {names[sample.image]: sample for sample in samples if sample.image in names}
+    asked = sample_queries(images, queries, seed)
+    phrases = list(dict.fromkeys(phrase for query in asked for phrase in query.phrases))
+    log_probs, rows = find_best_regions(detector, store, list(images), phrases, session)
+    columns = np.array([[phrases.index(phrase) for phrase in query.phrases] for query in asked])
+    sources = [list(images).index(query.image) for query in asked]
+    nothing = np.zeros((1, 4), np.float32)  # the box of no region, by index -1
+    found = np.stack(
+        [
+            np.concatenate((store.load(query.image).boxes, nothing))[rows[source, column]]
+            for query, source, column in zip(asked, sources, columns, strict=True)
+        ]
+    )
+    table = log_probs.T[columns]
+    truths = np.array([query.boxes for query in asked], np.float32)
+    result = evaluate_retrieval(table, found, sources, truths, protocol)
+    ranks: list[int] = source_ranks(image_scores(table, protocol), sources).tolist()
+    lines = [asdict(query) | {"rank": rank} for query, rank in zip(asked, ranks, strict=True)]
+    write_text(session.out / "queries.json", json.dumps(lines, indent=2) + "\n")
+    about = {"regions": regions, "seed": seed, "phrases": len(phrases)}
+    about["phrases_with_unknown_words"] = sum(bool(unknown_words(detector.vocabulary, phrase)) for phrase in phrases)
+    write_retrieval_report(session.out, result, session.known(samples.name, **about))
     return result

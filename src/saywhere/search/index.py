@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date
@@ -18,14 +18,13 @@ from saywhere.images import ImageLike, LoadedImage
 from saywhere.inference import ImageResult, Source, find_images
 from saywhere.inference.shards import Shard, Shards
 from saywhere.models.model import Model
-from saywhere.models.placing import word_fits
 from saywhere.regions import TEXTS, Regions
 from saywhere.search.indexing import Changes, Indexing, absolute, index_digest, is_video
 from saywhere.search.phrases import FEWEST, LIKELY, RERANKED, PhrasesInImages, Query
-from saywhere.search.qdrant import path_to_text, text_to_path
+from saywhere.search.qdrant import Qdrant, QdrantStore, path_to_text, text_to_path
 from saywhere.search.scan import Question
-from saywhere.search.store import Folder, Store
-from saywhere.search.stores import ImageStore, Only, Place
+from saywhere.search.store import DATABASE, Store
+from saywhere.search.stores import Only
 
 TOP = 10
 """Hits unless the user says otherwise."""
@@ -46,8 +45,8 @@ class Hit:
         time: of the moment in the video, in seconds; None for an image.
         in_index_probability: probability that any image of the index shows all that is wanted, the same for all hits
             of a search; None as ``probability``.
-        entry: by which the index finds it again (:meth:`saywhere.search.stores.ImageStore.locate`), until it is
-            indexed anew.
+        entry: by which the index finds it again (:meth:`saywhere.search.store.Store.locate`), until it is indexed
+            anew.
 
     Example:
         >>> with saywhere.Index("holiday.index") as index:
@@ -112,32 +111,36 @@ class Index:
 
     def __init__(
         self,
-        place: str | Path | Place,
+        place: str | Path | Qdrant,
         model: Model | str | Path | None = None,
         *,
         load: Callable[[str], Model] = loading.load,
         threads: int | None = None,
     ) -> None:
-        self.place: Place = Folder(Path(place)) if isinstance(place, str | Path) else place
+        self.place = Path(place) if isinstance(place, str) else place
         self._given, self._load, self._threads = model, load, threads
         self._model = model if isinstance(model, Model) else None
         self._checked = False
-        self._store: ImageStore | None = self.place.open() if self.place.exists() else None
+        there = self.place.exists() if isinstance(self.place, Qdrant) else (self.place / DATABASE).exists()
+        self._store = self._open() if there else None
+
+    def _open(self, facts: Mapping[str, str] | None = None) -> Store | QdrantStore:
+        return QdrantStore(self.place, facts) if isinstance(self.place, Qdrant) else Store(self.place, facts)
 
     @property
     def folder(self) -> Path | None:
         """The folder that has the index; None if it is elsewhere."""
-        return self.place.folder
+        return None if isinstance(self.place, Qdrant) else self.place
 
     @property
-    def store(self) -> ImageStore:
+    def store(self) -> Store | QdrantStore:
         """Where the vectors are.
 
         Raises:
             UserError: there is no index yet.
         """
         if self._store is None:
-            self._store = self.place.open()
+            self._store = self._open()
         return self._store
 
     @property
@@ -184,14 +187,14 @@ class Index:
     # Writing
 
     def begin(
-        self, paths: Sequence[str | Path] | Sequence[Source], *, regions: int | None = None,
-        components: int | None = None, repair: bool = False, every: float | None = None,
+        self, paths: Sequence[str | Path] | Sequence[Source], *, components: int | None = None, repair: bool = False,
+        every: float | None = None,
     ) -> Indexing:  # fmt: skip
         """Return a run that brings the index up to date, to be watched image by image; :meth:`add` is all of it.
 
         Args:
             paths: see :meth:`add`; or sources of :func:`saywhere.inference.find_images`, which only adds and updates.
-            regions, components, every: see :meth:`add`.
+            components, every: see :meth:`add`.
             repair: look for damaged vectors first, and forget their images, so that the run embeds them anew.
         """
         if self.folder is None and (components or repair):
@@ -203,16 +206,15 @@ class Index:
                 "model": path_to_text(self._full_name),
                 "size": str(model.require("aligner", "search").config.embed_dim + 1),  # with the hubness
             }
-            self._store = self.place.open(facts)
+            self._store = self._open(facts)
         if repair:
             self._store.repair()
-        return Indexing(self._store, self.model, paths, regions, components, every)
+        return Indexing(self._store, self.model, paths, components, every)
 
     def add(
         self,
         paths: str | Path | Sequence[str | Path],
         *,
-        regions: int | None = None,
         components: int | None = None,
         batch: int = 8,
         repair: bool = False,
@@ -223,7 +225,6 @@ class Index:
         Args:
             paths: images, videos, folders (all below them), patterns, tar archives, or lists of paths (``@list.txt``).
                 What of these folders and archives is in the index, but not on the disk any more, is forgotten.
-            regions: of an image at most so many beside the whole of it, instead of the model's own number.
             components: make codes of so many principal components, a byte each, for all vectors: a search of a large
                 index finds its candidates on them, and compares only these by their whole vectors. 0 for none; if None,
                 an index that has codes keeps them up to date.
@@ -234,8 +235,8 @@ class Index:
         Raises:
             UserError: a path is not there, or another run is writing to the index.
         """
-        run = self.begin([paths] if isinstance(paths, str | Path) else paths, regions=regions, components=components,
-                         repair=repair, every=every)  # fmt: skip
+        several = [paths] if isinstance(paths, str | Path) else paths
+        run = self.begin(several, components=components, repair=repair, every=every)
         for _ in run.results(batch):
             pass
         return run.changes
@@ -304,24 +305,6 @@ class Index:
             hits.sort(key=lambda hit: -(hit.probability or 0))
         return hits[:top]
 
-    def regions(self, query: str | Query, image: str | Path, *, top: int = TOP) -> Regions:
-        """Return the regions of one image that fit a text best, best first, with their similarities.
-
-        Args:
-            query: see :meth:`search`.
-            image: a path; if it is not in the index, it is embedded.
-            top: at most this many.
-        """
-        aligner, known = self.model.require("aligner", "search"), self.store.load(absolute(image))
-        vectors = self.model.embed(image) if known is None else known
-        parsed = Query.parse(query) if isinstance(query, str) else query
-        if parsed.unwanted:
-            raise UserError(f"of one image nothing is left out: ask without - {parsed.unwanted[0]}")
-        total = word_fits(aligner, vectors, self.model.embed_text(list(parsed.wanted))).sum(axis=1)
-        order = np.argsort(-total, kind="stable")[:top]
-        boxes = vectors.boxes[order]
-        return Regions(vectors.width, vectors.height, boxes, image=str(image), similarities=total[order])
-
     @property
     def _workers(self) -> int:
         from saywhere.engines.onnx import available_threads
@@ -353,12 +336,12 @@ SHARDS = "shards"
 """Subfolder of an index while it is made in shards."""
 
 
-def begin_shards(index: Index, paths: Sequence[str | Path], count: int, regions: int | None = None) -> Shards:
+def begin_shards(index: Index, paths: Sequence[str | Path], count: int) -> Shards:
     """Return the shards of the images that ``paths`` mean, in the folder of the index.
 
     Args:
         index: nothing is written to it before the shards are merged.
-        paths, regions: see :meth:`saywhere.Index.add`.
+        paths: see :meth:`saywhere.Index.add`.
         count: of the shards.
 
     Raises:
@@ -369,20 +352,20 @@ def begin_shards(index: Index, paths: Sequence[str | Path], count: int, regions:
         raise UserError(
             f"--shards is for an index in a folder; into {index.place} index parts of the images side by side"
         )
-    options = {"model": index_digest(index.model), "regions": regions}
+    options = {"model": index_digest(index.model)}
     found = find_images(paths, [index.folder])
     if videos := [source.name for source in found if is_video(source.path)]:
         raise UserError(f"--shards is for images, and {videos[0]} is a video: index it without --shards")
     return Shards(index.folder / SHARDS, count, found, options, ".index")
 
 
-def embed_shard(index: Index, shard: Shard, batch: int = 8, regions: int | None = None) -> Iterator[ImageResult[bool]]:
+def embed_shard(index: Index, shard: Shard, batch: int = 8) -> Iterator[ImageResult[bool]]:
     """Embed the images of a shard that the index has not, or has otherwise; what the shard has already is kept.
 
     Args:
         index: as it was before; it is only read.
         shard: from :meth:`saywhere.inference.shards.Shards.work`.
-        batch, regions: see :meth:`saywhere.Index.add`.
+        batch: see :meth:`saywhere.Index.add`.
 
     Yields:
         what :meth:`saywhere.search.indexing.Indexing.results` does.
@@ -392,7 +375,7 @@ def embed_shard(index: Index, shard: Shard, batch: int = 8, regions: int | None 
     """
     known = Indexing(index.store, index.model, shard.sources).todo if len(index) else shard.sources
     with Index(shard.part, index.model) as part:
-        yield from shard.claim.check(part.begin(known, regions=regions).results(batch))
+        yield from shard.claim.check(part.begin(known).results(batch))
 
 
 def merge_shards(

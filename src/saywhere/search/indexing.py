@@ -25,9 +25,10 @@ from saywhere.inference.sources import name_images, named_source
 from saywhere.models.aligner import ImageVectors
 from saywhere.models.model import Model, One
 from saywhere.models.nouns import TABLE, pack_leaves
+from saywhere.search.qdrant import QdrantStore
 from saywhere.search.scan import VECTOR
 from saywhere.search.store import Store
-from saywhere.search.stores import ImageStore, Stamp, Video, moment_name
+from saywhere.search.stores import Stamp, Video, moment_name
 from saywhere.video import EVERY, check_duration, to_ticks
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class VideoIndexing:
         batch: looks at a time; after each batch the index is committed.
     """
 
-    store: ImageStore
+    store: Store | QdrantStore
     embed: Callable[[list[LoadedImage]], Sequence[ImageVectors]]
     long_side: int
     batch: int
@@ -221,8 +222,7 @@ class Indexing:
         model: that embeds.
         paths: images, videos, folders, patterns, archives or lists, see :func:`saywhere.inference.find_images`. If
             they are sources, which that function has found, no image is forgotten.
-        regions: of an image beside the whole of it, instead of the model's own number.
-        components: of the vectors' codes, see :meth:`saywhere.search.stores.ImageStore.settle`.
+        components: of the vectors' codes, see :meth:`saywhere.search.store.Store.settle`.
         every: seconds from one look at a video to the next, see :meth:`saywhere.Index.add`.
 
     Attributes:
@@ -236,10 +236,10 @@ class Indexing:
     """
 
     def __init__(
-        self, store: ImageStore, model: Model, paths: Sequence[str | Path] | Sequence[Source],
-        regions: int | None = None, components: int | None = None, every: float | None = None,
+        self, store: Store | QdrantStore, model: Model, paths: Sequence[str | Path] | Sequence[Source],
+        components: int | None = None, every: float | None = None,
     ) -> None:  # fmt: skip
-        self._store, self._model, self._regions, self._components = store, model, regions, components
+        self._store, self._model, self._components = store, model, components
         self._every = None if every is None else to_ticks(check_duration(every, "every"))
         self._looked = store.videos()
         self._known = store.stamps() | {path: self._stamp_of(video) for path, video in self._looked.items()}
@@ -278,8 +278,6 @@ class Indexing:
         if before is None or not before.hash:
             return False
         if (before.size, before.time) == (now.size, now.time):
-            if not before.taken:
-                self._touched[path] = replace(before, taken=taken(path))
             return True
         if before.size == now.size and before.hash == _hash(path):
             self._touched[path] = Stamp(now.size, now.time, before.hash, taken(path))
@@ -361,7 +359,7 @@ class Indexing:
         self.changes.removed = self._store.remove(self.gone) if self.gone else 0
 
     def _embed(self, images: list[LoadedImage], _: list[np.ndarray] | None) -> list[ImageVectors]:
-        return embed_for_index(self._model, images, self._regions)
+        return embed_for_index(self._model, images)
 
     def _stamp(self, path: str) -> Stamp:
         """What the file was before it was read; with the hash of its content if it is so still."""

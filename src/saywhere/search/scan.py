@@ -43,7 +43,7 @@ class Extent:
         coded: number of images that have codes, the first ones.
         fitted: number of images when their basis was found.
         coding: in the names of the files of codes; each new basis makes new ones.
-        basis_sum, codes_sum: CRC-32 of the basis and of the codes; -1 in an index that was made without.
+        basis_sum, codes_sum: CRC-32 of the basis and of the codes.
     """
 
     generation: int
@@ -54,8 +54,8 @@ class Extent:
     coded: int = 0
     fitted: int = 0
     coding: int = 0
-    basis_sum: int = -1
-    codes_sum: int = -1
+    basis_sum: int = 0
+    codes_sum: int = 0
 
     def files(self, folder: Path) -> dict[Path, int]:
         """Return the files of images, regions and vectors, with the bytes of each that count."""
@@ -156,7 +156,7 @@ class Snapshot:
         extent = self.extent
         sums = ((extent.basis_sum, self.basis), (extent.codes_sum, self.codes))
         for path, (known, array) in list(zip(extent.code_files(folder), sums, strict=True))[: 1 if basis_alone else 2]:
-            if extent.coded and known not in (-1, zlib.crc32(array.data)):
+            if extent.coded and known != zlib.crc32(array.data):
                 raise UserError(damage(path, "a checksum differs"))
 
     def expect(self, entries: np.ndarray) -> None:

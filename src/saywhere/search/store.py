@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import sqlite3
@@ -11,7 +12,7 @@ import threading
 import urllib.parse
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +23,7 @@ from saywhere.files import atomic_path
 from saywhere.inference import claims
 from saywhere.models.aligner import ImageVectors
 from saywhere.search.scan import Extent, Question, Snapshot, append, compact, damage, lead, nearest, unpack, write_at
-from saywhere.search.stores import (
-    AFTER,
-    DATES,
-    MARK,
-    VIDEOS,
-    Found,
-    Located,
-    Only,
-    Stamp,
-    Video,
-    split_moment,
-    undated,
-)
+from saywhere.search.stores import AFTER, MARK, Found, Located, Only, Stamp, Video, split_moment
 
 PATIENCE = 60.0
 """Seconds that a reader and the writer wait for each other; each holds the database for milliseconds."""
@@ -43,6 +32,9 @@ CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE images (entry INTEGER PRIMARY KEY, path BLOB NOT NULL UNIQUE, size INTEGER NOT NULL,
     time INTEGER NOT NULL, hash BLOB NOT NULL, checksum INTEGER NOT NULL);
 CREATE TABLE dead (entry INTEGER PRIMARY KEY);
+CREATE TABLE videos (path BLOB PRIMARY KEY, size INTEGER NOT NULL, time INTEGER NOT NULL, hash BLOB NOT NULL,
+    state TEXT NOT NULL);
+CREATE TABLE dates (path BLOB PRIMARY KEY, taken TEXT NOT NULL);
 """
 
 
@@ -140,18 +132,16 @@ def write_codes(folder: Path, snapshot: Snapshot, extent: Extent) -> Extent:
     basis_file, codes_file = extent.code_files(folder)
     basis = np.fromfile(basis_file, "<f4").reshape(extent.size, extent.components)
     first = int(snapshot.starts[extent.coded])
-    basis_sum, codes_sum = extent.basis_sum, extent.codes_sum
-    if -1 in (basis_sum, codes_sum):  # of an index from before there were checksums
-        basis_sum, codes_sum = zlib.crc32(basis.data), zlib.crc32(snapshot.codes.data)
+    codes_sum = extent.codes_sum
     for start in range(first, extent.regions, BLOCK):
         values = unpack(snapshot.vectors[start : start + BLOCK]) @ basis
         codes = np.round(values).clip(-LARGEST, LARGEST).astype(np.int8)
         write_at(codes_file, start * extent.components, codes)
         codes_sum = zlib.crc32(codes.data, codes_sum)
-    return replace(extent, coded=extent.entries, basis_sum=basis_sum, codes_sum=codes_sum)
+    return replace(extent, coded=extent.entries, codes_sum=codes_sum)
 
 
-VERSION = "3"
+VERSION = "4"
 """Version of the format; others are refused."""
 DATABASE, LOCK = "index.sqlite", "lock"
 STALE = 0.25
@@ -167,38 +157,16 @@ FILE = "iif(instr(path, x'00'), substr(path, 1, instr(path, x'00') - 1), path)"
 """The path of the file of an entry: of a moment that of its video."""
 
 
-def _dates(db: sqlite3.Connection) -> str:
-    """The table of dates; an empty one for an index from before it was noted."""
-    there = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'dates'").fetchone()
-    return "dates" if there else "(SELECT x'' AS path, '' AS taken WHERE 0)"
-
-
 def _note_dates(db: sqlite3.Connection, stamps: Mapping[str, Stamp]) -> None:
     """Note when files were taken, where that is known."""
     rows = [(os.fsencode(path), stamp.taken) for path, stamp in stamps.items() if stamp.taken]
     db.executemany("INSERT OR REPLACE INTO dates VALUES (?, ?)", rows)
 
 
-@dataclass(frozen=True)
-class Folder:
-    """Location of an index: a folder."""
-
-    folder: Path
-
-    def __str__(self) -> str:
-        return str(self.folder)
-
-    def exists(self) -> bool:
-        """Return whether there is an index."""
-        return (self.folder / DATABASE).exists()
-
-    def open(self, facts: Mapping[str, str] | None = None) -> Store:
-        """Return the store; arguments and errors are those of :class:`Store`."""
-        return Store(self.folder, facts)
-
-
 class Store:
-    """Keep the vectors of images in a folder.
+    """Keep the vectors of images and of moments of videos in a folder, and find the nearest ones.
+
+    Images are named by their paths, moments by :func:`saywhere.search.stores.moment_name`.
 
     Writing is for one process at a time; readers go on meanwhile, and see what was last committed. What a killed run
     has written since its last commit does not count.
@@ -242,7 +210,7 @@ class Store:
 
     def _extent(self, db: sqlite3.Connection) -> Extent:
         facts = dict(db.execute("SELECT name, value FROM facts"))
-        return Extent(*(int(facts.get(name, -1)) for name in EXTENT))
+        return Extent(*(int(facts[name]) for name in EXTENT))
 
     # Reading
 
@@ -303,7 +271,7 @@ class Store:
         return None if entry is None else self.snapshot().load(entry, split_moment(name)[0])
 
     def locate(self, entry: str) -> Located | None:
-        """Return what an entry is, see :class:`saywhere.search.stores.ImageStore`."""
+        """Return what an entry is, by the name that a search gave it; None if there is none, or not any more."""
         if not (parts := ENTRY_NAME.fullmatch(entry)):
             return None
         with self._open.transaction("DEFERRED") as db:
@@ -319,7 +287,15 @@ class Store:
     def nearest(
         self, question: Question, top: int, *, exact: bool = False, threads: int = 1, only: Only | None = None
     ) -> list[Found]:
-        """Return the images that fit best, see :class:`saywhere.search.stores.ImageStore`."""
+        """Return the images that fit one query best, best first.
+
+        Args:
+            question: of one query.
+            top: at most so many.
+            exact: do not use the codes.
+            threads: that share the work.
+            only: which images are searched; all if None.
+        """
         for _ in range(ATTEMPTS):
             snapshot = self._narrowed(only) if only else self.snapshot()
             if not exact:
@@ -343,15 +319,10 @@ class Store:
         places = ["instr(path, ?) = 1" if os.path.isabs(part) else "instr(path, ?) > 0" for part in only.under]
         clauses, values = [f"({' OR '.join(places)})"] if places else [], list[Any](needles)
         with self._open.transaction("DEFERRED") as db:
-            if only.dated:
-                dates = _dates(db)
-                missing = db.execute(f"SELECT COUNT(*) FROM images WHERE {FILE} NOT IN (SELECT path FROM {dates})")
-                if count := missing.fetchone()[0]:
-                    raise undated(self.folder, count)
-                for day, sign in ((only.after, ">="), (only.before, "<")):
-                    if day:
-                        clauses.append(f"{FILE} IN (SELECT path FROM {dates} WHERE taken {sign} ?)")
-                        values.append(day)
+            for day, sign in ((only.after, ">="), (only.before, "<")):
+                if day:
+                    clauses.append(f"{FILE} IN (SELECT path FROM dates WHERE taken {sign} ?)")
+                    values.append(day)
             rows = db.execute(f"SELECT entry FROM images WHERE {' AND '.join(clauses)}", values).fetchall()
         among = np.zeros(len(snapshot.alive), bool)
         among[[entry for (entry,) in rows if entry < len(among)]] = True
@@ -366,19 +337,21 @@ class Store:
 
     def stamps(self) -> dict[str, Stamp]:
         """Return the stamp of every image, by its path; moments of videos have none."""
-        query = "SELECT path, size, time, hash, coalesce(taken, '') FROM images LEFT JOIN {} USING (path)"
+        query = "SELECT path, size, time, hash, coalesce(taken, '') FROM images LEFT JOIN dates USING (path)"
         with self._open.transaction("DEFERRED") as db:
-            rows = db.execute(f"{query.format(_dates(db))} WHERE instr(path, ?) = 0", (MARK.encode(),)).fetchall()
+            rows = db.execute(f"{query} WHERE instr(path, ?) = 0", (MARK.encode(),)).fetchall()
         return {os.fsdecode(path): Stamp(*stamp) for path, *stamp in rows}
 
     def videos(self) -> dict[str, Video]:
         """Return the videos, by their paths."""
+        query = "SELECT path, size, time, hash, state, taken FROM videos LEFT JOIN dates USING (path)"
         with self._open.transaction("DEFERRED") as db:
-            there = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'videos'").fetchone()
-            query = f"SELECT path, size, time, hash, state, taken FROM videos LEFT JOIN {_dates(db)} USING (path)"
-            rows = db.execute(query).fetchall() if there else []
-        found = [(Video.of(*row), taken or "") for *row, taken in rows]
-        return {video.path: replace(video, stamp=replace(video.stamp, taken=taken)) for video, taken in found}
+            rows = db.execute(query).fetchall()
+        videos = (
+            Video(os.fsdecode(path), Stamp(size, time, digest, taken or ""), **json.loads(state))
+            for path, size, time, digest, state, taken in rows
+        )
+        return {video.path: video for video in videos}
 
     # Writing
 
@@ -404,8 +377,6 @@ class Store:
         self._claim()
         self._snapshot = None
         with self._open.transaction() as db:
-            db.execute(VIDEOS)
-            db.execute(DATES)
             yield db
 
     def put(self, images: Sequence[tuple[str, Stamp, ImageVectors]], video: Video | None = None) -> None:
@@ -424,7 +395,8 @@ class Store:
             if images:
                 self._add(db, images)
             if video is not None:
-                db.execute("INSERT OR REPLACE INTO videos VALUES (?, ?, ?, ?, ?)", video.row())
+                row = (os.fsencode(video.path), video.stamp.size, video.stamp.time, video.stamp.hash, video.state)
+                db.execute("INSERT OR REPLACE INTO videos VALUES (?, ?, ?, ?, ?)", row)
                 _note_dates(db, {video.path: video.stamp})
 
     def _add(self, db: sqlite3.Connection, images: Sequence[tuple[str, Stamp, ImageVectors]]) -> None:

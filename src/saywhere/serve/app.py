@@ -43,7 +43,6 @@ from saywhere.serve.questions import (
     SEARCH,
     SEARCH_IMAGE,
     Question,
-    describe_api,
     embed_text,
     read_query,
 )
@@ -148,7 +147,7 @@ def _open_file(path: str) -> io.BufferedReader:
     return os.fdopen(file, "rb")
 
 
-PUBLIC = ("/healthz", "/openapi.json")
+PUBLIC = ("/healthz",)
 """Paths that need no token, beside those of the page."""
 FIELD = "image"
 """Name of the part of a form that holds the image."""
@@ -446,7 +445,7 @@ def create_app(
     service = Service(model, limits or Limits(), index)
     pages = read_pages()
     routes = [route for protocol in protocols for route in protocol(service)]
-    routes += _own_routes(service, pages, to_json(describe_api(token is not None)))
+    routes += _own_routes(service, pages)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -466,7 +465,7 @@ def create_app(
     return app
 
 
-def _own_routes(service: Service, pages: Mapping[str, Page], description: bytes) -> list[Route]:
+def _own_routes(service: Service, pages: Mapping[str, Page]) -> list[Route]:
     """The routes of saywhere's own interface and page."""
     routes = [
         Route(f"/v1/{question.name}", functools.partial(service.ask, question), methods=["POST"])
@@ -478,7 +477,6 @@ def _own_routes(service: Service, pages: Mapping[str, Page], description: bytes)
         Route("/v1/search/image", service.search_image, methods=["GET"]),
         Route("/v1/models", service.models, methods=["GET"]),
         Route("/healthz", service.health, methods=["GET"]),
-        Route("/openapi.json", _fixed(Page(description, "application/json")), methods=["GET"]),
     ]
     return routes + [Route(path, _fixed(page), methods=["GET"]) for path, page in pages.items()]
 
@@ -500,8 +498,8 @@ async def _problem(_: Request, error: Exception) -> Response:
 
 async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    messages = {404: f"there is no {request.url.path[:80]}; /openapi.json names what there is"}
-    return Problem(error.status_code, messages.get(error.status_code, error.detail), error.headers).response()
+    message = f"there is no {request.url.path[:80]}; see docs/serve.md" if error.status_code == 404 else error.detail
+    return Problem(error.status_code, message, error.headers).response()
 
 
 def _refused(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:

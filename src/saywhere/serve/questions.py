@@ -1,4 +1,4 @@
-"""Questions of the HTTP interface: their parameters, what answers them, and their description as OpenAPI."""
+"""Questions of the HTTP interface: their parameters, and what answers them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from starlette.datastructures import QueryParams
 
-import saywhere
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
 from saywhere.serve.limits import Problem
@@ -22,7 +21,6 @@ class Parameter:
     Attributes:
         name: in the query, and of the argument of the verb.
         kind: ``box`` is ``x1,y1,x2,y2``.
-        description: one line.
         minimum, maximum: of a number; of a text, of the number of its letters.
         choices: all values of a text that are allowed; any text if empty.
         most: how often it may be given; if more than once, the value is a list.
@@ -31,7 +29,6 @@ class Parameter:
 
     name: str
     kind: Literal["integer", "number", "boolean", "text", "box"]
-    description: str
     minimum: float = 0
     maximum: float = math.inf
     choices: tuple[str, ...] = ()
@@ -78,23 +75,6 @@ class Parameter:
             raise ValueError("four numbers x1,y1,x2,y2")
         return box
 
-    def schema(self) -> dict[str, Any]:
-        """Return its entry in an OpenAPI description."""
-        kinds = {"text": "string", "box": "string"}
-        value: dict[str, Any] = {"type": kinds.get(self.kind, self.kind)}
-        low, high = ("minLength", "maxLength") if self.kind == "text" else ("minimum", "maximum")
-        if math.isfinite(self.maximum):
-            value |= {low: self.minimum, high: self.maximum}
-        if self.choices:
-            value["enum"] = list(self.choices)
-        if self.kind == "box":
-            value["example"] = "10,20,110,220"
-        schema = {"type": "array", "items": value, "maxItems": self.most} if self.most > 1 else value
-        return {
-            "name": self.name, "in": "query", "required": self.required, "description": self.description,
-            "schema": schema,
-        }  # fmt: skip
-
 
 def read_query(parameters: Sequence[Parameter], query: QueryParams) -> Mapping[str, Any]:
     """Return the values of a query by name; parameters that are not given are left out.
@@ -134,13 +114,11 @@ class Question:
 
     Attributes:
         name: of the verb, and the last part of the path.
-        summary: one line.
         parameters: that it takes.
         answer: calls the verb and returns the JSON form of its result.
     """
 
     name: str
-    summary: str
     parameters: tuple[Parameter, ...]
     answer: Callable[[Model, Encoding, Mapping[str, Any]], dict[str, Any]]
 
@@ -178,169 +156,33 @@ def embed_text(model: Model, values: Mapping[str, Any]) -> dict[str, Any]:
     return {"text": values["text"], "words": list(found.words), "vectors": vectors}
 
 
-_REGIONS = Parameter("regions", "integer", "Choose among at most this many regions.", 0, MAX_REGIONS)
+_REGIONS = Parameter("regions", "integer", 0, MAX_REGIONS)
 
 QUESTIONS = (
     Question(
         "describe",
-        "Find the regions of an image and describe each with a phrase.",
         (
-            Parameter("top", "integer", "At most this many regions, best first.", 0, MAX_REGIONS),
-            Parameter("threshold", "number", "Only regions with at least this score.", 0, 1),
-            Parameter(
-                "box", "box", "Describe just this box, in pixels of the image; may be repeated.", most=MAX_BOXES
-            ),
+            Parameter("top", "integer", 0, MAX_REGIONS), Parameter("threshold", "number", 0, 1),
+            Parameter("box", "box", most=MAX_BOXES),
         ),
         _describe,
     ),
     Question(
         "ground",
-        "Find the box of each phrase of a text.",
         (
-            Parameter(
-                "text", "text", "A sentence, which is cut into phrases; if repeated, each is a phrase.", 1, MAX_LETTERS,
-                most=MAX_TEXTS, required=True,
-            ),
-            Parameter("part", "text", "The part of the model that answers.", choices=("aligner", "densecap")),
-            Parameter("beta", "number", "How much neighbouring words of a sentence want the same box.", 0, 1000),
-            _REGIONS,
-            Parameter("threshold", "number", "Least probability of a phrase that is found; 0 finds all.", 0, 1),
-            Parameter("box", "box", "Choose among these boxes; may be repeated.", most=MAX_BOXES),
+            Parameter("text", "text", 1, MAX_LETTERS, most=MAX_TEXTS, required=True),
+            Parameter("part", "text", choices=("aligner", "densecap")), Parameter("beta", "number", 0, 1000), _REGIONS,
+            Parameter("threshold", "number", 0, 1), Parameter("box", "box", most=MAX_BOXES),
         ),
         _ground,
     ),
-    Question(
-        "caption",
-        "Say in a sentence what an image shows, and where the model looked at each word.",
-        (
-            Parameter("beam_size", "integer", "Hypotheses in decoding; 1 is greedy.", 1, 20),
-            Parameter("attention", "boolean", "Whether the answer has words, boxes and attention."),
-        ),
-        _caption,
-    ),
-    Question(
-        "embed",
-        "Return the regions of an image as vectors in the space of words.",
-        (_REGIONS, Parameter("box", "box", "Use these boxes; may be repeated.", most=MAX_BOXES)),
-        _embed,
-    ),
+    Question("caption", (Parameter("beam_size", "integer", 1, 20), Parameter("attention", "boolean")), _caption),
+    Question("embed", (_REGIONS, Parameter("box", "box", most=MAX_BOXES)), _embed),
 )  # fmt: skip
-EMBED_TEXT = (Parameter("text", "text", "A sentence.", 1, MAX_LETTERS, required=True),)
+EMBED_TEXT = (Parameter("text", "text", 1, MAX_LETTERS, required=True),)
 SEARCH = (
-    Parameter("q", "text", "A sentence, or phrases with + and - between them.", 1, MAX_LETTERS, required=True),
-    Parameter("top", "integer", "At most this many images, best first.", 1, MAX_HITS),
-    Parameter("without", "text", "Leave out images that show this; may be repeated.", 1, MAX_LETTERS, most=10),
-    Parameter("after", "text", "Only images taken on this day (2024-05-01) or later.", 10, 10),
-    Parameter("before", "text", "Only images taken before this day.", 10, 10),
-    Parameter("under", "text", "Only images in this folder, by its name or path; may be repeated.", 1, 1000, most=10),
-)
-SEARCH_IMAGE = (
-    Parameter("entry", "text", "Of an image or a moment in the index, as a search names it.", 1, 100, required=True),
-)
-
-
-PROBLEMS = {
-    "400": "Not HTTP, or a header is wrong.",
-    "401": "The token is missing or wrong.",
-    "403": "The page of another site asks.",
-    "404": "There is no such path, index, or entry in it, or its file is not any more what was indexed.",
-    "408": "The body did not arrive in time.",
-    "412": "The image that If-Match names is not kept: send it again.",
-    "413": "The body is too large.",
-    "415": "The body is not an image, or one that cannot be read.",
-    "421": "The server is not called by this name.",
-    "422": "A parameter is unknown, missing or wrong.",
-    "429": "The queue is full: try again after the seconds of Retry-After.",
-    "503": "There was no answer in time, or too little memory.",
-}
-_NUMBER, _TEXT = {"type": "number"}, {"type": "string"}
-_BOXES = {"type": "array", "items": {"type": "array", "items": _NUMBER, "minItems": 4, "maxItems": 4}}
-_NUMBERS, _TEXTS = {"type": "array", "items": _NUMBER}, {"type": "array", "items": _TEXT}
-_MATRIX = {"type": "array", "items": _NUMBERS}
-_IMAGE = {"image": {"type": ["string", "null"]}, "width": {"type": "integer"}, "height": {"type": "integer"}}
-_REGION_ROWS = {
-    "type": "object",
-    "required": ["width", "height", "boxes"],
-    "properties": _IMAGE
-    | {"boxes": _BOXES, "scores": _NUMBERS, "similarities": _NUMBERS, "captions": _TEXTS, "caption_scores": _NUMBERS}
-    | {"not_found": _TEXTS, "unused": _TEXTS},
-}
-_PHRASE = {"type": "object", "properties": {"words": _TEXT, "box": _NUMBERS, "similarity": _NUMBER}}
-_HIT = {
-    "type": "object",
-    "properties": _IMAGE
-    | {"entry": _TEXT, "time": _NUMBER, "similarity": _NUMBER, "probability": _NUMBER, "in_index_probability": _NUMBER}
-    | {"phrases": {"type": "array", "items": _PHRASE}, "not_found": _TEXTS, "unused": _TEXTS},
-}
-_JPEG = {"type": "string", "format": "binary"}
-SCHEMAS = {
-    "describe": _REGION_ROWS,
-    "ground": _REGION_ROWS,
-    "caption": {
-        "type": "object",
-        "required": ["width", "height", "caption"],
-        "properties": _IMAGE | {"caption": _TEXT, "words": _TEXTS, "boxes": _BOXES, "attention": _MATRIX},
-    },
-    "embed": {"type": "object", "properties": _IMAGE | {"boxes": _BOXES, "vectors": _MATRIX}},
-    "embed_text": {"type": "object", "properties": {"text": _TEXT, "words": _TEXTS, "vectors": _MATRIX}},
-    "search": {
-        "type": "object",
-        "properties": {"query": _TEXT, "hits": {"type": "array", "items": _HIT}}
-        | {"probably_not_there": {"type": ["string", "null"]}, "unlikely": _NUMBER},
-    },
-    "image": _JPEG,
-}
-"""The answer to each question."""
-
-
-def describe_api(needs_token: bool) -> dict[str, Any]:
-    """Return the description; ``needs_token`` says whether requests must bring a token."""
-    paths: dict[str, Any] = {f"/v1/{question.name}": {"post": _question(question)} for question in QUESTIONS}
-    plain: tuple[tuple[str, str, tuple[Parameter, ...]], ...] = (
-        ("/v1/embed_text", "Return the words of a sentence as vectors in the space of regions.", EMBED_TEXT),
-        ("/v1/search", "Find the images of the index that fit a text.", SEARCH),
-        ("/v1/search/image", "Return a small copy of an image or of a moment of the index, as a JPEG.", SEARCH_IMAGE),
-        ("/v1/models", "Name the model and its parts.", ()),
-        ("/healthz", "Say that the server answers.", ()),
-    )
-    for path, summary, parameters in plain:
-        schemas = [parameter.schema() for parameter in parameters]
-        answers = _responses(SCHEMAS.get(path.rpartition("/")[2], {"type": "object"}))
-        paths[path] = {"get": {"summary": summary, "parameters": schemas, "responses": answers}}
-    described: dict[str, Any] = {
-        "openapi": "3.1.0",
-        "info": {"title": "saywhere", "version": saywhere.__version__, "summary": "Say what is where in an image."},
-        "paths": paths,
-    }
-    if needs_token:
-        described["components"] = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
-        described["security"] = [{"token": []}]
-    return described
-
-
-def _question(question: Question) -> dict[str, Any]:
-    match = {
-        "name": "If-Match",
-        "in": "header",
-        "description": "The ETag of an earlier answer, in place of the body: ask about the same image again.",
-        "schema": _TEXT,
-    }
-    image = {"type": "string", "format": "binary"}
-    form = {"type": "object", "required": ["image"], "properties": {"image": image}}
-    return {
-        "summary": question.summary,
-        "parameters": [*(parameter.schema() for parameter in question.parameters), match],
-        "requestBody": {"content": {"image/*": {"schema": image}, "multipart/form-data": {"schema": form}}},
-        "responses": _responses(SCHEMAS[question.name]),
-    }
-
-
-def _responses(schema: dict[str, Any]) -> dict[str, Any]:
-    error = {"type": "object", "required": ["error"], "properties": {"error": _TEXT}}
-    responses: dict[str, Any] = {
-        status: {"description": text, "content": {"application/json": {"schema": error}}}
-        for status, text in PROBLEMS.items()
-    }
-    media_type = "image/jpeg" if schema == _JPEG else "application/json"
-    responses["200"] = {"description": "The answer.", "content": {media_type: {"schema": schema}}}
-    return responses
+    Parameter("q", "text", 1, MAX_LETTERS, required=True), Parameter("top", "integer", 1, MAX_HITS),
+    Parameter("without", "text", 1, MAX_LETTERS, most=10), Parameter("after", "text", 10, 10),
+    Parameter("before", "text", 10, 10), Parameter("under", "text", 1, 1000, most=10),
+)  # fmt: skip
+SEARCH_IMAGE = (Parameter("entry", "text", 1, 100, required=True),)

@@ -19,8 +19,9 @@ from saywhere.data import PhraseOptions, Samples
 from saywhere.errors import UserError
 from saywhere.evaluation.report import FIGURES, figure_of
 from saywhere.evaluation.session import DEV, TASKS, evaluate
-from saywhere.files import put_in_place, write_text
-from saywhere.models.bundle import CARD, Bundle
+from saywhere.files import link_or_copy, put_in_place, write_text
+from saywhere.images import Preprocess
+from saywhere.models.bundle import CARD, GRAPH_TOWER, Bundle
 from saywhere.stages import calibration
 from saywhere.training import branch, chunker, ngrams
 from saywhere.training.card import BundleFacts, write_bundle_card
@@ -385,6 +386,48 @@ class FromData(Stage):
 
 
 @dataclass(frozen=True)
+class TowerStage(FromData):
+    """Make the image tower that the trunk of stages after this one looks with, of CLIP's and what was added to it.
+
+    Attributes:
+        data: its outputs are standardised over these images.
+        model: its trunk's pixels are what the tower takes.
+        teacher: an ONNX file of CLIP's image tower, a folder that has one, or the name of an installed package.
+        tuning: file of what training added to the tower, such as ``large-model/tuning.safetensors``; none if not given.
+    """
+
+    MODEL_OF = False
+    model: str = ""
+    teacher: str = ""
+    tuning: str | None = None
+
+    def output(self, folder: Path) -> Path:
+        """Return the graph."""
+        return folder / MODEL / GRAPH_TOWER
+
+    def check(self, read: Reader) -> None:
+        """Refuse a teacher and a tuning that are none."""
+        super().check(read)
+        branch.tower_graph(branch.find_teacher(self.teacher), self.tuning, (0.5,) * 3, (0.5,) * 3)
+
+    def digests(self, read: Reader) -> list[tuple[DataSet, str]]:
+        """Return a hash of the teacher and of the tuning too."""
+        files = [branch.find_teacher(self.teacher), *([Path(self.tuning)] if self.tuning is not None else [])]
+        digests = [(DataSet(str(path), None, "file"), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
+        return [*super().digests(read), *digests]
+
+    def run(self, work: Work) -> Done:
+        """Make it."""
+        samples, source = self.read()
+        bundle, images = Bundle.read(self.model), [sample for some in samples for sample in some]
+        preprocess = Preprocess(bundle.trunk.long_side, bundle.trunk.multiple, bundle.mean, bundle.std)
+        made = branch.make_tower(
+            branch.find_teacher(self.teacher), self.tuning, images, preprocess, self.output(work.folder)
+        )
+        return Done(made, {"data": source, "result": made})
+
+
+@dataclass(frozen=True)
 class Nouns(FromData):
     """Teach a classifier of regions the kinds that boxes are called.
 
@@ -700,6 +743,7 @@ class Card(Stage):
 KINDS: dict[str, type[Stage]] = {
     "start": Start,
     "branch": BranchStage,
+    "tower": TowerStage,
     "densecap": DenseCapStage,
     "phrases": DenseCapStage,
     "nouns": Nouns,
@@ -713,6 +757,9 @@ KINDS: dict[str, type[Stage]] = {
     "card": Card,
 }
 """The kinds by name; ``phrases`` trains the phrases of a dense captioner whose regions are frozen."""
+
+EYES: dict[type[Stage], dict[str, bool]] = {BranchStage: {"branch": True}, TowerStage: {"branch": False, "tower": True}}
+"""The kinds whose output the trunk of later stages has, and how its options say so."""
 
 
 def copy_model(source: str | Path, out: Path) -> None:
@@ -733,10 +780,7 @@ def copy_model(source: str | Path, out: Path) -> None:
         part = out / f".{name}.part"
         part.unlink(missing_ok=True)
         try:
-            try:
-                part.hardlink_to(folder / name)
-            except OSError:
-                shutil.copy2(folder / name, part)
+            link_or_copy(folder / name, part)
             put_in_place(part, out / name)
         except OSError as error:
             part.unlink(missing_ok=True)

@@ -21,10 +21,10 @@ from saywhere.files import explain_full_disk, write_text
 from saywhere.inference.claims import locked
 from saywhere.models.bundle import BUNDLED, CONFIG, VOCABULARY, WEIGHTS, Bundle
 from saywhere.stages.kinds import (
+    EYES,
     KINDS,
     MODEL,
     STATE,
-    BranchStage,
     Card,
     DataSet,
     Done,
@@ -190,7 +190,7 @@ def _stages(
     kinds = {name: str(tree.pop("kind", name)) for name, tree in trees.items()}
     instead = {name: _changed_by(tree, kinds[name]) for name, tree in trees.items()}
     places, trunk, branch = dict[str, str](), dict[str, Any](), ""
-    dropped = any(KINDS[kinds[name]] is BranchStage for name in without)
+    dropped = any(KINDS[kinds[name]] in EYES for name in without)
     for name, tree in trees.items():
         if name in without:
             continue
@@ -198,13 +198,13 @@ def _stages(
         written = _rewrite(tree, partial(_found, user=name, instead=instead, before=places, without=without))
         _require(name, flatten(tree), flatten(written), source)
         if issubclass(kind, Train):
-            _complete(written, trunk, branch if kind is not BranchStage else "", dropped)
+            _complete(written, trunk, branch if kind not in EYES else "", dropped)
         concrete = _rewrite(written, partial(_place, places={**recipe.data, **places}, source=source))
         stage = options.from_dict(kind, concrete, source, f"stages.{name}.")
         if isinstance(stage, Start):
             trunk = (Bundle.read(stage.model).trunk.to_dict() if stage.model else {}) | stage.trunk
-        if isinstance(stage, BranchStage):
-            branch = f"${name}"
+        if (option := EYES.get(kind)) is not None:
+            trunk, branch = trunk | option, f"${name}"
         places[name] = str(stage.output(out / STAGES / name))
         yield (
             name,
@@ -224,14 +224,13 @@ def _require(name: str, asked: Mapping[str, Any], left: Mapping[str, Any], sourc
 
 
 def _complete(tree: dict[str, Any], trunk: Mapping[str, Any], branch: str, dropped: bool) -> None:
-    """Give a stage that trains the trunk of the recipe, and the branch if there is one before it.
+    """Give a stage that trains the trunk of the recipe, and the branch or the tower if there is one before it.
 
-    An average with nothing is taken from it, and so is the use of a branch that was left out.
+    An average with nothing is taken from it, and so is the use of a branch or a tower that was left out.
     """
     model = dict(tree.get("model") or {})
     if dropped:
         model.pop("branch", None)
-    trunk = {**trunk, "branch": True} if branch else trunk
     if trunk:
         tree["model"] = {**model, "trunk": {**trunk, **(model.get("trunk") or {})}}
     if branch:

@@ -7,6 +7,7 @@ place its value path: the last block without its attention (Zhou et al., Extract
 from __future__ import annotations
 
 import importlib.util
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
+from safetensors.numpy import load_file as load_arrays
 from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
@@ -25,13 +27,16 @@ from torch.nn import functional
 
 from saywhere.configs.parts import BRANCH_CHANNELS, BRANCH_STRIDES, Config, TrunkConfig
 from saywhere.data.sample import Sample
+from saywhere.engines.tower import build_tower, restore
 from saywhere.errors import UserError
 from saywhere.files import write_atomically, write_text
-from saywhere.images import LoadedImage, Preprocess
+from saywhere.images import ImageError, LoadedImage, Preprocess
 from saywhere.models.bundle import CARD
 from saywhere.networks.vision.backbones import Backbone, by_shape
-from saywhere.networks.vision.trunk import Trunk, build_trunk
+from saywhere.networks.vision.trunk import Tower, Trunk, build_trunk
 from saywhere.text import Vocabulary
+from saywhere.training.cache import CachedImage, read_pixels
+from saywhere.training.progress import track
 
 FILE = "branch.safetensors"
 """In the folder of a trained branch: its weights."""
@@ -400,12 +405,77 @@ class BranchSystem:
         write_text(folder / CARD, card)
 
 
-def load_branch(trunk: Trunk, path: str | Path) -> None:
-    """Give the branch of a trunk the weights that a run has written.
+def tower_graph(
+    teacher: Path, tuning: str | None, mean: Sequence[float], std: Sequence[float], levels: np.ndarray | None = None
+) -> bytes:
+    """Return the graph of an image tower, see :func:`saywhere.engines.tower.build_tower`.
+
+    Args:
+        teacher: CLIP's image tower in int8, see :func:`find_teacher`.
+        tuning: file of what training added to it; None for nothing.
+        mean, std: of the trunk's pixels, per channel.
+        levels: of the outputs; if None, they are not standardised.
 
     Raises:
-        UserError: the trunk has no branch, or the file does not fit.
+        UserError: a file is something else.
     """
+    try:
+        added = None if tuning is None else restore(load_arrays(tuning))
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"tuning: {tuning} cannot be loaded: {' '.join(str(error).split())[:200]}") from error
+    return build_tower(teacher, np.array(mean, np.float32), np.array(std, np.float32), levels, added)
+
+
+def make_tower(
+    teacher: Path, tuning: str | None, images: Sequence[CachedImage], preprocess: Preprocess, out: Path
+) -> str:
+    """Write the graph of an image tower, each of whose outputs has mean 0 and deviation 1 over images.
+
+    Args:
+        teacher, tuning: see :func:`tower_graph`.
+        images: over which means and deviations are taken; those that cannot be read are left out, and printed.
+        preprocess: makes the trunk's pixels.
+        out: the graph; beside it, as ``levels.npy``, the means and deviations.
+
+    Returns:
+        what was made, for people.
+
+    Raises:
+        UserError: a file is something else, or no image can be read.
+    """
+    build = partial(tower_graph, teacher, tuning, preprocess.mean, preprocess.std)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, lambda stream: stream.write(build()))
+    tower, sums = Tower(out), list[np.ndarray]()
+    with track("levels of the tower", len(images)) as progress:
+        for image in images:
+            progress.advance(1)
+            try:
+                seen = [part.flatten(1).double() for part in tower(read_pixels(image, preprocess))]
+            except ImageError as error:
+                print(f"skipped: {error}", file=sys.stderr)
+                continue
+            moments = [torch.cat([(part**power).mean(dim=1) for part in seen]).numpy() for power in (1, 2)]
+            sums.append(np.stack(moments))
+    if not sums:
+        raise UserError("a tower needs images, and not one can be read")
+    mean, square = np.mean(sums, axis=0)
+    levels = np.stack((mean, np.sqrt(np.maximum(square - mean**2, 1e-12)))).astype(np.float32)
+    write_atomically(out.with_name("levels.npy"), lambda stream: np.save(stream, levels))
+    write_atomically(out, lambda stream: stream.write(build(levels)))
+    return f"levels of {len(sums):,} images"
+
+
+def load_branch(trunk: Trunk, path: str | Path) -> None:
+    """Give the branch of a trunk the weights that a run has written, or a trunk the graph of its tower.
+
+    Raises:
+        UserError: the trunk has neither, or the file does not fit.
+    """
+    if trunk.config.tower:
+        trunk.tower = Tower(Path(path))
+        _ = trunk.tower.session
+        return
     if trunk.branch is None:
         raise UserError("training.branch needs model.trunk.branch=true")
     try:

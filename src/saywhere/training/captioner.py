@@ -118,8 +118,8 @@ class CaptionerSystem:
         return network
 
     def extractor(self, network: Captioner) -> nn.Module:
-        """Return the backbone."""
-        return network.trunk.backbone
+        """Return the trunk's."""
+        return network.trunk.extractor
 
     def criterion(self, network: Captioner, samples: Sequence[Sample]) -> CaptionCriterion | RewardCriterion:
         """Return the cross entropy of a word or, with a reward, what it lacks.

@@ -81,8 +81,8 @@ class DenseCapSystem:
         return DenseCap(config, vocabulary, pretrained_backbone=pretrained)
 
     def extractor(self, network: DenseCap) -> nn.Module:
-        """Return the backbone."""
-        return network.trunk.backbone
+        """Return the trunk's."""
+        return network.trunk.extractor
 
     def criterion(self, network: DenseCap, samples: Sequence[Sample]) -> DenseCapCriterion:
         """Return the five losses."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saywhere.configs.parts import BRANCH_CHANNELS, PLACE, Shapes, SystemConfig
+from saywhere.configs.parts import PLACE, Shapes, SystemConfig
 from saywhere.errors import UserError
 from saywhere.images import ImageError
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.networks import checkpoint
-from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.vision.grid import cell_features
+from saywhere.networks.captioner.network import Captioner, region_cells
 from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.networks.vision.trunk import AnchorGenerator
 from saywhere.text import RESERVED, Vocabulary
@@ -38,12 +37,14 @@ class Start:
         tensors: how many were taken over, whole or the rows of common words.
         new: names of the tensors that were left as they were made.
         words: how many words of the new vocabulary the other has, and how many there are.
-        wider: names of the tensors to which the second branch's features are new.
+        other: the network that they were taken from.
+        wider: names of the tensors to which the features of the trunk's second branch or tower are new.
     """
 
     tensors: int
     new: tuple[str, ...]
     words: tuple[int, int]
+    other: Any
     wider: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -59,7 +60,7 @@ def start_from(network: Any, name: str) -> Start:
     both vocabularies have are taken over. The backbone's last layer, if the network has it, is that of the model,
     whatever part of it uses that layer, or else the published one. A localization layer with more shapes of anchors
     takes over those of the first, which must come first in it, too, at every stride that both have. A network that
-    reads the trunk's second branch, which the other does not, begins with weights of 0 for what is new to it.
+    reads the trunk's second branch or tower, which the other does not, begins with weights of 0 for what is new to it.
 
     Args:
         network: one of :data:`saywhere.networks.checkpoint.NETWORKS`; it is changed.
@@ -76,9 +77,9 @@ def start_from(network: Any, name: str) -> Start:
     other: Any = checkpoint.load_networks(name, parts=[part, *others])[part]
     if head is not None and other.trunk.head is None:  # a frozen layer of the published backbone
         head.load_published(network.config.trunk.backbone)
-    rows = common_rows(other.vocabulary, network.vocabulary)
-    sizes = len(other.vocabulary), len(network.vocabulary)
-    start = take_over(network.state_dict(), other.state_dict(), rows, sizes)
+    if network.trunk.config.tower:
+        network.trunk.tower = other.trunk.tower
+    start = take_over(network, other)
     if not start.tensors:
         raise UserError(f"training.start: {name} has no weights that fit this model")
     if ANCHOR_SCORES in network.state_dict() and ANCHOR_SCORES not in start.new:
@@ -124,14 +125,11 @@ def common_rows(old: Vocabulary, new: Vocabulary) -> Tensor:
 
 
 @torch.no_grad()
-def take_over(new: Mapping[str, Tensor], old: Mapping[str, Tensor], rows: Tensor, words: tuple[int, int]) -> Start:
-    """Copy what fits from the tensors ``old`` into the tensors ``new``.
-
-    Args:
-        new, old: tensors by name.
-        rows: see :func:`common_rows`.
-        words: sizes of the old and of the new vocabulary.
-    """
+def take_over(network: Any, other: Any) -> Start:
+    """Copy what fits of the weights of ``other`` into ``network``, which has the same part of a model."""
+    rows, words = common_rows(other.vocabulary, network.vocabulary), (len(other.vocabulary), len(network.vocabulary))
+    old, new, eyes = other.state_dict(), network.state_dict(), (_eye(other), _eye(network))
+    more = sum(eyes[1]) - sum(eyes[0])
     left, wider = list[str](), list[str]()
     for name, target in new.items():
         said = ".ngrams." in f".{name}"  # in another vocabulary
@@ -144,48 +142,57 @@ def take_over(new: Mapping[str, Tensor], old: Mapping[str, Tensor], rows: Tensor
             target.copy_(source)
         elif has_anchor_rows(name) and len(source) < len(target) and source.shape[1:] == target.shape[1:]:
             target[: len(source)] = source
-        elif source.shape[:-1] == target.shape[:-1] and target.shape[-1] - source.shape[-1] == sum(BRANCH_CHANNELS):
-            _take_columns(target, source, name.endswith("weight"))
+        elif source.shape[:-1] == target.shape[:-1] and target.shape[-1] - source.shape[-1] == more != 0:
+            _take_columns(target, source, eyes, name.endswith("weight"))
             wider.append(name)
         else:
             left.append(name)
     known = rows.shape[1] - len(RESERVED), words[1] - len(RESERVED)
-    return Start(len(new) - len(left), tuple(left), known, tuple(wider))
+    return Start(len(new) - len(left), tuple(left), known, other, tuple(wider))
 
 
-def _take_columns(target: Tensor, source: Tensor, empty: bool) -> None:
-    """Copy columns of features of regions; the second branch's, which the source lacks, stand before the place."""
+def _eye(network: Any) -> tuple[int, int]:
+    """How many features of a region are the second branch's or the tower's: before its place, and behind it."""
+    config = network.config
+    reads = getattr(config, "branch", False)
+    return (sum(config.trunk.branch_channels), config.trunk.summary_channels) if reads else (0, 0)
+
+
+def _take_columns(target: Tensor, source: Tensor, eyes: tuple[tuple[int, int], tuple[int, int]], empty: bool) -> None:
+    """Copy the columns of features of regions that both have, see :func:`_eye`; others become 0, if ``empty``."""
+    (before, behind), (_, last) = eyes
+    common, place, own = source.shape[-1] - before - PLACE - behind, source.shape[-1] - behind, target.shape[-1] - last
     if empty:
         target.zero_()
-    target[..., : source.shape[-1] - PLACE] = source[..., :-PLACE]
-    target[..., -PLACE:] = source[..., -PLACE:]
+    target[..., :common] = source[..., :common]
+    target[..., own - PLACE : own] = source[..., place - PLACE : place]
 
 
 @torch.no_grad()
 def keep_scale(network: Any, start: Start, samples: Sequence[CachedImage]) -> None:
-    """Let a captioner say what it said although the second branch's features are new to it.
+    """Let a captioner say what it said although the features of the second branch or the tower are new to it.
 
     It normalises all features of a region together, so the new ones change the scale of the others, which is undone
     here as it is on average; other networks are left as they are.
 
     Args:
-        network: after :func:`start_from`, which returned ``start``; its trunk has the branch's weights.
+        network: after :func:`start_from`, which returned ``start``; its trunk has the weights of its branch or tower.
         samples: images; a few at even distances are looked at.
     """
     found = [network.get_submodule(name.rpartition(".")[0]) for name in start.wider]
     layers = [layer for layer in found if isinstance(layer, nn.Linear)]
     if not isinstance(network, Captioner) or not layers:
         return
-    trunk, config, rows = network.trunk, network.config, list[Tensor]()
+    rows, old_rows = list[Tensor](), list[Tensor]()
     for sample in samples[:: max(1, len(samples) // SCALE_IMAGES)]:
         try:
-            pixels = read_pixels(sample, trunk.preprocess)
+            pixels = read_pixels(sample, network.trunk.preprocess)
         except ImageError:
             continue
-        image = ImageMaps(trunk, trunk.backbone([pixels])[0], pixels.shape[2], pixels.shape[1])
-        rows.append(cell_features(image.sources(config.levels, config.head, True), config.grid, *image.size)[0])
-    features = torch.cat(rows)
-    old = torch.cat((features[:, : -PLACE - sum(BRANCH_CHANNELS)], features[:, -PLACE:]), dim=1)
+        for some, of in ((rows, network), (old_rows, start.other)):
+            image = ImageMaps(of.trunk, of.trunk.look([pixels])[0], pixels.shape[2], pixels.shape[1])
+            some.append(region_cells(of.config, image)[0])
+    features, old = torch.cat(rows), torch.cat(old_rows)
     spread, old_spread = (rows.std(dim=1, unbiased=False) for rows in (features, old))
     scale, shift = (spread / old_spread).mean(), ((features.mean(dim=1) - old.mean(dim=1)) / old_spread).mean()
     for layer in layers:
@@ -199,8 +206,8 @@ def average_models(
     """Write the mean of a model's weights and of those that it was trained from; all else is the trained one's.
 
     Rows of words are averaged where both vocabularies have the word, other tensors where both have one of the same
-    shape; what is the same in both stays bit for bit. Where the second branch's features are new to the trained one,
-    they have no weight in the other, see :func:`keep_scale`.
+    shape; what is the same in both stays bit for bit. Where the features of the second branch or the tower are new to
+    the trained one, they have no weight in the other, see :func:`keep_scale`.
 
     Args:
         start: the model that training started from.
@@ -215,8 +222,7 @@ def average_models(
     bundle = Bundle.read(trained)
     (part,) = bundle.configs
     network, other, wide = (checkpoint.load_network(each, part) for each in (trained, start, trained))
-    rows, sizes = common_rows(other.vocabulary, network.vocabulary), (len(other.vocabulary), len(network.vocabulary))
-    keep_scale(wide, take_over(wide.state_dict(), other.state_dict(), rows, sizes), samples)
+    keep_scale(wide, take_over(wide, other), samples)
     before = wide.state_dict()
     with torch.no_grad():
         for name, value in network.state_dict().items():

@@ -29,7 +29,7 @@ from saywhere.models.nouns import noun_tree
 from saywhere.networks.densecap.network import DenseCap, move
 from saywhere.networks.vision.region_features import ImageMaps, context_features
 from saywhere.text import END, PAD, RESERVED, START, Vocabulary, pad
-from saywhere.training.finetuning import common_rows, take_over
+from saywhere.training.finetuning import take_over
 from saywhere.training.loop import save_state, seed_step
 from saywhere.training.progress import track
 
@@ -84,7 +84,7 @@ def find_regions(network: DenseCap, sample: Sample, seed: int) -> Regions:
     trunk, coder, settings = network.trunk, network.box_coder, network.config.proposals
     pixels = torch.from_numpy(trunk.preprocess(open_image(sample.image, trunk.preprocess.long_side)))
     size = pixels.shape[2], pixels.shape[1]
-    maps = trunk.backbone([pixels.to(network.device)])
+    maps = trunk.look([pixels.to(network.device)])
     image, neck = ImageMaps(trunk, maps[0], *size), network.neck(maps)
     limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
     boxes, _ = propose(coder, network.rpn(neck)[0], size, *limits)
@@ -127,7 +127,7 @@ def with_words(network: DenseCap, texts: Sequence[str]) -> tuple[DenseCap, tuple
     words = Vocabulary({**vocabulary.counts, **{word: counts[word] for word in new}})
     wider = DenseCap(network.config, words, network.trunk, pretrained_backbone=False)
     tensors = wider.state_dict()
-    take_over(tensors, network.state_dict(), common_rows(vocabulary, words), (len(vocabulary), len(words)))
+    take_over(wider, network)
     number = {token: row for row, token in enumerate(words.tokens)}
     known = [word for word in vocabulary.counts if word not in RESERVED]
     with torch.no_grad():

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.nouns import NounsConfig
-from saywhere.configs.parts import LAST_CHANNELS
+from saywhere.configs.parts import LAST_CHANNELS, SUMMARY, TOWER
 from saywhere.data.sample import Sample
 from saywhere.engines.arrays.nouns import class_features
 from saywhere.engines.arrays.pooling import ImageMaps
@@ -80,8 +80,8 @@ def train(model: str | Path, samples: Sequence[Sample], source: str, out: Path, 
     """Teach a classifier of regions everyday kinds, and write it as a model folder.
 
     Args:
-        model: its trunk makes the features, with those of a second branch, if it has one, and its dense captioner the
-            embeddings, if it has one.
+        model: its trunk makes the features, with those of a second branch or a tower, if it has one, and its dense
+            captioner the embeddings, if it has one.
         samples: images with boxes.
         source: their data sets, for the card.
         out: the folder.
@@ -97,7 +97,7 @@ def train(model: str | Path, samples: Sequence[Sample], source: str, out: Path, 
     bundle = Bundle.read(model)
     densecap, trunk = bundle.configs.get("densecap"), bundle.trunk
     size = densecap.embed_dim if isinstance(densecap, DenseCapConfig) else 0
-    config = NounsConfig(trunk=trunk, branch=trunk.branch, embed_dim=size)
+    config = NounsConfig(trunk=trunk, branch=bool(trunk.branch_channels), embed_dim=size)
     boxes = collect(_feature_maker(model, config), samples, config)
     network = fit(boxes, model, config, epochs, seed)
     made = f"{len(network.vocabulary.counts)} kinds from {len(boxes.nouns):,} boxes"
@@ -125,7 +125,10 @@ def _arrays(maps: Any) -> ImageMaps:
     strides = maps.trunk.backbone.strides
     outputs = {f"map{stride}": each[None].numpy() for stride, each in zip(strides, maps.maps, strict=True)}
     with torch.inference_mode():
-        outputs |= {f"branch{stride}": each[None].numpy() for each, stride in maps.branch}
+        if maps.trunk.config.tower:
+            outputs |= {TOWER: maps.branch[0][0][None].numpy(), SUMMARY: maps.summary[None].numpy()}
+        else:
+            outputs |= {f"branch{stride}": each[None].numpy() for each, stride in maps.branch}
         return ImageMaps({**outputs, "head": maps.head[None].numpy()}, strides, maps.size)
 
 

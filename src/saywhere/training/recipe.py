@@ -131,7 +131,8 @@ class TrainingConfig:
         pretrained: start from the backbone's published weights.
         start: a model (name or folder) whose part of the same kind gives its weights, wherever they fit; see
             :mod:`saywhere.training.finetuning`.
-        branch: weights of the trunk's second branch, a file that the system ``branch`` writes.
+        branch: weights of the trunk's second branch, a file that the system ``branch`` writes, or the graph of its
+            image tower, see :func:`saywhere.training.branch.make_tower`.
         unfreeze_after: epochs after which the backbone is trained too; None never, 0 from the start.
         freeze: modules of the network whose weights stay as they are, such as ``trunk.localization``.
         cache: folder for the features of the frozen network, or None to compute them again in each epoch.

@@ -24,6 +24,7 @@ from saywhere.files import explain_full_disk, write_text
 from saywhere.images import LoadedImage
 from saywhere.inference.claims import locked
 from saywhere.models.bundle import Bundle
+from saywhere.networks.vision.trunk import Trunk
 from saywhere.text import Vocabulary
 from saywhere.training import cache
 from saywhere.training import recipe as recipes
@@ -243,18 +244,20 @@ def build_network(recipe: Recipe, samples: Sequence[Sample]) -> Any:
         print(f"{training.start}: {start}", file=sys.stderr)
     if training.branch is not None:
         load_branch(network.trunk, training.branch)
-    elif network.trunk.branch is not None and recipe.system != "branch":
-        _require_branch(training.start or getattr(network.config, "localizer", None))
+    elif recipe.system != "branch":
+        _require_eye(network.trunk, training.start or getattr(network.config, "localizer", None))
     if start is not None:
         keep_scale(network, start, samples)
     freeze(network, training.freeze)
     return network
 
 
-def _require_branch(source: str | None) -> None:
-    """Refuse a branch of the trunk that would stay as it was made."""
-    if source is None or not Bundle.read(source).trunk.branch:
-        raise UserError("model.trunk.branch needs training.branch, or a model to start from that has a branch")
+def _require_eye(trunk: Trunk, source: str | None) -> None:
+    """Refuse a branch of the trunk that would stay as it was made, and a tower without its graph."""
+    there = trunk.tower if trunk.config.tower else source is not None and Bundle.read(source).trunk.branch
+    for name in ("branch", "tower"):
+        if getattr(trunk.config, name) and not there:
+            raise UserError(f"model.trunk.{name} needs training.branch, or a model to start from that has a {name}")
 
 
 def fit(

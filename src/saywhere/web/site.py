@@ -233,13 +233,14 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
         "irregular": nouns.IRREGULAR, "after": sorted(nouns.AFTER), "articles": sorted(nouns.ARTICLES),
         "amounts": sorted(nouns.AMOUNTS), "neutral_determiners": sorted(nouns.NEUTRAL_DETERMINERS),
         "longest": nouns.LONGEST, "starts": sorted(STARTS), "before_nouns": sorted(BEFORE_NOUNS),
-        "places": sorted(PLACES), "joining": sorted(JOINING),
+        "places": sorted(PLACES), "joining": sorted(JOINING), "others": sorted(nouns.OTHERS),
+        "determined": nouns.DETERMINED,
     }  # fmt: skip
     facts["caption_nouns"] = {
         "regions": captioner.REGIONS, "least_region": captioner.LEAST_REGION, "unseen": captioner.UNSEEN,
-        "sure": captioner.SURE, "listed": captioner.LISTED, "others": sorted(captioner.OTHERS),
+        "sure": captioner.SURE, "listed": captioner.LISTED,
         "prepositions": sorted(captioner.PREPOSITIONS), "before_prepositions": sorted(captioner.BEFORE_PREPOSITIONS),
-        "longest_ending": captioner.LONGEST_ENDING, "determined": captioner.DETERMINED,
+        "longest_ending": captioner.LONGEST_ENDING,
     }  # fmt: skip
     return facts
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from photographs import noise
-from tiny_classes import KINDS, TRUNK, MadeUpTower, graph_outputs
+from tiny_classes import KINDS, TRUNK, graph_outputs, made_up_tower
 from tiny_densecap import VOCABULARY, tiny_config, tiny_target
 
 from saywhere import boxes as geometry
@@ -43,6 +43,7 @@ def networks(branch: str = "") -> dict[str, Any]:
     torch.manual_seed(0)
     config = tiny_config(trunk={**TRUNK, branch: True} if branch else TRUNK, phrase_levels=[16])
     trunk = build_trunk(config.trunk, config.proposals, head=True, pretrained=False)
+    trunk.tower = made_up_tower() if branch == "tower" else None
     densecap = DenseCap(config, VOCABULARY, trunk)
     assert densecap.phrase_head is not None
     densecap.phrase_head[0].running_mean.normal_(std=0.1)
@@ -65,7 +66,7 @@ def arrays(branch: str = "") -> Weights:
     ("count", "branch"), [(0, ""), (1, ""), (50, ""), (0, "branch"), (50, "branch"), (0, "tower"), (50, "tower")]
 )
 def test_both_engines_decode_from_the_same_codes(count: int, branch: str) -> None:
-    model = Model(TorchEngine(networks(branch), tower=MadeUpTower() if branch == "tower" else None), "tiny")
+    model = Model(TorchEngine(networks(branch)), "tiny")
     encoding, other = model.encode(noise(96, 64)), model.encode(noise(64, 96, 1))
     random = np.random.default_rng(count)
     seen = [encoding, other]

@@ -86,7 +86,7 @@ def test_wrong_names_and_strides_are_user_errors():
 def test_networks_without_maps_that_follow_the_image_are_refused():
     with pytest.raises(UserError, match="vit_tiny_patch16_224 cannot be used"):
         build_backbone("vit_tiny_patch16_224", pretrained=False)
-    with pytest.raises(UserError, match="maps do not follow the size"):
+    with pytest.raises(UserError, match=r"maps do not follow the size|cannot be used"):  # as timm's version has it
         build_backbone("crossvit_tiny_240", pretrained=False)
 
 

@@ -14,17 +14,11 @@ from PIL import Image
 from saywhere import boxes as ours
 from saywhere.configs.parts import TrunkConfig
 from saywhere.images import open_image
+from saywhere.networks.densecap.build import RegionSampler, SampledBoxes
 from saywhere.networks.vision.spatial_transformer import bilinear
 from saywhere.networks.vision.trunk import build_trunk
 from saywhere.papers.densecap2016 import conventions as original
-from saywhere.papers.densecap2016.conventions import (
-    BoxSampler,
-    inside_image,
-    pick,
-    scale_image,
-    scale_weights,
-    scaled_size,
-)
+from saywhere.papers.densecap2016.conventions import inside_image, pick, scale_image, scale_weights, scaled_size
 
 coordinates = st.lists(st.integers(0, 200).map(lambda n: n / 4), min_size=4, max_size=4)
 
@@ -38,7 +32,7 @@ def test_one_pixel_in_every_convention():
     assert original.ours_to_xcycwh(ours_box).tolist() == [5, 7, 1, 1]
     assert original.ours_to_corners(ours_box).tolist() == [5, 7, 5, 7]
     assert original.xcycwh_to_x1y1x2y2(torch.tensor([5.0, 7, 1, 1])).tolist() == [5, 7, 5, 7]
-    assert original.xcycwh_to_xywh(torch.tensor([5.0, 7, 1, 1])).tolist() == [5, 7, 1, 1]
+    assert original.x1y1x2y2_to_xywh(torch.tensor([5.0, 7, 5, 7])).tolist() == [5, 7, 1, 1]
 
 
 @given(coordinates)
@@ -50,20 +44,10 @@ def test_conversions_to_ours_and_back_lose_nothing(numbers):
 
 
 @given(coordinates)
-def test_conversions_of_the_program_that_lose_and_that_do_not(numbers):
+def test_a_conversion_of_the_program_loses_a_pixel(numbers):
     box = torch.tensor(numbers, dtype=torch.float64)
-    assert torch.equal(original.x1y1x2y2_to_xywh(original.xywh_to_x1y1x2y2(box)), box)
     shrunk = original.x1y1x2y2_to_xcycwh(original.xcycwh_to_x1y1x2y2(box))
     assert torch.equal(box - shrunk, torch.tensor([0, 0, 1, 1], dtype=torch.float64))
-    moved = original.xywh_to_xcycwh(original.xcycwh_to_xywh(box))
-    assert torch.equal(moved - box, torch.tensor([0.5, 0.5, 0, 0], dtype=torch.float64))
-
-
-def test_iou_matrix_counts_inclusive_pixels():
-    corners = torch.tensor([[1.0, 1, 10, 10], [6, 1, 15, 10], [11, 1, 20, 10]])
-    torch.testing.assert_close(
-        original.iou_matrix(corners), torch.tensor([[1, 1 / 3, 0], [1 / 3, 1, 1 / 3], [0, 1 / 3, 1]])
-    )
 
 
 def test_iou_of_the_sampler_is_less_than_1_for_a_box_with_itself():
@@ -72,20 +56,11 @@ def test_iou_of_the_sampler_is_less_than_1_for_a_box_with_itself():
     assert original.box_iou(box.expand(3, 5, 4), box.expand(3, 2, 4)).shape == (3, 5, 2)
 
 
-def test_boxes_to_train_on_are_whole_pixels_in_the_square():
-    boxes = torch.tensor([[11.0, 21, 30, 41], [1, 1, 3, 3], [1400, 1000, 100, 100], [-5, 1438, 10, 10]])
-    half = original.true_boxes(boxes, 0.5)
-    assert half[0].tolist() == [6 + 7, 11 + 10, 15, 21]  # 20.5 away from 0
-    assert half[1].tolist() == [1 + 1, 1 + 1, 2, 2]
-    assert half[2].tolist() == [701 + 9, 501 + 25, 19, 50]  # 700.5 and 500.5 away from 0; the width ends at 720
-    assert half[3].tolist() == [1 + 2, 719 + 0, 5, 1]
-
-
 def test_clip_differs_from_ours_outside_the_image():
-    outside = torch.tensor([[-50.0, 10, -40, 20]])
-    clipped, valid = original.clip_boxes(outside, 30, 40, format="x1y1x2y2")
-    assert clipped.tolist() == [[1, 10, 2, 20]] and valid.tolist() == [True]
-    assert ours.area(ours.clip(original.corners_to_ours(outside), 30, 40)).item() == 0
+    outside = torch.tensor([[-45.0, 15, 11, 11]])
+    clipped, valid = original.clip_boxes(outside, 30, 40)
+    assert clipped.tolist() == [[1.5, 15, 1, 10]] and valid.tolist() == [True]
+    assert ours.area(ours.clip(original.xcycwh_to_ours(outside), 30, 40)).item() == 0
 
 
 @given(st.lists(st.integers(0, 6), max_size=80))
@@ -130,12 +105,6 @@ def test_anchors_are_ours_in_another_order():
     assert original.make_anchors(shapes, 3, 4).dtype == torch.float32
 
 
-def test_boxes_without_offsets_are_the_anchors():
-    shapes = [(45, 90), (64, 64), (10, 12)]
-    boxes = original.make_boxes(torch.zeros(2, 12, 3, 4), shapes)
-    assert torch.equal(boxes, original.make_anchors(shapes, 3, 4).expand(2, -1, -1))
-
-
 def test_roi_pooling_is_our_sampling_but_for_the_place_of_the_cells():
     features = random(3, 9, 12)
     height, width = 9 * 16, 12 * 16
@@ -155,30 +124,6 @@ def test_roi_pooling_gradients():
     features = random(2, 5, 6).requires_grad_()
     boxes = torch.tensor([[40.3, 30.2, 50.7, 33.1], [5.2, 70.9, 44.4, 61.3]], dtype=torch.float64).requires_grad_()
     assert torch.autograd.gradcheck(lambda f, b: original.roi_pooling(f, b, 80, 96, 3), (features, boxes))
-
-
-def test_balanced_cross_entropy_weighs_both_sides_alike():
-    positive, negative = torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 5.0]])
-    once = original.balanced_cross_entropy(positive, negative)
-    torch.testing.assert_close(once, torch.tensor([2.0, 1 + torch.e**-5]).log().sum())
-    torch.testing.assert_close(original.balanced_cross_entropy(positive, negative.expand(50, 2)), once)
-    assert original.balanced_cross_entropy(negative, positive) > once + 4  # positive is the first of the two
-
-
-def test_offset_loss_counts_ignored_rows_in_the_mean():
-    offsets = torch.zeros(2, 4, requires_grad=True)
-    targets = torch.tensor([[1.0, 0, 0, 0], [0, 0, 0, 10.5]])
-    loss = original.offset_loss(offsets, targets)
-    loss.backward()
-    assert loss.item() == pytest.approx(0.5 / 8)
-    assert offsets.grad[1].tolist() == [0, 0, 0, 0]
-    assert original.offset_loss(torch.zeros(1, 4), torch.tensor([[10.0, 0, 0, 0]])).item() == pytest.approx(9.5 / 4)
-
-
-def test_logistic_loss_of_one_logit():
-    scores = torch.tensor([[2.0], [-1.0]])
-    expected = -(torch.sigmoid(torch.tensor(2.0)).log() + torch.sigmoid(torch.tensor(1.0)).log()) / 2
-    torch.testing.assert_close(original.logistic_loss(scores, torch.tensor([1, 0])), expected)
 
 
 def run(optimizer, parameter, steps=5):
@@ -242,11 +187,8 @@ def test_nothing_in_nothing_out():
     clipped, valid = original.clip_boxes(none, 10, 10)
     assert clipped.shape == (0, 4) and valid.shape == (0,)
     assert original.nms(none, torch.zeros(0), 0.5).shape == (0,)
-    assert original.merge_boxes(none, 0.7)[0].shape == (0, 4)
     assert original.box_iou(none, torch.zeros(3, 4)).shape == (0, 3)
     assert original.roi_pooling(torch.zeros(2, 3, 4), none, 48, 64).shape == (0, 2, 7, 7)
-    assert original.offset_loss(none, none).item() == 0
-    assert original.balanced_cross_entropy(torch.zeros(0, 2), torch.zeros(0, 2)).item() == 0
 
 
 TRUTHS = torch.tensor([[50.0, 50, 40, 40], [120, 60, 20, 60]])
@@ -259,23 +201,27 @@ def boxes() -> torch.Tensor:
     return torch.tensor([*near, *far, [-30, 150, 30, 30], [50, 18, 42, 42]])
 
 
+def candidates(predicted: torch.Tensor, image: tuple[float, float] | None = None) -> tuple[list[int], list[int]]:
+    """Rows of the positive and the negative boxes."""
+    inside = None if image is None else inside_image(predicted, *image)
+    positive, _, negative = RegionSampler(256, 0.7, 0.3, fill=True).candidates(
+        original.box_iou(predicted, TRUTHS), inside
+    )
+    return positive.nonzero().flatten().tolist(), negative.nonzero().flatten().tolist()
+
+
+def sample(size: int, predicted: torch.Tensor, truths: torch.Tensor = TRUTHS) -> SampledBoxes:
+    iou, inside = original.box_iou(predicted, truths), inside_image(predicted, 300, 200)
+    return RegionSampler(size, 0.7, 0.3, fill=True)(iou, inside, torch.Generator().manual_seed(0))
+
+
 def test_masks_by_the_programs_iou_and_the_image():
     ious = original.box_iou(boxes(), TRUTHS).amax(dim=1)
     assert ious[0] > 0.7 and ious[1] > 0.7 and 0.3 < ious[3] < 0.7
-    positive, negative = BoxSampler(256, 0.7, 0.3).candidates(boxes(), TRUTHS, (300, 200))
-    assert positive.nonzero().flatten().tolist() == [0, 1, 2]
-    assert negative.nonzero().flatten().tolist() == [4, 5, 6, 7, 8]
-    _, everywhere = BoxSampler(256, 0.7, 0.3).candidates(boxes(), TRUTHS)
-    assert everywhere.nonzero().flatten().tolist() == [4, 5, 6, 7, 8, 9, 10]
-
-
-def test_thresholds_are_strict():
-    iou = original.box_iou(boxes(), TRUTHS)
-    at = float(iou[3].amax())
-    positive, negative = BoxSampler(256, at, at).candidates(boxes(), TRUTHS)
-    assert not positive[3] and not negative[3]
-    assert BoxSampler(256, at - 1e-6, 0).candidates(boxes(), TRUTHS)[0][3]
-    assert BoxSampler(256, 1, at + 1e-6).candidates(boxes(), TRUTHS)[1][3]
+    assert candidates(boxes(), (300, 200)) == ([0, 1, 2], [4, 5, 6, 7, 8])
+    assert candidates(boxes())[1] == [4, 5, 6, 7, 8, 9, 10]
+    near = boxes()[[0, 1, 2, 3, 10]]  # without negatives all that is not positive is negative, outside too
+    assert candidates(near, (300, 200))[1] == [3, 4]
 
 
 def test_the_best_box_of_each_truth_is_positive_even_outside_and_learns_its_own_best_truth():
@@ -283,46 +229,16 @@ def test_the_best_box_of_each_truth_is_positive_even_outside_and_learns_its_own_
     truths = torch.tensor([[-3.0, 50, 40, 40], [20, 50, 40, 40]])  # box 0 is the best of both
     iou = original.box_iou(predicted, truths)
     assert iou.argmax(dim=0).tolist() == [0, 0] and iou[0].argmax() == 0
-    choice = BoxSampler(8)(predicted, truths, (300, 200), torch.Generator().manual_seed(0))
+    choice = sample(8, predicted, truths)
     assert choice.positive.tolist() == [0] and choice.truth.tolist() == [0]
     assert choice.negative.tolist() == [1] * 7
 
 
-def test_of_equals_the_first_is_forced():
-    same = torch.tensor([[100.0, 100, 20, 20]] * 3)
-    positive, _ = BoxSampler(256, 0.99).candidates(same, torch.tensor([[104.0, 100, 20, 20]]))
-    assert positive.tolist() == [True, False, False]
-
-
-def test_half_positives_without_replacement_and_the_rest_negatives():
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(20):
-        choice = BoxSampler(4, 0.7, 0.3)(boxes(), TRUTHS, (300, 200), generator)
-        assert len(set(choice.positive.tolist())) == 2 and len(set(choice.negative.tolist())) == 2
-        assert [[0, 0, 1][i] for i in choice.positive.tolist()] == choice.truth.tolist()
-
-
 def test_few_negatives_are_drawn_again():
-    choice = BoxSampler(256)(boxes(), TRUTHS, (300, 200), torch.Generator().manual_seed(0))
+    choice = sample(256, boxes())
     assert sorted(choice.positive.tolist()) == [0, 1, 2]
     assert len(choice.negative) == 253 and set(choice.negative.tolist()) == {4, 5, 6, 7, 8}
-    enough = BoxSampler(8)(boxes(), TRUTHS, (300, 200), torch.Generator().manual_seed(0))
-    assert sorted(enough.negative.tolist()) == [4, 5, 6, 7, 8]  # as many as wanted: each once
-
-
-def test_without_negatives_all_that_is_not_positive_is_negative_outside_too():
-    near = boxes()[[0, 1, 2, 3, 10]]
-    _, negative = BoxSampler(256).candidates(near, TRUTHS, (300, 200))
-    assert negative.tolist() == [False, False, False, True, True]
-
-
-def test_all_equally_likely():
-    generator = torch.Generator().manual_seed(0)
-    counts = torch.zeros(11)
-    for _ in range(2000):
-        counts += torch.bincount(BoxSampler(2)(boxes(), TRUTHS, (300, 200), generator).rows, minlength=11)
-    assert (counts[[0, 1, 2]] / 2000 - 1 / 3).abs().max() < 0.05
-    assert (counts[4:9] / 2000 - 1 / 5).abs().max() < 0.05
+    assert sorted(sample(8, boxes()).negative.tolist()) == [4, 5, 6, 7, 8]  # as many as wanted: each once
 
 
 def test_first_and_last_pixel_are_in_the_image():

@@ -19,7 +19,7 @@ from saywhere.errors import UserError
 from saywhere.images import open_image
 from saywhere.networks.checkpoint import load_network
 from saywhere.papers import densecap2016
-from saywhere.papers.densecap2016.conventions import xcycwh_to_xywh
+from saywhere.papers.densecap2016.conventions import x1y1x2y2_to_xywh, xcycwh_to_x1y1x2y2
 from saywhere.papers.densecap2016.convert import MODULES, convert, convert_to_folder, gradients, to_torch7
 from saywhere.papers.densecap2016.trace import trace_inference as run
 
@@ -198,7 +198,8 @@ def test_a_checkpoint_is_converted_and_describes_for_the_programs_viewer(tmp_pat
     model = convert(file)
     pixels = torch.from_numpy(model.trunk.preprocess(open_image(tmp_path / "image.png")))
     seen = run(model, pixels)
-    boxes, scores = xcycwh_to_xywh(seen.final_boxes[seen.final_nms]), seen.objectness[seen.final_nms]
+    boxes = x1y1x2y2_to_xywh(xcycwh_to_x1y1x2y2(seen.final_boxes[seen.final_nms]))
+    scores = seen.objectness[seen.final_nms]
     inside = ((boxes[:, :2] >= 1) & (boxes[:, :2] + boxes[:, 2:] - 1 <= boxes.new_tensor([720, 480]))).all(dim=1)
     assert inside.any()  # those are not cut
     found = np.column_stack((row["boxes"], row["scores"]))

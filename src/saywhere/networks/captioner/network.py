@@ -27,7 +27,6 @@ from saywhere.networks.vision.backbones import by_shape
 from saywhere.networks.vision.grid import cell_boxes, cell_features
 from saywhere.networks.vision.region_features import (
     ImageMaps,
-    Source,
     feature_size,
     max_features,
     mean_features,
@@ -78,10 +77,10 @@ def extract_regions(
     """
     sources = [image.sources(config.levels, config.head, config.branch) for image in images]
     if config.attend_to == "grid" and config.pooling == "mean":
-        cells = [_cells(image, s, config.grid) for s, image in zip(sources, images, strict=True)]
+        cells = [region_cells(config, image) for image in images]
         rows = [(normalised(features), places) for features, places in cells]
         return [ImageRegions(features[:1], features[1:], places[1:]) for features, places in rows]
-    wholes = [normalised(_cells(image, s, 0)[0]) for s, image in zip(sources, images, strict=True)]
+    wholes = [normalised(region_cells(config, image, 0)[0]) for image in images]
     if transformer is not None:
         rows = [position_features(s, config.grid, *image.size)[0] for s, image in zip(sources, images, strict=True)]
         return _warped(transformer, narrow, rows, wholes)
@@ -96,9 +95,16 @@ def extract_regions(
     ]
 
 
-def _cells(image: ImageMaps, sources: Sequence[Source], cells: int) -> tuple[Tensor, Tensor]:
-    """Features of the whole image and of a grid's cells, and their boxes; see :func:`cell_features`."""
-    features, boxes = cell_features(sources, cells, *image.size)
+def region_cells(config: CaptionerConfig, image: ImageMaps, cells: int | None = None) -> tuple[Tensor, Tensor]:
+    """Return features ``(1 + cells², D)`` of the whole image and of a grid's cells, and their boxes.
+
+    Args:
+        config: of the captioner.
+        image: whose maps are averaged, see :func:`cell_features`.
+        cells: rows and columns of the grid; ``config.grid`` if None.
+    """
+    sources = image.sources(config.levels, config.head, config.branch)
+    features, boxes = cell_features(sources, config.grid if cells is None else cells, *image.size)
     return with_summary(image, features, boxes), boxes
 
 
@@ -306,9 +312,9 @@ class Captioner(nn.Module):
             ``(R, D)`` of the boxes, with ``config.context`` the whole image's beside each; if no boxes are given
             ``(1, D)`` of the whole image.
         """
-        sources = image.sources(self.config.levels, self.config.head, self.config.branch)
         if boxes is None and not self.config.describe_boxes:
-            return normalised(_cells(image, sources, 0)[0])
+            return normalised(region_cells(self.config, image, 0)[0])
+        sources = image.sources(self.config.levels, self.config.head, self.config.branch)
         whole = whole_image(image).to(image.maps[0])
         boxes = whole if boxes is None else boxes
         if not self.config.context:

@@ -14,7 +14,6 @@ from saywhere import boxes as geometry
 from saywhere.boxes import propose
 from saywhere.configs.parts import BRANCH_STRIDES, LAST_CHANNELS, PLACE, ProposalConfig
 from saywhere.engines.engine import RpnOutput
-from saywhere.errors import UserError
 from saywhere.networks.vision.backbones import by_shape
 from saywhere.networks.vision.trunk import Trunk
 
@@ -27,21 +26,14 @@ class ImageMaps:
 
     Args:
         trunk: that made the maps.
-        maps: of the backbone, ``(C_l, H_l, W_l)``, finest first.
+        maps: see :meth:`saywhere.networks.vision.trunk.Trunk.look`.
         width, height: of the network's input, in pixels.
-        tower: the image tower's map ``(C, H, W)`` and its embedding of the image ``(E,)``, if the trunk has a tower.
     """
 
-    def __init__(
-        self,
-        trunk: Trunk,
-        maps: Sequence[Tensor],
-        width: int,
-        height: int,
-        tower: tuple[Tensor, Tensor] | None = None,
-    ):
-        self.trunk, self.maps, self.width, self.height = trunk, tuple(maps), width, height
-        self._tower = tower
+    def __init__(self, trunk: Trunk, maps: Sequence[Tensor], width: int, height: int):
+        levels = len(trunk.backbone.strides)
+        self.trunk, self.maps, self.width, self.height = trunk, tuple(maps[:levels]), width, height
+        self._tower = tuple(maps[levels:])
         self._head: Tensor | None = None
         self._branch: tuple[Tensor, Tensor] | None = None
         self._pyramid: tuple[Tensor, ...] | None = None
@@ -65,10 +57,9 @@ class ImageMaps:
     def branch(self) -> list[Source]:
         """The maps of the second branch, finest first, or the tower's; none if the trunk has neither."""
         if self.trunk.config.tower:
-            if self._tower is None:
-                raise UserError("the trunk's image tower cannot be trained, and neither can what stands on it")
-            rows, columns = self._tower[0].shape[1:]
-            return [(self._tower[0], torch.tensor([self.width / columns, self.height / rows] * 2))]
+            seen = self._tower[0]
+            rows, columns = seen.shape[1:]
+            return [(seen, torch.tensor([self.width / columns, self.height / rows] * 2, device=seen.device))]
         if self.trunk.branch is None:
             return []
         found = self._branch
@@ -79,7 +70,7 @@ class ImageMaps:
     @property
     def summary(self) -> Tensor:
         """The tower's embedding of the image ``(E,)``; of no numbers if there is no tower."""
-        return self.maps[0].new_zeros(0) if self._tower is None else self._tower[1]
+        return self._tower[1].flatten() if self._tower else self.maps[0].new_zeros(0)
 
     def sources(self, levels: Sequence[int], head: bool, branch: bool = False) -> list[Source]:
         """Return the maps that features of regions are pooled from.
@@ -305,11 +296,16 @@ class RegionExtractor(nn.Module):
     ):
         super().__init__()
         self.trunk, self.levels, self.head, self.branch = trunk, tuple(levels), head, branch
-        self.proposals, self.settings = proposals, settings
+        self.proposals, self._settings = proposals, settings
+
+    @property
+    def settings(self) -> str:
+        """The settings, and which tower the trunk has; the name of the features in a cache."""
+        return self._settings + self.trunk.tower_digest
 
     def forward(self, pixels: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Return ``features (1, R, D)`` and ``boxes (1, R, 4)``, in pixels of the input, of images ``(3, h, w)``."""
-        maps = self.trunk.backbone(pixels)
+        maps = self.trunk.look(pixels)
         images = [ImageMaps(self.trunk, m, x.shape[2], x.shape[1]) for m, x in zip(maps, pixels, strict=True)]
         found = [whole_image(image)[:0] for image in images]
         if self.proposals is not None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from saywhere.boxes import BoxCoder, propose
-from saywhere.configs.parts import ProposalConfig, TrunkConfig
+from saywhere.configs.parts import SUMMARY, TOWER, ProposalConfig, TrunkConfig
 from saywhere.engines.engine import RpnOutput
+from saywhere.engines.onnx import Session, open_tower
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
 from saywhere.networks.vision.backbones import Backbone, Branch, Head, Pyramid, build_backbone, by_shape
@@ -117,6 +121,60 @@ class LocalizationLayer(nn.Module):
         return self.box_coder.decode(rpn.offsets, rpn.anchors)
 
 
+class Tower:
+    """CLIP's image tower beside a backbone: a frozen graph, which ONNX Runtime runs on the CPU.
+
+    Args:
+        path: of the graph, see :func:`saywhere.engines.tower.build_tower`; it is opened for the first image.
+
+    Attributes:
+        path: as given.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def session(self) -> Session:
+        """ONNX Runtime's session; ``UserError`` if the graph is damaged or another one."""
+        return open_tower(self.path, torch.get_num_threads())
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the graph."""
+        return hashlib.sha256(self.path.read_bytes()).hexdigest()
+
+    def __call__(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the map ``(C, S, S)`` and the embedding ``(E, 1, 1)`` of an image ``(3, h, w)``."""
+        image = pixels[None].detach().float().cpu().numpy()
+        seen, summary = self.session.run({"pixels": image}, [TOWER, SUMMARY]).values()
+        return torch.from_numpy(seen[0]).to(pixels), torch.from_numpy(summary[0])[:, None, None].to(pixels)
+
+
+class Eye(nn.Module):
+    """A backbone and the image tower beside it, as one extractor of maps, which training may cache.
+
+    Args:
+        trunk: with a tower.
+
+    Attributes:
+        settings: name of the features in a cache.
+    """
+
+    def __init__(self, trunk: Trunk) -> None:
+        super().__init__()
+        self.backbone, self._trunk = trunk.backbone, (trunk,)  # the other weights are not the extractor's
+        self.strides, self.settings = trunk.backbone.strides, f"{trunk.config.backbone} {trunk.tower_digest}"
+
+    def forward(self, pixels: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+        """See :meth:`Trunk.look`."""
+        return self._trunk[0].look(pixels)
+
+    def set_trainable(self, trainable: bool) -> None:
+        """Fine-tune the backbone, or freeze it."""
+        self.backbone.set_trainable(trainable)
+
+
 TAKEN = ("backbone", "head", "branch", "pyramid", "localization")
 
 
@@ -131,7 +189,12 @@ class Trunk(nn.Module):
         localization: scores of anchors on those maps; None where no regions are proposed.
         branch: a second branch beside the backbone's last stages, frozen; or None.
         config: options; those of the default if None.
+
+    Attributes:
+        tower: CLIP's image tower, if the options have one and its graph is there.
     """
+
+    tower: Tower | None = None
 
     def __init__(
         self,
@@ -153,9 +216,33 @@ class Trunk(nn.Module):
         """Channels of the maps that :meth:`neck` returns."""
         return self.backbone.channels[0] if self.pyramid is None else self.pyramid.out_channels
 
+    @property
+    def extractor(self) -> nn.Module:
+        """Pixels to the maps that training may cache: the backbone, with the tower if there is one."""
+        return Eye(self) if self.config.tower else self.backbone
+
+    @property
+    def tower_digest(self) -> str:
+        """A hash of the tower's graph; empty without one."""
+        return "" if self.tower is None else self.tower.digest
+
+    def look(self, pixels: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+        """Return the backbone's maps of images ``(3, h, w)``, finest first; behind them what :class:`Tower` gives.
+
+        Raises:
+            UserError: the trunk has no graph of the tower that its options name.
+        """
+        maps = self.backbone(pixels)
+        if not self.config.tower:
+            return maps
+        if self.tower is None:
+            raise UserError("trunk.tower needs training.branch, or a model to start from that has its graph")
+        return [(*levels, *self.tower(image)) for levels, image in zip(maps, pixels, strict=True)]
+
     def neck(self, features: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
-        """Return the maps that regions are found on and pooled from, of each image's backbone maps."""
-        return list(features) if self.pyramid is None else by_shape(self.pyramid, features)
+        """Return the maps that regions are found on and pooled from, of each image's maps by :meth:`look`."""
+        features = [maps[: len(self.backbone.strides)] for maps in features]
+        return features if self.pyramid is None else by_shape(self.pyramid, features)
 
     def rpn(self, maps: Sequence[tuple[Tensor, ...]]) -> list[RpnOutput]:
         """Return what the localization layer computes for every anchor of images, given their :meth:`neck` maps."""
@@ -196,7 +283,7 @@ class Trunk(nn.Module):
     def take_from(self, other: Trunk) -> None:
         """Take over the weights of ``other``'s parts that this trunk has too, and its pixels' mean and deviation.
 
-        A head or a branch is taken if ``other`` has one, the other parts must be there.
+        A head, a branch or a tower is taken if ``other`` has one, the other parts must be there.
 
         Raises:
             UserError: ``other`` lacks a part, or one has other sizes, anchors or boxes; one line.
@@ -216,6 +303,8 @@ class Trunk(nn.Module):
                 raise UserError(f"localizer: the {name} of that model does not fit this network: {difference}")
         for _, mine, theirs in parts:
             mine.load_state_dict(theirs.state_dict())
+        if self.config.tower:
+            self.tower = other.tower
         pixels = other.preprocess
         self.preprocess = replace(self.preprocess, mean=pixels.mean, std=pixels.std)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
@@ -27,14 +27,10 @@ from torch.optim.optimizer import ParamsT
 from saywhere import boxes as ours
 from saywhere.boxes import Array, BoxCoder
 from saywhere.images import LoadedImage, Preprocess
-from saywhere.networks.densecap.build import RegionSampler, SampledBoxes
-from saywhere.networks.densecap.loss import box_loss, score_loss
 from saywhere.networks.vision.spatial_transformer import bilinear
 from saywhere.papers.densecap2016 import evaluator
 
 # Boxes
-
-Format = Literal["xcycwh", "x1y1x2y2", "xywh"]
 
 
 def xcycwh_to_ours(boxes: Tensor) -> Tensor:
@@ -67,65 +63,22 @@ def x1y1x2y2_to_xcycwh(boxes: Tensor) -> Tensor:
     return ours.to_center(boxes)
 
 
-def xywh_to_x1y1x2y2(boxes: Tensor) -> Tensor:
-    """Return corners: the last pixel of a box is ``x + w - 1``; ours ends at ``x + w``."""
-    return ours.from_size(boxes) - boxes.new_tensor([0, 0, 1, 1])
-
-
 def x1y1x2y2_to_xywh(boxes: Tensor) -> Tensor:
-    """Invert :func:`xywh_to_x1y1x2y2`."""
+    """Return first pixel and size of corners: the last pixel of a box is ``x + w - 1``; ours ends at ``x + w``."""
     return ours.to_size(boxes + boxes.new_tensor([0, 0, 1, 1]))
 
 
-def xcycwh_to_xywh(boxes: Tensor) -> Tensor:
-    """Return first pixel and size; the first pixel is ``(w - 1) / 2`` before the centre."""
-    return x1y1x2y2_to_xywh(xcycwh_to_x1y1x2y2(boxes))
+def clip_boxes(boxes: Tensor, x_max: float, y_max: float) -> tuple[Tensor, Tensor]:
+    """Return ``xcycwh`` boxes cut to the image, and a mask of those with a size left.
 
-
-def xywh_to_xcycwh(boxes: Tensor) -> Tensor:
-    """Return a centre ``w / 2`` after the first pixel: half a pixel more than :func:`xcycwh_to_xywh` took away."""
-    return ours.to_center(ours.from_size(boxes))
-
-
-def scale_boxes_xywh(boxes: Tensor, factor: float) -> Tensor:
-    """Return ``xywh`` boxes of an image resized by ``factor``; pixel 1 stays pixel 1."""
-    first = boxes.new_tensor([1, 1, 0, 0])
-    return (boxes - first) * factor + first
-
-
-def true_boxes(boxes: Tensor, factor: float, long_side: int = 720) -> Tensor:
-    """Return what the program trains on: ``xywh`` boxes of an image resized by ``factor``, as whole ``xcycwh``.
-
-    Rounded to pixels (halves away from 0), then pushed and cut into the square of ``long_side``, also where the image
-    is lower than that. The centre is the first pixel and half the size, rounded down.
+    The first pixel is clamped to ``[1, max - 1]`` and the last to ``[2, max]``: a box outside becomes a valid one on
+    the border, where ours becomes empty. Only a box of at most one pixel that is not on the border is invalid. All come
+    back 1 pixel smaller, even those that were not cut, by :func:`x1y1x2y2_to_xcycwh`.
     """
-    scaled = scale_boxes_xywh(boxes, factor)
-    x, y, w, h = (scaled.sign() * (scaled.abs() + 0.5).floor()).unbind(-1)
-    x, y = x.clamp(1, long_side - 1), y.clamp(1, long_side - 1)
-    w, h = torch.minimum(w, long_side - x), torch.minimum(h, long_side - y)
-    return torch.stack((x + (w / 2).floor(), y + (h / 2).floor(), w, h), dim=-1)
-
-
-def clip_boxes(
-    boxes: Tensor,
-    x_max: float,
-    y_max: float,
-    format: Format = "xcycwh",
-    x_min: float = 1,
-    y_min: float = 1,
-) -> tuple[Tensor, Tensor]:
-    """Return boxes cut to the image, and a mask of those with a size left.
-
-    The first pixel is clamped to ``[min, max - 1]`` and the last to ``[min + 1, max]``: a box outside becomes a valid
-    one on the border, where ours becomes empty. Only a box of at most one pixel that is not on the border is invalid.
-    ``xcycwh`` boxes come back 1 pixel smaller, even those that were not cut, by :func:`x1y1x2y2_to_xcycwh`.
-    """
-    to_corners = {"xcycwh": xcycwh_to_x1y1x2y2, "xywh": xywh_to_x1y1x2y2, "x1y1x2y2": torch.clone}[format]
-    x1, y1, x2, y2 = to_corners(boxes).unbind(-1)
-    x1, x2 = x1.clamp(x_min, x_max - 1), x2.clamp(x_min + 1, x_max)
-    y1, y2 = y1.clamp(y_min, y_max - 1), y2.clamp(y_min + 1, y_max)
-    from_corners = {"xcycwh": x1y1x2y2_to_xcycwh, "xywh": x1y1x2y2_to_xywh, "x1y1x2y2": torch.clone}[format]
-    return from_corners(torch.stack((x1, y1, x2, y2), dim=-1)), (x2 > x1) & (y2 > y1)
+    x1, y1, x2, y2 = xcycwh_to_x1y1x2y2(boxes).unbind(-1)
+    x1, x2 = x1.clamp(1, x_max - 1), x2.clamp(2, x_max)
+    y1, y2 = y1.clamp(1, y_max - 1), y2.clamp(2, y_max)
+    return x1y1x2y2_to_xcycwh(torch.stack((x1, y1, x2, y2), dim=-1)), (x2 > x1) & (y2 > y1)
 
 
 def apply_box_transform(boxes: Tensor, offsets: Tensor) -> Tensor:
@@ -142,7 +95,7 @@ def box_iou(a: Tensor, b: Tensor) -> Tensor:
     """Return the IoU ``(..., N, M)`` of ``xcycwh`` boxes ``a (..., N, 4)``, ``b (..., M, 4)`` of the training sampler.
 
     Areas are ``w h``, but the intersection is between inclusive corners without the 1 that belongs to them: a box of
-    10 x 10 pixels overlaps itself by 0.68. NMS, merging and evaluation have the 1 (:func:`iou_matrix`).
+    10 x 10 pixels overlaps itself by 0.68. NMS, merging and evaluation have the 1.
     """
     corners_a, corners_b = xcycwh_to_x1y1x2y2(a).unsqueeze(-2), xcycwh_to_x1y1x2y2(b).unsqueeze(-3)
     top_left = torch.maximum(corners_a[..., :2], corners_b[..., :2])
@@ -150,21 +103,6 @@ def box_iou(a: Tensor, b: Tensor) -> Tensor:
     intersection = (bottom_right - top_left).clamp(min=0).prod(dim=-1)
     areas = a[..., 2:].prod(dim=-1).unsqueeze(-1) + b[..., 2:].prod(dim=-1).unsqueeze(-2)
     return intersection / (areas - intersection)
-
-
-def iou_matrix(boxes: Tensor) -> Tensor:
-    """Return the IoU ``(N, N)`` of corner boxes ``(N, 4)`` with the "+1" areas of inclusive pixels."""
-    return ours.iou(corners_to_ours(boxes), corners_to_ours(boxes))
-
-
-def merge_boxes(boxes: Tensor, threshold: float) -> tuple[Tensor, list[list[int]]]:
-    """Return means ``(G, 4)`` and members of the groups of corner boxes ``(N, 4)``: our merging with "+1" areas.
-
-    The program counts neighbours in a byte, so that 256 boxes that are all neighbours have none and vanish. Here they
-    are one group.
-    """
-    means, groups = ours.merge(corners_to_ours(boxes).numpy(), threshold)
-    return ours_to_corners(torch.from_numpy(means)), groups
 
 
 def nms(boxes: Tensor, scores: Tensor, overlap: float, max_boxes: int | None = None) -> Tensor:
@@ -189,11 +127,6 @@ def ascending_order(values: Tensor) -> Tensor:
 def field_center(stride: float) -> float:
     """Return where the first cell of a map stands: 8.5 for stride 16. Ours is 8: pixel 1 is centred at 0.5."""
     return stride / 2 + 0.5
-
-
-def feature_map_size(height: int, width: int, halvings: int = 4) -> tuple[int, int]:
-    """Return rows and columns of the map after VGG-16's poolings, which round up: 540 x 720 gives 34 x 45."""
-    return -(-height // 2**halvings), -(-width // 2**halvings)
 
 
 def make_anchors(
@@ -231,17 +164,6 @@ def reshape_box_features(features: Tensor, k: int) -> Tensor:
     return rows.reshape(n, k * height * width, channels // k)
 
 
-def make_boxes(
-    offsets: Tensor,
-    shapes: Sequence[tuple[float, float]],
-    stride: tuple[float, float] = (16, 16),
-    first: tuple[float, float] | None = None,
-) -> Tensor:
-    """Return boxes ``(N, k * H * W, 4)`` as ``xcycwh`` of the box convolution's output ``(N, 4 * k, H, W)``."""
-    anchors = make_anchors(shapes, *offsets.shape[-2:], stride=stride, first=first, dtype=offsets.dtype)
-    return apply_box_transform(anchors.to(offsets.device), reshape_box_features(offsets, len(shapes)))
-
-
 # Which boxes are trained on, and the gradients that come back from them
 
 
@@ -249,46 +171,6 @@ def inside_image(boxes: Tensor, width: float, height: float) -> Tensor:
     """Return the mask ``(N,)`` of ``xcycwh`` boxes whose first and last pixels are in the image, from 1 to its size."""
     corners = xcycwh_to_x1y1x2y2(boxes)
     return (corners[..., :2] >= 1).all(dim=-1) & (corners[..., 2:] <= corners.new_tensor([width, height])).all(dim=-1)
-
-
-@dataclass(frozen=True)
-class BoxSampler:
-    """Samples positives and negatives among boxes by their :func:`box_iou` with the truths.
-
-    A box is positive above ``high``, negative below ``low``, neither if it leaves the image (when one is given). The
-    best box of each truth is positive in any case; its own best truth, which may be another one, is what it learns.
-    Positives are at most half of ``size``, sampled without replacement; negatives fill the rest, with replacement where
-    they are too few. If there are none, all that is not positive is negative.
-    """
-
-    size: int = 256
-    high: float = 0.7
-    low: float = 0.3
-
-    def __call__(
-        self,
-        boxes: Tensor,
-        truths: Tensor,
-        image: tuple[float, float] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> SampledBoxes:
-        """Return indices from 0 of ``boxes (A, 4)``, positives with those of their ``truths (M, 4)``; all ``xcycwh``.
-
-        ``image`` is its (width, height); without it boxes outside are sampled too.
-        """
-        inside = None if image is None else inside_image(boxes, *image)
-        return self._sampler()(box_iou(boxes, truths), inside, generator)
-
-    def candidates(
-        self, boxes: Tensor, truths: Tensor, image: tuple[float, float] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return masks ``(A,)`` of the positive and the negative boxes that are sampled from."""
-        inside = None if image is None else inside_image(boxes, *image)
-        positive, _, negative = self._sampler().candidates(box_iou(boxes, truths), inside)
-        return positive, negative
-
-    def _sampler(self) -> RegionSampler:
-        return RegionSampler(self.size, self.high, self.low, fill=True)
 
 
 class _Pick(torch.autograd.Function):
@@ -510,54 +392,7 @@ class OriginalPreprocess(Preprocess):
         return caffe_pixels(scale_image(values, width, height)).numpy()
 
 
-# Losses, and the optimizer
-
-OFFSET_LIMIT = 10.0
-"""Rows of offsets with a target beyond this in magnitude do not train."""
-
-
-def two_way_cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross entropy of logits ``(N, 2)``, positive first, to ``targets (N,)`` 1 or 2; 0 for no rows.
-
-    Only the difference of the two logits counts: it is the logit of :func:`saywhere.networks.densecap.loss.score_loss`.
-    """
-    return score_loss(scores[:, 0] - scores[:, 1], targets == 1)
-
-
-def balanced_cross_entropy(positive: Tensor, negative: Tensor) -> Tensor:
-    """Return the RPN's objectness loss: the mean over positives ``(P, 2)`` plus that over negatives ``(M, 2)``.
-
-    Either side counts as a whole, however few there are of it; a mean over the batch would favour the more frequent.
-    """
-    ones = torch.ones(len(positive), dtype=torch.long, device=positive.device)
-    twos = torch.full((len(negative),), 2, dtype=torch.long, device=negative.device)
-    return two_way_cross_entropy(positive, ones) + two_way_cross_entropy(negative, twos)
-
-
-def logistic_loss(scores: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean over ``N * C`` of the binary logistic losses of logits ``(N, C)``; 0 for no rows.
-
-    ``targets (N,)`` name the one class, counted from 1, that each row is; 0: none. The recognition network has C = 1.
-    """
-    classes = torch.arange(1, scores.shape[1] + 1, device=scores.device)
-    return score_loss(scores, targets[:, None] == classes)
-
-
-def offset_loss(offsets: Tensor, targets: Tensor) -> Tensor:
-    """Return smooth L1 (beta 1), the mean over the elements of ``offsets (..., 4)``.
-
-    A row with a target beyond ``OFFSET_LIMIT`` costs nothing but still counts in the mean. The program gets there by
-    overwriting both rows with zeros in place; we leave them.
-    """
-    return box_loss(offsets, targets, beta=1.0, limit=OFFSET_LIMIT)
-
-
-def box_regression_loss(offsets: Tensor, anchors: Tensor, boxes: Tensor) -> Tensor:
-    """Return :func:`offset_loss` between ``offsets`` and those that turn ``anchors`` into ``boxes``.
-
-    Gradients reach ``anchors`` too: in the recognition network they are proposals, and the program detaches nothing.
-    """
-    return offset_loss(offsets, invert_box_transform(anchors, boxes))
+# The optimizer
 
 
 class Adam(Optimizer):

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import VGG16_CHANNELS
@@ -72,17 +71,6 @@ class LanguageModel(nn.Module):
     def _vectors(self, tokens: Tensor) -> Tensor:
         """Word vectors of tokens from 0 (nothing) to V + 1."""
         return self.words(torch.where(tokens == 0, self.words.num_embeddings, tokens) - 1)
-
-    def targets(self, tokens: Tensor) -> Tensor:
-        """Return what :meth:`forward` should predict, ``(N, T + 2)``: nothing, the tokens, END, then nothing."""
-        padded = functional.pad(tokens, (1, 1))
-        first_free = (tokens == 0).long().cumsum(dim=1).eq(0).sum(dim=1, keepdim=True) + 1
-        return padded.scatter(1, first_free, self.start)
-
-    def loss(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """Return the cross entropy summed over time, divided by the number N of sequences, not of words."""
-        flat = functional.cross_entropy(scores.flatten(0, 1), targets.flatten() - 1, reduction="sum", ignore_index=-1)
-        return flat / max(len(scores), 1)
 
     # Decoding
 

@@ -62,19 +62,13 @@ class InferenceTrace:
 
 
 @torch.no_grad()
-def trace_inference(
-    model: DenseCap,
-    pixels: Tensor,
-    proposals: int | None = None,
-    rpn_nms: float | None = None,
-    final_nms: float | None = None,
-) -> InferenceTrace:
+def trace_inference(model: DenseCap, pixels: Tensor, proposals: int | None = None) -> InferenceTrace:
     """Run the program's forward pass at test time.
 
     Args:
         model: with ``conventions: original``, in eval mode.
         pixels: ``(3, h, w)`` as ``model.trunk.preprocess`` gives them, in the model's precision.
-        proposals, rpn_nms, final_nms: instead of the configuration's.
+        proposals: instead of the configuration's.
 
     Raises:
         UserError: the model has other conventions.
@@ -87,7 +81,7 @@ def trace_inference(
     scores = model.trunk.localization.head.score_and_offset(maps[0][0][None])[0][0]
     boxes = coder.decode(rpn.offsets, rpn.anchors)
     clipped, valid = coder.clip(boxes, width, height)
-    overlap = config.proposals.nms_iou if rpn_nms is None else rpn_nms
+    overlap = config.proposals.nms_iou
     limit = config.proposals.post_nms_top_n if proposals is None else proposals
     kept = coder.suppress_proposals(clipped[valid], rpn.logits[valid], overlap, limit)
     found, _ = propose(coder, rpn, (width, height), overlap, config.proposals.pre_nms_top_n, limit)
@@ -95,7 +89,6 @@ def trace_inference(
     out = model.region_head(features)
     final = coder.decode(out.offsets, found)
     tokens = decoder.model.sample(out.embeddings, config.decoding.max_words)
-    overlap = config.final_nms if final_nms is None else final_nms
     return InferenceTrace(
         conv_features=maps[0][0],
         rpn_boxes=boxes,
@@ -114,7 +107,7 @@ def trace_inference(
         final_boxes=final,
         tokens=tokens,
         captions=decode_sequences(tokens, words_of(model)),
-        final_nms=coder.suppress_final(final, final, out.logits, overlap),
+        final_nms=coder.suppress_final(final, final, out.logits, config.final_nms),
     )
 
 

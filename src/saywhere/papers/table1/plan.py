@@ -8,10 +8,33 @@ from pathlib import Path
 from typing import Any
 
 from saywhere import options
+from saywhere.configs.parts import Config
 from saywhere.errors import UserError
-from saywhere.papers.table1.config import FitConfig, RegionRnnConfig, TimingConfig
+from saywhere.papers.table1.config import RegionRnnConfig
 from saywhere.training import recipe as recipes
 from saywhere.training.recipe import DataConfig
+
+SENTENCE_WORDS = 16
+"""Longest caption of the Full Image RNN; longer sentences do not train it."""
+
+
+@dataclass(frozen=True)
+class FitConfig(Config):
+    """Options of training the decoder of a Region RNN (AdamW, a cosine after a warm-up).
+
+    Attributes:
+        epochs: at most this many passes over the crops; the weights of the best validation loss are kept.
+        batch_size: crops a step.
+        lr: learning rate after the warm-up.
+    """
+
+    epochs: int = 8
+    batch_size: int = 128
+    lr: float = 2e-3
+
+    def __post_init__(self) -> None:
+        self.require_at_least(1, "epochs", "batch_size")
+        self.require(self.lr > 0, "lr", "above 0")
 
 
 @dataclass(frozen=True)
@@ -26,38 +49,27 @@ class Comparison:
         seeds: of the FCLNs and of the baselines.
         external: method of the external proposals, see :mod:`saywhere.papers.external_proposals`.
         proposals: boxes of an image that each system describes, at most.
-        nms: the baselines have no second scores; of their proposals those that overlap a better one by more are left
-            out, and others come in their place.
         model: keys of :class:`saywhere.papers.table1.config.RegionRnnConfig`, for both RNN baselines.
         pretrained: the baselines' backbone starts from its published weights.
-        sentence_words: longest caption of the Full Image RNN; longer sentences do not train it.
         crops: at most so many true regions of a training image train the Region RNN; None for all.
         training: of both RNN baselines.
         half: the baselines are trained in bfloat16, the features of crops included, see
             :func:`saywhere.papers.table1.region_rnn.crop_features`; times are always those of float32.
-        neighbours: training images whose regions are neighbours in the control, at even distances; None for all.
-        features: folder of cached features of the FCLN's backbone (``training.cache`` of its recipe), or None.
         cache: folder of cached features of crops.
-        timing: how time is taken.
     """
 
     name: str
     data: DataConfig
     fcln: str
     seeds: tuple[int, ...] = (0, 1, 2)
-    external: str = "selective-search:fast"
+    external: str = "selective-search"
     proposals: int = 100
-    nms: float = 0.5
     model: dict[str, Any] = field(default_factory=dict)
     pretrained: bool = True
-    sentence_words: int = 16
     crops: int | None = None
     training: FitConfig = field(default_factory=FitConfig)
     half: bool = False
-    neighbours: int | None = None
-    features: str | None = None
     cache: str = "cache/crops"
-    timing: TimingConfig = field(default_factory=TimingConfig)
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
@@ -66,17 +78,15 @@ class Comparison:
             raise UserError(f"fcln is {self.fcln!r}, but with several seeds needs {{seed}} in its name")
         if self.data.validation is None:
             raise UserError("data.validation is missing: the split that is measured")
-        for name in ("proposals", "sentence_words", "crops", "neighbours"):
+        for name in ("proposals", "crops"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UserError(f"{name} must be at least 1, not {value}")
-        if not 0 <= self.nms <= 1:
-            raise UserError(f"nms must be between 0 and 1, not {self.nms}")
-        self.baseline(0)
+        self.baseline()
 
-    def baseline(self, words: int) -> RegionRnnConfig:
-        """Return the configuration of the RNN baselines, with captions of at most ``words`` words if that is not 0."""
+    def baseline(self, words: int | None = None) -> RegionRnnConfig:
+        """Return the configuration of the RNN baselines, with captions of at most ``words`` words if given."""
         config = RegionRnnConfig.from_dict(self.model, prefix="model.")
-        return replace(config, decoding=replace(config.decoding, max_words=words)) if words else config
+        return config if words is None else replace(config, decoding=replace(config.decoding, max_words=words))
 
     def fcln_folder(self, seed: int) -> Path:
         """Return the folder of the FCLN of a seed."""

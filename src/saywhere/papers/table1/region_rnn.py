@@ -14,7 +14,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -26,12 +27,13 @@ from torch.nn import functional
 
 from saywhere.data.sample import Sample
 from saywhere.files import write_atomically
-from saywhere.images import LoadedImage, Preprocess, open_image
+from saywhere.images import LoadedImage, open_image
 from saywhere.models.decoding import decode
 from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.networks.vision.trunk import Trunk, build_trunk
-from saywhere.papers.table1.config import FitConfig, RegionRnnConfig
+from saywhere.papers.table1.config import RegionRnnConfig
+from saywhere.papers.table1.plan import FitConfig
 from saywhere.text import END, PAD, Vocabulary, pad, tokenize
 from saywhere.training.cache import HALF_MAX, file_digest
 from saywhere.training.loop import explain_precision, learning_rate_factor
@@ -81,18 +83,13 @@ class RegionRnn(nn.Module):
         )
 
     @property
-    def preprocess(self) -> Preprocess:
-        """How crops become pixels."""
-        return self.trunk.preprocess
-
-    @property
     def device(self) -> torch.device:
         """The device of the weights."""
         return self.decoder.output.weight.device
 
     def crop(self, image: LoadedImage, boxes: Tensor) -> Tensor:
         """Return the pixels ``(N, 3, side, side)`` in boxes ``(N, 4)`` of an image, resized whatever their shape."""
-        side = self.config.side
+        side = self.config.trunk.long_side
         sx, sy = image.pixels.width / image.width, image.pixels.height / image.height
         crops = torch.empty(len(boxes), 3, side, side)
         for row, (x1, y1, x2, y2) in enumerate(boxes.tolist()):
@@ -100,7 +97,7 @@ class RegionRnn(nn.Module):
             top, bottom = _whole_pixels(y1 * sy, y2 * sy, image.pixels.height)
             pixels = image.pixels.crop((left, top, right, bottom))
             # To the preprocessing every crop is square: both of its sides become ``side`` pixels.
-            crops[row] = torch.from_numpy(self.preprocess(LoadedImage(pixels, side, side)))
+            crops[row] = torch.from_numpy(self.trunk.preprocess(LoadedImage(pixels, side, side)))
         return crops
 
     def pool(self, crops: Tensor) -> Tensor:
@@ -109,13 +106,12 @@ class RegionRnn(nn.Module):
         return torch.cat([functional.adaptive_avg_pool2d(m, self.config.grid).flatten(1) for m in maps], dim=1)
 
     @torch.no_grad()
-    def features(self, image: LoadedImage, boxes: Tensor, at_once: int = 1) -> Tensor:
-        """Return features ``(N, feature_size)`` of the boxes ``(N, 4)`` of an image, ``at_once`` crops in a pass.
+    def features(self, image: LoadedImage, boxes: Tensor) -> Tensor:
+        """Return features ``(N, feature_size)`` of the boxes ``(N, 4)`` of an image.
 
-        One crop at a time is fastest on a CPU, whose caches do not hold the maps of several.
+        One crop at a time: the caches of a CPU do not hold the maps of several.
         """
-        parts = boxes.split(at_once) if len(boxes) else ()
-        pooled = [self.pool(self.crop(image, part).to(self.device)) for part in parts]
+        pooled = [self.pool(self.crop(image, box[None]).to(self.device)) for box in boxes]
         return torch.cat(pooled) if pooled else torch.zeros(0, self.feature_size, device=self.device)
 
     def forward(self, features: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,46 +148,39 @@ def _whole_pixels(low: float, high: float, size: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Crop:
-    """A box of an image file: ``x1 y1 x2 y2`` in its pixels."""
+    """A box of an image file, ``x1 y1 x2 y2`` in its pixels, and the phrases that describe it."""
 
     image: Path
     box: tuple[float, float, float, float]
+    phrases: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, image: Path, box: Iterable[float], phrases: tuple[str, ...] = ()) -> Crop:
+        """Make one of any four numbers."""
+        x1, y1, x2, y2 = map(float, box)
+        return cls(image, (x1, y1, x2, y2), phrases)
 
 
-@dataclass(frozen=True, eq=False)
-class CropTexts:
-    """Crops, and for each the phrases that describe it."""
-
-    crops: list[Crop]
-    phrases: list[tuple[str, ...]]
-
-
-def region_crops(samples: Sequence[Sample], most: int | None) -> CropTexts:
+def region_crops(samples: Sequence[Sample], most: int | None) -> list[Crop]:
     """Return true regions, at most ``most`` of an image, drawn at random: first one of each image, then others.
 
     So the crops of a smaller ``most`` are the first of those of a larger one, and need not be computed again.
     """
     orders = [np.random.default_rng((CHOICE, i)).permutation(len(s.boxes)).tolist() for i, s in enumerate(samples)]
     longest = max(map(len, orders), default=0)
-    found = CropTexts([], [])
-    for rank in range(longest if most is None else min(most, longest)):
-        for sample, order in zip(samples, orders, strict=True):
-            if rank < len(order):
-                x1, y1, x2, y2 = sample.boxes[order[rank]].tolist()
-                found.crops.append(Crop(sample.image, (x1, y1, x2, y2)))
-                found.phrases.append(sample.phrases[order[rank]])
-    return found
+    return [
+        Crop.of(sample.image, sample.boxes[order[rank]], sample.phrases[order[rank]])
+        for rank in range(longest if most is None else min(most, longest))
+        for sample, order in zip(samples, orders, strict=True)
+        if rank < len(order)
+    ]
 
 
-def sentence_crops(samples: Sequence[Sample], longest: int) -> CropTexts:
+def sentence_crops(samples: Sequence[Sample], longest: int) -> list[Crop]:
     """Return whole images with those of their sentences that have one to ``longest`` words."""
-    found = CropTexts([], [])
-    for sample in samples:
-        fitting = tuple(text for text in sample.sentences if 0 < len(tokenize(text)) <= longest)
-        if fitting:
-            found.crops.append(Crop(sample.image, (0.0, 0.0, float(sample.width), float(sample.height))))
-            found.phrases.append(fitting)
-    return found
+    fitting = [tuple(t for t in sample.sentences if 0 < len(tokenize(t)) <= longest) for sample in samples]
+    pairs = zip(samples, fitting, strict=True)
+    return [Crop.of(sample.image, (0, 0, sample.width, sample.height), texts) for sample, texts in pairs if texts]
 
 
 def crop_features(
@@ -229,8 +218,8 @@ def crop_features(
 
 
 def _network_key(network: RegionRnn, half: bool) -> str:
-    config = network.config
-    about = (config.trunk.backbone, config.trunk.strides, config.side, config.grid, half, network.preprocess)
+    trunk = network.config.trunk
+    about = (trunk.backbone, trunk.strides, trunk.long_side, network.config.grid, half, network.trunk.preprocess)
     digest = hashlib.sha256(f"1 {about}".encode())
     for key, tensor in sorted(network.trunk.backbone.state_dict().items()):
         digest.update(key.encode())
@@ -270,28 +259,14 @@ def _compute(network: RegionRnn, crops: Sequence[Crop], half: bool) -> np.ndarra
     return torch.cat(parts).numpy()
 
 
-@dataclass(frozen=True, eq=False)
-class LabelledCrops:
-    """Crops to learn from: ``features (N, feature_size)``, and for each its phrases, one or more."""
-
-    features: Tensor
-    phrases: Sequence[Sequence[str]]
-
-    def token_ids(self, network: RegionRnn, rows: Sequence[int], random: np.random.Generator | None) -> Tensor:
-        """Return token ids ``(N, T)`` of one phrase for each of ``rows``: a random one, or the first."""
-        several = [self.phrases[row] for row in rows]
-        chosen = [each[int(random.integers(len(each))) if random else 0] for each in several]
-        return torch.from_numpy(pad([network.vocabulary.encode(phrase) for phrase in chosen]))
+Lessons = tuple[Tensor, Sequence[Crop]]
+"""Crops to learn from: their ``features (N, feature_size)``, and the N crops with a phrase or more."""
+WEIGHT_DECAY, WARMUP, CLIP = 0.05, 100, 10.0
+"""Of AdamW; steps over which the learning rate grows from 0; largest norm of the gradient."""
 
 
 def fit(
-    network: RegionRnn,
-    train: LabelledCrops,
-    validation: LabelledCrops,
-    config: FitConfig,
-    seed: int,
-    half: bool = False,
-    report: Callable[[int, float, float], None] = lambda epoch, train, validation: None,
+    network: RegionRnn, train: Lessons, validation: Lessons, config: FitConfig, seed: int, half: bool = False
 ) -> list[float]:
     """Train all but the backbone; the network ends in eval mode with the weights of the best validation loss.
 
@@ -303,19 +278,18 @@ def fit(
         config: how.
         seed: of the order, the phrases and the dropout.
         half: multiply in bfloat16.
-        report: called with epoch (from 1), mean training loss and validation loss a phrase, in nats.
 
     Returns:
-        the validation loss after each epoch.
+        the validation loss after each epoch, in nats a phrase.
 
     Raises:
         UserError: the processor cannot compute in bfloat16.
     """
     parameters = [*network.layers.parameters(), *network.decoder.parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay)
-    steps = config.epochs * math.ceil(len(train.phrases) / config.batch_size)
+    optimizer = torch.optim.AdamW(parameters, lr=config.lr, weight_decay=WEIGHT_DECAY)
+    steps = config.epochs * math.ceil(len(train[1]) / config.batch_size)
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: learning_rate_factor(step, steps, config.warmup, "cosine")
+        optimizer, lambda step: learning_rate_factor(step, steps, WARMUP, "cosine")
     )
     losses: list[float] = []
     best = copy.deepcopy(network.state_dict())
@@ -323,37 +297,41 @@ def fit(
         random = np.random.default_rng((seed, epoch))
         torch.manual_seed(int(random.integers(1 << 62)))
         network.train()
-        order, total = random.permutation(len(train.phrases)).tolist(), 0.0
+        order, total = random.permutation(len(train[1])).tolist(), 0.0
         for start in range(0, len(order), config.batch_size):
             rows = order[start : start + config.batch_size]
             with explain_precision("half=false"), torch.autocast(network.device.type, torch.bfloat16, enabled=half):
                 loss = _loss(network, train, rows, random)
             optimizer.zero_grad()
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(parameters, config.clip)
+            torch.nn.utils.clip_grad_norm_(parameters, CLIP)
             optimizer.step()
             schedule.step()
             total += float(loss.detach()) * len(rows)
-        losses.append(validate(network, validation, config.batch_size))
+        losses.append(_validate(network, validation, config.batch_size))
         if losses[-1] == min(losses):
             best = copy.deepcopy(network.state_dict())
-        report(epoch + 1, total / max(len(order), 1), losses[-1])
+        means = f"train {total / max(len(order), 1):.3f}, validation {losses[-1]:.3f}"
+        print(f"seed {seed} epoch {epoch + 1}: {means}", file=sys.stderr)
     network.load_state_dict(best)
     network.eval()
     return losses
 
 
 @torch.no_grad()
-def validate(network: RegionRnn, crops: LabelledCrops, batch_size: int) -> float:
+def _validate(network: RegionRnn, crops: Lessons, batch_size: int) -> float:
     """Return the mean loss of the first phrase of each crop, in nats; the network ends in eval mode."""
     network.eval()
-    rows = list(range(len(crops.phrases)))
+    rows = list(range(len(crops[1])))
     batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
     return sum(float(_loss(network, crops, batch, None)) * len(batch) for batch in batches) / max(len(rows), 1)
 
 
-def _loss(network: RegionRnn, crops: LabelledCrops, rows: Sequence[int], random: np.random.Generator | None) -> Tensor:
-    """Cross entropy of all words of the phrases, by phrase."""
-    features = crops.features[torch.tensor(rows)].to(network.device).float()
-    logits, token_ids = network(features, crops.token_ids(network, rows, random).to(network.device))
-    return functional.cross_entropy(logits.float(), token_ids, reduction="sum") / len(rows)
+def _loss(network: RegionRnn, crops: Lessons, rows: Sequence[int], random: np.random.Generator | None) -> Tensor:
+    """Cross entropy of all words of a phrase of each crop, by phrase: a random one, or the first."""
+    several = [crops[1][row].phrases for row in rows]
+    chosen = [each[int(random.integers(len(each))) if random else 0] for each in several]
+    token_ids = torch.from_numpy(pad([network.vocabulary.encode(phrase) for phrase in chosen]))
+    features = crops[0][torch.tensor(rows)].to(network.device).float()
+    logits, targets = network(features, token_ids.to(network.device))
+    return functional.cross_entropy(logits.float(), targets, reduction="sum") / len(rows)

@@ -43,10 +43,12 @@ export function correct(classes, posteriors, words, {unseen, sure, listed}) {
   return kept.map((noun) => tree.withNoun(nothing, [], noun)).join(" and ").split(" ");
 }
 
-// Where a sentence would have to end to name nothing twice; 0 if it does not.
-function repeated(tree, words, {others, determined}) {
-  const heads = tree.heads(words), named = new Set(), said = new Set(), cuts = [];
-  const again = heads.findIndex(({noun, start}) => {
+// Where a text would have to end to name nothing twice; 0 if it does not.
+function repeated(tree, words) {
+  const {others, determined} = tree.lists, heads = tree.heads(words), named = new Set(), said = new Set(), cuts = [];
+  const after = new Map(heads.map(({start, noun}) => [start, noun]));
+  const again = heads.findIndex(({noun, start, stop}) => {
+    if ((after.get(stop) ?? noun) !== noun) return false;
     if (named.has(noun.row) && !words.slice(Math.max(start - 2, 0), start).some((word) => others.includes(word))) return true;
     named.add(noun.row);
     return false;
@@ -64,10 +66,10 @@ function repeated(tree, words, {others, determined}) {
   return cuts.length ? Math.min(...cuts) : 0;
 }
 
-export const repeats = (tree, words, rules) => repeated(tree, words, rules) > 0;
+export const repeats = (tree, words) => repeated(tree, words) > 0;
 
-// The words of a sentence up to where it names a thing again.
-export const withoutRepetition = (tree, words, rules) => words.slice(0, repeated(tree, words, rules) || words.length);
+// The words of a text up to where it names a thing again.
+export const withoutRepetition = (tree, words) => words.slice(0, repeated(tree, words) || words.length);
 
 // Where the phrase begins that closes a sentence; 0 without.
 export function closingPhrase(words, {prepositions, before_prepositions: before, longest_ending: longest}) {

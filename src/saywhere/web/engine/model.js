@@ -117,11 +117,12 @@ export class Model {
   async describe(image, {box, top = Infinity} = {}) {
     const [detector, classes] = await Promise.all([this.detector(), this.classes()]);
     const {regions, embeddings} = box ? detector.detect(image, [inside(box, image)]) : (image.found ??= detector.detect(image));
-    let captions = regions.map(({caption}) => caption), posteriors = null;
+    const once = (caption) => (classes ? withoutRepetition(classes.tree, caption.split(" ")).join(" ") : caption);
+    let captions = regions.map(({caption}) => once(caption)), posteriors = null;
     if (classes && detector.config.nouns && regions.length) {
       const {calibration: {noun}, config: {noun_threshold: least}} = detector;
       posteriors = classes.posteriors(image, regions.map((region) => toInput(region.box, image)), embeddings);
-      captions = regions.map(({caption, sure}, i) => classes.rename(posteriors[i], caption, sure, noun, least));
+      captions = regions.map(({sure}, i) => classes.rename(posteriors[i], captions[i], sure, noun, least));
     }
     const kept = box ? [0] : detector.rank(regions, captions).slice(0, top);
     return {
@@ -188,10 +189,10 @@ export class Model {
       const bound = decoder.bind(regions), words = new Vocabulary(vocabulary);
       const wordsOf = (tokens) => tokens.filter((token) => token !== END && token !== PAD).map((token) => words.tokens[token]);
       const lifts = weights.has("captioner.ngrams.keys") ? wordLifts(weights, whole) : new Map();
-      const refused = (tokens) => Boolean(classes) && repeats(classes.tree, wordsOf(tokens), rules);
+      const refused = (tokens) => Boolean(classes) && repeats(classes.tree, wordsOf(tokens));
       const told = wordsOf(decode(bound, whole, config.decoding, refused)[0].tokens);
       const shown = classes ? correct(classes, see(detector, classes, image, rules), told, rules) : told;
-      const once = classes ? withoutRepetition(classes.tree, shown, rules) : shown;
+      const once = classes ? withoutRepetition(classes.tree, shown) : shown;
       const unlikely = lifts.get(words.encode(once.at(-1) ?? "")[0]) < config.ngrams.least_lift;
       const said = once.slice(0, (unlikely && closingPhrase(once, rules)) || once.length);
       return {words: said, attention: bound.attention(words.encode(said.join(" "))), boxes};

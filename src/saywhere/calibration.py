@@ -1,6 +1,6 @@
 """Probabilities that are fitted after training: logistic regressions of named evidence (Platt scaling).
 
-That a box is right, that a noun is, that an image shows a phrase, that a hit of a search shows all of the query, that
+That a box is right, that an image shows a phrase, that a hit of a search shows all of the query, that
 any image of an index does, that a score of another model is right: each is the logistic function of a weighted sum of
 evidence. ``saywhere calibrate`` fits the weights, and ``calibration.json`` of a model folder has them by question.
 """
@@ -27,7 +27,6 @@ BINS = 15
 """Number of bins of :func:`reliability`, as in Guo et al. (2017)."""
 QUESTIONS: dict[str, tuple[str, ...]] = {
     "box": ("logit", "confidence"),
-    "noun": ("confidence", "decoder", "nouns"),
     "person": ("word", "similarity"),
     "colour": ("word", "similarity"),
     "caption": ("confidence", "noun", "known"),
@@ -41,8 +40,7 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
 }
 """For each question the names of its evidence."""
 PARTS = {
-    question: "densecap" if question in ("box", "noun", "person", "colour", "caption") else "aligner"
-    for question in QUESTIONS
+    question: "densecap" if question in ("box", "person", "colour", "caption") else "aligner" for question in QUESTIONS
 }
 """For each question the part of a model that it is asked of, and with which its weights go from model to model."""
 DIGITS = 5
@@ -259,8 +257,6 @@ class Calibration:
 
     Attributes:
         box: a region's box is right, by the logit of its second score and by the mean log-probability of its words.
-        noun: the noun of the decoder's phrase is right, by the latter, by the log-odds that the classes give that noun,
-            and by those of the noun that they would say.
         person: a word of a phrase gives somebody the right sex and age, by its log-probability and by the aligner's
             similarity of it with the region, less that of the word for the other sex.
         colour: so of a colour, less the mean similarity of other colours.
@@ -279,7 +275,6 @@ class Calibration:
     """
 
     box: Logistic = Logistic({"logit": 1.0, "confidence": 0.0})
-    noun: Logistic = Logistic({"confidence": 1.0, "decoder": 0.5, "nouns": -0.5}, 1.0)
     person: Logistic | None = None
     colour: Logistic | None = None
     caption: Logistic | None = None

@@ -15,6 +15,7 @@ from saywhere import cli
 from saywhere.cli import evaluate as command
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor
+from saywhere.evaluation.examples import compare_answers
 from saywhere.evaluation.ptb import find_java
 
 
@@ -97,6 +98,11 @@ def test_a_model_on_a_data_set(model):
     assert "4 images, protocol clean: mAP 0.5050, detection mAP 0.5050, language METEOR 0.5000" in done.stdout
     names = {path.name for path in Path("out").iterdir()}
     assert {"report.json", "report.md", "truth.jsonl"} <= names
+    page = Path("out/examples.html").read_text()
+    assert page.count("<section>") == 4 and page.count("<img") == len(list(Path("out/examples").iterdir())) == 8
+    assert "<b>true</b> thing 0 in 250; the right" in page and "<b>m</b> thing 0 in 250" in page
+    compare_answers("dense", Path("two"), Path("album"), {"m": Path("out"), "other": Path("out")})
+    assert Path("two/examples.html").read_text().count("<img") == 12
     # The two files that are left can be scored again.
     again = dense("--predictions", "out/predictions.jsonl", "--truth", "out/truth.jsonl", "--out", "again")
     assert again.exit_code == 0

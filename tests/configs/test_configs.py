@@ -237,7 +237,6 @@ REFUSED: dict[Any, list[tuple[dict[str, Any], str]]] = {
         ({"box_beta": 0}, "box_beta is 0.0, but must be above 0"),
         ({"pooling": "max"}, "pooling must be one of bilinear, roi_align, not 'max'"),
         ({"conventions": "mine"}, "conventions must be one of saywhere, original"),
-        ({"noun_threshold": 2}, "noun_threshold is 2.0"),
     ],
 }
 """For each configuration values that do not fit, and what is said of them."""

@@ -29,6 +29,7 @@ from saywhere.evaluation.captions import (
     tokenize_captions,
     write_caption_report,
 )
+from saywhere.evaluation.examples import compare_answers
 from saywhere.evaluation.meteor import Meteor
 from saywhere.evaluation.meteor.scorer import Pair
 from saywhere.images import LoadedImage
@@ -264,6 +265,10 @@ def test_a_model_on_a_data_set(model):
     lines = [json.loads(line) for line in Path("out/predictions.jsonl").read_text().splitlines()]
     assert lines[1] == {"image": "p/1.png", "width": 41, "height": 20, "caption": "41 wide"}
     assert "4 images: bleu_1 0.5000, " in done.stdout
+    page = Path("out/examples.html").read_text()
+    assert page.count("<img") == 4 and "<b>true</b> four colours" in page and "<b>m</b> 41 wide" in page
+    compare_answers("caption", Path("two"), Path("album"), {"m": Path("out"), "other": Path("out")})
+    assert Path("two/examples.html").read_text().count("41 wide") == 2
     again = caption("--predictions", "out/predictions.jsonl", "--truth", "out/truth.jsonl", "--out", "again")
     assert again.exit_code == 0
     assert [report("again")[key] for key in ("images", "cider")] == [4, 0.5]

@@ -198,7 +198,7 @@ def task(
             if model is options.ComparedModels:
                 from saywhere.cli.comparing import one_or_compare
 
-                models = one_or_compare(name, models, values["out"])
+                models = one_or_compare(name, models, values["out"], values["data"])
             named = [models] if isinstance(models, str) else models or []
             command(Task(name=name, models=named, runtime=runtime, **values), **given)
 
@@ -235,7 +235,7 @@ def dense(
     """
     from saywhere.evaluation.dense import run, score_files
 
-    written = "report.json"
+    written = "report.json, examples.html"
     if now.measures_model(predictions, truth):
         loaded = now.load("densecap")
         with now.session(written) as session:
@@ -265,7 +265,7 @@ def caption(
     """
     from saywhere.evaluation.captions import run, score_files
 
-    written = "report.json"
+    written = "report.json, examples.html"
     if now.measures_model(predictions, truth, beam_size):
         loaded = now.load("captioner")
         with now.session(written) as session:

@@ -18,6 +18,7 @@ import numpy as np
 
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor, ptb
+from saywhere.evaluation.examples import of_captions, write_examples
 from saywhere.evaluation.meteor import Meteor, pycocoevalcap_module
 from saywhere.evaluation.region_lines import matched, read_captions, read_references
 from saywhere.evaluation.report import facts, table, write_report
@@ -229,13 +230,15 @@ class Comparison:
 
 
 def compare(session: Session, pairs: Comparison, scorer: meteor.Meteor) -> CaptionScores:
-    """Score captions by the references, and write the report."""
+    """Score captions by the references, and write the report and a page of examples."""
     scores = score_captions(pairs.captions, pairs.references, scorer)
     mentions = {name: (*texts, *pairs.phrases.get(name, ())) for name, texts in pairs.references.items()}
     invented = count_invented(pairs.captions, mentions, noun_tree())
     facts = {"invented_nouns": invented.nouns, "sentences_with_invented_nouns": invented.sentences}
     known = session.known(pairs.data, **pairs.facts, **facts, meteor_version=scorer.version)
     write_caption_report(session.out, scores, known)
+    columns = {"true": of_captions(pairs.references), session.model or "predicted": of_captions(pairs.captions)}
+    write_examples(session.out, session.folder, list(pairs.captions), columns)
     return scores
 
 

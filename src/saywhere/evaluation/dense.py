@@ -24,6 +24,7 @@ from saywhere.calibration import MATCH, Reliability, reliability
 from saywhere.data import Samples
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor
+from saywhere.evaluation.examples import of_regions, write_examples
 from saywhere.evaluation.region_lines import Array, RegionLines, matched
 from saywhere.evaluation.report import facts, table, write_report
 from saywhere.evaluation.session import Session, image_name
@@ -493,7 +494,7 @@ class Comparison:
 
 
 def compare(session: Session, files: Comparison, protocol: str, scorer: meteor.Meteor) -> DenseCaptioningResult:
-    """Score predictions by the truth, and write the report."""
+    """Score predictions by the truth, and write the report and a page of examples."""
     meter = CalibrationMeter()
     # One step more: the captions, which are scored together at the end.
     with session.steps("scoring", len(files.names) + 1) as advance:
@@ -501,6 +502,8 @@ def compare(session: Session, files: Comparison, protocol: str, scorer: meteor.M
         advance()
     facts = {"predictions": str(files.predictions.path), **files.facts, "meteor_version": scorer.version}
     write_dense_report(session.out, result, session.known(files.data, **facts), meter.result())
+    columns = {"true": of_regions(files.truth), session.model or "predicted": of_regions(files.predictions)}
+    write_examples(session.out, session.folder, list(files.names), columns)
     return result
 
 

@@ -475,7 +475,7 @@ def sure_things(classes: NounEvidence, posterior: np.ndarray) -> list[Noun]:
     """Return the kinds and classes that regions show with a probability above :data:`SURE`, the surest first."""
     if not len(posterior):
         return []
-    found = [one for one in classes.name(posterior, SURE) if one is not None and one[0].sort != "group"]
+    found = [one for one in classes.name(posterior) if one[1] > SURE]
     return list(dict.fromkeys(noun for noun, _ in sorted(found, key=lambda one: -one[1])))
 
 

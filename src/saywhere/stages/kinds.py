@@ -46,7 +46,7 @@ CARD_FIGURES: dict[str, dict[str, str]] = {
         "words a phrase": "words",
         "different phrases": "distinct",
     },
-    "nouns": {"right nouns, mean over kinds": "kinds.both", "of all boxes": "objects.both"},
+    "nouns": {"right nouns, mean over kinds": "kinds.decoder", "of all boxes": "objects.decoder"},
     "attention": {"attention correctness, given": "given", "generated": "generated"},
     "search": {"R@1": "recall.r1", "R@10": "recall.r10"},
 }

@@ -86,7 +86,7 @@ def of_size(report: Any) -> dict[str, float]:
 
 def of_nouns(report: Any) -> dict[str, float]:
     """Return per cent of right nouns: of all objects, and the mean over their kinds."""
-    return {name: 100 * report[name]["both"] for name in ("objects", "kinds")}
+    return {name: 100 * report[name]["decoder"] for name in ("objects", "kinds")}
 
 
 def picked(**paths: str) -> Callable[[Any], dict[str, float]]:

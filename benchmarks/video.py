@@ -78,8 +78,7 @@ def follow(clip: Path, places: Places, watch: Watcher, every: int) -> dict[str, 
         for _ in recording.run():
             pass
         recording.finish()
-    follower = recording.follower
-    return {"looks": follower.looks, "tracks": follower.tracks, "scenes": follower.scenes}
+    return {"looks": recording.looks, "tracks": recording.tracks, "scenes": recording.scenes}
 
 
 def measure_speed(folder: Path, options: argparse.Namespace) -> dict[str, Any]:

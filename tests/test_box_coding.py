@@ -71,14 +71,6 @@ def test_proposals_of_arrays_are_those_of_tensors(coder: BoxCoder, pre_nms_top_n
     assert (np.diff(logits) <= 0).all()
 
 
-def test_growth_is_bounded_by_default_and_free_in_the_program():
-    anchors, offsets = np.array([[0.0, 0, 10, 10]]), np.array([[0.0, 0, 6, 0]])
-    decoded = BoxCoder(1.0).decode(offsets, anchors)
-    assert decoded[0, 2] - decoded[0, 0] == pytest.approx(10 * np.e)
-    free = OriginalBoxCoder().decode(offsets, anchors)
-    assert free[0, 2] == pytest.approx(10 * np.exp(6))
-
-
 def test_no_anchors_no_proposals():
     none = RpnOutput(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros((0, 4), np.float32))
     boxes, logits = propose(BoxCoder(), none, (50, 40), 0.6, 100, 12)

@@ -442,7 +442,7 @@ def test_figures_are_found_in_reports(figures: ModuleType, tmp_path: Path) -> No
         "size": 416, "batch": 8, "rate": 18, "rate_int8": 28, "trunk": 10.5, "trunk_int8": 11.5, "trunk_batch": 80.5,
         "trunk_int8_batch": 81.5, "torch": 10, "torch_int8": 11, "peer": 12,
     }  # fmt: skip
-    assert figures.of_nouns({"objects": {"both": 0.64}, "kinds": {"both": 0.5}}) == {"objects": 64, "kinds": 50}
+    assert figures.of_nouns({"objects": {"decoder": 0.64}, "kinds": {"decoder": 0.5}}) == {"objects": 64, "kinds": 50}
     size = script("size")
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "a.py").write_bytes(bytes(2_000_000))

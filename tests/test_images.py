@@ -4,7 +4,6 @@ import io
 import os
 import re
 import struct
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -110,19 +109,6 @@ def test_missing_folder_pipe_and_unreadable(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_: False)  # the tests may run as root, who may read all
     with pytest.raises(ImageError, match="no permission"):
         open_image(path)
-
-
-def test_an_error_needs_no_torch(tmp_path):
-    code = f"""
-import sys
-from saywhere.images import ImageError, open_image
-try:
-    open_image({str(tmp_path / "nowhere.jpg")!r})
-except ImageError as error:
-    print(error, "torch" in sys.modules)
-"""
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out == f"{tmp_path / 'nowhere.jpg'}: no such file False\n"
 
 
 def test_random_damage_is_an_image_error_or_an_image(tmp_path):

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from stubs import calibrated
 from tiny_densecap import VOCABULARY, tiny_config
 from tiny_tower import write_tower
 
@@ -34,7 +33,7 @@ def tiny_networks(embed_dim: int = 0, branch: str = "") -> dict[str, Any]:
 @functools.cache
 def _networks(embed_dim: int, branch: str) -> dict[str, Any]:
     torch.manual_seed(0)
-    config = tiny_config(trunk={**TRUNK, branch: True} if branch else TRUNK, noun_threshold=0.3)
+    config = tiny_config(trunk={**TRUNK, branch: True} if branch else TRUNK)
     trunk = build_trunk(config.trunk, config.proposals, head=True, pretrained=False)
     trunk.tower = made_up_tower() if branch == "tower" else None
     classes = Nouns(NounsConfig(branch=bool(branch), embed_dim=embed_dim, trunk=config.trunk), KINDS, trunk)
@@ -43,7 +42,7 @@ def _networks(embed_dim: int, branch: str) -> dict[str, Any]:
 
 def tiny_model(embed_dim: int = 0, branch: str = "") -> Model:
     """The model on the torch engine; ``branch`` is the trunk's option, ``branch`` or ``tower``."""
-    return Model(TorchEngine(tiny_networks(embed_dim, branch), calibrated(noun=(0.0, 0.0, 0.0, 0.0))), "tiny")
+    return Model(TorchEngine(tiny_networks(embed_dim, branch)), "tiny")
 
 
 @functools.cache

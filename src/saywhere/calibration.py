@@ -1,6 +1,6 @@
 """Probabilities that are fitted after training: logistic regressions of named evidence (Platt scaling).
 
-That a box is right, that a noun is, that an image shows a phrase, that a hit of a search shows all of the query, that
+That a box is right, that an image shows a phrase, that a hit of a search shows all of the query, that
 any image of an index does, that a score of another model is right: each is the logistic function of a weighted sum of
 evidence. ``saywhere calibrate`` fits the weights, and ``calibration.json`` of a model folder has them by question.
 """
@@ -27,7 +27,6 @@ BINS = 15
 """Number of bins of :func:`reliability`, as in Guo et al. (2017)."""
 QUESTIONS: dict[str, tuple[str, ...]] = {
     "box": ("logit", "confidence"),
-    "noun": ("confidence", "decoder", "nouns"),
     "person": ("word", "similarity"),
     "colour": ("word", "similarity"),
     "caption": ("confidence", "noun", "known"),
@@ -40,14 +39,8 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "meant": ("similarity",),
 }
 """For each question the names of its evidence."""
-EARLIER = {
-    "hit": ({"similarity", "phrases", "rarest"}, {"similarity", "phrases", "rarest", "lead", "few"}),
-    "count": ({"gap", "words"},),
-}
-"""Evidence that earlier versions asked for: their answers are passed over, and the model is to be calibrated anew."""
 PARTS = {
-    question: "densecap" if question in ("box", "noun", "person", "colour", "caption") else "aligner"
-    for question in QUESTIONS
+    question: "densecap" if question in ("box", "person", "colour", "caption") else "aligner" for question in QUESTIONS
 }
 """For each question the part of a model that it is asked of, and with which its weights go from model to model."""
 DIGITS = 5
@@ -227,14 +220,12 @@ class Reliability:
     Attributes:
         ece: expected calibration error: the mean distance between the mean score of a bin and its share of right ones,
             weighted by the number of scores in it; bins of equal width.
-        adaptive_ece: the same with bins of equally many scores.
         brier: mean squared distance of the scores from 1 (right) and 0 (wrong).
         boxes: number of scores.
         bins: of equal width; empty ones are left out.
     """
 
     ece: float
-    adaptive_ece: float
     brier: float
     boxes: int
     bins: tuple[Bin, ...]
@@ -249,11 +240,9 @@ def reliability(scores: ArrayLike, right: ArrayLike, bins: int = BINS) -> Reliab
     score, match = np.asarray(scores, dtype=np.float64), np.asarray(right, dtype=np.float64)
     places = np.minimum((score * bins).astype(np.int64), bins - 1)
     width = [_bin(score[places == i], match[places == i], i / bins, (i + 1) / bins) for i in range(bins)]
-    order = np.argsort(score, kind="stable")
-    parts = [part for part in np.array_split(order, bins) if len(part)]
-    count = [_bin(score[part], match[part], float(score[part[0]]), float(score[part[-1]])) for part in parts]
     filled = tuple(one for one in width if one.count)
-    return Reliability(_error(filled), _error(count), float(((score - match) ** 2).mean()), len(score), filled)
+    error = sum(one.count * abs(one.score - one.matched) for one in filled) / len(score)
+    return Reliability(error, float(((score - match) ** 2).mean()), len(score), filled)
 
 
 def _bin(scores: np.ndarray, matches: np.ndarray, low: float, high: float) -> Bin:
@@ -262,18 +251,12 @@ def _bin(scores: np.ndarray, matches: np.ndarray, low: float, high: float) -> Bi
     return Bin(low, high, len(scores), float(scores.mean()), float(matches.mean()))
 
 
-def _error(bins: Sequence[Bin]) -> float:
-    return sum(one.count * abs(one.score - one.matched) for one in bins) / sum(one.count for one in bins)
-
-
 @dataclass(frozen=True)
 class Calibration:
     """What was fitted to a model after training, by question; None for one that it cannot answer.
 
     Attributes:
         box: a region's box is right, by the logit of its second score and by the mean log-probability of its words.
-        noun: the noun of the decoder's phrase is right, by the latter, by the log-odds that the classes give that noun,
-            and by those of the noun that they would say.
         person: a word of a phrase gives somebody the right sex and age, by its log-probability and by the aligner's
             similarity of it with the region, less that of the word for the other sex.
         colour: so of a colour, less the mean similarity of other colours.
@@ -292,7 +275,6 @@ class Calibration:
     """
 
     box: Logistic = Logistic({"logit": 1.0, "confidence": 0.0})
-    noun: Logistic = Logistic({"confidence": 1.0, "decoder": 0.5, "nouns": -0.5}, 1.0)
     person: Logistic | None = None
     colour: Logistic | None = None
     caption: Logistic | None = None
@@ -320,11 +302,7 @@ class Calibration:
             raise UserError(f"{source} must be a mapping of questions, not {stored!r}")
         if unknown := [question for question in stored if question not in questions]:
             raise UserError(f"{source}: unknown question {unknown[0]!r}; known are {', '.join(questions)}")
-        known = {
-            question: answer for question, answer in stored.items()
-            if not isinstance(answer, Mapping) or set(answer) - {"constant"} not in EARLIER.get(question, ())
-        }  # fmt: skip
-        return cls(**{q: Logistic.from_dict(answer, questions[q], f"{source}: {q}") for q, answer in known.items()})
+        return cls(**{q: Logistic.from_dict(answer, questions[q], f"{source}: {q}") for q, answer in stored.items()})
 
     @classmethod
     def read(cls, folder: Path) -> Calibration:

@@ -278,12 +278,12 @@ def draw_attention(
     weights: ArrayLike,
     regions: ArrayLike,
     size: tuple[float, float],
-    columns: int | None = None,
 ) -> Image:
     """Draw a sheet with the image once for each word, and on it the regions in lines as wide as their weights.
 
-    Line widths are proportional to the weights on all of the sheet: the largest has the widest line, and regions whose
-    line would be less than half a pixel wide are not drawn. Heavier regions are drawn over lighter ones.
+    It is about twice as wide as high. Line widths are proportional to the weights on all of the sheet: the largest
+    has the widest line, and regions whose line would be less than half a pixel wide are not drawn. Heavier regions
+    are drawn over lighter ones.
 
     Args:
         image: the image, in any mode and size.
@@ -291,7 +291,6 @@ def draw_attention(
         weights: ``(T, R)`` of the regions for each word, or for more steps than words (the END).
         regions: boxes ``(R, 4)`` or corners of warped regions ``(R, 4, 2)``; parts outside the image are not seen.
         size: width and height of the image in the pixels that ``regions`` are in.
-        columns: of the sheet; None for as many as make it about twice as wide as high.
 
     Returns:
         an RGB image.
@@ -304,7 +303,7 @@ def draw_attention(
     strip = round(font.size * 1.6) if isinstance(font, ImageFont.FreeTypeFont) else 20
     gap = max(2, max(panel.size) // 60)
     wide, high = panel.width + gap, panel.height + strip + gap
-    columns = columns or min(len(words), max(1, round((2 * len(words) * high / wide) ** 0.5)))
+    columns = min(len(words), max(1, round((2 * len(words) * high / wide) ** 0.5)))
     rows = -(-len(words) // columns)
     sheet = images.new("RGB", (columns * wide + gap, rows * high + gap), "white")
     scale = (panel.width / size[0], panel.height / size[1])

@@ -113,9 +113,7 @@ def _made(cls: type[T], base: T | None, values: Mapping[str, Any], source: str, 
     fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, cls)) if f.init}
     for key in values:
         if key not in fields:
-            gone: Mapping[str, str] = getattr(cls, "GONE", {})
-            hint = f"it is no longer an option: {gone[key]}" if key in gone else _hint(str(key), fields, prefix)
-            raise UserError(f"{source}unknown key {prefix}{key}; {hint}")
+            raise UserError(f"{source}unknown key {prefix}{key}; {_hint(str(key), fields, prefix)}")
     for name, f in fields.items():
         if base is None and name not in values and _default(f) is dataclasses.MISSING:
             raise UserError(f"{source}{prefix}{name} is missing")

@@ -18,7 +18,6 @@ PLACES = {
     "parses=FILE": "relations:read_parses",
     "encoder=relations": "relations:RelationEncoder",
     "task=retrieval": "retrieval:run",
-    "proposals=METHOD": "external_proposals:find_boxes",
     "kind=original_adam": "densecap2016.conventions:Adam",
     "protocol=original": "densecap2016.evaluator:ORIGINAL",
 }

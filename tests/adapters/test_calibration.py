@@ -185,8 +185,8 @@ def test_regions_of_a_folder_are_calibrated_by_the_command(root: Path, writing: 
 
 
 def test_what_cannot_be_calibrated_is_one_line(root: Path, detecting: Path, tmp_path: Path):
-    done = calibrate(detecting, root, "--what", "noun")
-    assert done.exit_code == 2 and "box and phrase can be calibrated, not noun" in done.stderr
+    done = calibrate(detecting, root, "--what", "word")
+    assert done.exit_code == 2 and "box and phrase can be calibrated, not word" in done.stderr
     done = calibrate(detecting, root, "--what", "box")
     assert done.exit_code == 2 and done.stderr.count("\n") == 1
     assert "owlv2 cannot find regions: that needs a model with the part densecap" in done.stderr

@@ -45,10 +45,9 @@ def test_all_that_a_model_has_parts_for_is_calibrated(tmp_path: Path, monkeypatc
     result = calibrate(folder, root)
     assert result.exit_code == 0, result.output
     found = Bundle.read(folder)
-    assert found.calibration.box != Calibration().box and found.calibration.noun != Calibration().noun
-    assert "noun: confidence" in result.output and "noun_threshold" in result.output
+    assert found.calibration.box != Calibration().box
     card = (folder / "README.md").read_text()
-    assert "## Calibration" in card and "## Nouns of phrases" in card and "## Captions of regions" in card
+    assert "## Calibration" in card and "## Captions of regions" in card
     assert found.calibration.caption is not None and "caption: confidence" in result.output
 
 
@@ -109,7 +108,6 @@ def test_a_model_without_the_part_and_a_folder_without_a_model_are_one_line(tmp_
     captioner = checkpoint.save(tiny_captioner(), tmp_path / "captioner")
     for model, what, message in (
         (folder, "phrase", "densecap has no part aligner, which is needed for that; it has densecap"),
-        (folder, "noun", "densecap has no part nouns"),
         (folder, "similarity", "densecap has no aligner"),
         (tmp_path, "box", "is not a saywhere model"),
         (folder, None, f"{tmp_path / 'nothing'}: no such folder"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,9 +15,8 @@ from saywhere import cli
 from saywhere.cli import evaluate as command
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor
+from saywhere.evaluation.examples import compare_answers
 from saywhere.evaluation.ptb import find_java
-
-pytest.importorskip("matplotlib", reason="needs the extra evaluate")
 
 
 class Weighted(StubModel):
@@ -85,7 +83,7 @@ def test_a_model_on_a_data_set(model):
         4,
         "m",
     )
-    assert (row["data"], row["proposals"], row["meteor_version"], row["skipped"]) == ("jsonl album", "rpn", "stub", {})
+    assert (row["data"], row["meteor_version"], row["skipped"]) == ("jsonl album", "stub", {})
     # 4 of 8 truths are found, by the 4 best detections; the left halves overlap the whole by 0.5, which is taken.
     assert (row["detections"], row["truths"], row["language_meteor"]) == (8, 8, 0.5)
     assert [row["map"], row["detection_map"]] == pytest.approx([51 / 101] * 2)
@@ -99,15 +97,12 @@ def test_a_model_on_a_data_set(model):
     assert row["calibration"]["brier"] == pytest.approx((0.01 + 0.36) / 2)
     assert "4 images, protocol clean: mAP 0.5050, detection mAP 0.5050, language METEOR 0.5000" in done.stdout
     names = {path.name for path in Path("out").iterdir()}
-    assert {
-        "report.json",
-        "report.md",
-        "ap.png",
-        "reliability.png",
-        "examples.html",
-        "examples",
-        "truth.jsonl",
-    } <= names
+    assert {"report.json", "report.md", "truth.jsonl"} <= names
+    page = Path("out/examples.html").read_text()
+    assert page.count("<section>") == 4 and page.count("<img") == len(list(Path("out/examples").iterdir())) == 8
+    assert "<b>true</b> thing 0 in 250; the right" in page and "<b>m</b> thing 0 in 250" in page
+    compare_answers("dense", Path("two"), Path("album"), {"m": Path("out"), "other": Path("out")})
+    assert Path("two/examples.html").read_text().count("<img") == 12
     # The two files that are left can be scored again.
     again = dense("--predictions", "out/predictions.jsonl", "--truth", "out/truth.jsonl", "--out", "again")
     assert again.exit_code == 0
@@ -132,25 +127,12 @@ def test_another_model_does_not_go_on(model):
     dense("--model", "m", "--data", root, "--out", "out")
     before = Path("out/predictions.jsonl").read_bytes()
     model.weights = 1
-    done = dense("--model", "m", "--data", root, "--out", "out", "--proposals", "gt")
+    done = dense("--model", "m", "--data", root, "--out", "out")
     assert done.exit_code == 2 and done.stderr.count("\n") == 1
-    assert "out/predictions.jsonl: was made with another model and another proposals; remove it" in done.stderr
+    assert "out/predictions.jsonl: was made with another model; remove it" in done.stderr
     Path("out/settings.json").unlink()
     assert "was made by an unknown program" in dense("--model", "m", "--data", root, "--out", "out").stderr
     assert Path("out/predictions.jsonl").read_bytes() == before
-
-
-def test_true_boxes_and_boxes_of_a_file_as_proposals(model):
-    root = album(2)
-    assert dense("--model", "m", "--data", root, "--out", "gt", "--proposals", "gt").exit_code == 0
-    assert written("gt/predictions.jsonl")[1]["boxes"] == [[0, 0, 64, 32], [32, 0, 64, 32]]
-    assert (report("gt")["detection_map"], report("gt")["proposals"]) == (1, "gt")
-    Path("b.jsonl").write_text('{"image": "p/1.png", "boxes": [[1, 2, 3, 4]]}\n')
-    assert dense("--model", "m", "--data", root, "--out", "file", "--proposals", "b.jsonl").exit_code == 0
-    assert [line["boxes"] for line in written("file/predictions.jsonl")] == [[], [[1, 2, 3, 4]]]
-    done = dense("--model", "m", "--data", root, "--out", "x", "--proposals", "edge")
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert "error: --proposals edge: neither rpn" in done.stderr and "and no such file" in done.stderr
 
 
 def test_images_that_fail_are_left_out_and_named(model):
@@ -199,7 +181,7 @@ def test_files_of_another_program(model):
     assert "1 images in p.jsonl have no truth, and do not count: other.jpg\n" in done.stderr
     row = report()
     assert (row["protocol"], row["data"], row["split"], row["model"]) == ("original", "t.jsonl", "mine", None)
-    assert row["calibration"] is None and not Path("out/reliability.png").exists(), "12.5 is no probability"
+    assert row["calibration"] is None, "12.5 is no probability"
     assert (row["without_prediction"], row["without_truth"], row["images"]) == (1, 1, 2)
     assert row["map"] == pytest.approx(0.5), "50 of 100 recalls"
     assert dense("--predictions", said, "--truth", true, "--limit", 1, "--out", "out").exit_code == 0
@@ -240,10 +222,6 @@ def test_what_is_not_installed_is_one_line_before_any_work(model, monkeypatch):
     monkeypatch.setattr(meteor, "Meteor", no_java)
     done = dense("--model", "m", "--data", root, "--out", "out")
     assert (done.exit_code, done.stderr) == (2, "error: there is no Java: pip install 'saywhere[evaluate]'\n")
-    usual = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else usual(name))
-    done = dense("--model", "m", "--data", root, "--out", "out")
-    assert done.stderr.startswith("error: evaluation needs matplotlib") and "saywhere[evaluate]" in done.stderr
     assert (model.batches, Path("out").exists()) == ([], False)
 
 

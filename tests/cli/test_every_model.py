@@ -32,7 +32,7 @@ from saywhere.papers.table1.region_rnn import RegionRnn
 from saywhere.serve import server
 from saywhere.text import Vocabulary
 
-pytest.importorskip("matplotlib", reason="needs the extra evaluate")
+pytest.importorskip("pycocoevalcap", reason="needs the extra evaluate")
 
 ADAPTED = ("florence2", "owlv2")
 KINDS = ("flickr-coco", "tower", "densecap", "aligner", "captioner", "box-captioner", "region-rnn", "nouns", *ADAPTED)
@@ -65,7 +65,6 @@ COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "papers caption": (["--data", "ALBUM", "--limit", "2", "--model", "CAPTIONER", "--out", "OUT"], TOGETHER),
     "evaluate search": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], ALIGNS),
     "evaluate ground": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], DETECTS | ALIGNS | PLACES),
-    "evaluate ground ": (["--data", "FLICKR", "--limit", "2", "--part", "densecap", "--out", "OUT"], DETECTS),
     "evaluate nouns": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], DETECTS),
     "evaluate attention": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], {"flickr-coco", "tower", "captioner"}),
 }

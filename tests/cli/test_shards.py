@@ -46,26 +46,19 @@ def test_three_processes_of_which_three_are_killed_describe_what_one_does(album:
     assert kept == [".many.jsonl.settings.json", "many.jsonl"]
 
 
-def test_shards_one_by_one_and_those_that_failed_again(album: Path) -> None:
+def test_what_was_skipped_is_taken_up_by_the_same_command(album: Path) -> None:
     good = Path("album/05.png").read_bytes()
     Path("album/05.png").write_bytes(b"away")
     command = ("describe", "shard.tar", "album", "--threshold", 0, "--json", "r.jsonl", "--shards", 3, *QUICK)
-    first = run(*command, "--shard", 1)
-    assert first.exit_code == 1 and "shard 1 of 3: 3 described, 1 skipped\n2 of 3 shards are" in first.stdout
+    first = run(*command)
+    assert first.exit_code == 1 and "shard 1 of 3: 3 described, 1 skipped\n" in first.stdout
+    assert first.stdout.endswith("all 3 shards are done: 11 described; 1 skipped; written: r.jsonl\n")
     assert first.stderr == "skipped: album/05.png: not an image in a known format\n"
-    rows = [json.loads(line) for line in Path("r.jsonl.shards/00001.jsonl").read_text().splitlines()]
-    assert [row["image"] for row in rows] == ["album/04.png", "album/06.png", "album/07.png"]
-    assert run(*command, "--shard", 1).stdout == "2 of 3 shards are not done yet\n"
+    rows = [json.loads(line) for line in Path("r.jsonl").read_text().splitlines()]
+    assert [row["image"] for row in rows][4:7] == ["album/04.png", "album/06.png", "album/07.png"]
     Path("album/05.png").write_bytes(good)
-    again = run(*command, "--shard", 1, "--retry-failed")
-    assert again.exit_code == 0 and "shard 1 of 3: 4 described\n" in again.stdout
-    assert run(*command, "--shard", 2).exit_code == 0 and not Path("r.jsonl").exists()
-    last = run(*command)
-    assert last.exit_code == 0, last.output
-    assert last.stdout.endswith("all 3 shards are done: 12 described; 0 skipped; written: r.jsonl\n")
-    assert len(Path("r.jsonl").read_text().splitlines()) == 12
     noise(64, 48, 99).save("album/new.png")
-    assert run(*command).stdout.endswith("all 3 shards are done: 1 described; 0 skipped; written: r.jsonl\n")
+    assert run(*command).stdout.endswith("all 3 shards are done: 2 described; 0 skipped; written: r.jsonl\n")
 
 
 def test_three_processes_of_which_three_are_killed_make_the_index_of_one(album: Path) -> None:
@@ -117,9 +110,6 @@ def test_options_that_do_not_fit_are_one_line(album: Path) -> None:
     for arguments, message in (
         (("describe", "album", "--shards", 2), "--shards needs --json FILE"),
         (("describe", "album", "--shards", 2, "--out", "o", "--output-format", "densecap"), "and no --output-format"),
-        (("describe", "album", "--json", "r.jsonl", "--shard", 0), "--shard is for images in shards: give --shards N"),
-        (("describe", "album", "--json", "r.jsonl", "--retry-failed"), "--retry-failed is for images in shards"),
-        (("describe", "album", "--json", "r.jsonl", "--shards", 2, "--shard", 2), "counted from 0 to 1"),
         (("index", "album", "--index", "i", "--shards", 2, "--repair"), "--repair is for one process"),
         (("index", "@-", "--index", "i", "--shards", 2), "give @FILE instead of @-"),
     ):
@@ -127,7 +117,7 @@ def test_options_that_do_not_fit_are_one_line(album: Path) -> None:
         assert result.exit_code == 2 and message in result.stderr, result.output
         assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
     assert not Path("i").exists() and not Path("r.jsonl").exists()
-    command = ("describe", "album", "--json", "r.jsonl", "--shards", 2, "--shard", 0, *QUICK)
+    command = ("describe", "album", "--json", "r.jsonl", "--shards", 2, *QUICK)
     assert run(*command).exit_code == 0
     changed = run(*command, "--top", 3)
     assert changed.exit_code == 2 and "was begun otherwise (top: 10, now 3)" in changed.stderr

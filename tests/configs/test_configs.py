@@ -191,8 +191,6 @@ REFUSED: dict[Any, list[tuple[dict[str, Any], str]]] = {
         ({"attend_to": "proposals", "proposals": {"nms_iou": 0}}, "proposals.nms_iou is 0.0, but must be above 0"),
         ({"attend_to": "proposals", "proposals": {"post_nms_top_n": 0}}, "proposals.post_nms_top_n is 0"),
         ({"hiden_size": 3}, "did you mean hidden_size"),
-        ({"ngrams": {"consensus": 0.3}}, r"unknown key ngrams\.consensus; it is no longer an option: remove it"),
-        ({"neighbours": {"sentences": 0}}, "unknown key neighbours; it is no longer an option: remove it"),
     ],
     DenseCapConfig: [
         ({"trunk": {"long_sid": 100}}, "unknown key trunk.long_sid; did you mean trunk.long_side"),
@@ -238,9 +236,6 @@ REFUSED: dict[Any, list[tuple[dict[str, Any], str]]] = {
         ({"box_beta": 0}, "box_beta is 0.0, but must be above 0"),
         ({"conventions": "mine"}, "conventions must be one of saywhere, original"),
         ({"conventions": "original"}, "trunk.strides is .* one, with conventions=original"),
-        ({"pooling": "roi_align"}, "unknown key pooling; it is no longer an option: remove it"),
-        ({"noun_threshold": 2}, "noun_threshold is 2.0"),
-        ({"calibration": [1, 0, 0]}, "no longer an option: saywhere calibrate stores it in calibration.json"),
     ],
 }
 """For each configuration values that do not fit, and what is said of them."""

@@ -200,18 +200,6 @@ def test_a_baseline_is_no_model(tmp_path: Path):
         load(folder, "cpu")
 
 
-def test_memory_that_runs_out_is_no_error_of_ours(monkeypatch):
-    network = tiny_captioner()
-    engine = TorchEngine({"captioner": network})
-
-    def full(pixels):
-        raise torch.OutOfMemoryError("no memory")
-
-    monkeypatch.setattr(network.trunk.backbone, "forward", full)
-    with pytest.raises(torch.OutOfMemoryError, match="^no memory$"):
-        encode(engine)
-
-
 def test_it_keeps_the_maps_and_puts_networks_into_eval_mode():
     network = tiny_captioner().train()
     engine = TorchEngine({"captioner": network})

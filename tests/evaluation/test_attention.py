@@ -19,12 +19,12 @@ from saywhere.configs.captioner import TERMS
 from saywhere.data.flickr import MarkedImage, read_marked
 from saywhere.evaluation import attention as attention_run
 from saywhere.evaluation.attention import (
-    AttentionCorrectness,
     Mention,
     correctness,
     entity_boxes,
     generated_mentions,
     given_mentions,
+    measure,
     names,
     shares_inside,
     union_pieces,
@@ -94,8 +94,6 @@ def test_correctness_by_hand():
     weights = np.array([[0.7, 0.2, 0.1], [0, 0, 1]])
     shares, sizes = np.array([1.0, 0.5, 0]), np.array([10.0, 40, 20])
     assert correctness(weights, shares, sizes) == pytest.approx([0.8, 0])
-    # on every pixel: (7 + 4) of (7 + 8 + 2)
-    assert correctness(weights, shares, sizes, "pixel") == pytest.approx([11 / 17, 0])
     assert correctness(weights, shares, np.array([10.0, 0, 20])) == pytest.approx([0.7 / 0.8, 0])
     assert correctness(weights, shares, np.zeros(3)).tolist() == [0, 0]
 
@@ -125,33 +123,15 @@ def test_the_measure_over_sentences():
     weights = np.array([[0.1, 0.2, 0.3, 0.4], [1, 0, 0, 0], [0.6, 0.4, 0, 0]])
     mentions = [Mention(0, "1"), Mention(1, "2"), Mention(2, "2"), Mention(3, "1"), Mention(0, "9")]
     for areas in (quarters, quarters[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(4, 4, 2)):
-        measure = AttentionCorrectness()
-        measure.add(weights, mentions, areas, boxes, (40, 40))
-        assert measure.found == pytest.approx([0.1, 0.5, 0.6 * 0.5 + 0.4])
-        assert measure.control == pytest.approx([0.25, 0.375, 0.375])  # the share of the image
-        assert measure.mean == pytest.approx(1.3 / 3)
-        assert measure.to_dict() == {
-            "correctness": measure.mean, "uniform": measure.uniform, "mentions": 3, "spread": "area"
-        }  # fmt: skip
-    assert AttentionCorrectness().mean == AttentionCorrectness().uniform == 0
-
-
-def test_larger_areas_count_more_by_pixel():
-    boxes = {"1": np.array([[0.0, 0, 10, 10]])}
-    areas = np.array([[0.0, 0, 10, 10], [0, 0, 40, 40]])
-    found = []
-    for spread in ("area", "pixel"):
-        measure = AttentionCorrectness(spread)
-        measure.add(np.array([[0.5, 0.5]]), [Mention(0, "1")], areas, boxes, (40, 40))
-        found += measure.found
-    assert found == pytest.approx([(1 + 1 / 16) / 2, (100 + 100) / 1700])
+        found, control = measure(weights, mentions, areas, boxes, (40, 40))
+        assert found == pytest.approx([0.1, 0.5, 0.6 * 0.5 + 0.4])
+        assert control == pytest.approx([0.25, 0.375, 0.375])  # the share of the image
 
 
 def test_what_lies_outside_the_image_is_not_attended_to():
-    measure = AttentionCorrectness()
     areas = np.array([[-20.0, 0, 20, 20], [20, 0, 40, 40]])
-    measure.add(np.array([[0.5, 0.5]]), [Mention(0, "1")], areas, {"1": np.array([[0.0, 0, 20, 20]])}, (40, 40))
-    assert measure.found == [0.5]
+    boxes = {"1": np.array([[0.0, 0, 20, 20]])}
+    assert measure(np.array([[0.5, 0.5]]), [Mention(0, "1")], areas, boxes, (40, 40))[0] == [0.5]
 
 
 XML = """<annotation><size><width>96</width><height>64</height><depth>3</depth></size>
@@ -191,7 +171,7 @@ def report(out: Path) -> dict:
 
 def test_the_figures_are_those_of_the_model_beside_uniform_attention(model, flickr, tmp_path, monkeypatch):
     monkeypatch.setattr(attention_run, "names", lambda image: {word: ["1"] for word in ("people", "dog", "a", "two")})
-    done = attention(model, flickr, tmp_path / "out", "--beam-size", 2)
+    done = attention(model, flickr, tmp_path / "out", "--set", "decoding.beam_size=2")
     assert (done.exit_code, done.stderr) == (0, "")
     row, loaded = report(tmp_path / "out"), captioner_model(tiny_captioner(**TALKS))
     given, generated = [], []
@@ -209,7 +189,7 @@ def test_the_figures_are_those_of_the_model_beside_uniform_attention(model, flic
     assert (row["given"], row["generated"]) == (pytest.approx(means[0]), pytest.approx(means[1]))
     assert row["uniform_given"] == row["uniform_generated"] == pytest.approx(0.375)  # of the image's pixels
     assert (row["task"], row["data"], row["split"], row["images"]) == ("attention", "flickr8k", "dev", 3)
-    assert (row["given_mentions"], row["generated_mentions"], row["beam_size"]) == (6, len(generated), 2) and generated
+    assert (row["given_mentions"], row["generated_mentions"]) == (6, len(generated)) and generated
     text = (tmp_path / "out/report.md").read_text()
     assert "| uniform attention | 37.5 | 37.5 | 6 |" in text
     assert "| paper: Areas of Attention, Flickr30k test | 40.2 | 61.1 |" in text
@@ -219,44 +199,35 @@ def test_the_figures_are_those_of_the_model_beside_uniform_attention(model, flic
 def test_it_goes_on_where_it_was(model, flickr, tmp_path, monkeypatch):
     out, measured, usual = tmp_path / "out", [], attention_run.measure_image
 
-    def measure(loaded, encoding, image, *options):
+    def counted(loaded, encoding, image):
         if len(measured) == 2:
             raise KeyboardInterrupt
         measured.append(image.image.name)
-        return usual(loaded, encoding, image, *options)
+        return usual(loaded, encoding, image)
 
-    monkeypatch.setattr(attention_run, "measure_image", measure)
-    done = attention(model, flickr, out, "--no-generated", "--batch", 1)
+    monkeypatch.setattr(attention_run, "measure_image", counted)
+    done = attention(model, flickr, out, "--batch", 1)
     so_far = "interrupted after 2 of 3 images; the same command goes on from here\n"
     assert (done.exit_code, done.stderr) == (130, so_far)
     with open(out / attention_run.LINES, "a") as lines:
         lines.write('{"image": "Images/2_x.jpg", "giv')  # as a killed run leaves it
     measured.clear()
-    assert attention(model, flickr, out, "--no-generated").exit_code == 0
+    assert attention(model, flickr, out).exit_code == 0
     assert measured == ["2_x.jpg"]
     row = report(out)
     assert (row["images"], row["given_mentions"]) == (3, 6) and row["generated"] is row["uniform_generated"] is None
-    assert attention(model, flickr, out, "--no-generated", "--limit", 1).exit_code == 0
+    assert attention(model, flickr, out, "--limit", 1).exit_code == 0
     assert (report(out)["images"], report(out)["given_mentions"]) == (1, 2)
-    other = attention(model, flickr, out)
-    assert other.exit_code == 2 and "was made with another generated" in other.stderr
     (out / attention_run.LINES).write_text("[]\n")
-    assert "attention.jsonl line 1 is not a result with given" in attention(model, flickr, out, "--no-generated").stderr
+    assert "attention.jsonl line 1 is not a result with given" in attention(model, flickr, out).stderr
 
 
 def test_fewer_regions_than_in_training(model, flickr, tmp_path):
-    assert attention(model, flickr, tmp_path / "out", "--set", "grid=1", "--no-generated").exit_code == 0
+    assert attention(model, flickr, tmp_path / "out", "--set", "grid=1").exit_code == 0
     row = report(tmp_path / "out")
     assert row["given"] == pytest.approx(row["uniform_given"]) and row["set"] == ["grid=1"]  # all of the image
-    done = attention(model, flickr, tmp_path / "out", "--set", "grid=3", "--no-generated")
+    done = attention(model, flickr, tmp_path / "out", "--set", "grid=3")
     assert done.exit_code == 2 and "was made with another model" in done.stderr
-
-
-def test_the_spread_is_handed_on(model, flickr, tmp_path, monkeypatch):
-    spreads, usual = [], attention_run.AttentionCorrectness
-    monkeypatch.setattr(attention_run, "AttentionCorrectness", lambda s: (spreads.append(s), usual(s))[1])
-    attention(model, flickr, tmp_path / "a", "--spread", "pixel", "--limit", 1)
-    assert set(spreads) == {"pixel"} and report(tmp_path / "a")["spread"] == "pixel"
 
 
 def test_what_can_be_mended_is_told(model, flickr, tmp_path):

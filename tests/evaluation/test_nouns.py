@@ -29,29 +29,29 @@ def write_data(folder: Path) -> Path:
 
 
 def test_shares_over_boxes_and_over_kinds() -> None:
-    result = measure(["dog", "dog", "dog", "cat"], {"decoder": [True, True, False, False], "both": [True] * 4})
-    assert result.objects == {"decoder": 0.5, "both": 1.0}
+    result = measure(["dog", "dog", "dog", "cat"], {"decoder": [True, True, False, False], "classes": [True] * 4})
+    assert result.objects == {"decoder": 0.5, "classes": 1.0}
     assert result.kinds["decoder"] == pytest.approx(1 / 3)
-    assert result.by_kind["dog"] == (3, {"decoder": pytest.approx(2 / 3), "both": 1.0})
+    assert result.by_kind["dog"] == (3, {"decoder": pytest.approx(2 / 3), "classes": 1.0})
 
 
 def test_a_model_names_the_boxes_of_a_data_set(tmp_path: Path) -> None:
     data = write_data(tmp_path)
     result = run(tiny_model(), Session(data, tmp_path / "out", split="val"))
-    assert set(result.objects) == {"decoder", "classes", "both"}
+    assert set(result.objects) == {"decoder", "classes"}
     assert {name: count for name, (count, _) in result.by_kind.items()} == {"dog": 3, "grass": 2}
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["task"] == "nouns" and report["boxes"] == 5
     assert "| dog | 3 |" in (tmp_path / "out" / "report.md").read_text()
 
 
-def test_the_command_prints_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_a_line_for_each_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = write_data(tmp_path)
     monkeypatch.setattr(command, "load_model", lambda *_: tiny_model())
     out = ["--out", str(tmp_path / "out")]
     result = CliRunner().invoke(cli.app, ["evaluate", "nouns", "--data", str(data), "--split", "val", *out])
     assert result.exit_code == 0, result.output
-    for way in ("decoder", "classes", "both"):
+    for way in ("decoder", "classes"):
         assert f"{way}: " in result.output
     assert "mean over 2 kinds" in result.output
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from saywhere.errors import UserError
-from saywhere.evaluation.region_lines import Proposals, RegionLines, read_captions, read_references
+from saywhere.evaluation.region_lines import RegionLines, read_captions, read_references
 
 CAT, DOG = [0, 0, 10, 10], [20, 20, 40, 40]
 
@@ -84,20 +84,6 @@ def test_a_mark_before_the_lines_is_passed_over_and_they_end_at_newlines(tmp_pat
     lines = RegionLines(tmp_path / "f.jsonl")
     assert lines.names == ["a\u2028b.jpg", "b.jpg"]
     assert lines["a\u2028b.jpg"].captions == ("a\x85cat",)
-
-
-def test_proposals_by_either_name(tmp_path):
-    rows = [{"image": "/data/x.jpg", "boxes": [CAT]}, {"image": "y.jpg", "boxes": [[0, 0, 10, 8], CAT, DOG]}]
-    names = {"x.jpg": ("x.jpg", "/data/x.jpg"), "y.jpg": ("y.jpg", "/data/y.jpg"), "z.jpg": ("z.jpg",)}
-    found = RegionLines(put(tmp_path / "f.jsonl", *rows), needs=())
-    boxes = Proposals(found, names)
-    assert dict(boxes) == {
-        "x.jpg": [(0, 0, 10, 10)],
-        "y.jpg": [(0, 0, 10, 8), (0, 0, 10, 10), (20, 20, 40, 40)],
-        "z.jpg": [],
-    }
-    with pytest.raises(UserError, match=r"no boxes for any of the 1 images; it names '/data/x.jpg', the data 'z.jpg'"):
-        Proposals(found, {"z.jpg": ("z.jpg",)})
 
 
 def test_captions_are_read_in_either_form(tmp_path):

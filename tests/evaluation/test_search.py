@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 from flickr_entities import write_flickr
 from photographs import noise
-from PIL import Image
 from stubs import calibrated
 from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
 from typer.testing import CliRunner
 
 from saywhere import boxes as geometry
 from saywhere import cli
-from saywhere.evaluation.ranking import rank_matrix
 from saywhere.evaluation.search import (
     Answers,
     Group,
@@ -29,8 +27,6 @@ from saywhere.evaluation.search import (
     is_right,
     measure,
     nouns,
-    overlap,
-    recall,
     said,
     score_texts,
     short_queries,
@@ -38,7 +34,6 @@ from saywhere.evaluation.search import (
 from saywhere.models.aligner import ImageVectors, TextVectors, similarity_matrix
 from saywhere.networks import checkpoint
 from saywhere.search.phrases import LIKELY, Commonness, PhrasesInImages, Query, in_index_probability
-from saywhere.search.scan import estimates, similarities
 from saywhere.search.store import Stamp, Store
 
 
@@ -57,48 +52,13 @@ def texts() -> list[TextVectors]:
     return [TextVectors(("w",) * len(w), w) for w in words]
 
 
-def store_of(folder: Path, images: list[ImageVectors], components: int) -> Store:
-    store = Store(folder, {"size": "9"})
-    store.put([(image.image, Stamp(0, 0), image) for image in images])
-    store.encode(components)
-    return store
-
-
 @pytest.mark.parametrize("score", ["max", "fragments"])
-def test_recall_is_that_of_ranking(tmp_path, images, texts, score) -> None:
-    owner = [number % 30 for number in range(150)]
+def test_similarities_are_those_of_ranking(tmp_path, images, texts, score) -> None:
     matrix = similarity_matrix([i.vectors for i in images], [t.vectors for t in texts], score)
-    with store_of(tmp_path, images, 0) as store:
-        snapshot = store.snapshot()
-        np.testing.assert_allclose(np.stack(list(score_texts(snapshot, texts, score)), 1), matrix, rtol=1e-4, atol=1e-5)
-        found = recall(snapshot, texts, owner, score)
-    assert found == rank_matrix(matrix, owner).text_to_image and 0 < found.r5 < 1
-
-
-def test_recall_by_codes_alone_falls_with_their_components(tmp_path, images, texts) -> None:
-    owner = [
-        int(np.argmax(row)) for row in similarity_matrix([i.vectors for i in images], [t.vectors for t in texts]).T
-    ]
-    found = {}
-    for components in (1, 8):
-        with store_of(tmp_path / str(components), images, components) as store:
-            snapshot = store.snapshot()
-            found[components] = recall(snapshot, texts, owner, "max", estimates)
-            scores = estimates(snapshot, ask(texts, "max"))
-            assert found[components] == rank_matrix(scores, owner).text_to_image
-    assert found[1].r1 < 0.5 < 0.9 < found[8].r1
-
-
-def test_overlap_counts_what_codes_put_first_of_the_best(tmp_path, images, texts) -> None:
-    with store_of(tmp_path / "good", images, 8) as store:
-        assert overlap(store.snapshot(), texts[:20], "max") == 1.0
-    with store_of(tmp_path / "bad", images, 1) as store:
-        snapshot, shares = store.snapshot(), []
-        for text in texts[:20]:
-            question = ask([text], "max")
-            exact, coded = similarities(snapshot, question)[:, 0], estimates(snapshot, question)[:, 0]
-            shares.append(len(set(np.argsort(-exact)[:10]) & set(np.argsort(-coded)[:10])) / 10)
-        assert overlap(snapshot, texts[:20], "max") == pytest.approx(np.mean(shares)) and np.mean(shares) < 1
+    with Store(tmp_path, {"size": "9"}) as store:
+        store.put([(image.image, Stamp(0, 0), image) for image in images])
+        found = np.stack(list(score_texts(store.snapshot(), texts, score)), 1)
+    np.testing.assert_allclose(found, matrix, rtol=1e-4, atol=1e-5)
 
 
 def test_several_texts_are_one_question(texts) -> None:
@@ -138,29 +98,24 @@ def test_nouns_and_words_meet_in_the_singular() -> None:
 
 def test_each_half_is_judged_by_the_weights_of_the_other() -> None:
     one, other = answers(0), answers(1)
-    found = measure((one, other), calibrated(hit=(1.0, 0.0, 0.0, 0.0, 0.0, -1.0)).hit)
+    found = measure((one, other))
     assert found is not None
-    swapped = measure((one, one), None), measure((other, other), None)
-    assert swapped[0] is not None and swapped[1] is not None and swapped[0].own_error is None
+    swapped = measure((one, one)), measure((other, other))
+    assert swapped[0] is not None and swapped[1] is not None
     own = swapped[1].fits["hit"].apply(one.evidence), swapped[0].fits["hit"].apply(other.evidence)
     scores, shown = np.concatenate(own), np.concatenate((one.shown, other.shown))
     assert found.auc == pytest.approx(area(scores[shown].tolist(), scores[~shown].tolist()))
     assert found.auc > 0.6 and found.fits["hit"].weights["odds"] > 0.3
-    inside, in_index = np.concatenate((one.inside, other.inside)), np.concatenate((one.in_index, other.in_index))
+    in_index = np.concatenate((one.in_index, other.in_index))
     pairs = zip((one, other), (swapped[1].fits, swapped[0].fits), strict=True)
     best = np.concatenate([in_index_probability(half.chances, fits["chance"], fits["meant"]) for half, fits in pairs])
-    assert found.outside_auc == pytest.approx(area(best[inside].tolist(), best[~inside].tolist()))
-    assert found.query_auc == pytest.approx(area(best[inside].tolist(), best[~inside & ~in_index].tolist()))
     assert found.in_index_auc == pytest.approx(area(best[in_index].tolist(), best[~in_index].tolist()))
-    doubted = scores.max(axis=1) < LIKELY
-    assert (found.doubted, found.refused) == (doubted[inside].mean(), doubted[~inside & ~in_index].mean())
-    assert found.outside_limit == pytest.approx(area([1.0] * inside.sum(), in_index[~inside].astype(float).tolist()))
     bins = [np.floor(scores * 10) == place for place in range(10)]
     table = [(scores[b].mean(), shown[b].mean(), b.sum()) for b in bins if b.any()]
     np.testing.assert_allclose(found.reliability, table, atol=1e-4)
     errors = sum(count * abs(mean - share) for mean, share, count in table) / scores.size
     assert found.calibration_error == pytest.approx(errors)
-    assert found.own_error is not None and 0 < found.own_error < 1 and found.queries == 120
+    assert found.queries == 120
     assert sum(count for _, _, count in found.in_index_reliability) == 120 and 0 < found.in_index_error < 0.3
 
 
@@ -227,11 +182,11 @@ def test_an_album_is_drawn_with_or_without_what_is_looked_for(tmp_path) -> None:
 def test_figures_are_those_of_each_kind_and_size() -> None:
     one, other = answers(0), answers(1)
     other = replace(other, albums=np.full(60, 250))
-    found = measure((one, other), None)
+    found = measure((one, other))
     assert found is not None
     keys = [(group.images, group.kind) for group in found.groups]
     assert keys == [(images, kind) for images in (60, 250) for kind in ("noun", "pair", "all")]
-    fit = measure((other, other), None)
+    fit = measure((other, other))
     assert fit is not None
     p = fit.fits["hit"].apply(one.evidence)
     pairs = slice(1, None, 2)
@@ -248,8 +203,8 @@ def test_nothing_is_said_where_all_or_no_hits_are_right() -> None:
     one = answers(0)
     for every in (True, False):
         same = replace(one, shown=np.full_like(one.shown, every))
-        assert measure((one, same), None) is None
-        assert measure((replace(one, in_index=np.full_like(one.in_index, every)), one), None) is None
+        assert measure((one, same)) is None
+        assert measure((replace(one, in_index=np.full_like(one.in_index, every)), one)) is None
 
 
 def test_what_is_there_is_measured(tmp_path) -> None:
@@ -260,17 +215,15 @@ def test_what_is_there_is_measured(tmp_path) -> None:
     command += ["--model", str(model)]
     first = CliRunner().invoke(cli.app, command, catch_exceptions=False)
     assert first.exit_code == 0 and "is it there: AUC" in first.stdout
-    with Image.open(tmp_path / "out" / "reliability.png") as plot:
-        assert plot.width > 400 and plot.height > 400
     there = report(tmp_path / "out")["presence"]
-    assert there["own_error"] is None and there["queries"] > 20 and 0 < there["outside_limit"] <= 1
+    assert there["queries"] > 20
     what = ["calibrate", str(model), "--what", "hit", "--data", str(flickr), "--device", "cpu"]
     done = CliRunner().invoke(cli.app, what, catch_exceptions=False)
     assert done.exit_code == 0 and "split dev" in done.stdout, done.output
     stored = json.loads((model / "calibration.json").read_text())
     CliRunner().invoke(cli.app, command, catch_exceptions=False)  # the vectors are taken over: they are the same
     again = report(tmp_path / "out")["presence"]
-    assert again["own_error"] is not None and again["queries"] == there["queries"]
+    assert again["queries"] == there["queries"]
     for question in ("hit", "chance", "meant"):
         fit = again["fits"][question]
         assert stored[question] == {**fit["weights"], "constant": fit["constant"]}
@@ -297,8 +250,7 @@ def test_recall_equals_that_of_rank_and_phrases_are_looked_for(tmp_path) -> None
         assert (result.exit_code, result.stderr) == (0, "")
     rank, search = report(tmp_path / "rank"), report(tmp_path / "search")
     assert search["recall"] == rank["text_to_image"]
-    assert search["code_recall"] == search["recall"] and "by codes alone R@1" in result.stdout
-    assert (search["overlap"], search["images"], search["sentences"], search["phrases"]) == (1.0, 4, 8, 4)
+    assert (search["images"], search["sentences"], search["phrases"]) == (4, 8, 4)
     assert "4 phrases" in result.stdout and (tmp_path / "search" / "index" / "index.sqlite").is_file()
 
     reader = aligner_model(tiny_aligner())

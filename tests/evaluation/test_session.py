@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flickr_entities import write_flickr
 from photographs import quarters
-from PIL import Image
 from tiny_aligner import aligner_model, tiny_aligner
 from tiny_captioner import captioner_model, tiny_captioner
 
@@ -18,7 +16,7 @@ import saywhere
 from saywhere.errors import UserError
 from saywhere.evaluation.grounding import GroundingScores
 from saywhere.evaluation.ranking import RankingResult
-from saywhere.evaluation.report import Page, cell, choose, facts, save_figure, table, write_report
+from saywhere.evaluation.report import cell, facts, table, write_report
 from saywhere.evaluation.session import TASKS, RegionStore, Session, VectorStore
 from saywhere.inference import Source
 from saywhere.models.aligner import ImageVectors
@@ -60,9 +58,9 @@ def test_a_task_is_done_in_python(aligner: Model, flickr: Path, tmp_path: Path) 
 
 
 def test_options_are_those_of_the_command(aligner: Model, flickr: Path, tmp_path: Path) -> None:
-    result = saywhere.evaluate(aligner, str(flickr), "ground", out=tmp_path / "a", regions=2, split="dev")
-    assert isinstance(result, GroundingScores) and report(tmp_path / "a")["regions"] == 2
-    with pytest.raises(UserError, match="part must be aligner or densecap, not 'captioner'"):
+    result = saywhere.evaluate(aligner, str(flickr), "ground", out=tmp_path / "a", part="aligner", split="dev")
+    assert isinstance(result, GroundingScores) and report(tmp_path / "a")["part"] == "aligner"
+    with pytest.raises(UserError, match="part must be aligner, or none, not 'captioner'"):
         saywhere.evaluate(aligner, flickr, "ground", out=tmp_path / "b", part="captioner")
     with pytest.raises(TypeError, match="beta"):
         saywhere.evaluate(aligner, flickr, "ground", out=tmp_path / "b", beta=1)
@@ -70,7 +68,7 @@ def test_options_are_those_of_the_command(aligner: Model, flickr: Path, tmp_path
 
 def test_a_model_may_be_named(flickr: Path, tmp_path: Path) -> None:
     folder = checkpoint.save(tiny_captioner(), tmp_path / "m")
-    figures = saywhere.evaluate(folder, flickr, "attention", out=tmp_path / "out", generated=False, limit=1)
+    figures = saywhere.evaluate(folder, flickr, "attention", out=tmp_path / "out", limit=1)
     assert figures["images"] == 1 and report(tmp_path / "out")["model"] == str(folder)
 
 
@@ -132,6 +130,7 @@ def test_the_facts_of_a_report(tmp_path: Path) -> None:
     session.skipped["x.jpg"] = "cut"
     session.report.problem("missing image", "y.jpg")
     known = session.known("flickr8k", images=3)
+    known.pop("peak_gpu_memory_mb", None)  # of a machine that has one
     assert known.pop("seconds") >= 0 and known.pop("peak_memory_mb") > 10
     assert known == {
         "data": "flickr8k", "split": None, "model": "m", "images": 3, "skipped": {"x.jpg": "cut"}, "set": ["a=1"],
@@ -173,14 +172,6 @@ def test_both_files_are_written(tmp_path: Path) -> None:
     assert written[1].read_text() == "# X\n?\n", "what is not UTF-8 is replaced"
 
 
-def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
-    write_report(tmp_path, {"task": "old"}, ["old"])
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(TypeError):
-        write_report(tmp_path, {"task": object()}, ["new"])
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
 def test_tables() -> None:
     assert table(("", "a|b"), [("x\ny", None), (1234567, 0.5)]) == [
         "|  | a\\|b |",
@@ -202,62 +193,6 @@ def test_facts() -> None:
     assert facts(values)[2:] == ["| beam size | 3 |", "| skipped | 2 |", "| set | a=1, b=2 |"]
 
 
-def test_figures_are_whole_or_not_there(tmp_path: Path) -> None:
-    figures = pytest.importorskip("matplotlib.figure", reason="needs the extra evaluate")
-    save_figure(figures.Figure(), tmp_path / "new" / "a.png")
-    assert (tmp_path / "new" / "a.png").read_bytes()[:4] == b"\x89PNG"
-
-    class Broken(figures.Figure):
-        def savefig(self, *_, **__):
-            raise OSError(28, "disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        save_figure(Broken(), tmp_path / "new" / "b.png")
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.png"]
-
-
-def test_choice_of_examples():
-    ranking = [str(number) for number in range(11)]
-
-    def chosen(count):
-        return choose(ranking[:count], each=2)
-
-    assert chosen(11) == [
-        ("best", "0"),
-        ("best", "1"),
-        ("median", "4"),
-        ("median", "5"),
-        ("worst", "9"),
-        ("worst", "10"),
-    ]
-    assert chosen(3) == [("best", "0"), ("median", "1"), ("worst", "2")]
-    assert chosen(2) == [("best", "0"), ("worst", "1")]
-    assert (chosen(1), chosen(0)) == ([("best", "0")], [])
-
-
-def test_a_page_shows_images_and_escapes_their_texts(tmp_path: Path) -> None:
-    quarters(64, 32).save(tmp_path / "a.png")
-    page = Page(tmp_path / "out", "A & B", "What <is> here.", [tmp_path / "nowhere", tmp_path], across=4)
-    page.heading("1 < 2")
-    page.paragraph("x & y")
-    page.figure("one.png", "a.png", Regions(64, 32, [[0, 0, 64, 32]], captions=('a "cat"',)), "found")
-    page.figure("two.png", "gone.png", Regions.empty(10, 20), "not <found>")
-    text = page.write().read_text()
-    assert re.findall("<(?:h1|h2|p|figcaption)>(.*?)</", text) == [
-        "A &amp; B", "What &lt;is&gt; here.", "1 &lt; 2", "x &amp; y", "found", "not &lt;found&gt;"
-    ]  # fmt: skip
-    assert re.findall('<img src="(.*?)" alt="(.*?)">', text) == [
-        ("examples/one.png", "found: a &quot;cat&quot;"),
-        ("examples/two.png", "not &lt;found&gt;: nothing"),
-    ]
-    assert "width:calc(25% - 1.2em)" in text
-    one, two = (Image.open(tmp_path / "out" / "examples" / name) for name in ("one.png", "two.png"))
-    assert (one.size, two.size) == ((640, 320), (320, 640))
-    assert two.getcolors() == [(320 * 640, (225, 225, 225))], "grey: there is no such image"
-    colours = one.resize((8, 8)).getcolors()
-    assert colours is not None and len(colours) > 4, "the photograph and its box"
-
-
 BOXES = np.array([[0, 0, 4, 4], [1, 2, 9, 5]], np.float32)
 
 
@@ -274,11 +209,6 @@ def test_regions_are_the_same_again(tmp_path):
             np.testing.assert_array_equal(one, other)
     store.save("none", Regions(9, 5, BOXES[:0], features=features[:0]))
     assert len(store.load("none")) == 0 and store.load("none").scores is None
-
-
-def test_regions_without_features_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="the regions of a have no features"):
-        RegionStore(tmp_path).save("a", Regions(9, 5, BOXES))
 
 
 def test_vectors_are_the_same_again(tmp_path):

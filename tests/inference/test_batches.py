@@ -6,11 +6,9 @@ import threading
 import time
 import weakref
 
-import numpy as np
 import pytest
 
 from saywhere.inference import find_images, run, run_images
-from saywhere.regions import Regions
 from tests import photographs
 from tests.stubs import StubModel, describe_images
 
@@ -53,13 +51,6 @@ def test_a_model_is_asked_only_when_an_image_could_be_read(tmp_path):
     assert outside[2].error == "box 0 [0.0, 0.0, 900.0, 9.0] is not inside the 64 x 32 image"
     assert asked == [] and not any(one.result for one in outside)
     assert [one.result for one in run_images(ask, sources)] == [None, None, 64, None] and asked == [(1, None)]
-
-
-def test_regions_are_in_the_pixels_that_a_viewer_shows(tmp_path):
-    (tmp_path / "a.jpg").write_bytes(photographs.turned(0)[0])
-    (done,) = describe_images(StubModel(), find_images([tmp_path]))
-    assert done.result is not None
-    assert (done.result.width, done.result.height) == (32, 64)
 
 
 def test_only_the_given_boxes(tmp_path):
@@ -183,15 +174,6 @@ def _reader_ends() -> None:
         if thread.name == "saywhere-reader":
             thread.join(600)
             assert not thread.is_alive()
-
-
-def test_no_images():
-    assert list(describe_images(StubModel(), [])) == []
-
-
-def test_the_stub_answers_like_a_model():
-    (answer,) = StubModel().describe([run.open_image(photographs.quarters())], [np.array([[0, 0, 5, 5.0]])])
-    assert isinstance(answer, Regions) and answer.boxes.tolist() == [[0, 0, 5, 5]]
 
 
 def test_each_image_is_opened_once_at_the_size_that_is_asked_for(tmp_path, monkeypatch):

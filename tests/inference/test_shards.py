@@ -65,7 +65,7 @@ def test_work_gives_each_shard_once_and_merging_removes_the_folder(tmp_path: Pat
             assert shard.finish({"x.jpg": "damaged"} if number else {})
     assert shard.number == 2 and not first.is_done(1)
     others.close()
-    for again in make(tmp_path).work(only=1):
+    for again in make(tmp_path).work():
         assert again.part.read_text() == "1\n", "what a shard has is kept"
         assert again.finish({})
     assert list(mine) == [] and first.done() == 3 and first.skipped(2) == {"x.jpg": "damaged"}
@@ -85,25 +85,6 @@ def test_other_images_options_or_counts_are_refused(tmp_path: Path) -> None:
     (tmp_path / "s" / "shards.json").write_text("{")
     with pytest.raises(UserError, match="cannot be read"):
         make(tmp_path)
-
-
-def test_finished_shards_with_errors_are_taken_up_again_if_asked(tmp_path: Path) -> None:
-    for shard in make(tmp_path).work():
-        shard.part.write_text("old\n")
-        shard.finish({"b.jpg": "away"} if shard.number == 1 else {})
-    assert list(make(tmp_path).work()) == []
-    (again,) = [shard for shard in make(tmp_path).work(retry_failed=True) if shard.finish({})]
-    assert again.number == 1 and make(tmp_path).result(1).read_text() == "old\n"
-    assert make(tmp_path).skipped(1) == {}
-    assert list(make(tmp_path).work(retry_failed=True)) == [], "no shard has errors any more"
-
-
-def test_a_shard_that_fails_again_is_tried_once_by_each_process(tmp_path: Path) -> None:
-    for shard in make(tmp_path).work():
-        shard.part.write_text("")
-        shard.finish({"b.jpg": "away"} if shard.number else {})
-    again = [shard.number for shard in make(tmp_path).work(retry_failed=True) if shard.finish({"b.jpg": "still"})]
-    assert again == [1, 2] and make(tmp_path).skipped(2) == {"b.jpg": "still"}
 
 
 def test_what_a_killed_removal_left_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

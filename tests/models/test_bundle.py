@@ -16,22 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from photographs import noise
 from stubs import calibrated
 from tiny_bundle import PARTS, exported_bundle
 from tiny_densecap import VOCABULARY, tiny_config
-from typer.testing import CliRunner
 
 import saywhere
-from saywhere import UserError, cli
-from saywhere.calibration import Calibration
+from saywhere import UserError
 from saywhere.engines.export import export
 from saywhere.engines.onnx import OnnxEngine
 from saywhere.models.bundle import CONFIG, FILES, Bundle, GraphInfo, find_folder, list_models
 from saywhere.models.bundle import VOCABULARY as WORDS
-from saywhere.networks import checkpoint
 
 Place = tuple[str | int, ...]
 
@@ -205,22 +202,16 @@ def test_a_key_that_is_there_twice_is_named_with_its_line(write: Callable[..., P
         ((), [1], r"config\.json must be a mapping, not \[1\]"),
         (("trunk",), None, r"config\.json: trunk is missing"),
         (("trunk", "colour"), 1, r"config\.json: unknown key trunk\.colour"),
-        (("trunk", "long_side"), "96", r"config\.json: trunk\.long_side must be a whole number, not '96'"),
         (("trunk", "strides"), [16, 8], r"config\.json: trunk\.strides is \(16, 8\), but must be one or more, asc"),
         (("parts",), {}, r"config\.json: parts is empty: the model can do nothing"),
         (("parts", "poet"), {}, r"config\.json: unknown part 'poet'; known are densecap, aligner, captioner"),
         (("parts", "aligner"), None, r"config\.json: parts\.aligner is missing"),
         (("parts", "aligner", "trunk"), {}, r"parts\.aligner\.trunk: the trunk's options stand at the top"),
-        (("parts", "densecap", "final_nms"), math.nan, r"parts\.densecap\.final_nms must be a number, not nan"),
         (("parts", "densecap", "final_nms"), 1.5, r"parts\.densecap\.final_nms is 1\.5, but must be between 0 and 1"),
-        (("parts", "densecap", "decoding", "beam_size"), 0, r"parts\.densecap\.decoding\.beam_size is 0, but must be"),
-        (("parts", "densecap", "proposals"), 3, r"parts\.densecap\.proposals must be a mapping, not 3"),
         (("preprocess",), None, r"config\.json: preprocess is missing"),
-        (("preprocess", "mean"), [0.5, 0.5], r"preprocess\.mean must be three numbers, not \[0\.5, 0\.5\]"),
         (("preprocess", "mean"), [0.5, 0.5, True], r"preprocess\.mean must be three numbers, not "),
         (("preprocess", "mean"), [0.5, 0.5, math.inf], r"preprocess\.mean must be three numbers, not "),
         (("preprocess", "mean"), [0.5, 0.5, 10**400], r"preprocess\.mean must be three numbers, not "),
-        (("preprocess", "mean"), "abc", r"preprocess\.mean must be three numbers, not 'abc'"),
         (("preprocess", "std"), [0.5, 0.0, 0.5], r"preprocess\.std must be three numbers above 0, not "),
         (("description",), 3, r"config\.json: description must be a string, not 3"),
     ],
@@ -236,9 +227,6 @@ def test_a_wrong_value_is_named(write: Callable[..., Path], place: Place, value:
     [
         ((), [], r"vocabulary\.json must be a mapping, not \[\]"),
         (("aligner",), None, r"vocabulary\.json: aligner is not a vocabulary: no mapping with counts of words"),
-        (("aligner", "counts"), ["dog"], r"vocabulary\.json: aligner is not a vocabulary: no mapping with counts"),
-        (("aligner", "counts", "dog"), "2", r"vocabulary\.json: aligner is not .* the count of 'dog' is not a whole"),
-        (("aligner", "counts", "<end>"), 2, r"vocabulary\.json: aligner is .* reserved token '<end>' cannot be a word"),
         (("aligner", "reserved"), ["<pad>"], r"vocabulary\.json: aligner is not .* unknown reserved tokens"),
     ],
 )
@@ -374,23 +362,6 @@ def test_any_change_of_the_vocabulary_is_read_or_refused_in_a_line(folder: Path,
         assert "do not fit its vocabulary" in str(error) and str(error).isprintable()
 
 
-@settings(max_examples=30)
-@given(
-    data=st.data(), name=st.sampled_from([CONFIG, WORDS]), command=st.sampled_from(["describe", "caption", "ground"])
-)
-def test_commands_tell_what_is_wrong_in_one_line(folder: Path, data: st.DataObject, name: str, command: str):
-    _, _, content = data.draw(changes(name))
-    refused = read(folder, name, content)
-    assume(isinstance(refused, UserError))
-    (folder / name).write_text(json.dumps(content), encoding="utf-8")
-    sentence = ["a dog"] if command == "ground" else []
-    arguments = [command, str(folder.parent / "a.png"), *sentence, "--model", str(folder)]
-    result = CliRunner().invoke(cli.app, arguments)
-    shutil.copy(exported_bundle() / name, folder / name)
-    assert result.exit_code == 2 and result.stdout == "", (result.output, result.exception)
-    assert result.stderr == f"error: {' '.join(str(refused).split())}\n"
-
-
 def test_what_a_graph_takes_is_read(folder: Path):
     info = GraphInfo.read(folder)
     assert len(info.graph) == len(info.trunk) == 64
@@ -412,26 +383,6 @@ def test_any_change_of_what_a_graph_takes_is_read_or_refused_in_a_line(folder: P
 
 
 # Calibration
-
-
-def test_what_earlier_versions_had_among_the_options_is_read_and_moves_when_the_folder_is_changed(tmp_path: Path):
-    folder = shutil.copytree(exported_bundle(), tmp_path / "model")
-    content = json.loads((folder / CONFIG).read_text())
-    parts = content["parts"]
-    parts["densecap"] |= {"calibration": [0.5, 2, -1], "noun_calibration": [1, 2, 3, 4]}
-    parts["aligner"]["grounding"] |= {"presence": [1, 2, 3, 4], "rare_presence": None, "anywhere": [1, 2, 3, 4]}
-    (folder / CONFIG).write_text(json.dumps(content))
-    wanted = calibrated(box=(0.5, 2, -1), noun=(1, 2, 3, 4), phrase=(1, 2, 3, 4), chance=(1, 2), meant=(3, 4))
-    assert Bundle.read(folder).calibration == wanted == saywhere.load(folder).calibration
-    checkpoint.change_options(folder, {"repeat_nms": 0.3})
-    assert Bundle.read(folder).calibration == Calibration.read(folder) == wanted
-    assert "calibration" not in json.loads((folder / CONFIG).read_text())["parts"]["densecap"]
-    (folder / CONFIG).write_text(json.dumps(content))  # as after a kill between the two files
-    assert Bundle.read(folder).calibration == wanted
-    parts["densecap"]["calibration"] = [1, 2]
-    (folder / CONFIG).write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"parts.densecap.calibration must be a list of 3 numbers"):
-        Bundle.read(folder)
 
 
 def test_answers_and_digests_depend_on_the_calibration(tmp_path: Path):

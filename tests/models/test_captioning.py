@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +20,6 @@ from saywhere.drawing import draw_attention
 from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
-from saywhere.images import open_image
 from saywhere.models.captioner import bind, build_reranker, closing_phrase, without_unlikely_endings
 from saywhere.models.decoding import Hypotheses, Reason, Reranker, search
 from saywhere.models.model import Model
@@ -36,17 +34,6 @@ def tiny(seed: int = 0, **options) -> Model:
 
 def sentences(captions) -> list[str]:
     return [caption.sentence for caption in captions]
-
-
-def test_images_are_paths_arrays_encodings_lists_and_generators(tmp_path: Path):
-    model, image = tiny(), noise(96, 64)
-    image.save(tmp_path / "a.png")
-    caption = model.caption(image)
-    assert str(caption) == caption.sentence == " ".join(caption.words)
-    many = [tmp_path / "a.png", np.asarray(image), model.encode(image), open_image(image), str(tmp_path / "a.png")]
-    assert sentences(model.caption(many)) == [caption.sentence] * 5
-    assert sentences(model.caption(iter(many[:2]))) == [caption.sentence] * 2
-    assert model.caption([]) == []
 
 
 @pytest.mark.parametrize("decoder", ["rnn", "lstm", "gru", "attention"])

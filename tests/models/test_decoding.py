@@ -40,15 +40,9 @@ class Chain:
         return tuple(np.concatenate(parts) for parts in zip(*states, strict=True))
 
 
-class Bound(TorchDecoder):
-    """One whose rows may not be dropped."""
-
-    independent = False
-
-
-def lstm(seed: int, kind: type[TorchDecoder] = TorchDecoder) -> TorchDecoder:
+def lstm(seed: int) -> TorchDecoder:
     decoder = tiny_lstm(seed)
-    return kind(decoder, decoder.words.weight)
+    return TorchDecoder(decoder, decoder.words.weight)
 
 
 def rows(count: int, seed: int = 1, scale: float = 3.0) -> np.ndarray:
@@ -74,34 +68,6 @@ def test_greedy_takes_the_best_word_and_stops_at_END():
     assert np.exp(out.total[0]) == pytest.approx(0.25 * 0.6 * 0.7)
     assert out.confidence[0] == pytest.approx(np.log(0.25 * 0.6 * 0.7) / 3)
     assert chain.steps == 3
-
-
-@pytest.mark.parametrize("kind", [TorchDecoder, Bound])
-def test_sentences_that_ended_are_padded_and_long_ones_cut(kind):
-    out = run(lstm(0, kind), rows(30), 4)
-    for row, log_probs in zip(out.token_ids.tolist(), out.log_probs.tolist(), strict=True):
-        if END in row:
-            after = row.index(END) + 1
-            assert row[after:] == [PAD] * (4 - after) and log_probs[after:] == [0.0] * (4 - after)
-        else:
-            assert PAD not in row
-
-
-def test_dropping_rows_that_have_ended_changes_nothing():
-    free, bound = run(lstm(0), rows(30), 6), run(lstm(0, Bound), rows(30), 6)
-    assert free.token_ids.tolist() == bound.token_ids.tolist()
-    np.testing.assert_allclose(free.log_probs, bound.log_probs, atol=1e-6)
-
-
-def test_beam_search_finds_what_greedy_misses():
-    # greedy takes 4 (0.6) and then nothing is likely; 5 (0.4) ends for certain
-    chain = Chain(
-        [[1.0] * 6, [0, 0, 0, 0, 0.6, 0.4], [1.0] * 6, [1.0] * 6, [0, 0, 0.25, 0.25, 0.25, 0.25], [0, 0, 1.0, 0, 0, 0]]
-    )
-    assert run(chain, ONE, 3).token_ids[0, 0] == 4
-    best = run(chain, ONE, 3, 2)
-    assert best.token_ids[0, :2].tolist() == [5, END] and (best.token_ids[0, 2:] == PAD).all()
-    assert np.exp(best.total[0]) == pytest.approx(0.4)
 
 
 def test_all_hypotheses_are_there_with_their_ranks():

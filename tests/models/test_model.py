@@ -152,17 +152,9 @@ def test_top_and_threshold_cut_one_ranking(model: Model):
 @pytest.mark.parametrize(
     ("boxes", "message"),
     [
-        ([1.0, 2, 3, 4], r"boxes need four numbers each, \(N, 4\); these are \(4,\)"),
-        ([[1.0, 2, 3]], r"boxes need four numbers each, \(N, 4\); these are \(1, 3\)"),
-        ([[1, 2, 3, 4], [1, 2, 3]], "boxes need four numbers each, x1 y1 x2 y2"),
         ("everything", "boxes need four numbers each, x1 y1 x2 y2"),
-        ([["left", 0, 10, 10]], "boxes need four numbers each, x1 y1 x2 y2"),
         ([[None, 0, 10, 10]], r"box 0 \[nan, 0.0, 10.0, 10.0\] is not inside the 130 x 90 image"),
-        ([[0, 0, 9, 9], [0, 0, float("nan"), 10]], r"box 1 \[0.0, 0.0, nan, 10.0\] is not inside"),
-        ([[0, 0, float("inf"), 10]], r"box 0 \[0.0, 0.0, inf, 10.0\] is not inside"),
         ([[0, 0, 132, 10]], r"box 0 \[0.0, 0.0, 132.0, 10.0\] is not inside the 130 x 90 image"),
-        ([[30, 0, 20, 10]], r"box 0 \[30.0, 0.0, 20.0, 10.0\] is not inside the 130 x 90 image"),
-        ([[20, 0, 20, 10]], r"box 0 \[20.0, 0.0, 20.0, 10.0\] is not inside the 130 x 90 image"),
     ],
 )
 def test_wrong_boxes_are_one_line_for_every_verb(model: Model, boxes: Any, message: str):

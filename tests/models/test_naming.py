@@ -1,13 +1,12 @@
-"""The decoder's noun and that of the classes compete."""
+"""What the classes say of regions, and phrases with another noun."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from stubs import calibrated
 
 from saywhere.configs.nouns import NounsConfig
-from saywhere.models.nouns import NounEvidence, noun_evidence, noun_tree, rename, with_noun
+from saywhere.models.nouns import NounEvidence, noun_tree, with_noun
 from saywhere.models.phrases import caption_evidence, noun_log_probs
 from saywhere.text import Vocabulary, tokenize
 
@@ -29,26 +28,6 @@ def posterior(**probabilities: float) -> np.ndarray:
         assert noun is not None
         row[0, noun.row if noun.row < TREE.leaves else noun.leaves[0]] = probability
     return row
-
-
-def test_the_more_probable_noun_wins() -> None:
-    classes, calibration = evidence(), calibrated(noun=(1.0, 1.0, 0.0, 0.0)).noun
-    sure = rename(classes, posterior(airplane=0.9, dog=0.05), ["a black dog"], np.array([-1.0]), calibration, 0.3)
-    assert sure == ["a black airplane"]
-    unsure = rename(classes, posterior(airplane=0.4, dog=0.35), ["a black dog"], np.array([1.0]), calibration, 0.3)
-    assert unsure == ["a black dog"]
-    untaught = rename(classes, posterior(airplane=0.9), ["a black wheel"], np.array([-1.0]), calibration, 0.3)
-    assert untaught == ["a black wheel"]
-    none = rename(classes, posterior(airplane=0.2), ["a black dog"], np.array([-9.0]), calibration, 0.3)
-    assert none == ["a black dog"]
-
-
-def test_a_more_special_or_a_more_general_word_stays() -> None:
-    classes = evidence()
-    for phrase in ("a skier", "a man in red", "a person"):
-        assert rename(
-            classes, posterior(person=0.99), [phrase], np.array([-9.0]), calibrated(noun=(1, 0, 0, 0)).noun, 0.3
-        ) == [phrase]
 
 
 @pytest.mark.parametrize(
@@ -74,13 +53,6 @@ def test_the_noun_of_a_phrase_is_replaced(phrase: str, noun: str, wanted: str) -
     assert with_noun(TREE.head(words), words, node) == wanted
 
 
-def test_a_noun_that_the_classes_do_not_know_says_nothing() -> None:
-    noun = calibrated(noun=(2.0, 3.0, 4.0, 1.0)).noun
-    even = noun_evidence(np.array([-1.0, -1.0]), np.array([0.5, np.nan]), np.array([0.5, 0.5]))
-    assert noun.apply(even) == pytest.approx([1 / (1 + np.e)] * 2)
-    assert noun.apply(noun_evidence(np.array([-1.0]), np.array([0.9]), np.array([0.5])))[0] > 0.99
-
-
 def test_probabilities_of_a_kind_are_divided_among_its_classes() -> None:
     classes = evidence(rest=0.1, trust=0.0)
     logits = np.zeros((1, 1000), np.float32)
@@ -94,15 +66,9 @@ def test_probabilities_of_a_kind_are_divided_among_its_classes() -> None:
     assert found.sum() == pytest.approx(0.95, abs=1e-4)  # all but "none", and what no other class of ImageNet gets
 
 
-def test_the_most_specific_noun_above_a_threshold() -> None:
-    classes = evidence()
-    row = posterior(dog=0.25, cow=0.25, horse=0.25, airplane=0.1)
-    named = classes.name(row, 0.5)[0]
-    assert named is not None and named[0].name == "animal"
-    assert named[1] == pytest.approx(0.75)
-    assert classes.name(row, 0.9) == [None]
-    specific = classes.name(posterior(dog=0.8), 0.5)[0]
-    assert specific is not None and specific[0].name == "dog"
+def test_the_most_probable_kind_is_the_name() -> None:
+    ((noun, probability),) = evidence().name(posterior(dog=0.25, cow=0.3, horse=0.25, airplane=0.1))
+    assert noun.name == "cow" and probability == pytest.approx(0.3)
 
 
 def test_evidence_of_imagenet_joins_what_was_learnt() -> None:

@@ -13,7 +13,7 @@ from saywhere.models.decoding import decode
 from saywhere.models.phrase_scores import phrase_log_probs
 from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.language.decoders.protocol import TorchDecoder
-from saywhere.text import END, PAD, START, UNKNOWN, pad
+from saywhere.text import END, PAD, START, UNKNOWN
 
 PHRASES = [[4, 5], [4], [4, 5, 6, 7], [9, 4, 5], [4, 5], [8, UNKNOWN], [7, 7, 7]]
 
@@ -108,21 +108,6 @@ def test_the_bounds_on_memory_change_nothing_but_the_steps(monkeypatch, rows, st
     np.testing.assert_allclose(phrase_log_probs(decoder, regions, PHRASES, rows), expected, atol=1e-5)
     assert max(decoder.rows) <= max(rows, 9), "a step has the words of `rows`, or one word of all regions"
     assert len(decoder.rows) > 5
-
-
-def test_probabilities_of_all_phrases_add_up_to_one():
-    # Every phrase of up to two of twelve words, and the chance of a third word.
-    decoder, rows = tiny_lstm(), embeddings(3)
-    short = [[], *([w] for w in range(12) if w != END)]
-    pairs = [[a, b] for a in range(12) for b in range(12) if END not in (a, b)]
-    total = np.exp(phrase_log_probs(Counting(decoder), rows, [*short, *pairs])).sum(axis=1)
-    with torch.no_grad():
-        repeated, words = torch.from_numpy(rows).repeat_interleave(len(pairs), 0), torch.from_numpy(pad(pairs))
-        log_probs = decoder(repeated, words.repeat(3, 1)).log_softmax(dim=2)
-    chosen = log_probs.gather(2, torch.tensor(pairs).repeat(3, 1)[:, :, None])
-    prefix = chosen[:, :2, 0].sum(dim=1)
-    beyond = (prefix + (1 - log_probs[:, 2, END].exp()).log()).exp().reshape(3, -1).sum(dim=1)
-    np.testing.assert_allclose(total + beyond.numpy(), np.ones(3), rtol=1e-5)
 
 
 def test_the_probability_of_a_caption_is_that_of_decoding():

@@ -121,4 +121,4 @@ def test_words_stay_where_they_are_probably_right_and_only_those():
         marked = {doubt.place for doubt in doubted.phrases.doubtful[row]}
         assert said == " ".join(without_colours(doubted.captions[row].split(), marked))
     np.testing.assert_array_equal(gone.confidence, kept.confidence)
-    assert calibrated(noun=(0.0, 0.0, 0.0, 0.0)).colour is None
+    assert calibrated(box=(0.0, 0.0, 0.0)).colour is None

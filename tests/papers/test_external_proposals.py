@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import types
 from pathlib import Path
@@ -10,16 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import skimage.data
-from photographs import quarters
 from PIL import Image
 from structured_forest import write_forest
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.evaluation.dense import find_proposals
-from saywhere.evaluation.region_lines import RegionLines
 from saywhere.images import ImageError
-from saywhere.inference import Source
 from saywhere.papers import external_proposals
 from saywhere.papers.external_proposals import EdgeBoxes, Proposed, SelectiveSearch, find_proposal_method
 
@@ -168,43 +163,3 @@ def test_methods_by_name(forest: Path) -> None:
 def test_an_unknown_method_is_refused(kind: str) -> None:
     with pytest.raises(UserError, match=r"are not known; there are selective-search or edge-boxes:MODEL"):
         find_proposal_method(kind)
-
-
-# As ``saywhere evaluate dense --proposals METHOD`` finds them
-
-
-@pytest.fixture
-def sources(tmp_path: Path) -> list[Source]:
-    quarters(64, 48).save(tmp_path / "a.png")
-    (tmp_path / "broken.png").write_bytes(b"nothing")
-    return [Source(tmp_path / name, name, Path(name)) for name in ("a.png", "broken.png")]
-
-
-@pytest.fixture
-def truth(tmp_path: Path) -> RegionLines:
-    line = {"image": "a.png", "boxes": [[1, 2, 3, 4]], "captions": ["x"]}
-    (tmp_path / "truth.jsonl").write_text(json.dumps(line) + "\n")
-    return RegionLines(tmp_path / "truth.jsonl")
-
-
-def test_boxes_are_those_of_the_method(
-    sources: list[Source], truth: RegionLines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    boxes = find_proposals("selective-search", truth, sources)
-    assert boxes is not None and list(boxes) == ["a.png", "broken.png"] and len(boxes) == 2
-    expected = [tuple(box) for box in SelectiveSearch()(sources[0].path).boxes.tolist()]
-    assert len(expected) > 2 and boxes["a.png"] == expected
-    monkeypatch.setattr(external_proposals, "EXTERNAL", 2)
-    assert boxes["a.png"] == expected[:2]
-
-
-def test_a_broken_image_has_no_boxes(sources: list[Source], truth: RegionLines) -> None:
-    boxes = find_proposals("selective-search", truth, sources)
-    assert boxes is not None and boxes["broken.png"] == []
-
-
-def test_what_is_neither_a_method_nor_a_file_is_refused(sources: list[Source], truth: RegionLines) -> None:
-    with pytest.raises(UserError, match=r"nothing\.jsonl: neither rpn, gt nor selective-search.* and no such file"):
-        find_proposals("nothing.jsonl", truth, sources)
-    with pytest.raises(UserError, match=r"selective-search:slow.* are not known"):
-        find_proposals("selective-search:slow", truth, sources)

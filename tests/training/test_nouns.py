@@ -11,7 +11,6 @@ from saywhere.errors import UserError
 from saywhere.models.nouns import NounEvidence, noun_tree
 from saywhere.networks import checkpoint
 from saywhere.training import nouns
-from saywhere.training.calibration import fit_nouns, name_boxes
 from saywhere.training.nouns import NamedBoxes, allowed_groups, choose_kinds
 
 TREE = noun_tree()
@@ -89,21 +88,3 @@ def test_one_image_of_ten_is_held_out_whatever_its_folder() -> None:
     held = [nouns.is_held_out(Path(f"a/{number}.jpg")) for number in range(1000)]
     assert 60 < sum(held) < 140
     assert held == [nouns.is_held_out(Path(f"b/c/{number}.jpg")) for number in range(1000)]
-
-
-def test_the_decoder_is_trusted_where_it_is_right(folder: Path) -> None:
-    from tiny_classes import tiny_model
-
-    model = tiny_model()
-    assert model.nouns is not None
-    random = np.random.default_rng(0)
-    posterior = np.zeros((200, TREE.leaves), np.float32)
-    posterior[:, row_of("airplane") if row_of("airplane") < TREE.leaves else 0] = 0.6
-    right = random.random(200) < 0.5
-    phrases = ["a grass" if good else "a dog" for good in right]
-    truths = [("the grass",) if good else ("an airplane",) for good in right]
-    confidence = np.where(right, -0.5, -2.0) + random.normal(scale=0.3, size=200)
-    named = name_boxes(model.nouns, posterior, phrases, confidence, truths)
-    assert (named.right == right).all()
-    noun, threshold = fit_nouns(model.nouns, named)
-    assert noun.weights["confidence"] > 1 and threshold < 0.6

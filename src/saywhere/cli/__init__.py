@@ -63,7 +63,7 @@ EXTRAS = {
     "transformers": "transformers",
     "lightning": "train",
     "yaml": "train",
-    "matplotlib": "evaluate",
+    "matplotlib": "train",
     "pycocoevalcap": "evaluate",
     "cv2": "proposals",
     "torchfile": "convert",

@@ -22,7 +22,6 @@ class What(StrEnum):
     """What is calibrated, in this order."""
 
     box = "box"
-    noun = "noun"
     word = "word"
     caption = "caption"
     phrase = "phrase"
@@ -37,7 +36,7 @@ def calibrate(
     ),
     what: list[What] | None = typer.Option(
         None,
-        help="box: a region's box is right. noun: its noun is right. word: so are words for "
+        help="box: a region's box is right. word: so are words for "
         "somebody's sex, and colours. caption: its phrase names what is in the box. phrase: an image shows "
         "a phrase. similarity: the hubness correction. hit: an image that a search found shows the query. "
         "May be repeated.",
@@ -63,8 +62,8 @@ def calibrate(
     They are stored in calibration.json of the model's folder; the weights stay. Only similarity also adds weights, the
     hubness correction of the aligner: make indexes of images anew after it.
 
-    With the part nouns, noun and phrase are fitted to the tenth of the training images that taught this part
-    nothing, as word and caption always are. A box is right if it has an IoU of 0.5 with a true one.
+    With the part nouns, phrase is fitted to the tenth of the training images that taught this part nothing, as word
+    and caption always are. A box is right if it has an IoU of 0.5 with a true one.
 
     Of a model of transformers, box and phrase can be calibrated; they are stored in a file beside its folder's weights,
     or for hub:OWNER/NAME in this user's cache.

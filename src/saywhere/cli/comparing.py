@@ -125,7 +125,7 @@ def read_report(folder: Path) -> dict[str, Any]:
     return stored
 
 
-def one_or_compare(task: str, models: Sequence[str] | None, out: Path) -> str | None:
+def one_or_compare(task: str, models: Sequence[str] | None, out: Path, data: Path | None = None) -> str | None:
     """Return the one model that is named, or None; if several are named, compare them and end the command.
 
     Each is evaluated by the same command with only its ``--model``, in a folder of its own in ``out``; another process
@@ -144,7 +144,7 @@ def one_or_compare(task: str, models: Sequence[str] | None, out: Path) -> str | 
     ensure_same_task(out, f"compare {task}")
     arguments = without_options(sys.argv[1:], ("--model", "--out"))
     reports: dict[str, dict[str, Any]] = {}
-    resumed: list[str] = []
+    resumed, runs = list[str](), dict[str, Path]()
     worst = 0
     for name, folder in zip(models, folders(models, out), strict=True):
         if folder.is_dir() and any(folder.iterdir()):
@@ -158,7 +158,12 @@ def one_or_compare(task: str, models: Sequence[str] | None, out: Path) -> str | 
         worst = max(worst, done.returncode if whole else 2)
         if whole:
             reports[name] = read_report(folder)
+            runs |= {name: folder} if (folder / "predictions.jsonl").is_file() else {}
     if reports:
+        if data is not None and runs and task in ("dense", "caption"):
+            from saywhere.evaluation.examples import compare_answers
+
+            compare_answers(task, out, data if data.is_dir() else data.parent, runs)
         _show(Compared(task, reports, [name for name in resumed if name in reports]), out)
     raise typer.Exit(worst)
 

@@ -22,9 +22,7 @@ from saywhere.cli.options import (
     Json,
     OutputFormat,
     ResultFormat,
-    RetryFailed,
     ShardCount,
-    ShardNumber,
 )
 from saywhere.cli.printing import print_table, skip_notes, to_stderr
 from saywhere.files import printable
@@ -63,8 +61,6 @@ def describe(
     copy_images: CopyImages = False,
     embed: Embed = False,
     shards: ShardCount = None,
-    shard: ShardNumber = None,
-    retry_failed: RetryFailed = False,
     every: str | None = typer.Option(
         None, metavar="TIME", show_default="0.5s", help="Look at videos every TIME; also at those in folders."
     ),
@@ -83,20 +79,20 @@ def describe(
     from saywhere.inference.run import TOP
 
     most = None if boxes is not None else (TOP if top is None else top) or None
-    sharding, classes = None, None
-    if shards is not None or shard is not None or retry_failed:
-        from saywhere.inference.shards import Sharding
+    classes = None
+    if shards is not None:
+        from saywhere.inference.shards import require_listed
 
-        sharding = Sharding.of(shards, shard, retry_failed, paths or [])
+        require_listed(paths or [])
     if names is not None or named is not None:
         from saywhere.formats.classes import Classes
 
         classes = Classes.parse(names, named)
-    options = {"top": most, "threshold": threshold, "batch": batch, "boxes": boxes, "sharding": sharding}
+    options = {"top": most, "threshold": threshold, "batch": batch, "boxes": boxes, "shards": shards}
     options["classes"] = classes
     of_images = (
         (boxes, "--boxes"),
-        (sharding, "--shards"),
+        (shards, "--shards"),
         (classes, "--classes"),
         (output_format != ResultFormat.saywhere, "--output-format"),
     )
@@ -129,7 +125,7 @@ def _describe(
         alone, kept = so_far.count == 1, options["json"] is not None or options["out"] is not None
         if one.result is not None and printed:
             typer.echo(json_line(one.result.to_dict(), one.source.name), nl=False)
-        elif one.result is not None and options["sharding"] is None and (alone or not kept):
+        elif one.result is not None and options["shards"] is None and (alone or not kept):
             _print_regions(one.result, "" if alone else printable(one.source.name))
 
     skipped: dict[str, str] = {}

@@ -174,7 +174,7 @@ def task(
             if model is options.ComparedModels:
                 from saywhere.cli.comparing import one_or_compare
 
-                models = one_or_compare(name, models, values["out"])
+                models = one_or_compare(name, models, values["out"], values["data"])
             named = [models] if isinstance(models, str) else models or []
             command(Task(name=name, models=named, runtime=runtime, **values), **given)
 
@@ -188,23 +188,16 @@ def task(
     return decorate
 
 
-class Spread(StrEnum):
-    """How a region's weight lies on the image."""
+class Part(StrEnum):
+    """Which part of the model places the phrases."""
 
-    area = "area"
-    pixel = "pixel"
+    aligner = "aligner"
 
 
 @app.command("dense")
 @task("dense", options.DataRoot, options.ComparedModels)
 def dense(
     now: Task,
-    proposals: str | None = typer.Option(
-        None,
-        metavar="rpn|gt|FILE|METHOD",
-        help="Describe the model's own boxes (rpn), the true ones, those in FILE, or those of a METHOD: "
-        "selective-search, edge-boxes:MODEL.",
-    ),
     predictions: Predictions = None,
     truth: Truth = None,
     protocol: options.Protocol = typer.Option(
@@ -218,11 +211,11 @@ def dense(
     """
     from saywhere.evaluation.dense import run, score_files
 
-    written = "report.json, ap.png, examples.html"
-    if now.measures_model(predictions, truth, proposals):
+    written = "report.json, examples.html"
+    if now.measures_model(predictions, truth):
         loaded = now.load("densecap")
         with now.session(written) as session:
-            _print_dense(run(loaded, session, proposals or "rpn", protocol.value))
+            _print_dense(run(loaded, session, protocol.value))
     elif predictions and truth:
         with now.session(written, truth=truth) as session:
             _print_dense(score_files(predictions, session, protocol.value))
@@ -292,7 +285,7 @@ def region_captions(now: Task) -> None:
 
 @app.command("rank")
 @task("rank", model=options.ComparedModels)
-def rank(now: Task, regions: options.Regions = None) -> None:
+def rank(now: Task) -> None:
     """Ranking of sentences for each image and of images for each sentence (Alignments, section 4.1).
 
     Needs a model with an aligner. Exit code 0 if all went well, 1 if images were skipped or the data set is not whole,
@@ -302,7 +295,7 @@ def rank(now: Task, regions: options.Regions = None) -> None:
 
     loaded = now.load("aligner")
     with now.session() as session:
-        result = run(loaded, session, regions)
+        result = run(loaded, session)
         for title, recall in (("annotation", result.image_to_text), ("search", result.text_to_image)):
             typer.echo(
                 f"{title}: R@1 {recall.r1:.3f}, R@5 {recall.r5:.3f}, R@10 {recall.r10:.3f}, "
@@ -314,13 +307,8 @@ def rank(now: Task, regions: options.Regions = None) -> None:
 @task("search", omit=["precision"])
 def search(
     now: Task,
-    regions: options.Regions = None,
-    components: int = typer.Option(64, min=1, metavar="P", help="Principal components of the codes."),
-    beside: list[Path] | None = typer.Option(
-        None, metavar="ROOT", help="Search among the images of this data set, too, as distractors; may be repeated."
-    ),
 ) -> None:
-    """Search in an index: sentences by whole vectors and by codes, phrases with their regions, and what is not there.
+    """Search in an index: sentences, phrases with their regions, and what is not there.
 
     Needs a model with an aligner. Exit code 0 if all went well, 1 if images were skipped or the data set is not whole,
     2 if the command is wrong.
@@ -329,12 +317,11 @@ def search(
 
     loaded = now.load("aligner")
     with now.session() as session:
-        result = run(loaded, session, regions, components, beside=beside or ())
+        result = run(loaded, session)
         found = result.recall
         typer.echo(
             f"R@1 {found.r1:.3f}, R@5 {found.r5:.3f}, R@10 {found.r10:.3f}, median rank {found.median_rank:g} "
-            f"({found.queries} queries); by codes alone R@1 {result.code_recall.r1:.3f}, and they put "
-            f"{result.overlap:.4f} of the ten best into their first tenth"
+            f"({found.queries} queries)"
         )
         if result.hit is not None:
             typer.echo(f"phrases: {result.hit:.3f} right in the first image ({result.phrases} phrases)")
@@ -344,9 +331,7 @@ def search(
         if (there := result.presence) is not None:
             typer.echo(
                 f"is it there: AUC {there.auc:.3f} of hits, calibration error {there.calibration_error:.3f}; of whole "
-                f"queries {there.in_index_auc:.3f}, calibration error {there.in_index_error:.3f}; of those about "
-                f"images of the index {there.query_auc:.3f}, with all queries about other images as not there "
-                f"{there.outside_auc:.3f} of at most {there.outside_limit:.3f}"
+                f"queries {there.in_index_auc:.3f}, calibration error {there.in_index_error:.3f}"
             )
             fits = "; ".join(f"{question}: {fit}" for question, fit in there.fits.items())
             typer.echo(f"weights of the probabilities, fitted here: {fits}")
@@ -356,12 +341,11 @@ def search(
 @task("ground", model=options.ComparedModels, omit=["format"])
 def ground(
     now: Task,
-    part: options.Part | None = typer.Option(
+    part: Part | None = typer.Option(
         None,
         show_default="all parts, as saywhere ground",
-        help="One part alone that is told where the phrases are; only the aligner reads the sentence.",
+        help="The aligner alone, which is told where the phrases are and reads the sentence.",
     ),
-    regions: options.Regions = None,
 ) -> None:
     """Grounding of phrases: right where the IoU with the truth is at least 0.5; and the pointing game.
 
@@ -375,7 +359,7 @@ def ground(
     chosen = None if part is None else part.value
     loaded = now.load(chosen)
     with now.session() as session:
-        scores = run(loaded, session, chosen, regions)
+        scores = run(loaded, session, chosen)
         for title, result in {"model": scores.model, **scores.controls}.items():
             typer.echo(
                 f"{title}: accuracy {result.accuracy:.3f}, pointing {result.pointing:.3f} ({result.phrases:,} phrases)"
@@ -413,14 +397,7 @@ def nouns(now: Task) -> None:
 
 @app.command("attention")
 @task("attention", EntitiesData, omit=["format"])
-def attention(
-    now: Task,
-    generated: bool = typer.Option(True, help="Also measure sentences that the model generates."),
-    beam_size: options.BeamSize = None,
-    spread: Spread = typer.Option(
-        Spread.area, help="A weight is spread over its region, or counts at each of its pixels (large regions win)."
-    ),
-) -> None:
+def attention(now: Task) -> None:
     """Attention correctness on Flickr30k Entities: the share of the attention inside the boxes of what a word names.
 
     Beside it that of uniform attention over the same regions. Needs a captioner with attention. Exit code 0 if all went
@@ -430,8 +407,8 @@ def attention(
 
     loaded = now.load("captioner")
     with now.session() as session:
-        figures = run(loaded, session, generated, beam_size, spread.value)
-        for kind in SENTENCES if generated else SENTENCES[:1]:
+        figures = run(loaded, session)
+        for kind in SENTENCES:
             found, uniform = percent(figures[kind]), percent(figures[f"uniform_{kind}"])
             mentions = figures[f"{kind}_mentions"]
             typer.echo(f"{kind}: {found} %, uniform attention {uniform} % ({mentions:,} mentions)")
@@ -456,4 +433,3 @@ def chunks(
         f"F1 {scores.f1:.3f}, precision {scores.precision:.3f}, recall {scores.recall:.3f}, "
         f"visible phrases alone F1 {scores.visible_f1:.3f} ({scores.phrases:,} phrases)"
     )
-    typer.echo(f"{scores.milliseconds:.2f} ms of a processor a sentence ({scores.sentences:,} sentences)")

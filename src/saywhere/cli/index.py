@@ -20,9 +20,7 @@ from saywhere.cli.options import (
     Collection,
     Images,
     IndexFolder,
-    RetryFailed,
     ShardCount,
-    ShardNumber,
     Url,
     find_place,
 )
@@ -33,7 +31,7 @@ from saywhere.video import parse_duration
 
 if TYPE_CHECKING:
     from saywhere.inference import ImageResult
-    from saywhere.inference.shards import Shard, Sharding
+    from saywhere.inference.shards import Shard
     from saywhere.search.indexing import Indexing
 
 POLL = 2.0
@@ -72,8 +70,6 @@ def index(
     batch: Batch = 8,
     chosen: Chosen = Chosen(),
     shards: ShardCount = None,
-    shard: ShardNumber = None,
-    retry_failed: RetryFailed = False,
     every: Every = None,
     watch: Watch = False,
     poll: Poll = None,
@@ -83,11 +79,11 @@ def index(
     Each batch is kept as soon as it is done; after a kill the same command goes on. Exit code 0 if all went well, 1 if
     some were skipped because they cannot be read, 2 if the command is wrong.
     """
-    from saywhere.inference.shards import Sharding
+    from saywhere.inference.shards import require_listed
     from saywhere.inference.sources import NoImages
 
-    sharding = Sharding.of(shards, shard, retry_failed, paths)
-    if sharding is not None:
+    if shards is not None:
+        require_listed(paths)
         for given, option in ((every is not None, "--every"), (repair, "--repair"), (watch, "--watch")):
             if given:
                 raise UserError(f"{option} is for one process: give it without --shards")
@@ -96,8 +92,8 @@ def index(
     seconds = None if every is None else parse_duration(every)
     place = find_place(folder, url, collection)
     with saywhere.Index(place, chosen.model, load=chosen.load) as made, explain_oom(batch):
-        if sharding is not None:
-            return _index_shards(made, paths, sharding, batch, components)
+        if shards is not None:
+            return _index_shards(made, paths, shards, batch, components)
         begin = partial(made.begin, components=components, every=seconds)
         try:
             run = begin(paths, repair=repair)
@@ -242,9 +238,7 @@ def _embed(results: Iterable[ImageResult[Any]], total: int, done: int = 0) -> di
     return keep_each(results, lambda _: None, total, done, "indexing")
 
 
-def _index_shards(
-    made: saywhere.Index, paths: list[str], sharding: Sharding, batch: int, components: int | None
-) -> None:
+def _index_shards(made: saywhere.Index, paths: list[str], count: int, batch: int, components: int | None) -> None:
     """Index shards beside other processes, and merge them if this is the last one.
 
     Nothing is written to the index before that; what a shard has already is kept.
@@ -260,14 +254,14 @@ def _index_shards(
     found = find_images(paths, [made.folder])
     if videos := [source.name for source in found if source.is_video]:
         raise UserError(f"--shards is for images, and {videos[0]} is a video: index it without --shards")
-    shards = Shards(made.folder / "shards", sharding.shards, found, {"model": index_digest(made.model)}, ".index")
+    shards = Shards(made.folder / "shards", count, found, {"model": index_digest(made.model)}, ".index")
 
     def embed(shard: Shard) -> dict[str, str]:
         todo = Indexing(made.store, made.model, shard.sources).todo if len(made) else shard.sources
         with saywhere.Index(shard.part, made.model) as part:
             return _embed(shard.claim.check(part.begin(todo).results(batch)), len(shard.sources))
 
-    skipped = work_on(shards, sharding, embed, "indexed", typer.echo)
+    skipped = work_on(shards, embed, "indexed", typer.echo)
     changes: saywhere.search.Changes | None = None
     for results in shards.merging():
         broken = {name: reason for number in range(shards.count) for name, reason in shards.skipped(number).items()}

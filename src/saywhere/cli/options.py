@@ -182,15 +182,6 @@ ShardCount = Annotated[
         "--shards", min=1, max=99_999, metavar="N", help="Divide the images into N shards, for many processes."
     ),
 ]
-ShardNumber = Annotated[
-    int | None,
-    typer.Option(
-        "--shard", min=0, metavar="K", show_default="any that is free", help="Work on this shard only, counted from 0."
-    ),
-]
-RetryFailed = Annotated[
-    bool, typer.Option("--retry-failed", help="Also take up finished shards again that had images skipped.")
-]
 DataRoot = Annotated[
     Path | None, typer.Option("--data", metavar="ROOT", help="Folder of the data set, or a .jsonl file.")
 ]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from saywhere.configs.parts import CALIBRATED, MOST_FEATURES, MOST_SENTENCES, Config, ProposalConfig, SystemConfig
+from saywhere.configs.parts import MOST_FEATURES, MOST_SENTENCES, Config, ProposalConfig, SystemConfig
 
 RegionKind = Literal["proposals", "whole"]
 Normalize = Literal["none", "regions", "both"]
@@ -39,8 +39,6 @@ class GroundingConfig(Config):
             than log-probabilities.
         threshold: a phrase is found from this probability on, if the model is calibrated for phrases.
     """
-
-    GONE: ClassVar = dict.fromkeys(("presence", "rare_presence", "hit", "anywhere"), CALIBRATED)
 
     nms_iou: float | None = None
     score_weight: float = 1.0
@@ -99,8 +97,6 @@ class AlignerConfig(SystemConfig):
         beta: affinity of neighbouring words to the same region (Eq. 12), unless a call gives another.
         grounding: see :class:`GroundingConfig`.
     """
-
-    GONE: ClassVar = dict.fromkeys(("hard_negatives", "smoothing"), "remove it")
 
     proposals: ProposalConfig = PROPOSALS
     localizer: str = "flickr-coco"

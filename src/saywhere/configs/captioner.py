@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 from saywhere.configs.parts import LARGEST_GRID, MOST_SENTENCES, Config, DecodingConfig, ProposalConfig, SystemConfig
 
@@ -39,8 +39,6 @@ class NgramsConfig(Config):
             probable of the image as of any (:func:`saywhere.models.captioner.without_unlikely_endings`);
             0 leaves none out.
     """
-
-    GONE: ClassVar = {"consensus": "remove it"}
 
     count: int = 0
     words: int = 0
@@ -101,8 +99,6 @@ class CaptionerConfig(SystemConfig):
             :mod:`saywhere.models.captioner`; for a model with the parts ``densecap`` and ``nouns``.
         ngrams: probabilities of n-grams in captions of the image, by which the hypotheses are reranked too.
     """
-
-    GONE: ClassVar = {"neighbours": "remove it", "context": "remove it"}
 
     proposals: ProposalConfig = PROPOSALS
     decoding: DecodingConfig = DECODING

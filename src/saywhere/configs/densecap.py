@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from saywhere.boxes import MAX_LOG_SCALE
 from saywhere.configs.parts import (
-    CALIBRATED,
     LARGEST_GRID,
     LITE_PACKAGES,
     DecodingConfig,
@@ -58,9 +57,8 @@ class DenseCapConfig(SystemConfig):
             if the model's calibration has one.
         final_nms: suppression of the final boxes.
         repeat_nms: of two regions with the same caption and an IoU above this, the better one is kept; None keeps both.
-        nouns: where the model has the part ``nouns``, phrases get the noun that is more probably right, the decoder's
-            or that of the classes, see :mod:`saywhere.models.nouns`.
-        noun_threshold: the part nouns proposes the most specific noun whose probability is above this; 1 for none.
+        nouns: whether the part ``nouns``, where the model has it, looks at the boxes: for ``noun_weight``, and for how
+            probably phrases name what is in their boxes.
         max_log_scale: bound on the growth of a box, None for none.
         balanced: the RPN's score loss averages positives and negatives apart and adds the two.
         box_beta: where smooth L1 turns from square to straight.
@@ -68,8 +66,6 @@ class DenseCapConfig(SystemConfig):
         rpn_score_weight, rpn_box_weight, score_weight, box_weight, caption_weight: of the five losses.
         box_decay: weight of half the squared RPN offsets.
     """
-
-    GONE: ClassVar = dict.fromkeys(("calibration", "noun_calibration"), CALIBRATED) | {"pooling": "remove it"}
 
     decoding: DecodingConfig = DECODING
     conventions: Conventions = "saywhere"
@@ -100,7 +96,6 @@ class DenseCapConfig(SystemConfig):
     final_nms: float = 0.5
     repeat_nms: float | None = 0.4
     nouns: bool = True
-    noun_threshold: float = 0.3
     max_log_scale: float | None = MAX_LOG_SCALE
     balanced: bool = False
     box_beta: float = 0.11
@@ -118,7 +113,7 @@ class DenseCapConfig(SystemConfig):
         self.require_between(1, LARGEST_GRID, "pool_size")
         self.require_features("embed_dim", "word_size", "hidden_size", *(() if self.fc_size is None else ("fc_size",)))
         self.require_share("final_nms", "fg_iou", "bg_iou", "rpn_fg_iou", "rpn_bg_iou", "positive_share")
-        self.require_share("noun_threshold", "person_threshold", "colour_threshold")
+        self.require_share("person_threshold", "colour_threshold")
         self.require_at_least(0, "similarity_weight", "noun_weight")
         self.require(self.beam_regions is None or self.beam_regions >= 0, "beam_regions", "at least 0, or null")
         self.require(self.repeat_nms is None or 0 <= self.repeat_nms <= 1, "repeat_nms", "between 0 and 1, or null")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, Self, get_args
 
 from saywhere import options as user_options
 from saywhere.errors import UserError
@@ -15,18 +15,11 @@ from saywhere.options import nest
 
 MOST_FEATURES = 16384
 """Numbers of a vector, or filters of a layer, at most: the weights between two layers of so many have a gigabyte."""
-CALIBRATED = "saywhere calibrate stores it in calibration.json of the model's folder"
-"""What has become of options that were fitted after training."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Options of a network or of a part of one; :meth:`from_dict` makes them and refuses unknown keys.
-
-    Keys that earlier versions had stand in ``GONE`` of a subclass, with the way out that the message names.
-    """
-
-    GONE: ClassVar[Mapping[str, str]] = {}
+    """Options of a network or of a part of one; :meth:`from_dict` makes them and refuses unknown keys."""
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any], prefix: str = "") -> Self:

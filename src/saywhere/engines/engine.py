@@ -182,20 +182,9 @@ class Decoder(Protocol):
 class DenseCap(Protocol):
     """The part that finds and describes regions: DenseCap."""
 
-    @property
-    def config(self) -> DenseCapConfig:
-        """Its options."""
-        ...
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Its words."""
-        ...
-
-    @property
-    def box_coder(self) -> BoxCoder:
-        """The format of boxes and their suppression."""
-        ...
+    config: DenseCapConfig
+    vocabulary: Vocabulary
+    box_coder: BoxCoder
 
     @property
     def decoder(self) -> Decoder:
@@ -222,15 +211,8 @@ class DenseCap(Protocol):
 class Aligner(Protocol):
     """The part that puts regions and words into one space: Deep Visual-Semantic Alignments."""
 
-    @property
-    def config(self) -> AlignerConfig:
-        """Its options."""
-        ...
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Its words."""
-        ...
+    config: AlignerConfig
+    vocabulary: Vocabulary
 
     @property
     def hubness(self) -> Hubness | None:
@@ -277,15 +259,8 @@ class BoundImages:
 class Captioner(Protocol):
     """The part that captions whole images (or boxes): Areas of Attention, and the multimodal RNN."""
 
-    @property
-    def config(self) -> CaptionerConfig:
-        """Its options."""
-        ...
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Its words."""
-        ...
+    config: CaptionerConfig
+    vocabulary: Vocabulary
 
     @property
     def ngrams(self) -> Ngrams | None:
@@ -309,15 +284,8 @@ class Captioner(Protocol):
 class Nouns(Protocol):
     """The part that says what kinds of things regions show."""
 
-    @property
-    def config(self) -> NounsConfig:
-        """Its options."""
-        ...
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Its words: the G kinds that it was taught."""
-        ...
+    config: NounsConfig
+    vocabulary: Vocabulary
 
     def classify(
         self, maps: Sequence[Maps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray] | None = None

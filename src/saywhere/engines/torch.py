@@ -13,12 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saywhere.boxes import BoxCoder
 from saywhere.calibration import Calibration
-from saywhere.configs.aligner import AlignerConfig
-from saywhere.configs.captioner import CaptionerConfig
-from saywhere.configs.densecap import DenseCapConfig
-from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays import ngrams
 from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.engine import BoundImages, EncodedText, Hubness, RegionHeadOutput, RpnOutput, Typical
@@ -34,7 +29,6 @@ from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.networks.nouns import Nouns
 from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.networks.vision.trunk import Trunk
-from saywhere.text import Vocabulary
 
 PARTS = {"densecap": DenseCap, "aligner": Aligner, "captioner": Captioner, "nouns": Nouns}
 
@@ -198,22 +192,8 @@ class TorchDenseCap:
 
     def __init__(self, network: DenseCap) -> None:
         self._network = network
+        self.config, self.vocabulary, self.box_coder = network.config, network.vocabulary, network.box_coder
         self.decoder = TorchDecoder(network.decoder, network.decoder.words.weight)
-
-    @property
-    def config(self) -> DenseCapConfig:
-        """Its options."""
-        return self._network.config
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Its words."""
-        return self._network.vocabulary
-
-    @property
-    def box_coder(self) -> BoxCoder:
-        """The format of boxes and their suppression."""
-        return self._network.box_coder
 
     @torch.inference_mode()
     def region_head(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
@@ -240,22 +220,8 @@ class TorchAligner:
 
     def __init__(self, network: Aligner, last: bool = False) -> None:
         self._network, self._last = network, last
-        self._hubness = None if last else _hubness(network)
-
-    @property
-    def config(self) -> AlignerConfig:
-        """Its options."""
-        return self._network.config
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Its words."""
-        return self._network.vocabulary
-
-    @property
-    def hubness(self) -> Hubness | None:
-        """What tells images and texts that resemble everything; None if it was not fitted."""
-        return self._hubness
+        self.config, self.vocabulary = network.config, network.vocabulary
+        self.hubness = None if last else _hubness(network)
 
     @property
     def last(self) -> TorchAligner:
@@ -293,22 +259,8 @@ class TorchCaptioner:
 
     def __init__(self, network: Captioner) -> None:
         self._network = network
-        self._ngrams = _ngrams(network)
-
-    @property
-    def config(self) -> CaptionerConfig:
-        """Its options."""
-        return self._network.config
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Its words."""
-        return self._network.vocabulary
-
-    @property
-    def ngrams(self) -> Ngrams | None:
-        """Probabilities of n-grams in captions of an image; None if there are none."""
-        return self._ngrams
+        self.config, self.vocabulary = network.config, network.vocabulary
+        self.ngrams = _ngrams(network)
 
     @torch.inference_mode()
     def bind_images(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray | None]) -> BoundImages:
@@ -363,16 +315,7 @@ class TorchNouns:
 
     def __init__(self, network: Nouns) -> None:
         self._network = network
-
-    @property
-    def config(self) -> NounsConfig:
-        """Its options."""
-        return self._network.config
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Its words: the kinds that it was taught."""
-        return self._network.vocabulary
+        self.config, self.vocabulary = network.config, network.vocabulary
 
     @torch.inference_mode()
     def classify(

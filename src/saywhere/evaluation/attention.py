@@ -5,16 +5,17 @@ entity, the share of the attention inside the boxes of the entity is measured. A
 model word by word (teacher forcing); in a generated one, the words are those that people used for the entities of the
 image. The control is uniform attention: the same regions, all with the same weight.
 
-Two things differ: the attention is p(r | w, h), that of the word which is said, and not p(r | h); and that program uses
-a part-of-speech tagger to find the nouns, where here the last word of a phrase ("a young boy") counts as one.
+Three things differ: the attention is p(r | w, h), that of the word which is said, and not p(r | h); that program uses a
+part-of-speech tagger to find the nouns, where here the last word of a phrase ("a young boy") counts as one; and a
+weight counts in full on every pixel of its region there, and is spread over it here (the same for cells of a grid).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,13 +27,9 @@ from saywhere.evaluation.report import facts, table, write_report
 from saywhere.evaluation.session import Session, image_name
 from saywhere.images import LoadedImage
 from saywhere.inference import ResultsFile, Source
-from saywhere.models.captioner import Caption
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
 
-Spread = Literal["area", "pixel"]
-"""How the weight of a region is spread over the image: evenly over its ``area``, or, as the program of the paper does,
-in full on every ``pixel`` of it, so that larger regions count more. For the cells of a grid both are the same."""
 POINTS = 24
 """Points along each side at which a warped region is sampled."""
 
@@ -85,18 +82,17 @@ def warped_shares_inside(
     return (inside & visible).sum(axis=1) / np.maximum(seen, 1), whole * seen / POINTS**2
 
 
-def correctness(weights: np.ndarray, shares: np.ndarray, areas: np.ndarray, spread: Spread = "area") -> np.ndarray:
+def correctness(weights: np.ndarray, shares: np.ndarray, areas: np.ndarray) -> np.ndarray:
     """Return the share of the attention inside the boxes, from 0 to 1: ``(...)``.
 
     Args:
         weights: ``(..., R)`` of the regions, for each word.
         shares, areas: ``(R,)`` of :func:`shares_inside`. Regions without area are left out.
-        spread: see :data:`Spread`.
 
     Returns:
         0 where all weight is on regions without area.
     """
-    density = weights * (areas if spread == "pixel" else (areas > 0).astype(weights.dtype))
+    density = weights * (areas > 0).astype(weights.dtype)
     total = density.sum(axis=-1)
     return np.where(total > 0, (density * shares).sum(axis=-1) / np.maximum(total, 1e-30), 0)
 
@@ -135,67 +131,33 @@ def entity_boxes(image: MarkedImage) -> dict[str, np.ndarray]:
     return {phrase.entity: phrase.box[None] for phrase in phrases if phrase.box is not None}
 
 
-@dataclass
-class AttentionCorrectness:
-    """Measure many sentences, added one by one by :meth:`add`.
+def measure(
+    weights: ArrayLike, mentions: Sequence[Mention], regions: ArrayLike, boxes: Mapping[str, ArrayLike],
+    size: tuple[float, float],
+) -> tuple[list[float], list[float]]:  # fmt: skip
+    """Return for each mention of a sentence the correctness of its word's attention, and that of uniform attention.
 
-    Attributes:
-        spread: see :data:`Spread`.
-        found, control: for each mention the correctness of the model and of uniform attention.
+    Args:
+        weights: ``(T, R)`` of the words, or longer.
+        mentions: of the words; those beyond T and entities without boxes are left out.
+        regions: ``(R, 4)``, or corners ``(R, 4, 2)`` of warped regions, in pixels of the image.
+        boxes: of each entity ``(G, 4)`` in the same pixels.
+        size: width and height of the image in these pixels.
     """
-
-    spread: Spread = "area"
-    found: list[float] = field(default_factory=list)
-    control: list[float] = field(default_factory=list)
-
-    def add(
-        self,
-        weights: ArrayLike,
-        mentions: Sequence[Mention],
-        regions: ArrayLike,
-        boxes: Mapping[str, ArrayLike],
-        size: tuple[float, float],
-    ) -> None:
-        """Add one sentence.
-
-        Args:
-            weights: ``(T, R)`` of its words, or longer.
-            mentions: of its words; those beyond T and entities without boxes are left out.
-            regions: ``(R, 4)``, or corners ``(R, 4, 2)`` of warped regions, in pixels of the image.
-            boxes: of each entity ``(G, 4)`` in the same pixels.
-            size: width and height of the image in these pixels.
-        """
-        attention, places = np.asarray(weights, np.float64), np.asarray(regions, np.float64)
-        for mention in mentions:
-            if mention.word >= len(attention) or mention.entity not in boxes:
-                continue
-            truth = np.asarray(boxes[mention.entity], np.float64)
-            if places.ndim == 3:
-                shares, areas = warped_shares_inside(places, truth, *size)
-            else:
-                shares, areas = shares_inside(geometry.clip(places, *size), truth)
-            row = attention[mention.word]
-            self.found.append(float(correctness(row, shares, areas, self.spread)))
-            self.control.append(float(correctness(np.ones_like(row), shares, areas, self.spread)))
-
-    @property
-    def mean(self) -> float:
-        """The attention correctness, from 0 to 1 (the paper prints percent); 0 without mentions."""
-        return sum(self.found) / max(len(self.found), 1)
-
-    @property
-    def uniform(self) -> float:
-        """The correctness of uniform attention over the same regions; 0 without mentions."""
-        return sum(self.control) / max(len(self.control), 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return ``correctness``, ``uniform``, ``mentions`` and ``spread``."""
-        return {
-            "correctness": self.mean,
-            "uniform": self.uniform,
-            "mentions": len(self.found),
-            "spread": self.spread,
-        }
+    attention, places = np.asarray(weights, np.float64), np.asarray(regions, np.float64)
+    found, control = list[float](), list[float]()
+    for mention in mentions:
+        if mention.word >= len(attention) or mention.entity not in boxes:
+            continue
+        truth = np.asarray(boxes[mention.entity], np.float64)
+        if places.ndim == 3:
+            shares, areas = warped_shares_inside(places, truth, *size)
+        else:
+            shares, areas = shares_inside(geometry.clip(places, *size), truth)
+        row = attention[mention.word]
+        found.append(float(correctness(row, shares, areas)))
+        control.append(float(correctness(np.ones_like(row), shares, areas)))
+    return found, control
 
 
 SENTENCES = ("given", "generated")
@@ -234,17 +196,12 @@ LINES = "attention.jsonl"
 Row = Mapping[str, Any]
 
 
-def run(
-    model: Model, session: Session, generated: bool = True, beam_size: int | None = None, spread: Spread = "area"
-) -> dict[str, Any]:
+def run(model: Model, session: Session) -> dict[str, Any]:
     """Measure the share of the attention at a word that is inside the boxes of what the word names.
 
     Args:
         model: with a captioner that attends to regions.
         session: the data (Flickr30k Entities) and the results.
-        generated: also measure sentences that the model generates.
-        beam_size: hypotheses in decoding; the model's own number if None.
-        spread: how a region's weight lies on the image, see :class:`AttentionCorrectness`.
 
     Returns:
         the figures of :func:`total`.
@@ -258,17 +215,12 @@ def run(
             f"{session.model}: a captioner with the decoder {captioner.config.decoder} attends to no regions"
         )
     marked = {image_name(image.image, session.data): image for image in session.read_entities()}
-    settings = {"model": model.digest(), "data": str(session.data), "split": session.split}
-    settings |= {"generated": generated, "beam_size": beam_size, "spread": spread}
-    session.resume(settings, LINES)
+    session.resume({"model": model.digest(), "data": str(session.data), "split": session.split}, LINES)
     by_file = {str(image.image): image for image in marked.values()}
 
     def ask(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[dict[str, Any]]:
         encodings = zip(images, model.encode(images), strict=True)
-        return [
-            measure_image(model, encoding, by_file[image.name], generated, beam_size, spread)
-            for image, encoding in encodings
-        ]
+        return [measure_image(model, encoding, by_file[image.name]) for image, encoding in encodings]
 
     sources = [Source(image.image, name, image.image) for name, image in marked.items()]
     with ResultsFile(session.out / LINES, "given") as lines:
@@ -276,37 +228,28 @@ def run(
             ask, sources, lines.done, lambda name, row: lines.append(row, name), long_side=model.long_side
         )
         figures = total([lines[source.name] for source in seen])
-    known = session.known(session.data.name, beam_size=beam_size, spread=spread)
-    write_attention_report(session.out, figures, known)
+    write_attention_report(session.out, figures, session.known(session.data.name))
     return figures
 
 
-def measure_image(
-    model: Model, encoding: Encoding, image: MarkedImage, generated: bool, beam_size: int | None, spread: Spread
-) -> dict[str, Any]:
+def measure_image(model: Model, encoding: Encoding, image: MarkedImage) -> dict[str, Any]:
     """Return the correctness of each mention in the ``given`` sentences of an image and in the ``generated`` one.
 
     ``uniform_given`` and ``uniform_generated`` are those of uniform attention over the same regions.
     """
     boxes, size = entity_boxes(image), (image.width, image.height)
-    given, own = AttentionCorrectness(spread), AttentionCorrectness(spread)
     read = model.attend(encoding, [sentence.text for sentence in image.sentences])
-    for sentence, caption in zip(image.sentences, read, strict=True):
-        _add(given, caption, given_mentions(sentence), boxes, size)
-    row: dict[str, Any] = {"given": given.found, "uniform_given": given.control}
-    if generated:
-        caption = model.caption(encoding, beam_size=beam_size)
-        _add(own, caption, generated_mentions(caption.words, names(image)), boxes, size)
-        row |= {"generated": own.found, "uniform_generated": own.control, "sentence": caption.sentence}
+    own = model.caption(encoding)
+    pairs = [(caption, given_mentions(said)) for caption, said in zip(read, image.sentences, strict=True)]
+    row: dict[str, Any] = {"sentence": own.sentence}
+    for kind, sentences in (("given", pairs), ("generated", [(own, generated_mentions(own.words, names(image)))])):
+        row |= {kind: list[float](), f"uniform_{kind}": list[float]()}
+        for caption, mentions in sentences:
+            assert caption.attention is not None and caption.outlines is not None
+            found, control = measure(caption.attention, mentions, caption.outlines, boxes, size)
+            row[kind] += found
+            row[f"uniform_{kind}"] += control
     return row
-
-
-def _add(
-    meter: AttentionCorrectness, caption: Caption, mentions: Sequence[Mention], boxes: Mapping[str, np.ndarray],
-    size: tuple[float, float],
-) -> None:  # fmt: skip
-    assert caption.attention is not None and caption.outlines is not None
-    meter.add(caption.attention, mentions, caption.outlines, boxes, size)
 
 
 def total(rows: Sequence[Row]) -> dict[str, Any]:
@@ -317,7 +260,7 @@ def total(rows: Sequence[Row]) -> dict[str, Any]:
     result: dict[str, Any] = {"images": len(rows)}
     for kind in SENTENCES:
         for name in (kind, f"uniform_{kind}"):
-            values = [value for row in rows for value in row.get(name, ())]
+            values = [value for row in rows for value in row[name]]
             result[name] = sum(values) / len(values) if values else None
-        result[f"{kind}_mentions"] = sum(len(row.get(kind, ())) for row in rows)
+        result[f"{kind}_mentions"] = sum(len(row[kind]) for row in rows)
     return result

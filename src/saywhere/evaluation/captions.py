@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,9 +18,10 @@ import numpy as np
 
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor, ptb
+from saywhere.evaluation.examples import of_captions, write_examples
 from saywhere.evaluation.meteor import Meteor, pycocoevalcap_module
 from saywhere.evaluation.region_lines import matched, read_captions, read_references
-from saywhere.evaluation.report import Page, choose, facts, table, write_report
+from saywhere.evaluation.report import facts, table, write_report
 from saywhere.evaluation.session import Session
 from saywhere.files import write_text
 from saywhere.images import LoadedImage
@@ -29,7 +29,6 @@ from saywhere.inference import ResultsFile
 from saywhere.models.captioner import Caption
 from saywhere.models.model import Model
 from saywhere.models.nouns import NounTree, find_invented, find_nouns, noun_tree
-from saywhere.regions import Regions
 
 # The tokenizer ends a line at each of these, so the rest of a text would become that of the next image.
 _LINE_ENDS = str.maketrans(dict.fromkeys("\n\r\v\f\u2028\u2029", " "))
@@ -53,13 +52,6 @@ class CaptionScores:
     cider: dict[str, float]
 
 
-def caption_metrics(
-    candidates: Mapping[str, str], references: Mapping[str, Sequence[str]], meteor: Meteor | None = None
-) -> dict[str, float]:
-    """Return the ``metrics`` of :func:`score_captions`."""
-    return score_captions(candidates, references, meteor).metrics
-
-
 def score_captions(
     candidates: Mapping[str, str], references: Mapping[str, Sequence[str]], meteor: Meteor | None = None
 ) -> CaptionScores:
@@ -70,7 +62,7 @@ def score_captions(
     Args:
         candidates: the caption of each image.
         references: at least one sentence for each of the same images.
-        meteor: the scorer to use; without it one is started and closed.
+        meteor: the scorer to use; without it one is made.
 
     Raises:
         UserError: the images differ, an image has no reference, no reference has a word, or pycocoevalcap is missing.
@@ -81,9 +73,8 @@ def score_captions(
     captions = tokenize_captions({key: [candidates[key]] for key in candidates})
     if not any(word for sentences in truth.values() for word in sentences):
         raise UserError("no reference caption has a word: check the sentences of the data")
-    with ExitStack() as stack:
-        meteor = meteor or stack.enter_context(Meteor())
-        metrics = {"meteor": meteor.corpus_score([(captions[key][0], truth[key]) for key in captions])}
+    pairs = [(captions[key][0], truth[key]) for key in captions]
+    metrics = {"meteor": (meteor or Meteor()).corpus_score(pairs)}
     bleu, _ = pycocoevalcap_module("bleu.bleu").Bleu(4).compute_score(truth, captions, verbose=0)
     metrics |= {f"bleu_{n}": score for n, score in enumerate(bleu, 1)}
     metrics["rouge_l"], _ = pycocoevalcap_module("rouge.rouge").Rouge().compute_score(truth, captions)
@@ -196,32 +187,6 @@ def write_caption_report(folder: Path, scores: CaptionScores, known: Mapping[str
     write_report(folder, row | {"images": len(scores.cider)} | scores.metrics | dict(known), lines)
 
 
-def write_caption_examples(
-    folder: Path,
-    scores: CaptionScores,
-    captions: Mapping[str, str],
-    references: Mapping[str, Sequence[str]],
-    images: Sequence[Path],
-) -> Path:
-    """Write ``examples.html``: the images whose captions have the best, median and worst CIDEr-D, with the truth.
-
-    Args:
-        folder: where to.
-        scores: of each image.
-        captions, references: of each image.
-        images: folders that the names of the images may start from.
-    """
-    about = "Images by the CIDEr-D of their caption: below each the caption, then what people wrote."
-    page = Page(folder, "Best, median and worst captions", about, images, across=3)
-    order = sorted(scores.cider, key=lambda name: -scores.cider[name])
-    for number, (kind, name) in enumerate(choose(order), 1):
-        page.heading(f"{kind}: {name}, CIDEr-D {scores.cider[name]:.3f}")
-        page.figure(f"{number:02}-{kind}.png", name, Regions.empty(4, 3), captions[name] or "nothing")
-        for text in references[name]:
-            page.paragraph(text)
-    return page.write()
-
-
 def score_files(predictions: Path, session: Session) -> CaptionScores:
     """Score the captions that any program has written, and write the report; needs no network.
 
@@ -233,17 +198,17 @@ def score_files(predictions: Path, session: Session) -> CaptionScores:
     Raises:
         UserError: a file cannot be read, they have no image in common, or what measures is not installed.
     """
-    with meteor.Meteor() as scorer:
-        found, true = read_captions(predictions), read_references(session.data, session.split)
-        names = [name for name, texts in true.items() if texts][: session.limit]
-        if not names:
-            raise UserError(f"{session.data}: no image has a caption")
-        counts, notes = matched(predictions, session.data, found, true, names, "an empty caption")
-        session.notes += notes
-        captions, references = {n: found.get(n, "") for n in names}, {n: true[n] for n in names}
-        facts = {"predictions": str(predictions), **counts}
-        pairs = Comparison(str(session.data), captions, references, [Path(), session.folder], facts)
-        return compare(session, pairs, scorer)
+    scorer = meteor.Meteor()
+    found, true = read_captions(predictions), read_references(session.data, session.split)
+    names = [name for name, texts in true.items() if texts][: session.limit]
+    if not names:
+        raise UserError(f"{session.data}: no image has a caption")
+    counts, notes = matched(predictions, session.data, found, true, names, "an empty caption")
+    session.notes += notes
+    captions, references = {n: found.get(n, "") for n in names}, {n: true[n] for n in names}
+    facts = {"predictions": str(predictions), **counts}
+    pairs = Comparison(str(session.data), captions, references, facts)
+    return compare(session, pairs, scorer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,7 +218,6 @@ class Comparison:
     Attributes:
         data: name of the data set, for the report.
         captions, references: of each image.
-        images: folders that the names of the images may start from.
         facts: of the report.
         phrases: of the boxes of each image, where they are known: what they name is not invented.
     """
@@ -261,20 +225,20 @@ class Comparison:
     data: str
     captions: Mapping[str, str]
     references: Mapping[str, Sequence[str]]
-    images: Sequence[Path]
     facts: Mapping[str, Any]
     phrases: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def compare(session: Session, pairs: Comparison, scorer: meteor.Meteor) -> CaptionScores:
-    """Score captions by the references, and write the report with its page of examples."""
+    """Score captions by the references, and write the report and a page of examples."""
     scores = score_captions(pairs.captions, pairs.references, scorer)
     mentions = {name: (*texts, *pairs.phrases.get(name, ())) for name, texts in pairs.references.items()}
     invented = count_invented(pairs.captions, mentions, noun_tree())
     facts = {"invented_nouns": invented.nouns, "sentences_with_invented_nouns": invented.sentences}
     known = session.known(pairs.data, **pairs.facts, **facts, meteor_version=scorer.version)
-    write_caption_examples(session.out, scores, pairs.captions, pairs.references, pairs.images)
     write_caption_report(session.out, scores, known)
+    columns = {"true": of_captions(pairs.references), session.model or "predicted": of_captions(pairs.captions)}
+    write_examples(session.out, session.folder, list(pairs.captions), columns)
     return scores
 
 
@@ -319,40 +283,40 @@ def score_captioner(
     Raises:
         UserError: no image can be read, or what measures is not installed.
     """
-    with meteor.Meteor() as scorer:
-        samples = session.read()
-        sources = {source.path: source for source in session.sources(samples)}
-        references: dict[str, list[str]] = {}
-        phrases: dict[str, list[str]] = {}
-        for sample in samples:
-            name = sources[sample.image].name
-            if sample.sentences:
-                references.setdefault(name, []).extend(sample.sentences)
-            phrases.setdefault(name, []).extend(text for texts in sample.phrases for text in texts)
-        if not references:
-            raise UserError(f"{session.data}: the split {samples.split} has no image with a sentence about all of it")
-        session.resume({**settings, "data": samples.name, "split": samples.split}, PREDICTIONS)
-        write_references(references, session.out / TRUTH)
-        chosen = [source for source in sources.values() if source.name in references]
-        captioner, beam_size = start(), settings["beam_size"]
+    scorer = meteor.Meteor()
+    samples = session.read()
+    sources = {source.path: source for source in session.sources(samples)}
+    references: dict[str, list[str]] = {}
+    phrases: dict[str, list[str]] = {}
+    for sample in samples:
+        name = sources[sample.image].name
+        if sample.sentences:
+            references.setdefault(name, []).extend(sample.sentences)
+        phrases.setdefault(name, []).extend(text for texts in sample.phrases for text in texts)
+    if not references:
+        raise UserError(f"{session.data}: the split {samples.split} has no image with a sentence about all of it")
+    session.resume({**settings, "data": samples.name, "split": samples.split}, PREDICTIONS)
+    write_references(references, session.out / TRUTH)
+    chosen = [source for source in sources.values() if source.name in references]
+    captioner, beam_size = start(), settings["beam_size"]
 
-        def ask(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[Caption]:
-            if isinstance(captioner, Model):
-                return captioner.caption(images, beam_size=beam_size, attention=False)
-            return captioner.caption(images, beam_size=beam_size)
+    def ask(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[Caption]:
+        if isinstance(captioner, Model):
+            return captioner.caption(images, beam_size=beam_size, attention=False)
+        return captioner.caption(images, beam_size=beam_size)
 
-        with ResultsFile(session.out / PREDICTIONS, "caption") as lines:
-            seen = session.each(
-                ask, chosen, lines.done, lambda name, caption: lines.append(caption.to_dict(), name),
-                long_side=long_side,
-            )  # fmt: skip
-        found = read_captions(session.out / PREDICTIONS)
-        captions = {source.name: found[os.path.normpath(source.name)] for source in seen}
-        facts = {"beam_size": beam_size, "predictions": str(session.out / PREDICTIONS)}
-        facts |= {"without_sentence": len(sources) - len(chosen)}
-        kept = {name: references[name] for name in captions}
-        pairs = Comparison(samples.name, captions, kept, [session.folder], facts, phrases)
-        return compare(session, pairs, scorer)
+    with ResultsFile(session.out / PREDICTIONS, "caption") as lines:
+        seen = session.each(
+            ask, chosen, lines.done, lambda name, caption: lines.append(caption.to_dict(), name),
+            long_side=long_side,
+        )  # fmt: skip
+    found = read_captions(session.out / PREDICTIONS)
+    captions = {source.name: found[os.path.normpath(source.name)] for source in seen}
+    facts = {"beam_size": beam_size, "predictions": str(session.out / PREDICTIONS)}
+    facts |= {"without_sentence": len(sources) - len(chosen)}
+    kept = {name: references[name] for name in captions}
+    pairs = Comparison(samples.name, captions, kept, facts, phrases)
+    return compare(session, pairs, scorer)
 
 
 def write_references(references: Mapping[str, Sequence[str]], path: Path) -> None:

@@ -8,8 +8,6 @@ program digit for digit. ``docs/evaluation.md`` has the differences and their ef
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,11 +24,12 @@ from saywhere.calibration import MATCH, Reliability, reliability
 from saywhere.data import Samples
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor
-from saywhere.evaluation.region_lines import Array, Box, ImageRegions, Proposals, RegionLines, matched
-from saywhere.evaluation.report import Page, choose, facts, save_figure, table, write_report
+from saywhere.evaluation.examples import of_regions, write_examples
+from saywhere.evaluation.region_lines import Array, RegionLines, matched
+from saywhere.evaluation.report import facts, table, write_report
 from saywhere.evaluation.session import Session, image_name
 from saywhere.files import write_atomically
-from saywhere.inference import ResultsFile, Source
+from saywhere.inference import ResultsFile
 from saywhere.models.model import Model
 from saywhere.regions import Regions
 
@@ -389,9 +388,7 @@ HIDDEN = ("data", "split", "seconds", "command")
 def write_dense_report(
     folder: Path, result: DenseCaptioningResult, known: Mapping[str, Any], calibration: Reliability | None = None
 ) -> list[Path]:
-    """Write ``report.json``, ``report.md``, ``ap.png`` and, if scores are probabilities, ``reliability.png``.
-
-    Each file is written atomically.
+    """Write ``report.json`` and ``report.md``, each atomically.
 
     Args:
         folder: where to.
@@ -402,13 +399,7 @@ def write_dense_report(
     Returns:
         The paths of the files.
     """
-    written = write_report(folder, dense_row(result, known, calibration), dense_lines(result, known, calibration))
-    draw_ap(result, folder / "ap.png")
-    (folder / "reliability.png").unlink(missing_ok=True)
-    if calibration is None:
-        return [*written, folder / "ap.png"]
-    draw_reliability(calibration, folder / "reliability.png")
-    return [*written, folder / "ap.png", folder / "reliability.png"]
+    return write_report(folder, dense_row(result, known, calibration), dense_lines(result, known, calibration))
 
 
 def dense_row(
@@ -460,130 +451,6 @@ def dense_lines(
     ]
 
 
-def draw_ap(result: DenseCaptioningResult, path: Path) -> None:
-    """Draw the grid of average precisions, IoU down and METEOR across, as a PNG."""
-    from matplotlib.figure import Figure
-
-    grid = [[result.ap[f"iou_{iou}/meteor_{m}"] for m in METEORS] for iou in IOUS]
-    top = max(max(row) for row in grid) or 1.0
-    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
-    axes = figure.add_subplot()
-    image = axes.imshow(grid, vmin=0, vmax=top, cmap="viridis", aspect="auto")
-    for i, row in enumerate(grid):
-        for j, value in enumerate(row):
-            axes.text(j, i, f"{value:.3f}", ha="center", va="center", color="black" if value > 0.6 * top else "white")
-    axes.set_xticks(range(len(METEORS)), [f"{m:g}" for m in METEORS])
-    axes.set_yticks(range(len(IOUS)), [f"{iou:g}" for iou in IOUS])
-    axes.set_xlabel("METEOR above")
-    axes.set_ylabel("IoU at least")
-    axes.set_title(f"Average precision, protocol {result.protocol}; mean {result.map:.4f}")
-    figure.colorbar(image, ax=axes)
-    save_figure(figure, path)
-
-
-def draw_reliability(calibration: Reliability, path: Path) -> None:
-    """Draw the share of matches at each score, above a histogram of the scores, as a PNG."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.2, 5.6), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    lows, widths = [one.low for one in calibration.bins], [one.high - one.low for one in calibration.bins]
-    upper.bar(lows, [one.matched for one in calibration.bins], widths, align="edge", color="#8fb8de", edgecolor="white")
-    upper.plot([0, 1], [0, 1], color="grey", linewidth=1, linestyle="--")
-    upper.plot([one.score for one in calibration.bins], [one.matched for one in calibration.bins], "o", color="#1f4e79")
-    upper.set_ylabel(f"share with a true box at IoU {MATCH:g}")
-    upper.set_ylim(0, 1)
-    upper.set_title(f"calibration error {calibration.ece:.3f}, Brier score {calibration.brier:.3f}")
-    lower.bar(lows, [one.count for one in calibration.bins], widths, align="edge", color="#bbbbbb", edgecolor="white")
-    lower.set_ylabel("boxes")
-    lower.set_xlabel("score")
-    lower.set_xlim(0, 1)
-    save_figure(figure, path)
-
-
-SHOWN = 10
-"""Number of predicted regions, the best, that are drawn on an image."""
-
-RANKED = 1000
-"""Number of images, evenly spread, that are scored one by one to find the best and the worst."""
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """Mean average precision of one image, and that of its boxes alone, as if it were the whole data set."""
-
-    name: str
-    map: float
-    detection_map: float
-
-
-def write_examples(
-    folder: Path,
-    ranking: Sequence[Ranked],
-    predictions: RegionLines,
-    truth: RegionLines,
-    images: Sequence[Path],
-    protocol: str,
-) -> Path:
-    """Write ``examples.html`` and its drawings in ``examples/``; return the path of the page.
-
-    Args:
-        folder: where to.
-        ranking: images, best first.
-        predictions, truth: the files that were scored.
-        images: folders that the names of images are relative to. An image that is in none of them is drawn as a grey
-            area.
-        protocol: the name of the protocol, by which true boxes are merged.
-    """
-    about = (
-        f"Images by their own mean average precision (protocol {protocol}), of at most {RANKED:,} evenly "
-        f"spread over the data. Left the truth, right the {SHOWN} best predicted regions."
-    )
-    page = Page(folder, "Best, median and worst images", about, images)
-    if not ranking:
-        page.paragraph("No image has a true region.")
-    for number, (kind, one) in enumerate(choose(ranking), 1):
-        predicted, true = predictions[one.name], truth[one.name]
-        size = true.size or predicted.size or _extent(predicted, true)
-        page.heading(f"{kind}: {one.name}, mAP {one.map:.3f}, boxes alone {one.detection_map:.3f}")
-        for what, regions in {"truth": _truth(true, size, protocol), "prediction": _best(predicted, size)}.items():
-            page.figure(f"{number:02}-{kind}-{what}.png", one.name, regions, what)
-    return page.write()
-
-
-def _extent(*parts: ImageRegions) -> tuple[float, float]:
-    """Return a size that contains all boxes, for an image whose size is in no file."""
-    corners = np.concatenate([np.ones((1, 2)), *(part.boxes[:, 2:] for part in parts)])
-    return tuple(np.ceil(corners.max(axis=0)).tolist())
-
-
-def _truth(true: ImageRegions, size: tuple[float, float], protocol: str) -> Regions:
-    boxes, groups = find_rules(protocol).merge(true.boxes)
-    captions = true.captions or ()
-    return _regions(boxes, [" / ".join(dict.fromkeys(captions[i] for i in group)) for group in groups], size)
-
-
-def _best(predicted: ImageRegions, size: tuple[float, float]) -> Regions:
-    scores = np.zeros(len(predicted.boxes)) if predicted.scores is None else predicted.scores
-    best: list[int] = np.argsort(-scores, kind="stable")[:SHOWN].tolist()
-    captions = predicted.captions or ()
-    return _regions(predicted.boxes[best], [captions[i] for i in best], size)
-
-
-def _regions(boxes: Array, captions: Sequence[str], size: tuple[float, float]) -> Regions:
-    """Return regions to draw, in this order, with boxes cut to the image and turned right side out."""
-    corners = np.asarray(boxes, dtype=np.float64).reshape(-1, 2, 2)
-    inside = np.sort(corners.clip(0, np.array(size)), axis=1).reshape(-1, 4)
-    width, height = size
-    return Regions(int(np.ceil(width)), int(np.ceil(height)), inside, captions=tuple(captions))
-
-
-def check_plots() -> None:
-    """Raise a ``UserError`` if there is nothing to draw plots with."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UserError("evaluation needs matplotlib, which is not installed: pip install 'saywhere[evaluate]'")
-
-
 def score_files(predictions: Path, session: Session, protocol: str = "clean") -> DenseCaptioningResult:
     """Score the regions that any program has written, and write the report; needs no network.
 
@@ -596,17 +463,16 @@ def score_files(predictions: Path, session: Session, protocol: str = "clean") ->
     Raises:
         UserError: a file cannot be read, they have no image in common, or what measures is not installed.
     """
-    check_plots()
-    with meteor.Meteor() as scorer:  # before the work: it reports at once if pycocoevalcap is missing
-        ordered = find_rules(protocol).ordered
-        found = RegionLines(predictions, needs=("scores", "captions"), ordered=ordered)
-        truth = RegionLines(session.data, several=True, ordered=ordered, split=session.split)
-        names = truth.names[: session.limit]
-        counts, notes = matched(predictions, session.data, found.names, truth.names, names, "no region predicted")
-        session.notes += notes
-        facts = {"model": None, "split": session.split, **counts}
-        files = Comparison(str(session.data), found, truth, names, [Path(), session.folder], facts)
-        return compare(session, files, protocol, scorer)
+    scorer = meteor.Meteor()  # before the work: it reports at once if pycocoevalcap is missing
+    ordered = find_rules(protocol).ordered
+    found = RegionLines(predictions, needs=("scores", "captions"), ordered=ordered)
+    truth = RegionLines(session.data, several=True, ordered=ordered, split=session.split)
+    names = truth.names[: session.limit]
+    counts, notes = matched(predictions, session.data, found.names, truth.names, names, "no region predicted")
+    session.notes += notes
+    facts = {"model": None, "split": session.split, **counts}
+    files = Comparison(str(session.data), found, truth, names, facts)
+    return compare(session, files, protocol, scorer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -617,7 +483,6 @@ class Comparison:
         data: name of the data set, for the report.
         predictions, truth: the two files.
         names: of the images that count.
-        images: folders that the names of the images may start from.
         facts: of the report.
     """
 
@@ -625,22 +490,20 @@ class Comparison:
     predictions: RegionLines
     truth: RegionLines
     names: Sequence[str]
-    images: Sequence[Path]
     facts: Mapping[str, Any]
 
 
 def compare(session: Session, files: Comparison, protocol: str, scorer: meteor.Meteor) -> DenseCaptioningResult:
-    """Score predictions by the truth, and write the report with its plots and its page of examples."""
+    """Score predictions by the truth, and write the report and a page of examples."""
     meter = CalibrationMeter()
     # One step more: the captions, which are scored together at the end.
     with session.steps("scoring", len(files.names) + 1) as advance:
-        result, ranking = score(
-            files.predictions, files.truth, files.names, protocol, scorer.score, advance, calibration=meter
-        )
+        result = score(files.predictions, files.truth, files.names, protocol, scorer.score, advance, meter)
         advance()
-    write_examples(session.out, ranking, files.predictions, files.truth, files.images, protocol)
     facts = {"predictions": str(files.predictions.path), **files.facts, "meteor_version": scorer.version}
     write_dense_report(session.out, result, session.known(files.data, **facts), meter.result())
+    columns = {"true": of_regions(files.truth), session.model or "predicted": of_regions(files.predictions)}
+    write_examples(session.out, session.folder, list(files.names), columns)
     return result
 
 
@@ -652,7 +515,7 @@ def score(
     scorer: Scorer,
     done: Callable[[], None] = lambda: None,
     calibration: CalibrationMeter | None = None,
-) -> tuple[DenseCaptioningResult, list[Ranked]]:
+) -> DenseCaptioningResult:
     """Score the predictions for some images; an image without predictions counts as one without regions.
 
     Args:
@@ -664,16 +527,11 @@ def score(
         done: called after each image.
         calibration: takes the boxes of each image.
 
-    Returns:
-        The scores, and up to ``RANKED`` of the images that have a true region, best first.
-
     Raises:
         UserError: the two files have different sizes for an image.
     """
-    names = list(names)
-    step = -(-len(names) // RANKED)
-    metric, ranking = DenseCaptioning(protocol), []
-    for number, name in enumerate(names):
+    metric = DenseCaptioning(protocol)
+    for name in names:
         predicted, true = predictions[name], truth[name]
         if predicted.size and true.size and predicted.size != true.size:
             sizes = [f"{width:g} x {height:g}" for width, height in (predicted.size, true.size)]
@@ -681,23 +539,13 @@ def score(
                 f"{name} is {sizes[0]} in {predictions.path} but {sizes[1]} in {truth.path}; "
                 "boxes must be in the same pixels"
             )
-        _add(metric, predicted, true, name)
+        scores = () if predicted.scores is None else predicted.scores
+        phrases = [[caption] for caption in true.captions or ()]
+        metric.add_arrays(predicted.boxes, scores, predicted.captions or (), true.boxes, phrases, name)
         if calibration:
             calibration.add(predicted.boxes, predicted.scores, true.boxes)
-        if number % step == 0 and len(true.boxes):
-            alone = DenseCaptioning(protocol)
-            _add(alone, predicted, true, name)
-            result = alone.result(scorer, language=False)
-            ranking.append(Ranked(name, result.map, result.detection_map))
         done()
-    ranking.sort(key=lambda one: (-one.map, -one.detection_map))
-    return metric.result(scorer), ranking
-
-
-def _add(metric: DenseCaptioning, predicted: ImageRegions, true: ImageRegions, name: str) -> None:
-    scores = () if predicted.scores is None else predicted.scores
-    phrases = [[caption] for caption in true.captions or ()]
-    metric.add_arrays(predicted.boxes, scores, predicted.captions or (), true.boxes, phrases, name)
+    return metric.result(scorer)
 
 
 class CalibrationMeter:
@@ -730,37 +578,32 @@ PREDICTIONS, TRUTH = "predictions.jsonl", "truth.jsonl"
 """Files of a run: the regions of the model, and the true ones."""
 
 
-def run(model: Model, session: Session, proposals: str = "rpn", protocol: str = "clean") -> DenseCaptioningResult:
+def run(model: Model, session: Session, protocol: str = "clean") -> DenseCaptioningResult:
     """Describe a data set and score the regions: mean average precision of boxes with captions (section 4.1).
 
     Args:
         model: with a dense captioner.
         session: the data and the results.
-        proposals: the boxes to describe, see :func:`find_proposals`.
         protocol: ``clean``, or ``original``: as the published program counts.
 
     Raises:
         UserError: the model has no dense captioner, no image can be read, or what measures is not installed.
     """
     model.check("densecap", "find regions")
-    check_plots()
-    with meteor.Meteor() as scorer:  # before the work: it reports at once if pycocoevalcap is missing
-        samples = session.read()
-        sources = session.sources(samples)
-        write_truth(samples, session.data, session.out / TRUTH)
-        truth = RegionLines(session.out / TRUTH, several=True)
-        boxes = find_proposals(proposals, truth, sources)
-        settings = {"model": model.digest(), "data": samples.name, "split": samples.split}
-        session.resume(settings | {"proposals": proposals_digest(proposals)}, PREDICTIONS)
-        with ResultsFile(session.out / PREDICTIONS) as lines:
-            seen = session.each(
-                model.describe, sources, lines.done, lambda name, regions: lines.append(regions.to_dict(), name),
-                boxes, model.long_side,
-            )  # fmt: skip
-        predictions = RegionLines(session.out / PREDICTIONS, needs=("scores", "captions"))
-        names, facts = [source.name for source in seen], {"proposals": proposals}
-        files = Comparison(samples.name, predictions, truth, names, [session.folder], facts)
-        return compare(session, files, protocol, scorer)
+    scorer = meteor.Meteor()  # before the work: it reports at once if pycocoevalcap is missing
+    samples = session.read()
+    sources = session.sources(samples)
+    write_truth(samples, session.data, session.out / TRUTH)
+    truth = RegionLines(session.out / TRUTH, several=True)
+    session.resume({"model": model.digest(), "data": samples.name, "split": samples.split}, PREDICTIONS)
+    with ResultsFile(session.out / PREDICTIONS) as lines:
+        seen = session.each(
+            model.describe, sources, lines.done, lambda name, regions: lines.append(regions.to_dict(), name),
+            long_side=model.long_side,
+        )  # fmt: skip
+    predictions = RegionLines(session.out / PREDICTIONS, needs=("scores", "captions"))
+    files = Comparison(samples.name, predictions, truth, [source.name for source in seen], {})
+    return compare(session, files, protocol, scorer)
 
 
 def write_truth(samples: Samples, root: Path, path: Path) -> None:
@@ -776,41 +619,3 @@ def write_truth(samples: Samples, root: Path, path: Path) -> None:
             stream.write((json.dumps(row) + "\n").encode())
 
     write_atomically(path, write)
-
-
-class TrueBoxes(Proposals):
-    """The true boxes as proposals: merged as the metric merges them (protocol clean), each once."""
-
-    def __getitem__(self, image: str) -> list[Box]:
-        rows = np.array(super().__getitem__(image), dtype=np.float64).reshape(-1, 4)
-        return [(x1, y1, x2, y2) for x1, y1, x2, y2 in CLEAN.merge(rows)[0].tolist()]
-
-
-def find_proposals(kind: str, truth: RegionLines, sources: Sequence[Source]) -> Mapping[str, Sequence[Box]] | None:
-    """Return the boxes to describe, by name of the image.
-
-    Args:
-        kind: ``rpn`` (the model's own: None is returned), ``gt`` (the true ones), a file of lines with boxes, or a
-            method of external proposals, such as ``selective-search``.
-        truth: the true boxes.
-        sources: the images.
-
-    Raises:
-        UserError: the method is not installed, or the file cannot be read or has none of the images.
-    """
-    if kind == "rpn":
-        return None
-    names = {source.name: (source.name, str(source.path)) for source in sources}
-    if kind == "gt":
-        return TrueBoxes(truth, names)
-    if Path(kind).is_file():
-        return Proposals(RegionLines(Path(kind), needs=(), several=True), names)
-    return reproductions.find("proposals=METHOD")(kind, sources)
-
-
-def proposals_digest(kind: str) -> str:
-    """Return what tells these proposals from others: the hash of a file, else the kind."""
-    if not Path(kind).is_file():
-        return kind
-    with open(kind, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -5,12 +5,11 @@ Phrases are those of Flickr30k Entities, or of any data set with phrases and box
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,19 +17,18 @@ from numpy.typing import ArrayLike
 from saywhere import boxes as geometry
 from saywhere.calibration import reliability
 from saywhere.data import flickr
-from saywhere.data.flickr import MarkedImage, MarkedPhrase, MarkedSentence
+from saywhere.data.flickr import MarkedImage, MarkedSentence
 from saywhere.data.sample import Sample
-from saywhere.engines.engine import Aligner, DenseCap
+from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
 from saywhere.evaluation.report import facts, table, write_report
-from saywhere.evaluation.session import REGIONS, ArrayStore, RegionStore, Session, image_name, of_arrays, to_arrays
+from saywhere.evaluation.session import REGIONS, ArrayStore, Session, image_name
 from saywhere.images import LoadedImage
 from saywhere.inference import Source
-from saywhere.models import densecap
 from saywhere.models.aligner import ImageVectors, align, embed_images, region_bonus
 from saywhere.models.chunker import Chunker, spans
+from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
-from saywhere.models.phrase_scores import score_regions
 from saywhere.models.placing import Placer
 from saywhere.regions import Regions
 from saywhere.text import tokenize
@@ -68,15 +66,6 @@ class GroundingResult:
     pointing: float
     phrases: int
     by_type: dict[str, TypeScore] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return ``accuracy``, ``pointing``, ``phrases`` and ``by_type``."""
-        return {
-            "accuracy": self.accuracy,
-            "pointing": self.pointing,
-            "phrases": self.phrases,
-            "by_type": {name: vars(score) for name, score in self.by_type.items()},
-        }
 
 
 def pair_ious(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -143,10 +132,6 @@ class PresenceResult:
     phrases: int
     others: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all figures."""
-        return dict(vars(self))
-
 
 def measure_presence(own: np.ndarray, others: np.ndarray, right: np.ndarray, threshold: float) -> PresenceResult:
     """Compare the scores of N phrases that are there with those of M that are not.
@@ -180,7 +165,8 @@ def share_of(mask: np.ndarray) -> float:
     return float(mask.mean()) if len(mask) else 0.0
 
 
-PLACED_CONTROLS = ("whole image", "largest region")
+CONTROLS = ("whole image", "largest region", "highest prior")
+"""Answers that do not read the phrase; the last is of the aligner alone: what is more comes from the words."""
 RARE, COMMON = "rare nouns", "other nouns"
 
 
@@ -194,6 +180,7 @@ class Asked:
         truths: of each the true boxes ``(K, 4)``, one or more.
         types: of each.
         words: all words that are said of the image.
+        sentences: with the phrases, of Flickr30k Entities.
     """
 
     image: Path
@@ -201,18 +188,20 @@ class Asked:
     truths: tuple[np.ndarray, ...]
     types: tuple[tuple[str, ...], ...]
     words: set[str]
+    sentences: tuple[MarkedSentence, ...] = ()
 
 
-def read_asked(session: Session, placer: Placer) -> list[Asked]:
+def read_asked(session: Session, placer: Placer, part: str | None = None) -> list[Asked]:
     """Return what is asked of the images of a session.
 
     Of Flickr30k Entities every phrase with a box, by the type of entity; of another data set every phrase of an image
-    once, with all its boxes. Types tell too whether the text encoder hardly saw the noun of the phrase.
+    once, with all its boxes; with ``part`` it must be Entities. Types tell too whether the text encoder hardly saw the
+    noun of the phrase.
 
     Raises:
         UserError: no phrase has a box; and what reading raises.
     """
-    if flickr.recognises(session.data):
+    if part or flickr.recognises(session.data):
         return [_of_marks(image, placer) for image in session.read_entities()]
     asked = [_of_sample(sample, placer) for sample in session.read() if len(sample.boxes)]
     if not asked:
@@ -225,7 +214,8 @@ def _of_marks(image: MarkedImage, placer: Placer) -> Asked:
     phrases = tuple(s.phrase(p) for s, p, _ in placed)
     types = tuple((*p.types, _familiar(placer, text)) for text, (_, p, _) in zip(phrases, placed, strict=True))
     words = {word for sentence in image.sentences for word in sentence.words}
-    return Asked(image.image, phrases, tuple(box[None] for _, _, box in placed), types, words)
+    return Asked(image.image, phrases, tuple(box[None] for _, _, box in placed), types, words,
+                 image.sentences)  # fmt: skip
 
 
 def _of_sample(sample: Sample, placer: Placer) -> Asked:
@@ -251,48 +241,13 @@ class GroundingScores:
     presence: PresenceResult | None = None
 
 
-def place_phrases(model: Model, session: Session, regions: int | None = None) -> tuple[GroundingScores, int]:
-    """Place the phrases of images, and as many of others; return the figures, and the number of images.
-
-    Raises:
-        UserError: the model cannot place phrases, no image can be read, or no phrase has a box.
-    """
-    placer = model.placer()
-    by_name = {image_name(each.image, session.folder): each for each in read_asked(session, placer)}
-    others = absent([each.phrases for each in by_name.values()], [each.words for each in by_name.values()])
-    missing = dict(zip(by_name, others, strict=True))
-    names = {str(each.image): name for name, each in by_name.items()}
-    session.resume({"model": model.digest(), "data": str(session.data), "split": session.split, "part": "all",
-                    "regions": regions, "limit": session.limit}, REGIONS)  # fmt: skip
-    store = ArrayStore(session.out / REGIONS)
-
-    def place(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[dict[str, np.ndarray]]:
-        found: list[dict[str, np.ndarray]] = []
-        for image, encoding in zip(images, model.encode(images), strict=True):
-            name = names[image.name]
-            evidence = placer.evidence(encoding, [*by_name[name].phrases, *missing[name]], None, regions)
-            boxes, presence = evidence.regions.boxes, evidence.presence(placer.calibration)
-            rows = evidence.rows(placer.config)
-            size = np.array([image.width, image.height], np.float32)
-            arrays = {"size": size, "boxes": boxes, "found": boxes[rows[: len(by_name[name].phrases)]]}
-            found.append(arrays if presence is None else arrays | {"presence": presence})
-        return found
-
-    sources = [Source(each.image, name, Path(name)) for name, each in by_name.items()]
-    seen = session.each(place, sources, store, store.write, long_side=model.long_side)
-    answers = [(by_name[source.name], store.read(source.name)) for source in seen]
-    return _measure_placed(answers, placer), len(seen)
-
-
 def _measure_placed(answers: Sequence[tuple[Asked, dict[str, np.ndarray]]], placer: Placer) -> GroundingScores:
     types = [kinds for asked, _ in answers for kinds in asked.types]
     found = np.concatenate([arrays["found"] for _, arrays in answers])
     truth = _nearest_truths(found, answers)
     controls: dict[str, GroundingResult] = {}
-    for name in PLACED_CONTROLS:
-        boxes = np.concatenate(
-            [np.tile(_placed_control(name, arrays), (len(asked.phrases), 1)) for asked, arrays in answers]
-        )
+    for name in CONTROLS if "prior" in answers[0][1] else CONTROLS[:2]:
+        boxes = np.concatenate([np.tile(_control(name, arrays), (len(asked.phrases), 1)) for asked, arrays in answers])
         controls[name] = measure(boxes, _nearest_truths(boxes, answers), types)
     presence = None
     if "presence" in answers[0][1]:
@@ -310,9 +265,11 @@ def _nearest_truths(found: np.ndarray, answers: Sequence[tuple[Asked, dict[str, 
     )
 
 
-def _placed_control(name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
+def _control(name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
     if name == "whole image":
         return np.concatenate((np.zeros(2, np.float32), arrays["size"]))
+    if name == "highest prior":
+        return arrays["prior"]
     return arrays["boxes"][int(geometry.area(arrays["boxes"]).argmax())]
 
 
@@ -341,7 +298,7 @@ def write_grounding_report(
         for name, each in {"model": result, **controls}.items()
         for kind, score in each.by_type.items()
     ]
-    found = {} if presence is None else presence.to_dict()
+    found = {} if presence is None else asdict(presence)
     lines = [
         "# Grounding",
         "",
@@ -358,7 +315,7 @@ def write_grounding_report(
         "",
         *facts(known),
     ]
-    row = {"task": "ground", **result.to_dict(), "controls": {name: each.to_dict() for name, each in controls.items()}}
+    row = {"task": "ground", **asdict(result), "controls": {name: asdict(each) for name, each in controls.items()}}
     row |= {"presence": found} if found else {}
     return write_report(folder, {**row, **known}, lines)
 
@@ -367,230 +324,103 @@ def _rounded(value: object) -> object:
     return f"{value:.3f}" if isinstance(value, float) else value
 
 
-PRIOR = "highest prior"
-KINDS = "kinds"
-CONTROLS = ("whole image", "largest region", "random region", PRIOR)
-
-
-def run(
-    model: Model, session: Session, part: Literal["aligner", "densecap"] | None = None, regions: int | None = None
-) -> GroundingScores:
-    """Place the phrases of sentences in their images: right where the IoU with the truth is at least 0.5.
+def run(model: Model, session: Session, part: str | None = None) -> GroundingScores:
+    """Place the phrases of images: right where the IoU with the truth is at least 0.5.
 
     Args:
-        model: with the part.
-        session: the data (Flickr30k Entities; without ``part`` any with phrases and boxes) and the results.
-        part: ``aligner`` reads the whole sentence; ``densecap`` reads each phrase by itself; None answers as
+        model: with an aligner or a dense captioner.
+        session: the data (Flickr30k Entities, or without ``part`` any with phrases and boxes) and the results.
+        part: ``aligner`` reads each phrase in its sentence, and the classes have their say; None answers as
             :meth:`saywhere.Model.ground` does, and is asked for phrases of other images too.
-        regions: choose among at most so many of an image, instead of the model's own number.
 
     Raises:
         UserError: the model lacks the part, no image can be read, or no phrase has a box.
     """
-    if part is None:
-        scores, count = place_phrases(model, session, regions)
-        known = session.known(session.data.name, images=count, regions=regions)
-        write_grounding_report(session.out, scores.model, scores.controls, known, scores.presence)
-        return scores
-    if part not in ("aligner", "densecap"):
-        raise UserError(f"part must be aligner or densecap, not {part!r}")
-    model.require(part, "place phrases")
-    images = session.read_entities()
-    by_name = {image_name(image.image, session.data): image for image in images}
-    sources = [Source(image.image, name, Path(image.image.name)) for name, image in by_name.items()]
-    if part == "aligner":
-        views = _views_of_aligner(model, session, sources, by_name, regions)
-    else:
-        views = _views_of_detector(model, session, sources, regions)
-    asked = [image for name, image in by_name.items() if name not in session.skipped]
-    result = ground(asked, views)
-    controls = {name: control(name, asked, views) for name in CONTROLS}
-    known = session.known(session.data.name, images=len(asked), part=part, regions=regions)
-    write_grounding_report(session.out, result, controls, known)
-    return GroundingScores(result, controls)
+    if part not in (None, "aligner"):
+        raise UserError(f"part must be aligner, or none, not {part!r}")
+    placer = model.placer(part)
+    by_name = {image_name(each.image, session.folder): each for each in read_asked(session, placer, part)}
+    session.resume({"model": model.digest(), "data": str(session.data), "split": session.split, "part": part or "all",
+                    "limit": session.limit}, REGIONS)  # fmt: skip
+    store = ArrayStore(session.out / REGIONS)
+    place = _as_aligner(model, by_name) if part else _as_model(model, placer, by_name)
+
+    def ask(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[dict[str, np.ndarray]]:
+        named = [names[image.name] for image in images]
+        sizes = [{"size": np.array([image.width, image.height], np.float32)} for image in images]
+        return [size | found for size, found in zip(sizes, place(model.encode(images), named), strict=True)]
+
+    names = {str(each.image): name for name, each in by_name.items()}
+    sources = [Source(each.image, name, Path(name)) for name, each in by_name.items()]
+    seen = session.each(ask, sources, store, store.write, long_side=model.long_side)
+    answers = [(by_name[source.name], store.read(source.name)) for source in seen]
+    scores = _measure_placed(answers, placer)
+    known = session.known(session.data.name, images=len(seen), part=part)
+    write_grounding_report(session.out, scores.model, scores.controls, known, scores.presence)
+    return scores
 
 
-def _views_of_aligner(
-    model: Model, session: Session, sources: Sequence[Source], marked: Mapping[str, MarkedImage], limit: int | None
-) -> list[View]:
-    placer, aligner = model.placer("aligner"), model.require("aligner", "place phrases")
-    facts = {"data": str(session.data), "split": session.split, "part": "aligner", "nms_iou": placer.config.nms_iou}
-    session.resume({"model": model.digest(), **facts, "regions": limit}, REGIONS)
-    store, names = ArrayStore(session.out / REGIONS), {str(source.path): source.name for source in sources}
-    phrases = {name: _texts(image) for name, image in marked.items()}
+Place = Callable[[Sequence[Encoding], Sequence[str]], list[dict[str, np.ndarray]]]
+"""Gives of images with these names the ``boxes (R, 4)`` and which are ``found (P, 4)`` for the phrases."""
 
-    def see(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[dict[str, np.ndarray]]:
-        encodings = model.encode(images)
-        embedded = embed_images(aligner, encodings, None, limit, placing=True, plain=True)
+
+def _as_model(model: Model, placer: Placer, by_name: Mapping[str, Asked]) -> Place:
+    """Place phrases as the model does; ``presence`` has the probabilities of its phrases, then of as many others."""
+    others = absent([each.phrases for each in by_name.values()], [each.words for each in by_name.values()])
+    missing = dict(zip(by_name, others, strict=True))
+
+    def place(encodings: Sequence[Encoding], names: Sequence[str]) -> list[dict[str, np.ndarray]]:
         found: list[dict[str, np.ndarray]] = []
-        for image, encoding, vectors in zip(images, encodings, embedded, strict=True):
-            regions = Regions(vectors.width, vectors.height, vectors.boxes, image=vectors.image)
-            kinds = placer.log_kinds(encoding, regions, phrases[names[image.name]])[0]
-            found.append({**to_arrays(vectors), KINDS: kinds})
+        for encoding, name in zip(encodings, names, strict=True):
+            own = by_name[name].phrases
+            evidence = placer.evidence(encoding, [*own, *missing[name]])
+            boxes, presence = evidence.regions.boxes, evidence.presence(placer.calibration)
+            arrays = {"boxes": boxes, "found": boxes[evidence.rows(placer.config)[: len(own)]]}
+            found.append(arrays if presence is None else arrays | {"presence": presence})
         return found
 
-    seen = [source.name for source in session.each(see, sources, store, store.write, long_side=model.long_side)]
-    parts = {name: store.read(name) for name in seen}
-    return [
-        AlignerView(aligner, of_arrays(name, each), dict(zip(phrases[name], each[KINDS].T, strict=True)))
-        for name, each in parts.items()
-    ]
+    return place
 
 
-def _texts(image: MarkedImage) -> list[str]:
-    """The different phrases that have a box."""
-    return sorted({s.phrase(p) for s in image.sentences for p in s.phrases if p.box is not None})
+def _as_aligner(model: Model, by_name: Mapping[str, Asked]) -> Place:
+    """Place each phrase by its words in the sentence, and by the classes; ``prior`` is the box before reading."""
+    placer, aligner = model.placer("aligner"), model.require("aligner", "place phrases")
+
+    def place(encodings: Sequence[Encoding], names: Sequence[str]) -> list[dict[str, np.ndarray]]:
+        found: list[dict[str, np.ndarray]] = []
+        embedded = embed_images(aligner, encodings, placing=True, plain=True)
+        for encoding, name, vectors in zip(encodings, names, embedded, strict=True):
+            regions = Regions(vectors.width, vectors.height, vectors.boxes, image=vectors.image)
+            phrases = sorted(set(by_name[name].phrases))
+            kinds = dict(zip(phrases, placer.log_kinds(encoding, regions, phrases)[0].T, strict=True))
+            rows = [row for s in by_name[name].sentences for row in best_regions(aligner, vectors, s, kinds)]
+            prior = int(region_bonus(aligner.config, vectors).argmax())
+            boxes = vectors.boxes
+            found.append({"boxes": boxes[1:] if len(boxes) > 1 else boxes, "found": boxes[rows], "prior": boxes[prior]})
+        return found
+
+    return place
 
 
-def _views_of_detector(model: Model, session: Session, sources: Sequence[Source], limit: int | None) -> list[View]:
-    detector = model.require("densecap", "place phrases")
-    nms_iou = model.placer("densecap").config.nms_iou
-    facts = {"data": str(session.data), "split": session.split, "part": "densecap", "nms_iou": nms_iou}
-    session.resume({"model": model.digest(), **facts, "regions": limit}, REGIONS)
-    store = RegionStore(session.out / REGIONS)
+def best_regions(
+    aligner: Aligner, vectors: ImageVectors, sentence: MarkedSentence, kinds: Mapping[str, np.ndarray]
+) -> list[int]:
+    """Return for each phrase with a box the region whose products with its words have the largest mean, and that fits.
 
-    def describe(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[Regions]:
-        return densecap.describe(detector, model.encode(images), top=limit, nms_iou=nms_iou)
-
-    seen = session.each(describe, sources, store, store.save, long_side=model.long_side)
-    return [DetectorView(detector, store.load(source.name)) for source in seen]
-
-
-class View(Protocol):
-    """An image in which phrases are to be placed."""
-
-    @property
-    def boxes(self) -> np.ndarray:
-        """``(R, 4)`` in pixels of the image: the whole of it first, then the regions."""
-        ...
-
-    @property
-    def favourite(self) -> np.ndarray:
-        """The box ``(4,)`` that is best before anything is read."""
-        ...
-
-    def find(self, sentence: MarkedSentence, phrases: Sequence[MarkedPhrase]) -> np.ndarray:
-        """Return the boxes ``(N, 4)`` of N phrases of a sentence."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class AlignerView:
-    """An image as an aligner sees it, and the classes beside it.
-
-    Attributes:
+    Args:
         aligner: that embedded the image.
-        vectors: its regions.
+        vectors: its regions, the whole of it first.
+        sentence: with its phrases.
         kinds: of phrases, how probable it is that each region ``(R,)`` is of the kind that they name, see
             :meth:`saywhere.models.nouns.NounEvidence.log_kinds`.
     """
-
-    aligner: Aligner
-    vectors: ImageVectors
-    kinds: Mapping[str, np.ndarray]
-
-    @property
-    def boxes(self) -> np.ndarray:
-        """See :class:`View`."""
-        return self.vectors.boxes
-
-    @property
-    def favourite(self) -> np.ndarray:
-        """The region of the highest bonus."""
-        return self.boxes[int(region_bonus(self.aligner.config, self.vectors).argmax())]
-
-    def find(self, sentence: MarkedSentence, phrases: Sequence[MarkedPhrase]) -> np.ndarray:
-        """Return for each phrase the region with which its words have the largest mean product, and its kind fits."""
-        alignment = align(self.aligner, self.vectors, sentence.text, beta=0)
-        weight = np.float32(self.aligner.config.grounding.similarity_kind_weight)
-        fits = [
-            alignment.products[phrase.start : phrase.stop].mean(axis=0) + weight * self.kinds[sentence.phrase(phrase)]
-            for phrase in phrases
-        ]
-        return self.boxes[np.stack(fits).argmax(axis=1)]
-
-
-@dataclass(frozen=True, eq=False)
-class DetectorView:
-    """An image as a dense captioner sees it: regions with scores and features."""
-
-    densecap: DenseCap
-    regions: Regions
-
-    @property
-    def boxes(self) -> np.ndarray:
-        """See :class:`View`."""
-        whole = np.array([[0, 0, self.regions.width, self.regions.height]], np.float32)
-        return np.concatenate((whole, self.regions.boxes))
-
-    @property
-    def favourite(self) -> np.ndarray:
-        """The region of the highest score; the whole image if there is none."""
-        scores = self.regions.scores
-        return self.boxes[0] if scores is None or not len(scores) else self.regions.boxes[int(scores.argmax())]
-
-    def find(self, sentence: MarkedSentence, phrases: Sequence[MarkedPhrase]) -> np.ndarray:
-        """Return for each phrase the region that is likeliest to be there and called so; the sentence is not read."""
-        if not len(self.regions):
-            return self.boxes.repeat(len(phrases), axis=0)
-        texts = [sentence.phrase(phrase) for phrase in phrases]
-        return score_regions(self.densecap.decoder, self.densecap.vocabulary, self.regions, texts).best().boxes
-
-
-@dataclass(frozen=True, eq=False)
-class Question:
-    """A phrase with its true box ``(4,)``, and the index of its image."""
-
-    image: int
-    phrase: MarkedPhrase
-    truth: np.ndarray
-
-
-def questions(images: Sequence[MarkedImage]) -> Iterator[Question]:
-    """Yield every phrase that has a box, in order."""
-    for number, image in enumerate(images):
-        for sentence in image.sentences:
-            for phrase in sentence.phrases:
-                if phrase.box is not None:
-                    yield Question(number, phrase, phrase.box)
-
-
-def ground(images: Sequence[MarkedImage], views: Iterable[View]) -> GroundingResult:
-    """Return how well the phrases of ``images`` are placed, which ``views`` show in the same order."""
-    found = [np.zeros((0, 4), np.float32)]
-    for image, view in zip(images, views, strict=True):
-        for sentence in image.sentences:
-            phrases = [phrase for phrase in sentence.phrases if phrase.box is not None]
-            if phrases:
-                found.append(view.find(sentence, phrases))
-    return _measure(np.concatenate(found), list(questions(images)))
-
-
-def control(name: str, images: Sequence[MarkedImage], views: Iterable[View], seed: int = 0) -> GroundingResult:
-    """Return the figures of an answer that does not read: one of :data:`CONTROLS`.
-
-    The largest region, and the random one (drawn anew for each phrase), are among the regions beside the whole image.
-    What a model is better by than its highest prior comes from the words.
-    """
-    generator = np.random.default_rng(seed)
-    boxes = [view.boxes if name != PRIOR else view.favourite[None] for view in views]
-    asked = list(questions(images))
-    found = [_unread(name, boxes[question.image], generator) for question in asked]
-    return _measure(np.stack(found) if found else np.zeros((0, 4), np.float32), asked)
-
-
-def _unread(name: str, boxes: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    regions = boxes[1:]
-    if name in ("whole image", PRIOR) or len(regions) == 0:
-        return boxes[0]
-    if name == "largest region":
-        return regions[int(geometry.area(regions).argmax())]
-    return regions[int(generator.integers(len(regions)))]
-
-
-def _measure(found: np.ndarray, asked: Sequence[Question]) -> GroundingResult:
-    truth = np.stack([question.truth for question in asked]) if asked else np.zeros((0, 4), np.float32)
-    return measure(found, truth, [question.phrase.types for question in asked])
+    products = align(aligner, vectors, sentence.text, beta=0).products
+    weight = np.float32(aligner.config.grounding.similarity_kind_weight)
+    return [
+        int((products[p.start : p.stop].mean(axis=0) + weight * kinds[sentence.phrase(p)]).argmax())
+        for p in sentence.phrases
+        if p.box is not None
+    ]
 
 
 @dataclass(frozen=True)
@@ -603,7 +433,6 @@ class ChunkScores:
         visible_f1: F1 of the phrases that name something visible.
         phrases: number of marked phrases.
         sentences: number of sentences.
-        milliseconds: of a processor that a sentence takes.
     """
 
     precision: float
@@ -611,7 +440,6 @@ class ChunkScores:
     visible_f1: float
     phrases: int
     sentences: int
-    milliseconds: float
 
     @property
     def f1(self) -> float:
@@ -625,17 +453,14 @@ def measure_chunks(chunker: Chunker, sentences: Sequence[TaggedSentence]) -> Chu
     Raises:
         UserError: no phrase is marked.
     """
-    start = time.process_time()
     cut = [chunker.chunk(sentence.text) for sentence in sentences]
-    seconds = time.process_time() - start
     found = {(i, p.start, p.stop, p.visible) for i, phrases in enumerate(cut) for p in phrases}
     marked = {(i, *span) for i, sentence in enumerate(sentences) for span in spans(sentence.tags)}
     if not marked:
         raise UserError("no phrase of the sentences is marked")
     precision, recall = _shares({each[:3] for each in found}, {each[:3] for each in marked})
     visible = _shares({each for each in found if each[3]}, {each for each in marked if each[3]})
-    per_sentence = 1000 * seconds / len(sentences)
-    return ChunkScores(precision, recall, _f1(*visible), len(marked), len(sentences), per_sentence)
+    return ChunkScores(precision, recall, _f1(*visible), len(marked), len(sentences))
 
 
 def _shares(found: Collection[object], marked: Collection[object]) -> tuple[float, float]:

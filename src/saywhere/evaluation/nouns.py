@@ -1,4 +1,4 @@
-"""Nouns of the true boxes of a data set: those of the decoder, of the classes, of both, and of the image's caption."""
+"""Nouns of the true boxes of a data set: those of the decoder, of the classes, and of the image's caption."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from saywhere.images import LoadedImage
 from saywhere.models.captioner import Caption
 from saywhere.models.densecap import Detections, detect
 from saywhere.models.model import Model
-from saywhere.models.nouns import Noun, find_nouns, is_right, kind_of, noun_tree, rename
+from saywhere.models.nouns import Noun, find_nouns, is_right, kind_of, noun_tree
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class NounResult:
     """How often the noun of a region is right, given its box.
 
     Attributes:
-        objects: share of the boxes, for each way: ``decoder``, its phrases; with the part ``nouns`` also ``classes``
-            and ``both``, phrases in which they compete; with a captioner ``caption``, that of the image.
+        objects: share of the boxes, for each way: ``decoder``, its phrases; with the part ``nouns`` also ``classes``,
+            the most probable of them; with a captioner ``caption``, that of the image.
         kinds: mean over the kinds of the share of their boxes.
         by_kind: of each kind the number of boxes, and the share for each way.
     """
@@ -131,15 +131,10 @@ def nouns(model: Model, found: Detections) -> Nouns:
     """Return what the regions of an image are called, by each way."""
     if model.nouns is None or model.densecap is None:
         return {"decoder": [(caption,) for caption in found.captions]}
-    config = model.densecap.config
     posterior = model.nouns.posteriors([found.encoding], [found.boxes], [found.embeddings])[0]
-    proposed = model.nouns.name(posterior, config.noun_threshold)
-    settings = model.calibration.noun, config.noun_threshold
-    both = rename(model.nouns, posterior, found.captions, found.confidence, *settings)
     return {
         "decoder": [(caption,) for caption in found.captions],
-        "classes": [() if one is None else (one[0],) for one in proposed],
-        "both": [(caption,) for caption in both],
+        "classes": [(noun,) for noun, _ in model.nouns.name(posterior)],
     }
 
 

@@ -126,13 +126,12 @@ def write_ranking_report(folder: Path, result: RankingResult, known: Mapping[str
     return write_report(folder, {"task": "rank", **result.to_dict(), **known}, lines)
 
 
-def run(model: Model, session: Session, regions: int | None = None) -> RankingResult:
+def run(model: Model, session: Session) -> RankingResult:
     """Rank the sentences of a data set for each image, and the images for each sentence (Alignments, section 4.1).
 
     Args:
         model: with an aligner.
         session: the data and the results.
-        regions: of an image at most so many beside the whole of it, instead of the model's own number.
 
     Raises:
         UserError: the model has no aligner, no image can be read, or none has a sentence.
@@ -145,12 +144,12 @@ def run(model: Model, session: Session, regions: int | None = None) -> RankingRe
         sentences.setdefault(str(sample.image), []).extend(sample.sentences)
     if not any(sentences.values()):
         raise UserError(f"{session.data}: the split {samples.split} has no image with a sentence")
-    images = embed_images(model, session, sources, {"data": samples.name, "split": samples.split}, regions)
+    images = embed_images(model, session, sources, {"data": samples.name, "split": samples.split})
     names = {source.name: str(source.path) for source in sources}
     pairs = [(row, text) for row, image in enumerate(images) for text in sentences[names[image.image]]]
     texts = model.embed_text([text for _, text in pairs])
     result = rank_embedded(images, texts, [row for row, _ in pairs], aligner.config.score)
-    known = session.known(samples.name, images=len(images), sentences=result.text_to_image.queries, regions=regions)
+    known = session.known(samples.name, images=len(images), sentences=result.text_to_image.queries)
     write_ranking_report(session.out, result, known)
     return result
 

@@ -115,29 +115,27 @@ def run(model: Model, session: Session) -> RegionCaptionScores:
     """
     if model.captioner is None or model.captioner.config.decoder == "attention":
         model.require("densecap", "describe given boxes")
-    with meteor.Meteor() as scorer:
-        samples = session.read(PhraseOptions(merge=MERGE))
-        sources = {source.path: source for source in session.sources(samples)}
-        pairs = [(sources[sample.image], sample) for sample in samples if len(sample.boxes)]
-        if not pairs:
-            raise UserError(f"{session.data}: the split {samples.split} has no image with a box and a phrase")
-        boxes = {source.name: sample.boxes for source, sample in pairs}
-        session.resume(
-            {"model": model.digest(), "data": samples.name, "split": samples.split, "merge": MERGE}, PREDICTIONS
-        )
-        found: dict[str, str] = {}
-        true: dict[str, tuple[str, ...]] = {}
-        with ResultsFile(session.out / PREDICTIONS) as lines:
-            chosen = [source for source, _ in pairs]
-            session.each(
-                model.describe, chosen, lines.done, lambda name, regions: lines.append(regions.to_dict(), name),
-                boxes, model.long_side,
-            )  # fmt: skip
-            for source, sample in pairs:
-                if source.name not in session.skipped:
-                    for i, caption in enumerate(lines[source.name]["captions"]):
-                        found[f"{source.name}#{i}"], true[f"{source.name}#{i}"] = caption, sample.phrases[i]
-        captions = metrics.score_captions(found, true, scorer)
+    scorer = meteor.Meteor()
+    samples = session.read(PhraseOptions(merge=MERGE))
+    sources = {source.path: source for source in session.sources(samples)}
+    pairs = [(sources[sample.image], sample) for sample in samples if len(sample.boxes)]
+    if not pairs:
+        raise UserError(f"{session.data}: the split {samples.split} has no image with a box and a phrase")
+    boxes = {source.name: sample.boxes for source, sample in pairs}
+    session.resume({"model": model.digest(), "data": samples.name, "split": samples.split, "merge": MERGE}, PREDICTIONS)
+    found: dict[str, str] = {}
+    true: dict[str, tuple[str, ...]] = {}
+    with ResultsFile(session.out / PREDICTIONS) as lines:
+        chosen = [source for source, _ in pairs]
+        session.each(
+            model.describe, chosen, lines.done, lambda name, regions: lines.append(regions.to_dict(), name),
+            boxes, model.long_side,
+        )  # fmt: skip
+        for source, sample in pairs:
+            if source.name not in session.skipped:
+                for i, caption in enumerate(lines[source.name]["captions"]):
+                    found[f"{source.name}#{i}"], true[f"{source.name}#{i}"] = caption, sample.phrases[i]
+    captions = metrics.score_captions(found, true, scorer)
     scores = RegionCaptionScores(captions.metrics, captions.cider, word_facts(found, true))
     _write(session, samples.name, len(found), scores)
     return scores

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -187,39 +187,6 @@ def matched(
 def _few(names: Sequence[str]) -> str:
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(map(printable, names[:NAMED])) + more
-
-
-class Proposals(Mapping[str, Sequence[Box]]):
-    """Map the names that a run has for its images to the boxes of a file; an image may have none.
-
-    Args:
-        lines: the file.
-        images: for each image the names it may have in the file; the first that is there counts.
-
-    Raises:
-        UserError: no image is in the file.
-    """
-
-    def __init__(self, lines: RegionLines, images: Mapping[str, Sequence[str]]) -> None:
-        self.lines, self._images = lines, images
-        if images and not any(self._names(name) for name in images):
-            raise UserError(
-                f"{lines.path}: has no boxes for any of the {len(images)} images; "
-                f"it names {lines.names[0]!r}, the data {next(iter(images))!r}"
-            )
-
-    def _names(self, image: str) -> list[str]:
-        return [name for name in self._images[image] if name in self.lines]
-
-    def __getitem__(self, image: str) -> list[Box]:
-        names = self._names(image)
-        return [(x1, y1, x2, y2) for x1, y1, x2, y2 in self.lines[names[0]].boxes.tolist()] if names else []
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._images)
-
-    def __len__(self) -> int:
-        return len(self._images)
 
 
 def read_captions(path: Path) -> dict[str, str]:

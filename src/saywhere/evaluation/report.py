@@ -1,23 +1,14 @@
-"""Reports of all tasks: ``report.json`` for programs, ``report.md`` for people, tables, plots, pages of examples."""
+"""Reports of all tasks: ``report.json`` for programs, ``report.md`` for people, tables."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from PIL import Image
+from typing import Any
 
 import saywhere
 from saywhere.files import write_atomically
-from saywhere.images import ImageError, LoadedImage, open_image, resized, save_image
-from saywhere.regions import Regions
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 FIGURES: dict[str, dict[str, str]] = {
     "dense": {"mAP": "map", "boxes alone": "detection_map", "language METEOR": "language_meteor"},
@@ -75,98 +66,6 @@ def cell(value: object) -> str:
     """Return a value as the text of one cell of a Markdown table."""
     text = "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
     return " ".join(text.split()).replace("|", "\\|")
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a plot of matplotlib as a PNG, atomically."""
-    write_atomically(path, lambda stream: figure.savefig(stream, dpi=120, format="png"))
-
-
-SIDE = 640
-"""Pixels on the long side of a drawing."""
-
-STYLE = """body{font:16px/1.5 sans-serif;max-width:1340px;margin:2em auto;padding:0 1em}
-figure{display:inline-block;margin:0 1em 1em 0;vertical-align:top;width:calc(WIDTH - 1.2em)}img{width:100%}"""
-
-T = TypeVar("T")
-
-
-def choose(ranking: Sequence[T], each: int = 3) -> list[tuple[str, T]]:
-    """Choose the ``each`` best, median and worst items of a ranking, and return them with these words.
-
-    No item is chosen twice, so there are fewer of a short ranking. Of fewer than three, the first is the best and the
-    last the worst.
-    """
-    count = len(ranking)
-    each = min(each, max(1, count // 3))
-    middle = (count - each) // 2
-    kinds: dict[int, str] = dict.fromkeys(range(min(each, count)), "best")
-    if count >= 3:
-        kinds |= dict.fromkeys(range(middle, middle + each), "median")
-    if count >= 2:
-        kinds |= dict.fromkeys(range(count - each, count), "worst")
-    return [(kinds[place], ranking[place]) for place in sorted(kinds)]
-
-
-class Page:
-    """Build a page ``examples.html`` in ``folder``, with its images in ``examples/``.
-
-    Args:
-        folder: where to.
-        title: of the page.
-        about: a paragraph below the title.
-        images: folders that the names of images are relative to.
-        across: images in a row.
-    """
-
-    def __init__(self, folder: Path, title: str, about: str, images: Sequence[Path], across: int = 2) -> None:
-        self.folder, self.title, self.about = folder, title, about
-        self._images, self._across, self._parts = images, across, list[str]()
-
-    def heading(self, text: str) -> None:
-        """Add a heading."""
-        self._parts.append(f"<h2>{escape(text)}</h2>")
-
-    def paragraph(self, text: str) -> None:
-        """Add a paragraph."""
-        self._parts.append(f"<p>{escape(text)}</p>")
-
-    def figure(self, file: str, name: str, regions: Regions, below: str) -> None:
-        """Add the image ``name`` with its regions drawn on it, and a line below it.
-
-        The drawing is written to ``examples/<file>``. An image that is in none of the folders is drawn as a grey area.
-        """
-        image = open_from(name, self._images, (regions.width, regions.height))
-        save_image(self.folder / "examples" / file, regions.draw(image) if len(regions) else image)
-        captions = escape("; ".join(regions.captions or ()) or "nothing", quote=True)
-        shown = f'<img src="examples/{file}" alt="{escape(below, quote=True)}: {captions}">'
-        self._parts.append(f"<figure>{shown}<figcaption>{escape(below)}</figcaption></figure>")
-
-    def write(self) -> Path:
-        """Write the page, and return its path."""
-        style = STYLE.replace("WIDTH", f"{100 / self._across:.4g}%")
-        title = escape(self.title)
-        text = (
-            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{style}</style>'
-            f"</head><body>\n<h1>{title}</h1>\n<p>{escape(self.about)}</p>\n"
-            + "\n".join(self._parts)
-            + "\n</body></html>\n"
-        )
-        path = self.folder / "examples.html"
-        write_atomically(path, lambda stream: stream.write(text.encode("utf-8", "replace")))
-        return path
-
-
-def open_from(name: str, folders: Sequence[Path], size: tuple[float, float]) -> Image.Image:
-    """Return the image ``name`` of one of ``folders``, resized for a drawing, or a grey area shaped as ``size``."""
-    for folder in folders:
-        try:
-            image: LoadedImage = open_image(folder / name, SIDE)
-            return resized(image, SIDE, SIDE)
-        except ImageError:
-            continue
-    factor = SIDE / max(size)
-    return Image.new("RGB", (max(1, round(size[0] * factor)), max(1, round(size[1] * factor))), (225, 225, 225))
 
 
 def figure_of(report: Mapping[str, Any], path: str) -> Any:

@@ -1,10 +1,10 @@
-"""Search in an index: sentences and phrases of a data set, by whole vectors, by codes and in Qdrant."""
+"""Search in an index: sentences and phrases of a data set, and whether the index has what is asked for."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -13,16 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from saywhere import boxes as geometry
-from saywhere import data as datasets
 from saywhere.calibration import QUESTIONS, Logistic, Reliability, reliability
 from saywhere.configs.aligner import Score
 from saywhere.data import Sample, Samples
 from saywhere.data.flickr import MarkedImage, count_boxes, find_marks, read_entities
 from saywhere.errors import UserError
-from saywhere.evaluation.dense import check_plots
 from saywhere.evaluation.grounding import BINS, area_under_curve, share_of
 from saywhere.evaluation.ranking import Recall, rank_matrix
-from saywhere.evaluation.report import facts, save_figure, table, write_report
+from saywhere.evaluation.report import facts, table, write_report
 from saywhere.evaluation.session import Session, embed_images, image_name
 from saywhere.files import printable
 from saywhere.images import ImageError
@@ -44,13 +42,11 @@ from saywhere.search.phrases import (
     in_index_probability,
     kinds,
 )
-from saywhere.search.scan import Question, Snapshot, best, estimates, lead, similarities, spread
+from saywhere.search.scan import Question, Snapshot, best, lead, similarities, spread
 from saywhere.search.store import Stamp, Store
 from saywhere.text import tokenize
 from saywhere.training.progress import track
 
-Compare = Callable[[Snapshot, Question], np.ndarray]
-"""Gives the similarities of all images with each query ``(E, Q)``: by whole vectors or by codes."""
 TOGETHER = 64
 """Queries that are compared with all images together."""
 DEPTH = 10
@@ -63,33 +59,10 @@ def ask(texts: Sequence[TextVectors], score: Score) -> Question:
     return Question.of(texts, np.eye(len(texts), dtype=np.float32), score)
 
 
-def score_texts(
-    snapshot: Snapshot, texts: Sequence[TextVectors], score: Score, compare: Compare = similarities
-) -> Iterator[np.ndarray]:
+def score_texts(snapshot: Snapshot, texts: Sequence[TextVectors], score: Score) -> Iterator[np.ndarray]:
     """Yield the similarities of each text with all images of an index ``(E,)``."""
     for start in range(0, len(texts), TOGETHER):
-        yield from compare(snapshot, ask(texts[start : start + TOGETHER], score)).T
-
-
-def recall(
-    snapshot: Snapshot, texts: Sequence[TextVectors], owner: Sequence[int], score: Score,
-    compare: Compare = similarities,
-) -> Recall:  # fmt: skip
-    """Return how often the image of a text, given by its entry, is found; ranks are those of the task ``rank``."""
-    scores = np.stack(list(score_texts(snapshot, texts, score, compare)), axis=1)
-    return rank_matrix(scores, owner).text_to_image
-
-
-def overlap(snapshot: Snapshot, texts: Sequence[TextVectors], score: Score) -> float:
-    """Return the mean share of the ten best images that are in the first tenth (ten at least) by the codes."""
-    candidates = max(DEPTH, len(snapshot) // 10)
-    shares: list[float] = []
-    for start in range(0, len(texts), TOGETHER):
-        question = ask(texts[start : start + TOGETHER], score)
-        for exact, coded in zip(similarities(snapshot, question).T, estimates(snapshot, question).T, strict=True):
-            wanted = set(best(exact, DEPTH).tolist())
-            shares.append(len(wanted & set(best(coded, candidates).tolist())) / max(1, len(wanted)))
-    return float(np.mean(shares)) if shares else 0.0
+        yield from similarities(snapshot, ask(texts[start : start + TOGETHER], score)).T
 
 
 def is_right(entry: int, box: np.ndarray, truth: Mapping[int, Sequence[np.ndarray]]) -> bool:
@@ -194,13 +167,8 @@ class PresenceInIndex:
         in_index_auc: probability that a query that some image of the index shows is said to be there with a higher
             probability than one that none shows.
         in_index_error: calibration error of that probability.
-        query_auc: the same of a query about an image of the index, and one that no image of it shows.
-        doubted, refused: share of both that are said to be probably not there.
-        outside_auc: the same against all queries about images outside the index.
-        outside_limit: this of a perfect answer, for images of the index show some of these queries too.
         reliability: of each used bin mean probability, share of hits that show the query, and number of hits.
         in_index_reliability: the same of queries, and whether any image shows them.
-        own_error: calibration error of the model's own probabilities of hits; None if it has none.
         fits: ``hit`` to all hits, and ``chance`` and ``meant`` to all queries.
         queries: of all kinds, in both halves, and in albums of all sizes.
         groups: the same by kind and size.
@@ -210,14 +178,8 @@ class PresenceInIndex:
     calibration_error: float
     in_index_auc: float
     in_index_error: float
-    query_auc: float
-    doubted: float
-    refused: float
-    outside_auc: float
-    outside_limit: float
     reliability: Bins
     in_index_reliability: Bins
-    own_error: float | None
     fits: Mapping[str, Logistic]
     queries: int
     groups: tuple[Group, ...] = ()
@@ -338,7 +300,7 @@ def _draw(
     return np.sort(draws.choice(others, size, replace=False))
 
 
-def measure(halves: tuple[Answers, Answers], own: Logistic | None) -> PresenceInIndex | None:
+def measure(halves: tuple[Answers, Answers]) -> PresenceInIndex | None:
     """Compare probabilities with the captions of the images.
 
     It is None if there is nothing to tell: all hits show their query or none does, or an image shows all queries or
@@ -346,7 +308,6 @@ def measure(halves: tuple[Answers, Answers], own: Logistic | None) -> PresenceIn
 
     Args:
         halves: the answers of two indexes, each of the images that are not in the other.
-        own: the probability of a hit that the model has.
     """
     truths = [truth for half in halves for truth in (half.shown[half.hits], half.in_index)]
     if any(truth.all() or not truth.any() for truth in truths):
@@ -356,20 +317,15 @@ def measure(halves: tuple[Answers, Answers], own: Logistic | None) -> PresenceIn
     given, evidence, shown = both.hits, both.evidence, both.shown
     swapped = zip(np.split(evidence, [len(halves[0].kinds)]), fitted[::-1], strict=True)
     found = np.concatenate([fit.apply(rows) for rows, fit in swapped])
-    inside, in_index = both.inside, both.in_index
+    in_index = both.in_index
     fits = [fit_in_index(half.chances, half.in_index) for half in halves]
     there = np.concatenate([in_index_probability(halves[i].chances, *fits[1 - i]) for i in range(2)])
     of_all = fit_in_index(np.concatenate([half.chances for half in halves]), in_index)
-    doubted, none, outside = np.nanmax(found, axis=1) < LIKELY, ~inside & ~in_index, ~inside
     hits, queries = reliability(found[given], shown[given], BINS), reliability(there, in_index, BINS)
     return PresenceInIndex(
         area_under_curve(found[given & shown], found[given & ~shown]), hits.ece,
-        area_under_curve(there[in_index], there[~in_index]), queries.ece,
-        area_under_curve(there[inside], there[none]), share_of(doubted[inside]), share_of(doubted[none]),
-        area_under_curve(there[inside], there[outside]),
-        1 - float(in_index[outside].mean()) / 2 if outside.any() else 0.0, _bins(hits), _bins(queries),
-        None if own is None else own.reliability(evidence[given], shown[given], BINS).ece,
-        {"hit": _fit(halves), "chance": of_all[0], "meant": of_all[1]}, len(inside), _groups(both, found),
+        area_under_curve(there[in_index], there[~in_index]), queries.ece, _bins(hits), _bins(queries),
+        {"hit": _fit(halves), "chance": of_all[0], "meant": of_all[1]}, len(in_index), _groups(both, found),
     )  # fmt: skip
 
 
@@ -406,17 +362,12 @@ def _bins(found: Reliability) -> Bins:
     return tuple((round(one.score, 4), round(one.matched, 4), one.count) for one in found.bins)
 
 
-PLOT = "reliability.png"
-
-
 @dataclass(frozen=True)
 class SearchResult:
     """Figures of how well an index answers.
 
     Attributes:
-        recall: of the image of each sentence, by whole vectors.
-        code_recall: the same by nothing but codes.
-        overlap: mean share of the ten best images by whole vectors that are in the first tenth (ten at least) by codes.
+        recall: of the image of each sentence.
         hit: share of the phrases whose first image shows them, at a place that overlaps with theirs; None without
             phrases that have boxes.
         phrases: number of them.
@@ -426,8 +377,6 @@ class SearchResult:
     """
 
     recall: Recall
-    code_recall: Recall
-    overlap: float
     hit: float | None
     phrases: int
     presence: PresenceInIndex | None
@@ -435,17 +384,14 @@ class SearchResult:
 
 
 def write_search_report(session: Session, result: SearchResult, known: Mapping[str, Any]) -> None:
-    """Write ``report.json``, ``report.md`` and, if it is known how probable hits are, ``reliability.png``."""
-    rows = [(name, f"{whole:.3f}", f"{coded:.3f}") for name, whole, coded in _recalls(result)]
-    lines = [*table(("", "whole vectors", "codes alone"), rows), "", *table(("", ""), _rows(result))]
+    """Write ``report.json`` and ``report.md``."""
+    lines = table(("", ""), _rows(result))
     there = result.presence
-    (session.out / PLOT).unlink(missing_ok=True)
     if there is not None:
         bins = [(f"{mean:.3f}", f"{share:.3f}", count) for mean, share, count in there.reliability]
         lines += ["", *table(("probability", "share of hits that show the query", "hits"), bins)]
         bins = [(f"{mean:.3f}", f"{share:.3f}", count) for mean, share, count in there.in_index_reliability]
         lines += ["", *table(("probability", "share of queries that any image shows", "queries"), bins)]
-        draw_reliability(there, session.out / PLOT)
         head = ("images", "queries", "number", "calibration error", "AUC", "first hit right", "nothing there",
                 "said to be there", "said not to be there")  # fmt: skip
         shown = [
@@ -455,7 +401,7 @@ def write_search_report(session: Session, result: SearchResult, known: Mapping[s
         ]  # fmt: skip
         lines += ["", *table(head, shown)]
     measured = {
-        "recall": _shares(result.recall), "code_recall": _shares(result.code_recall), "overlap": result.overlap,
+        "recall": {name: value for name, value in vars(result.recall).items() if name != "queries"},
         "hit": result.hit, "phrases": result.phrases, "presence": None if there is None else asdict(there),
         "layout": None if result.layout is None else asdict(result.layout),
     }  # fmt: skip
@@ -466,18 +412,10 @@ def _shares(recall: Recall) -> dict[str, float]:
     return {name: value for name, value in vars(recall).items() if name != "queries"}
 
 
-def _recalls(result: SearchResult) -> list[tuple[str, float, float]]:
-    whole, coded = result.recall, result.code_recall
-    return [
-        ("R@1", whole.r1, coded.r1),
-        ("R@5", whole.r5, coded.r5),
-        ("R@10", whole.r10, coded.r10),
-        ("median rank", whole.median_rank, coded.median_rank),
-    ]
-
-
 def _rows(result: SearchResult) -> list[tuple[str, str]]:
-    rows = [("ten best that are in the first tenth by codes", f"{result.overlap:.4f}")]
+    found = result.recall
+    rows = [(f"R@{at}", f"{share:.3f}") for at, share in ((1, found.r1), (5, found.r5), (10, found.r10))]
+    rows.append(("median rank", f"{found.median_rank:g}"))
     if result.hit is not None:
         what = f"phrase first in an image that shows it, IoU at least 0.5 ({result.phrases:,} phrases)"
         rows.append((what, f"{result.hit:.3f}"))
@@ -492,41 +430,11 @@ def _rows(result: SearchResult) -> list[tuple[str, str]]:
         rows += [
             ("a hit that shows its query is more probable than one that does not: AUC", f"{there.auc:.3f}"),
             ("calibration error of that probability", f"{there.calibration_error:.3f}"),
-            ("the same of the model's own weights", "" if there.own_error is None else f"{there.own_error:.3f}"),
             ("whole queries that some image shows and those that none shows: AUC", f"{there.in_index_auc:.3f}"),
             ("calibration error of their probability", f"{there.in_index_error:.3f}"),
-            ("queries about images of the index and those that none of them shows: AUC", f"{there.query_auc:.3f}"),
-            ("of these said to be probably not there", f"{there.doubted:.3f}, {there.refused:.3f}"),
-            ("the first of these and all queries about other images: AUC", f"{there.outside_auc:.3f}"),
-            ("the same of a perfect answer", f"{there.outside_limit:.3f}"),
             *((f"weights of the probability `{question}`", str(fit)) for question, fit in there.fits.items()),
         ]
     return rows
-
-
-def draw_reliability(there: PresenceInIndex, path: Path) -> None:
-    """Draw as a PNG how often what has each probability is true, above its number: of hits, and of whole queries."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.4, 4.6), layout="constrained")
-    axes = figure.subplots(2, 2, sharex=True, height_ratios=(3, 1))
-    sides = (
-        (there.reliability, there.auc, there.calibration_error, "share of hits that show the query", "hits"),
-        (there.in_index_reliability, there.in_index_auc, there.in_index_error,
-         "share of queries that any image shows", "queries"),
-    )  # fmt: skip
-    for (upper, lower), (bins, area, error, share, what) in zip(axes.T, sides, strict=True):
-        means, shares, counts = zip(*bins, strict=True)
-        upper.plot([0, 1], [0, 1], color="grey", linewidth=1, linestyle="--")
-        upper.plot(means, shares, "o-", color="#1f4e79")
-        upper.set_ylabel(share)
-        upper.set_ylim(0, 1)
-        upper.set_title(f"AUC {area:.3f}, calibration error {error:.3f}")
-        lower.bar(means, counts, 0.08, color="#bbbbbb")
-        lower.set_ylabel(what)
-        lower.set_xlabel("probability")
-        lower.set_xlim(0, 1)
-    save_figure(figure, path)
 
 
 INDEX = "index"
@@ -536,57 +444,41 @@ Truth = dict[str, dict[int, list[np.ndarray]]]
 """The true boxes by phrase and by entry of the image."""
 
 
-def run(
-    model: Model, session: Session, regions: int | None = None, components: int = 64, queries: int = 1000,
-    beside: Sequence[Path] = (),
-) -> SearchResult:  # fmt: skip
+def run(model: Model, session: Session, queries: int = 1000) -> SearchResult:
     """Index the images of a data set, and look for its sentences and, with Flickr30k Entities, for its phrases.
 
     Args:
         model: with an aligner.
         session: the data and the results.
-        regions: of an image at most so many beside the whole of it, instead of the model's own number.
-        components: of the codes, whose answers are compared with those of whole vectors.
-        queries: at most so many sentences for that, and at most so many different phrases, spread over all; and as many
-            sentences and phrases together to see whether the index knows what is there.
-        beside: other data sets, whose images with sentences are searched, too, when it is seen what the index knows:
-            nothing is asked about them, and all their splits are taken but the one that is measured.
+        queries: at most so many different phrases, spread over all; and as many sentences and phrases together to see
+            whether the index knows what is there.
 
     Raises:
         UserError: the model has no aligner, no image can be read, or none has a sentence.
     """
     aligner = model.require("aligner", "search")
-    check_plots()
     samples = session.read()
     sources = session.sources(samples)
     sentences = _sentences(session, samples)
     about = {"data": samples.name, "split": samples.split}
-    images = embed_images(model, session, sources, about, regions, nouns=True)
+    images = embed_images(model, session, sources, about, nouns=True)
     with _index(session.out / INDEX, model, images) as store:
-        store.encode(components)
         snapshot = store.snapshot()
         pairs = [(entry, text) for entry, image in enumerate(images) for text in sentences[image.image]]
         texts = model.embed_text([text for _, text in pairs])
         owner = [entry for entry, _ in pairs]
-        found = recall(snapshot, texts, owner, aligner.config.score)
-        coded = recall(snapshot, texts, owner, aligner.config.score, estimates)
-        shared = overlap(snapshot, _spread(texts, queries), aligner.config.score)
+        scores = np.stack(list(score_texts(snapshot, texts, aligner.config.score)), axis=1)
+        found = rank_matrix(scores, owner).text_to_image
         truth = _phrases(session, {image.image: entry for entry, image in enumerate(images)})
         asked = _spread(sorted(truth), queries)
         hit = _hit(model, snapshot, {phrase: truth[phrase] for phrase in asked}) if asked else None
         spoken = [sentences[image.image] for image in images]
-        if beside:
-            others, more = _beside(model, session, beside, regions)
-            with _index(session.out / f"{INDEX}-beside", model, [*images, *others]) as large:
-                presence = _presence(model, large.snapshot(), [*spoken, *more], queries, len(others))
-        else:
-            presence = _presence(model, snapshot, spoken, queries)
+        presence = _presence(model, snapshot, spoken, queries)
         layout = _layout(model, session, images)
-        result = SearchResult(found, coded, shared, hit, len(asked), presence, layout)
+        result = SearchResult(found, hit, len(asked), presence, layout)
         size = (snapshot.vectors.nbytes + snapshot.regions.nbytes) / len(images)
-        known = session.known(samples.name, images=len(images), sentences=len(texts), regions=regions,
-                              components=components, bytes_per_image=round(size),
-                              code_bytes_per_image=round(snapshot.codes.nbytes / len(images)))  # fmt: skip
+        known = session.known(samples.name, images=len(images), sentences=len(texts),
+                              bytes_per_image=round(size))  # fmt: skip
     write_search_report(session, result, known)
     return result
 
@@ -766,7 +658,7 @@ def fit_hits(model: Model, sets: Sequence[Sequence[Sample]], queries: int = 1000
         with tempfile.TemporaryDirectory() as folder, _index(Path(folder) / INDEX, model, each.images) as store:
             halves.append(_answers(model, store.snapshot(), each.sentences, each.words, queries))
     joined = [Answers.join(part) for part in zip(*halves, strict=True)]
-    found = measure((joined[0], joined[1]), None) if joined else None
+    found = measure((joined[0], joined[1])) if joined else None
     if found is None:
         raise UserError(
             f"{len(images)} images with sentences or boxes do not tell when a hit shows what was looked for: more are "
@@ -835,30 +727,6 @@ def fit_phrases(model: Model, sets: Sequence[SeenSet], queries: int) -> Logistic
     return Logistic.fit(columns, np.array(shown), np.array(counted) / np.mean(counted), "phrases")
 
 
-def _beside(
-    model: Model, session: Session, roots: Sequence[Path], regions: int | None
-) -> tuple[list[ImageVectors], list[list[str]]]:
-    """The images of other data sets that have sentences, and these; an image counts once."""
-    images: dict[str, ImageVectors] = {}
-    spoken: dict[str, list[str]] = {}
-    for number, root in enumerate(roots):
-        for split in datasets.splits(root):
-            if root.resolve() == session.data.resolve() and split == session.split:
-                continue
-            part = Session(root, session.out / f"beside-{number}-{split}", split=split, batch=session.batch,
-                           progress=session.progress)  # fmt: skip
-            samples = part.read()
-            said_of = _sentences(part, samples)
-            sources = [source for source in part.sources(samples) if said_of[source.name]]
-            about = {"data": samples.name, "split": samples.split}
-            found = embed_images(model, part, sources, about, regions, nouns=True)
-            session.skipped.update(part.skipped)
-            for image in found:
-                name = str(part.folder / image.image)
-                images[name], spoken[name] = replace(image, image=name), said_of[image.image]
-    return list(images.values()), list(spoken.values())
-
-
 def _sentences(session: Session, samples: Samples) -> dict[str, list[str]]:
     """The sentences by the name of the image."""
     found: dict[str, list[str]] = {}
@@ -870,21 +738,20 @@ def _sentences(session: Session, samples: Samples) -> dict[str, list[str]]:
 
 
 def _presence(
-    model: Model, snapshot: Snapshot, sentences: Sequence[Sequence[str]], queries: int, beside: int = 0
+    model: Model, snapshot: Snapshot, sentences: Sequence[Sequence[str]], queries: int
 ) -> PresenceInIndex | None:
     """Measure whether an index knows what it has; None if the model is not calibrated for phrases, or nothing tells.
 
     Arguments are those of :func:`_answers`.
     """
-    if model.calibration.phrase is None or len(sentences) - beside < 2:
+    if model.calibration.phrase is None or len(sentences) < 2:
         return None
     words = [said(each) for each in sentences]
-    return measure(_answers(model, snapshot, sentences, words, queries, beside), model.calibration.hit)
+    return measure(_answers(model, snapshot, sentences, words, queries))
 
 
 def _answers(
-    model: Model, snapshot: Snapshot, sentences: Sequence[Sequence[str]], words: Sequence[frozenset[str]], queries: int,
-    beside: int = 0,
+    model: Model, snapshot: Snapshot, sentences: Sequence[Sequence[str]], words: Sequence[frozenset[str]], queries: int
 ) -> tuple[Answers, Answers]:  # fmt: skip
     """Search half of the images, then the others.
 
@@ -894,11 +761,9 @@ def _answers(
         sentences: of each image.
         words: that are said of each image.
         queries: at most so many, of all kinds together.
-        beside: so many images, the last ones, are searched with both halves, and nothing is asked about them.
     """
-    own = len(sentences) - beside
     owners: dict[str, dict[str, set[int]]] = {kind: {} for kind in KINDS}
-    for entry, texts in enumerate(sentences[:own]):
+    for entry, texts in enumerate(sentences):
         for text in texts:
             for kind, query in short_queries(text):
                 owners[kind].setdefault(query, set()).add(entry)
@@ -907,14 +772,11 @@ def _answers(
         for query in _spread(sorted(query for query in found if query not in asked), queries // len(KINDS)):
             asked[query] = Sought(kind, frozenset(found[query]))
     compared, sought = list(compare(model, snapshot, list(asked), words)), list(asked.values())
-    first = np.random.default_rng(0).permutation(own) < own // 2
+    first = np.random.default_rng(0).permutation(len(sentences)) < len(sentences) // 2
     halves: list[Answers] = []
     for half in (first, ~first):
-        alone, all_of_them = np.append(half, np.zeros(beside, bool)), np.append(half, np.ones(beside, bool))
-        albums = [album for album in ALBUMS if album < half.sum()]
-        several = [answer(snapshot, sought, compared, alone, album) for album in [*albums, None]]
-        several += [answer(snapshot, sought, compared, all_of_them)] if beside else []
-        halves.append(Answers.join(several))
+        albums = [*(album for album in ALBUMS if album < half.sum()), None]
+        halves.append(Answers.join([answer(snapshot, sought, compared, half, album) for album in albums]))
     return halves[0], halves[1]
 
 

@@ -395,8 +395,7 @@ class RegionStore(ArrayStore):
 
     def save(self, name: str, regions: Regions) -> None:
         """Store the regions of the image ``name``, which have features."""
-        if regions.features is None:
-            raise ValueError(f"the regions of {name} have no features")
+        assert regions.features is not None
         parts = {"size": np.array([regions.width, regions.height]), "boxes": regions.boxes}
         parts["features"] = regions.features
         if regions.scores is not None:
@@ -415,30 +414,19 @@ class VectorStore(ArrayStore):
 
     def save(self, name: str, vectors: ImageVectors) -> None:
         """Store the vectors of the image ``name``."""
-        self.write(name, to_arrays(vectors))
+        parts = {"boxes": vectors.boxes, "vectors": vectors.vectors, "logits": vectors.logits}
+        arrays = {key: np.asarray(value, np.float32) for key, value in parts.items()}
+        arrays |= {} if vectors.nouns is None else {"nouns": vectors.nouns.astype(np.int32)}
+        size = np.array([vectors.width, vectors.height])
+        self.write(name, {"size": size, "hubness": np.asarray(vectors.hubness, np.float32), **arrays})
 
     def load(self, name: str) -> ImageVectors:
         """Return the vectors of an image that is there; raises as :meth:`read`."""
-        return of_arrays(name, self.read(name))
-
-
-def to_arrays(vectors: ImageVectors) -> dict[str, np.ndarray]:
-    """Return the vectors of an image as named arrays."""
-    parts = {"boxes": vectors.boxes, "vectors": vectors.vectors, "logits": vectors.logits, "hubness": vectors.hubness}
-    arrays = {key: np.asarray(value, np.float32) for key, value in parts.items()}
-    size = np.array([vectors.width, vectors.height])
-    if vectors.nouns is not None:
-        return {"size": size, **arrays, "nouns": vectors.nouns.astype(np.int32)}
-    return {"size": size, **arrays}
-
-
-def of_arrays(name: str, parts: Mapping[str, np.ndarray]) -> ImageVectors:
-    """Return the vectors of an image of its named arrays."""
-    width, height = parts["size"].tolist()
-    nouns = parts["nouns"].astype(np.uint16) if "nouns" in parts else None
-    return ImageVectors(
-        width, height, parts["boxes"], parts["vectors"], name, parts["logits"], parts["hubness"].item(), nouns
-    )
+        parts = self.read(name)
+        width, height = parts["size"].tolist()
+        nouns = parts["nouns"].astype(np.uint16) if "nouns" in parts else None
+        boxes, vectors, logits = (parts[key] for key in ("boxes", "vectors", "logits"))
+        return ImageVectors(width, height, boxes, vectors, name, logits, parts["hubness"].item(), nouns)
 
 
 def embed_images(
@@ -446,7 +434,6 @@ def embed_images(
     session: Session,
     sources: Sequence[Source],
     facts: Mapping[str, object],
-    regions: int | None,
     nouns: bool = False,
 ) -> list[ImageVectors]:
     """Return the vectors of all images that can be read; those of an earlier run are taken over.
@@ -456,18 +443,17 @@ def embed_images(
         session: of the evaluation; images that cannot be read are added to ``skipped``.
         sources: the images.
         facts: what the images depend on, such as the data set.
-        regions: at most so many beside the whole image, instead of the model's own number.
         nouns: ask the classes, too, as an index does.
 
     Raises:
         UserError: no image can be read, or ``out`` has the vectors of another run.
     """
     digest = index_digest(model) if nouns else model.engine.vectors_digest()
-    session.resume({"model": digest, **facts, "regions": regions}, REGIONS)
+    session.resume({"model": digest, **facts}, REGIONS)
     store = VectorStore(session.out / REGIONS)
 
     def ask(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[ImageVectors]:
-        return embed_for_index(model, images, regions) if nouns else model.embed(images, regions=regions)
+        return embed_for_index(model, images) if nouns else model.embed(images)
 
     seen = session.each(ask, sources, store, store.save, long_side=model.long_side)
     return [store.load(source.name) for source in seen]

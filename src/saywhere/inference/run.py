@@ -39,7 +39,7 @@ from saywhere.report import Report, Tell, progress, silent
 if TYPE_CHECKING:
     from saywhere.formats.classes import Classes
     from saywhere.inference.claims import Claim
-    from saywhere.inference.shards import Shard, Sharding
+    from saywhere.inference.shards import Shard
     from saywhere.models.model import Model
 
 P = ParamSpec("P")
@@ -336,7 +336,7 @@ def describe(
     classes: Classes | None = None,
     copy_images: bool = False,
     embed: bool = False,
-    sharding: Sharding | None = None,
+    shards: int | None = None,
     progress: bool = False,
     each: Each[Regions] | None = None,
     tell: Tell = silent,
@@ -357,7 +357,7 @@ def describe(
         classes: only regions whose phrase has one of these, which are also the classes of ``output_format``.
         copy_images: of the format yolo, also write the images.
         embed: write ``xmp`` into JPEG, PNG and WebP files, through ExifTool, and beside the others.
-        sharding: work on shards of the images beside other processes; None to do all of them here.
+        shards: divide the images into so many, which other processes work on too; None to do all of them here.
         progress: show a bar on a terminal.
         each: called with each new result, and with the summary so far.
         tell: called with what the command prints; nothing is printed if it is not given.
@@ -375,7 +375,7 @@ def describe(
     if others := [path for path in paths if not isinstance(path, Source)]:
         found += find_images(others, [out] if out else [])
     model = model if isinstance(model, DeferredModel) else DeferredModel(model, part="densecap")
-    _check_places(output_format, json, out, sharding, copy_images, embed)
+    _check_places(output_format, json, out, shards, copy_images, embed)
     if boxes is not None and classes is not None:
         raise UserError(f"{boxes}: all of its boxes are described, so --classes and --map cannot choose among them")
     given = None if boxes is None else read_boxes(boxes, found)
@@ -387,8 +387,8 @@ def describe(
         model, given, most, least if threshold is None else threshold, batch, progress, each, tell, boxes, classes,
         len(found) - len(sources),
     )  # fmt: skip
-    if sharding is not None and json is not None:
-        return work.share(sources, sharding, json, out)
+    if shards is not None and json is not None:
+        return work.share(sources, shards, json, out)
     if output_format != "saywhere" and out is not None:
         return work.convert(sources, output_format, json or out / "regions.jsonl", out, copy_images)
     return work.keep(sources, json, out, output_format, embed)
@@ -404,7 +404,7 @@ def _require_sayable(classes: Classes, words: Container[str]) -> None:
 
 
 def _check_places(
-    output_format: str, json: Path | None, out: Path | None, sharding: Sharding | None, copy_images: bool, embed: bool
+    output_format: str, json: Path | None, out: Path | None, shards: int | None, copy_images: bool, embed: bool
 ) -> None:
     if output_format not in ("saywhere", "xmp", "xmp-names") and out is None:
         raise UserError(f"--output-format {output_format} needs --out DIR, the folder of what is written")
@@ -412,7 +412,7 @@ def _check_places(
         from saywhere.formats.xmp import check_embed
 
         check_embed(output_format, out)
-    if sharding is not None and (json is None or output_format != "saywhere"):
+    if shards is not None and (json is None or output_format != "saywhere"):
         raise UserError("--shards needs --json FILE, where all shards come together, and no --output-format")
     if copy_images and output_format != "yolo":
         raise UserError("--copy-images is for --output-format yolo, whose programs look for the images beside labels")
@@ -493,12 +493,12 @@ class _Description:
             self.tell(line, err=True)
         return self._report(summary, [json, out, place] if original else [json, *new.files(place)])
 
-    def share(self, sources: Sequence[Source], sharding: Sharding, json: Path, out: Path | None) -> Summary:
+    def share(self, sources: Sequence[Source], count: int, json: Path, out: Path | None) -> Summary:
         """Describe shards beside other processes, and merge them into ``json`` if this is the last one."""
         from saywhere.inference.shards import Shards, work_on
 
         compare_settings(json, self.facts)
-        shards = Shards(beside(json, "{}.shards"), sharding.shards, sources, self.facts)
+        shards = Shards(beside(json, "{}.shards"), count, sources, self.facts)
         earlier, summary = read_names(json), Summary(len(sources), regions=0)
 
         def describe_one(shard: Shard) -> dict[str, str]:
@@ -508,7 +508,7 @@ class _Description:
             summary.hidden += done.hidden
             return done.skipped
 
-        summary.skipped = work_on(shards, sharding, describe_one, "described", self.tell)
+        summary.skipped = work_on(shards, describe_one, "described", self.tell)
         self._tell_hidden(summary)
         for results in shards.merging():
             numbers = range(shards.count)

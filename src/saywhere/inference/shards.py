@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from saywhere.errors import UserError
 from saywhere.files import put_in_place, short_name, write_text
@@ -25,30 +25,10 @@ PAUSE = 0.5
 """Seconds between two looks at shards that others work on."""
 
 
-class Sharding(NamedTuple):
-    """How a work is divided: ``--shards``, ``--shard`` and ``--retry-failed``."""
-
-    shards: int
-    only: int | None = None
-    retry_failed: bool = False
-
-    @classmethod
-    def of(cls, count: int | None, only: int | None, retry_failed: bool, paths: Sequence[str]) -> Sharding | None:
-        """Return what the options say of the images of ``paths``; None if there are no shards.
-
-        Raises:
-            UserError: the options do not fit each other.
-        """
-        if count is None:
-            if only is not None or retry_failed:
-                option = "--retry-failed" if only is None else "--shard"
-                raise UserError(f"{option} is for images in shards: give --shards N")
-            return None
-        if only is not None and only >= count:
-            raise UserError(f"--shard {only}: the shards are counted from 0 to {count - 1}")
-        if "@-" in paths:
-            raise UserError("--shards needs a list that every process can read: give @FILE instead of @-")
-        return cls(count, only, retry_failed)
+def require_listed(paths: Sequence[str]) -> None:
+    """Refuse standard input in place of a list: only one process could read it; ``UserError``."""
+    if "@-" in paths:
+        raise UserError("--shards needs a list that every process can read: give @FILE instead of @-")
 
 
 @dataclass(frozen=True)
@@ -116,7 +96,6 @@ class Shards:
             names.update(os.fsencode(source.name) + b"\0")
         images = f"{len(sources)} images ({names.hexdigest()})"
         self._begin({"shards": count, "images": images, **options})
-        self._failed = {number for number in range(count) if self.is_done(number) and self.skipped(number)}
 
     def _begin(self, plan: Mapping[str, Any]) -> None:
         """Write down what the shards are, or compare it with what is written there."""
@@ -165,48 +144,39 @@ class Shards:
         total = len(self.sources)
         return self.sources[total * number // self.count : total * (number + 1) // self.count]
 
-    def work(
-        self, only: int | None = None, retry_failed: bool = False, waiting: Callable[[int], object] = lambda _: None
-    ) -> Generator[Shard, None, None]:
+    def work(self, waiting: Callable[[int], object] = lambda _: None) -> Generator[Shard, None, None]:
         """Yield shards to work on, each claimed until the next one is asked for, until all are done by somebody.
 
         What others work on is waited for, and taken over if they die.
 
         Args:
-            only: nothing but this shard.
-            retry_failed: also finished shards that had images skipped when this process began; once each.
             waiting: called with the number of shards when others are waited for, the first time.
         """
-        told, again = False, set(self._failed) if retry_failed else set()
-        numbers = range(self.count) if only is None else (only,)
-        while left := [number for number in numbers if self._is_open(number, again)]:
+        told = False
+        while left := [number for number in range(self.count) if self._is_open(number)]:
             worked = False
             for number in left:
                 with contextlib.ExitStack() as stack:
-                    claim = self._claims.make(f"{number:05}") if self._is_open(number, again) else None
+                    claim = self._claims.make(f"{number:05}") if self._is_open(number) else None
                     if claim is None:
                         continue
                     stack.enter_context(claim)
-                    if self._is_open(number, again):  # or it was done since we looked
+                    if self._is_open(number):  # or it was done since we looked
                         yield Shard(number, self.block(number), self._part(claim, number), claim, self.result(number))
                         worked = True
-                    again.discard(number)
             if not worked:
                 if not told:
                     waiting(len(left))
                 told = True
                 time.sleep(PAUSE)
 
-    def _is_open(self, number: int, again: set[int]) -> bool:
-        if self.is_done(number):
-            return number in again and bool(self.skipped(number))
-        return not self.is_merged()
+    def _is_open(self, number: int) -> bool:
+        return not self.is_done(number) and not self.is_merged()
 
     def _part(self, claim: Claim, number: int) -> Path:
         """The place of a claimed shard's results, to which those of an earlier claim are moved."""
         part = self.folder / f"{number:05}.{claim.generation}.part"
-        earlier = [self.result(number)] if self.is_done(number) else [*self.folder.glob(f"{number:05}.*.part")]
-        for before in earlier:
+        for before in [*self.folder.glob(f"{number:05}.*.part")]:
             if before != part:
                 with contextlib.suppress(FileNotFoundError):  # it seemed dead, and was just done
                     before.replace(part)
@@ -245,14 +215,11 @@ class Shards:
             shutil.rmtree(away, ignore_errors=True)
 
 
-def work_on(
-    shards: Shards, sharding: Sharding, do: Callable[[Shard], Mapping[str, str]], done: str, tell: Tell
-) -> dict[str, str]:
+def work_on(shards: Shards, do: Callable[[Shard], Mapping[str, str]], done: str, tell: Tell) -> dict[str, str]:
     """Do shards until all are done by this or other processes, with a line for each.
 
     Args:
         shards: the work.
-        sharding: which of them.
         do: does one, and returns the images that were skipped, with the reasons.
         done: what is done with an image, such as ``described``.
         tell: called with the lines.
@@ -265,7 +232,7 @@ def work_on(
         tell(f"waiting for {count} shards that other processes work on", err=True)
 
     skipped: dict[str, str] = {}
-    with contextlib.closing(shards.work(sharding.only, sharding.retry_failed, wait_for)) as work:
+    with contextlib.closing(shards.work(wait_for)) as work:
         for shard in work:
             title = f"shard {shard.number} of {shards.count}"
             try:
@@ -281,8 +248,6 @@ def work_on(
             skipped.update(missed)
             tail = f", {len(missed)} skipped" if missed else ""
             tell(f"{title}: {len(shard.sources) - len(missed)} {done}{tail}")
-    if not shards.is_merged() and (left := shards.count - shards.done()):
-        tell(f"{left} of {shards.count} shards are not done yet")
     return skipped
 
 

@@ -160,10 +160,6 @@ class Alignment:
         """Return the same words and regions, aligned with another affinity (Eq. 12)."""
         return Alignment(self.image, self.width, self.height, self.words, self.boxes, self.products, beta)
 
-    def locate(self, start: int, stop: int) -> int:
-        """Return the number of the region whose products with the words from ``start`` to ``stop`` sum to most."""
-        return int(self.products[start:stop].sum(axis=0).argmax())
-
     def snippets(self) -> list[tuple[Box, str]]:
         """Return boxes and the words aligned with them: what a region decoder is trained on (section 3.2)."""
         return [(phrase.box, phrase.words) for phrase in self.phrases]

@@ -40,7 +40,7 @@ _reading = threading.Lock()
 
 BUNDLED = Path(__file__).parents[1] / "pretrained"
 """Folder of the models that ship with the package."""
-SHIPPED = "f38b42d7cb48eef3182735c30ea6974a2aef24928bf30c1945a9bf94dae6524d"
+SHIPPED = "ac2798613037848023a8dade874b76943a0a19a72551211bc210ea1d09691a81"
 """SHA-256 of the bundled model's ``config.json``, which is not checked again at each start."""
 WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "vocabulary.json", "README.md"
 GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, GRAPH_TOWER = "trunk.onnx", "trunk.json", "trunk-int8.onnx", "tower.onnx"
@@ -61,17 +61,6 @@ CONFIGS: dict[str, type[Config]] = {
     "nouns": NounsConfig,
 }
 """The options of each part, but for those that only reproduce a paper."""
-EARLIER = {
-    "densecap": {"calibration": ("box",), "noun_calibration": ("noun",)},
-    "aligner": {
-        "presence": ("phrase",),
-        "rare_presence": ("rare_phrase",),
-        "hit": ("hit",),
-        "anywhere": ("chance", "meant"),
-    },
-}
-"""Options in which folders of earlier versions have what is in ``calibration.json`` today, with the questions that they
-answer; those of the aligner are below ``grounding``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,15 +129,13 @@ class Bundle:
         description = stored.get("description", "")
         if not isinstance(description, str):
             raise UserError(f"{path}: description must be a string, not {description!r}")
-        earlier = _earlier_calibration(parts, path)
-        fitted = Calibration.read(folder) if (folder / calibration.FILE).is_file() else earlier
         if shipped:
             configs: dict[str, Any] = {part: CONFIGS[part].restore(o, trunk=trunk) for part, o in parts.items()}
         else:
             configs = {part: _part(part, options, trunk, path) for part, options in parts.items()}
         vocabularies = _vocabularies(folder / VOCABULARY, list(parts))
         mean, std = (_levels(pixels.get(name), f"{path}: preprocess.{name}") for name in ("mean", "std"))
-        return cls(folder, description, trunk, mean, std, configs, vocabularies, fitted, shipped)
+        return cls(folder, description, trunk, mean, std, configs, vocabularies, Calibration.read(folder), shipped)
 
     @classmethod
     def read_own(cls, folder: str | Path) -> Bundle:
@@ -364,26 +351,6 @@ def _part(part: str, options: Any, trunk: TrunkConfig, path: Path) -> Config:
 
         kind = reproductions.find(f"config={part}")
     return _config(kind, {**options, "trunk": trunk.to_dict()}, path, name)
-
-
-def _earlier_calibration(parts: Mapping[str, Any], path: Path) -> Calibration:
-    """Take what earlier versions kept among the options of parts out of them, and return it."""
-    found: dict[str, dict[str, Any]] = {}
-    for part, options in EARLIER.items():
-        place, name = parts.get(part), f"{path}: parts.{part}"
-        if part == "aligner" and isinstance(place, dict):
-            place, name = place.get("grounding"), f"{name}.grounding"
-        if not isinstance(place, dict):
-            continue
-        for option, questions in options.items():
-            names = [(q, each) for q in questions for each in (*calibration.QUESTIONS[q], "constant")]
-            if (values := place.pop(option, None)) is None:
-                continue
-            if not isinstance(values, list) or len(values) != len(names):
-                raise UserError(f"{name}.{option} must be a list of {len(names)} numbers, not {values!r}")
-            for (question, each), value in zip(names, values, strict=True):
-                found.setdefault(question, {})[each] = value
-    return Calibration.from_dict(found, str(path))
 
 
 def _levels(value: Any, source: str) -> tuple[float, ...]:

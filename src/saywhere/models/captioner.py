@@ -226,12 +226,7 @@ def attend(
     return _with_attention(captions, encodings, bound, bound.attention(token_ids))
 
 
-def describe_boxes(
-    captioner: Captioner,
-    encodings: Sequence[Encoding],
-    boxes: Sequence[ArrayLike],
-    beam_size: int | None = None,
-) -> list[Regions]:
+def describe_boxes(captioner: Captioner, encodings: Sequence[Encoding], boxes: Sequence[ArrayLike]) -> list[Regions]:
     """Return a phrase for each of the given boxes; they have no scores.
 
     A model trained on sentences of images can be given boxes too, as the full-frame model of Alignments' Table 3.
@@ -244,7 +239,7 @@ def describe_boxes(
     given = [e.check(b) for e, b in zip(encodings, boxes, strict=True)]
     inputs = [e.to_input(b) for e, b in zip(encodings, given, strict=True)]
     decoder, embeddings = captioner.box_embeddings([e.maps for e in encodings], inputs)
-    decoded = decode(decoder, embeddings, captioner.config.decoding, beam_size)
+    decoded = decode(decoder, embeddings, captioner.config.decoding)
     texts = iter(captioner.vocabulary.decode(row) for row in decoded.token_ids.tolist())
     return [
         Regions(e.width, e.height, b, captions=tuple(next(texts) for _ in b), image=e.image)
@@ -480,7 +475,7 @@ def sure_things(classes: NounEvidence, posterior: np.ndarray) -> list[Noun]:
     """Return the kinds and classes that regions show with a probability above :data:`SURE`, the surest first."""
     if not len(posterior):
         return []
-    found = [one for one in classes.name(posterior, SURE) if one is not None and one[0].sort != "group"]
+    found = [one for one in classes.name(posterior) if one[1] > SURE]
     return list(dict.fromkeys(noun for noun, _ in sorted(found, key=lambda one: -one[1])))
 
 

@@ -14,8 +14,8 @@ from saywhere.calibration import Calibration, Logistic
 from saywhere.engines.engine import DenseCap, RegionHeadOutput
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding, propose_boxes
-from saywhere.models.nouns import NounEvidence, rename
-from saywhere.models.phrases import Phrases, PhraseWriter, caption_evidence, without_new_sex
+from saywhere.models.nouns import NounEvidence
+from saywhere.models.phrases import Phrases, PhraseWriter, caption_evidence
 from saywhere.regions import Regions
 
 
@@ -55,18 +55,6 @@ class Detections:
     def evidence(self) -> dict[str, np.ndarray]:
         """What says how probably each box is right: ``logit`` and ``confidence``, ``(N,)`` each."""
         return {"logit": self.logits, "confidence": self.confidence}
-
-    def renamed(self, nouns: NounEvidence, calibration: Calibration, threshold: float) -> Detections:
-        """Return the same with the nouns that are more probably right, see :func:`saywhere.models.nouns.rename`.
-
-        Where words for somebody's sex are calibrated, no new one comes in: "a woman" by the part nouns is "a person".
-        """
-        if self.posterior is None:
-            return self
-        texts = rename(nouns, self.posterior, self.captions, self.confidence, calibration.noun, threshold)
-        if calibration.person is not None:
-            texts = [without_new_sex(new, old) for new, old in zip(texts, self.captions, strict=True)]
-        return replace(self, phrases=replace(self.phrases, texts=tuple(texts)))
 
     def caption_evidence(self, nouns: NounEvidence | None, rows: Sequence[int]) -> dict[str, np.ndarray]:
         """Return what says how probably the phrases of some regions, by number, name what is in their boxes."""
@@ -130,7 +118,7 @@ def detect(
     finals = [final for final, _ in kept]
     writer, posteriors = writer or PhraseWriter(detector), None
     judged = calibration is not None and calibration.caption is not None
-    asked = judged or detector.config.noun_threshold < 1 or detector.config.noun_weight > 0
+    asked = judged or detector.config.noun_weight > 0
     if writer.nouns is not None and detector.config.nouns and asked:
         posteriors = writer.nouns.posteriors(encodings, finals, embeddings)
     logits = [out.logits[rows] for out, (_, rows) in zip(outputs, kept, strict=True)]
@@ -168,10 +156,10 @@ def describe(
         detector, encodings, boxes: see :func:`detect`.
         top: at most this many regions, best first.
         threshold: only regions with at least this score.
-        writer: see :func:`detect`; its part nouns competes with the decoder's, if the configuration says so.
+        writer: see :func:`detect`.
         nms_iou: regions that overlap a better one by more than this are left out, and no others, in place of the
             configuration's ``final_nms`` and ``repeat_nms``.
-        calibration: of scores, nouns and other words; the defaults if None.
+        calibration: of scores and words; the defaults if None.
 
     Raises:
         UserError: as :func:`detect`, ``boxes`` together with ``top`` or ``threshold``, or a negative ``top``.
@@ -182,9 +170,6 @@ def describe(
         raise UserError("top and threshold choose among the boxes that are found; given boxes are all described")
     config, calibration = detector.config, calibration or Calibration()
     found = detect(detector, encodings, boxes, None, nms_iou, writer, calibration)
-    nouns, least = writer and writer.nouns, config.noun_threshold
-    if nouns is not None and least < 1:
-        found = [each.renamed(nouns, calibration, least) for each in found]
     regions = [each.regions(calibration.box) for each in found]
     if boxes is None:
         repeat_nms = config.repeat_nms if nms_iou is None else None
@@ -194,6 +179,7 @@ def describe(
     chosen = [each[rows] for each, rows in zip(regions, kept, strict=True)]
     if (fit := calibration.caption) is None:
         return chosen
+    nouns = writer and writer.nouns
     evidence = [each.caption_evidence(nouns, rows) for each, rows in zip(found, kept, strict=True)]
     return [replace(each, caption_scores=fit.apply(seen)) for each, seen in zip(chosen, evidence, strict=True)]
 

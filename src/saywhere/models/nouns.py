@@ -17,7 +17,6 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from saywhere.calibration import Logistic
 from saywhere.engines.engine import DenseCap, Nouns
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding
@@ -493,41 +492,15 @@ class NounEvidence:
         starts = np.cumsum([0, *(len(rows) for rows in leaves.values())])[:-1]
         return tuple(nouns.values()), np.array(list(chain(*leaves.values()))), starts
 
-    @cached_property
-    def _groups_by_size(self) -> tuple[tuple[Noun, ...], np.ndarray]:
-        """The groups whose names people use, those with the fewest leaves first, and ``(K, S)`` 1 for their leaves."""
-        groups = sorted((noun for noun in self.tree.nouns if noun.sort == "group" and noun.use), key=_count_leaves)
-        table = np.zeros((self.tree.leaves, len(groups)), np.float32)
-        for column, noun in enumerate(groups):
-            table[noun.leaves, column] = 1
-        return tuple(groups), table
+    def name(self, posterior: np.ndarray) -> list[tuple[Noun, float]]:
+        """Return for each region the most probable kind or class, and its probability.
 
-    def name(self, posterior: np.ndarray, threshold: float) -> list[tuple[Noun, float] | None]:
-        """Return for each region the most specific noun whose probability is above a threshold, and that probability.
-
-        It is the most probable kind or class; where that is not probable enough, the smallest group of them that is;
-        None where no group is (Deng et al. 2012, with a threshold for their reward of information). Of kinds of which
-        one is a kind of the other, such as a glass and a wine glass, a leaf counts for the nearest.
+        Of kinds of which one is a kind of the other, such as a glass and a wine glass, a leaf counts for the nearest.
         """
         nouns, called, starts = self._said
-        groups, leaves = self._groups_by_size
-        found: list[tuple[Noun, float] | None] = []
         best = np.add.reduceat(posterior[:, called], starts, axis=1).argmax(axis=1)
-        of_groups = posterior @ leaves
-        for row, column, sums in zip(posterior, best.tolist(), of_groups, strict=True):
-            sure = float(row[nouns[column].leaves].sum())
-            group = int((sums > threshold).argmax()) if len(sums) else 0
-            if sure > threshold:
-                found.append((nouns[column], sure))
-            elif len(sums) and sums[group] > threshold:
-                found.append((groups[group], float(sums[group])))
-            else:
-                found.append(None)
-        return found
-
-
-def _count_leaves(noun: Noun) -> int:
-    return len(noun.leaves)
+        pairs = zip(posterior, best.tolist(), strict=True)
+        return [(nouns[column], float(row[nouns[column].leaves].sum())) for row, column in pairs]
 
 
 KEPT = 12
@@ -572,70 +545,6 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     """Return the softmax over the last axis."""
     shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return shares / shares.sum(axis=-1, keepdims=True)
-
-
-def noun_evidence(confidence: np.ndarray, of_decoder: np.ndarray, of_classes: np.ndarray) -> dict[str, np.ndarray]:
-    """Return what says how probably the nouns of the decoder's phrases are right, by its names in a calibration.
-
-    Args:
-        confidence: ``(N,)`` mean log-probability of the words of each phrase.
-        of_decoder: ``(N,)`` probability of its noun by the classes; NaN for a noun that they do not know, whose
-            log-odds count as 0.
-        of_classes: ``(N,)`` probability of the noun that the classes would say.
-    """
-    known = np.nan_to_num(log_odds(of_decoder))
-    return {"confidence": confidence, "decoder": known, "nouns": log_odds(of_classes)}
-
-
-def log_odds(probability: np.ndarray) -> np.ndarray:
-    """Return ``log(p / (1 - p))``, bounded."""
-    p = np.clip(np.asarray(probability, np.float64), LEAST, 1 - LEAST)
-    return np.log(p / (1 - p))
-
-
-def rename(
-    classes: NounEvidence,
-    posterior: np.ndarray,
-    phrases: Sequence[str],
-    confidence: np.ndarray,
-    right: Logistic,
-    threshold: float,
-) -> list[str]:
-    """Return the phrases of regions with the nouns that are more probably right.
-
-    The classes propose the most specific noun whose probability is above ``threshold``. It replaces the decoder's where
-    it is more probable than that, unless one of the two is a kind of the other, or the classes know nothing of what the
-    decoder names, such as grass or a wheel: then the decoder's stays.
-
-    Args:
-        classes: with the tree of nouns.
-        posterior: ``(N, K)`` of the regions.
-        phrases, confidence: N of the decoder.
-        right: how probable it is that the decoder's noun is right, by :func:`noun_evidence`.
-        threshold: of the probability of a noun.
-    """
-    heads = [(words := tokenize(phrase), classes.tree.head(words)) for phrase in phrases]
-    proposed = classes.name(posterior, threshold)
-    of_decoder = noun_probabilities(classes, posterior, [head.noun for _, head in heads])
-    of_classes = np.array([0.0 if found is None else found[1] for found in proposed])
-    trust = right.apply(noun_evidence(confidence, of_decoder, of_classes))
-    renamed: list[str] = []
-    for number, (words, head) in enumerate(heads):
-        found = proposed[number]
-        noun = head.noun if head.noun is not None and classes.knows(head.noun) else None
-        if found is None or noun is None or found[1] <= trust[number] or related(noun, found[0]):
-            renamed.append(phrases[number])
-        else:
-            renamed.append(with_noun(head, words, found[0]))
-    return renamed
-
-
-def noun_probabilities(classes: NounEvidence, posterior: np.ndarray, nouns: Sequence[Noun | None]) -> np.ndarray:
-    """Return the probability ``(N,)`` of a noun for each region by the classes; NaN where there is none."""
-    found = [
-        np.nan if noun is None else classes.probability(posterior[i : i + 1], noun)[0] for i, noun in enumerate(nouns)
-    ]
-    return np.array(found, np.float64)
 
 
 def related(one: Noun, other: Noun) -> bool:

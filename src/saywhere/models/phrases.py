@@ -103,8 +103,8 @@ class PhraseWriter:
         densecap: the dense captioner, with the weights of the reasons in its configuration.
         aligner: returns the part that compares regions with phrases and words, when it is first needed; None for a
             model that lacks it.
-        nouns: competes with the decoder's nouns (:mod:`saywhere.models.nouns`), and its tree tells where a phrase names
-            a thing again, at which it ends; None for a model that lacks it.
+        nouns: has a say in the choice (:mod:`saywhere.models.nouns`), and its tree tells where a phrase names a thing
+            again, at which it ends; None for a model that lacks it.
     """
 
     def __init__(
@@ -301,18 +301,6 @@ def without_sex(words: Sequence[str], places: set[int]) -> list[str]:
     """
     owned = {place for place, word in enumerate(words) if places and word in ("his", "her")}
     return [WITHOUT_SEX.get(word, word) if place in places | owned else word for place, word in enumerate(words)]
-
-
-def without_new_sex(phrase: str, old: str) -> str:
-    """Return a phrase in which nobody has a sex that the phrase before it did not give.
-
-    Example:
-        >>> without_new_sex("a woman in a hat", "a person in a hat"), without_new_sex("a man", "an old man")
-        ('a person in a hat', 'a man')
-    """
-    words, known = phrase.split(), set(old.split())
-    places = {place for place, word in enumerate(words) if word in SEXES and word not in known}
-    return " ".join(without_sex(words, places)) if places else phrase
 
 
 def without_colours(words: Sequence[str], places: set[int]) -> list[str]:

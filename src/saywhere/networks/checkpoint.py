@@ -184,7 +184,6 @@ def change_options(folder: Path, options: Mapping[str, Any]) -> None:
     """
     bundle = Bundle.read(folder).with_options(options)
     text = _config_text(bundle.description, bundle.trunk, bundle.mean, bundle.std, bundle.configs)
-    change_calibration(bundle.folder, {})  # which folders of earlier versions have among the options
     write_text(bundle.folder / CONFIG, text)
 
 

@@ -65,8 +65,8 @@ def table1(
     plan = plans.load(recipe, changes or [])
     folder = out or Path("runs") / plan.name
     command = shlex.join(["saywhere", *sys.argv[1:]])
-    with Meteor() as meteor:  # before the work: it says at once if pycocoevalcap is missing
-        results = Run(plan, folder).results(meteor)
+    meteor = Meteor()  # before the work: it says at once if pycocoevalcap is missing
+    results = Run(plan, folder).results(meteor)
     paths = write_table(results, folder, command)
     typer.echo(markdown(results, command))
     typer.echo(f"written: {', '.join(map(str, paths))}")
@@ -114,5 +114,5 @@ def caption(
 
     names = now.models or [DEFAULT_MODEL]
     loaded = [now.load("captioner", name) for name in names]
-    with now.session("report.json, examples.html", ", ".join(names)) as session:
+    with now.session("report.json", ", ".join(names)) as session:
         print_scores(run(loaded, session, beam_size))

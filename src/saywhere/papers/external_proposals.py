@@ -6,7 +6,7 @@ describe their boxes, and the localization layer is compared with them. Nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -17,9 +17,7 @@ from PIL import Image
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.evaluation.region_lines import Box
-from saywhere.images import ImageError, open_image
-from saywhere.inference import Source
+from saywhere.images import open_image
 
 if TYPE_CHECKING:
     from saywhere.images import ImageLike, LoadedImage
@@ -28,8 +26,6 @@ LONG_SIDE = 500
 """Larger images are made smaller before the search, as the published Selective Search does."""
 
 FOREST = ("childs", "featureIds", "thresholds", "edgeBoundaries", "edgeBins")
-EXTERNAL = 300
-"""External proposals of an image that are described, at most, as in the paper."""
 KINDS = "selective-search or edge-boxes:MODEL"
 MOST_EDGE_BOXES = 1000
 
@@ -183,38 +179,3 @@ def _to_image(boxes: np.ndarray, pixels: Image.Image, image: LoadedImage) -> np.
     """Boxes of the searched pixels in pixels of the image, inside it."""
     scaled = geometry.scale(boxes, image.width / pixels.width, image.height / pixels.height)
     return geometry.clip(scaled, image.width, image.height)
-
-
-class ExternalBoxes(Mapping[str, Sequence[Box]]):
-    """The best ``EXTERNAL`` boxes of a method such as Selective Search, found when they are asked for.
-
-    An image that cannot be read has none; whoever describes it reports that.
-    """
-
-    def __init__(self, method: ProposalMethod, sources: Sequence[Source]) -> None:
-        self._method = method
-        self._files = {source.name: source.path for source in sources}
-
-    def __getitem__(self, image: str) -> list[Box]:
-        try:
-            found = self._method(self._files[image])[:EXTERNAL]
-        except ImageError:
-            return []
-        return [(x1, y1, x2, y2) for x1, y1, x2, y2 in found.boxes.tolist()]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-
-def find_boxes(kind: str, sources: Sequence[Source]) -> ExternalBoxes:
-    """Return the boxes of a method for images that are to be described, by name of the image.
-
-    Raises:
-        UserError: no such method, or it is not installed.
-    """
-    if kind.partition(":")[0] not in ("selective-search", "edge-boxes"):
-        raise UserError(f"--proposals {kind}: neither rpn, gt nor {KINDS}, and no such file")
-    return ExternalBoxes(find_proposal_method(kind), sources)

@@ -18,7 +18,6 @@ UNSEEN = ("dev", "val")
 """Splits whose images a model has not learnt from: hits are fitted to the first that a data set has."""
 NEEDS = {
     "box": ("densecap",),
-    "noun": ("densecap", "nouns"),
     "word": ("densecap", "aligner"),
     "caption": ("densecap",),
     "phrase": ("aligner",),

@@ -47,7 +47,7 @@ CARD_FIGURES: dict[str, dict[str, str]] = {
         "words a phrase": "words",
         "different phrases": "distinct",
     },
-    "nouns": {"right nouns, mean over kinds": "kinds.both", "of all boxes": "objects.both"},
+    "nouns": {"right nouns, mean over kinds": "kinds.decoder", "of all boxes": "objects.decoder"},
     "attention": {"attention correctness, given": "given", "generated": "generated"},
     "search": {"R@1": "recall.r1", "R@10": "recall.r10"},
 }
@@ -690,7 +690,7 @@ class Evaluate(Stage):
                 raise UserError(
                     f"unknown key tasks.{name}.options.{unknown[0]}; known are {', '.join(known) or 'none'}"
                 )
-            if importlib.util.find_spec("matplotlib") is None or importlib.util.find_spec("pycocoevalcap") is None:
+            if importlib.util.find_spec("pycocoevalcap") is None:
                 raise UserError("evaluation needs pip install 'saywhere[evaluate]'")
 
     def run(self, work: Work) -> Done:

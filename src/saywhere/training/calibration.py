@@ -27,17 +27,13 @@ from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.densecap import detect, rank
 from saywhere.models.model import Model
-from saywhere.models.nouns import NounEvidence, is_right, kind_of, noun_evidence, noun_probabilities, noun_tree
+from saywhere.models.nouns import is_right, noun_tree
 from saywhere.models.phrases import CHILDREN, SEXES, Doubtful, colour_of
 from saywhere.models.placing import Evidence, noun_words
 from saywhere.report import leave_out
 from saywhere.text import tokenize
 from saywhere.training.progress import encode_each, track
 
-THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6)
-"""Thresholds of the classes' nouns that are tried."""
-POWER = 0.5
-"""A box counts by the number of its kind's boxes to the minus this, so that people do not outweigh all else."""
 PHRASES = 8
 """Phrases of an image at most, and as many of others."""
 WEIGHTS = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
@@ -164,100 +160,6 @@ log-probability of the caption's words ({box}), fitted by `saywhere calibrate` t
     return Fitted({"box": box}, {}, about), text
 
 
-# Nouns
-
-
-@dataclass(frozen=True, eq=False)
-class Named:
-    """N true boxes as a model names them.
-
-    Attributes:
-        posterior: ``(N, K)`` of the leaves.
-        confidence: ``(N,)`` of the decoder's phrases.
-        of_decoder: ``(N,)`` probability of their nouns by the classes; NaN for nouns that they do not know.
-        right: ``(N,)`` whether their nouns are right.
-        truths: the true phrases of each.
-    """
-
-    posterior: np.ndarray
-    confidence: np.ndarray
-    of_decoder: np.ndarray
-    right: np.ndarray
-    truths: tuple[tuple[str, ...], ...]
-
-
-def collect_nouns(model: Model, samples: Sequence[Sample]) -> Named:
-    """Return the true boxes of images as a model names them; images that cannot be read are named.
-
-    Raises:
-        UserError: the model lacks a part, or no image can be read.
-    """
-    detector, classes = model.require("densecap", "name regions"), model.require("nouns", "name regions")
-    rows: list[Named] = []
-    for sample, encoding in encode_each(model, [sample for sample in samples if len(sample.boxes)], "nouns"):
-        (found,) = detect(detector, [encoding], [sample.boxes], writer=model.phrase_writer)
-        (posterior,) = classes.posteriors([encoding], [found.boxes], [found.embeddings])
-        rows.append(name_boxes(classes, posterior, found.captions, found.confidence, sample.phrases))
-    if not rows:
-        raise UserError("nouns are calibrated on one image of ten with boxes, and not one can be read")
-    names = ("posterior", "confidence", "of_decoder", "right")
-    columns = {name: np.concatenate([getattr(row, name) for row in rows]) for name in names}
-    return Named(**columns, truths=tuple(truth for row in rows for truth in row.truths))
-
-
-def name_boxes(
-    classes: NounEvidence, posterior: np.ndarray, phrases: Sequence[str], confidence: np.ndarray,
-    truths: Sequence[tuple[str, ...]],
-) -> Named:  # fmt: skip
-    """Return the boxes of an image, of the posterior and the decoder's phrases of each."""
-    nouns = [classes.lookup(phrase) for phrase in phrases]
-    right = [is_right(classes.tree, phrase, truth) for phrase, truth in zip(phrases, truths, strict=True)]
-    of_decoder = noun_probabilities(classes, posterior, nouns)
-    return Named(posterior, confidence, of_decoder, np.array(right), tuple(truths))
-
-
-def fit_nouns(classes: NounEvidence, named: Named) -> tuple[Logistic, float]:
-    """Return how probably the decoder's noun is right, and the threshold of the classes with the most right nouns.
-
-    In the likelihood boxes count as :data:`POWER` says. Half of "most" is the share of all boxes, and half the mean
-    over their kinds.
-
-    Raises:
-        UserError: all of the decoder's nouns are right, or none.
-    """
-    kinds = np.array([kind_of(classes.tree, truths[0]) for truths in named.truths])
-    _, kind, counts = np.unique(kinds, return_inverse=True, return_counts=True)
-    counted = counts[kind] ** -POWER / (counts[kind] ** -POWER).mean()
-    best: tuple[float, Logistic, float] | None = None
-    for threshold in THRESHOLDS:
-        proposed = classes.name(named.posterior, threshold)
-        of_classes = np.array([0.0 if found is None else found[1] for found in proposed])
-        evidence = noun_evidence(named.confidence, named.of_decoder, of_classes)
-        noun = Logistic.fit(evidence, named.right, counted, "nouns")
-        pairs = zip(proposed, named.truths, strict=True)
-        classes_right = np.array([is_right(classes.tree, found and found[0], truths) for found, truths in pairs])
-        right = np.where(noun.apply(evidence) >= of_classes, named.right, classes_right)
-        score = (right.mean() + np.mean([right[kinds == kind].mean() for kind in np.unique(kinds)])) / 2
-        if best is None or score > best[0]:
-            best = float(score), noun, threshold
-    assert best is not None
-    return best[1:]
-
-
-def fit_decoders_nouns(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fitted, str]:
-    """Fit how probably the decoder's noun is right beside that of the classes, to the images that were held out."""
-    named = collect_nouns(model, held_out(samples))
-    assert model.nouns is not None
-    noun, threshold = fit_nouns(model.nouns, named)
-    about = f"{len(named.right):,} boxes of {source} that taught the classes nothing"
-    text = f"""The noun of the decoder's phrase stays where it is more probably right than that of the classes, which
-is their most specific one with a probability above {threshold:g}. The former probability is the logistic function of a
-weighted sum of the phrase's confidence and of the log-odds that the classes give its noun and their own ({noun}),
-fitted by `saywhere calibrate` to {about}.
-"""
-    return Fitted({"noun": noun}, {"densecap.noun_threshold": threshold}, about), text
-
-
 # Words
 
 
@@ -354,8 +256,6 @@ def collect_captions(model: Model, samples: Sequence[Sample]) -> Judged:
     asked = replace(model.calibration, caption=unfitted)  # so that the part nouns looks at the boxes
     for sample, encoding in encode_each(model, [sample for sample in samples if len(sample.boxes)], "captions"):
         (found,) = detect(detector, [encoding], [sample.boxes], writer=model.phrase_writer, calibration=asked)
-        if model.nouns is not None:
-            found = found.renamed(model.nouns, model.calibration, detector.config.noun_threshold)
         right = [is_right(tree, text, truths) for text, truths in zip(found.captions, sample.phrases, strict=True)]
         rows.append(Judged(found.caption_evidence(model.nouns, range(len(sample.boxes))), np.array(right, bool)))
     return Judged.join(rows, "captions are calibrated on images with boxes")
@@ -522,7 +422,6 @@ these phrases right: {config.kind_weight:g}, of rare nouns {config.rare_kind_wei
 
 FITS = {
     "box": ("## Calibration", fit_boxes),
-    "noun": ("## Nouns of phrases", fit_decoders_nouns),
     "word": ("## People and colours", fit_words),
     "caption": ("## Captions of regions", fit_captions),
 }

@@ -213,8 +213,7 @@ class Videos:
             except BaseException:
                 recording.abandon()
                 raise
-        done = recording.follower
-        counts = {"track": done.tracks, "scene": done.scenes, "look": done.looks}
+        counts = {"track": recording.tracks, "scene": recording.scenes, "look": recording.looks}
         tracks, scenes, looks = (f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
         self.tell(f"{printable(reader.name)}: {tracks} in {scenes}, {looks}")
         if written := [path for path in (places.drawing, places.captions, places.tracks) if path] if places else []:
@@ -246,15 +245,14 @@ class Videos:
         """Go through a video beside a progress bar."""
         from saywhere.video import clock, to_seconds, to_ticks
 
-        follower = recording.follower
         total = 1 if reader.duration is None else max(1, -(-to_ticks(reader.duration) // self.ticks))
         title = f"describing {printable(Path(reader.name).name)}"
-        with progress(title, total, follower.looks, self.bar) as advance:
+        with progress(title, total, recording.looks, self.bar) as advance:
             try:
                 for _ in recording.run():
                     advance()
             except KeyboardInterrupt:
-                far = f"{clock(to_seconds(follower.ticks))} of {clock(reader.duration or 0)}"
+                far = f"{clock(to_seconds(recording.ticks))} of {clock(reader.duration or 0)}"
                 again = "; the same command goes on from here" if resumes else ""
                 raise KeyboardInterrupt(f"interrupted after {far} of {printable(reader.name)}{again}") from None
 

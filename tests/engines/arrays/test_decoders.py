@@ -15,7 +15,6 @@ from saywhere.configs.parts import DecodingConfig
 from saywhere.engines.arrays import decoders
 from saywhere.engines.arrays.layers import Weights
 from saywhere.models.decoding import decode
-from saywhere.models.phrase_scores import phrase_log_probs
 from saywhere.networks.language.decoders.attention import AttentionDecoder, pad_regions
 from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.language.decoders.protocol import TorchDecoder
@@ -144,13 +143,6 @@ def test_the_same_sentences_are_decoded(beam_size: int):
         np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-4)
         lengths |= set((found.token_ids != 0).sum(axis=1).tolist())
     assert len(lengths) > 1, "some sentences end early, so that their rows are dropped"
-
-
-def test_the_same_probabilities_of_phrases():
-    theirs, ours = plain_pair()
-    phrases = [[4, 5, 6], [4, 7], [], [8], [4, 5, 9]]
-    expected, found = (phrase_log_probs(decoder, inputs(6), phrases) for decoder in (theirs, ours))
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
 
 
 def test_rows_of_attention_may_be_dropped():

@@ -13,7 +13,6 @@ observed to do, which in parts is not what the paper says:
 
 from __future__ import annotations
 
-import threading
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -23,7 +22,7 @@ from gzip import BadGzipFile
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import NamedTuple, TypeVar
 from zipfile import BadZipFile, ZipFile
 
@@ -395,7 +394,7 @@ class Meteor:
     """Score captions by METEOR 1.5, without Java.
 
     With the first pair METEOR's words are read, in less than a second; the first time ever, its paraphrases are
-    compiled into the user's cache. Threads may share a scorer. Scores are cached, so a repeated pair costs nothing.
+    compiled into the user's cache. Scores are cached, so a repeated pair costs nothing.
 
     Args:
         cache: number of pairs whose scores are kept between calls, at about 0.6 kB each.
@@ -404,17 +403,16 @@ class Meteor:
         UserError: pycocoevalcap is missing.
 
     Example:
-        >>> with Meteor() as meteor:
-        ...     meteor.score([("a red car", ["the red car", "a car"])])
+        >>> Meteor().score([("a red car", ["the red car", "a car"])])
         [0.7714285714285715]
     """
 
     def __init__(self, cache: int = CACHE) -> None:
         self._files = MeteorFiles.find()
         self.version = f"METEOR 1.5 (-l en -norm), words of pycocoevalcap {version('pycocoevalcap')}"
-        self._cache = cache
-        self._lock = threading.Lock()
-        self._open()
+        self._language: Language | None = None
+        self._text = lru_cache(TEXTS)(self._read)
+        self._best = lru_cache(cache)(self._compare)
 
     def score(self, pairs: Sequence[Pair]) -> list[float]:
         """Return the score, 0 to 1, of each pair of a candidate and its references: that of the best reference.
@@ -437,27 +435,9 @@ class Meteor:
             raise ValueError("the METEOR score of no pairs is not defined")
         return score(total(self._best(candidate, tuple(references))[0] for candidate, references in pairs))
 
-    def close(self) -> None:
-        """Forget words and scores; a later :meth:`score` reads them again."""
-        self._open()
-
-    def __enter__(self) -> Meteor:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _open(self) -> None:
-        self._language: Language | None = None
-        self._text = lru_cache(TEXTS)(self._read)
-        self._best = lru_cache(self._cache)(self._compare)
-
     def _read(self, text: str) -> Text:
-        with self._lock:
-            if self._language is None:
-                self._language = Language.load(self._files)
+        if self._language is None:
+            self._language = Language.load(self._files)
         return self._language.text(clean(text))
 
     def _compare(self, candidate: str, references: tuple[str, ...]) -> tuple[Statistics, float]:

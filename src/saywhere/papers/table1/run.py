@@ -16,7 +16,7 @@ import saywhere
 from saywhere import data
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
-from saywhere.evaluation.dense import DenseCaptioning, Scorer, TrueBoxes, write_truth
+from saywhere.evaluation.dense import CLEAN, DenseCaptioning, Scorer, write_truth
 from saywhere.evaluation.meteor import Meteor
 from saywhere.evaluation.region_lines import RegionLines
 from saywhere.evaluation.session import image_sources
@@ -247,8 +247,7 @@ class Run:
 
     def _true_boxes(self) -> Boxes:
         """The true boxes, merged as the metric does; the baselines have no score for them, so all score 1."""
-        merged = TrueBoxes(self.truth, {name: (name,) for name in self.images})
-        rows = {name: np.array(merged[name], np.float32).reshape(-1, 4) for name in self.images}
+        rows = {name: CLEAN.merge(self.truth[name].boxes)[0].astype(np.float32) for name in self.images}
         found = {name: Proposed(boxes, np.ones(len(boxes), np.float32)) for name, boxes in rows.items()}
         return Boxes(found, digest({name: boxes.tolist() for name, boxes in rows.items()}))
 

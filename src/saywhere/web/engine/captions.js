@@ -19,7 +19,7 @@ export function see(detector, classes, image, {regions, least_region: least}) {
 // The words of a caption whose nouns the image shows, as far as the classes know.
 export function correct(classes, posteriors, words, {unseen, sure, listed}) {
   const {tree} = classes, person = tree.named("person"), ofPeople = (noun) => noun.ancestors.has(person.row);
-  const heads = tree.heads(words), found = posteriors.map((row) => classes.name(row, sure)).filter((one) => one && one[0].sort !== "group");
+  const heads = tree.heads(words), found = posteriors.map((row) => classes.name(row)).filter((one) => one[1] > sure);
   const things = [...new Set(found.sort((a, b) => b[1] - a[1]).map(([noun]) => noun))];
   if (!heads.length || !things.length) return words;
   const nouns = heads.map(({noun}) => noun), said = [...words];

@@ -118,12 +118,10 @@ export class Model {
     const [detector, classes] = await Promise.all([this.detector(), this.classes()]);
     const {regions, embeddings} = box ? detector.detect(image, [inside(box, image)]) : (image.found ??= detector.detect(image));
     const once = (caption) => (classes ? withoutRepetition(classes.tree, caption.split(" ")).join(" ") : caption);
-    let captions = regions.map(({caption}) => once(caption)), posteriors = null;
-    if (classes && detector.config.nouns && regions.length) {
-      const {calibration: {noun}, config: {noun_threshold: least}} = detector;
-      posteriors = classes.posteriors(image, regions.map((region) => toInput(region.box, image)), embeddings);
-      captions = regions.map(({sure}, i) => classes.rename(posteriors[i], captions[i], sure, noun, least));
-    }
+    const captions = regions.map(({caption}) => once(caption));
+    const asked = classes && detector.config.nouns && detector.calibration.caption && regions.length;
+    const boxes = asked ? regions.map((region) => toInput(region.box, image)) : [];
+    const posteriors = asked ? classes.posteriors(image, boxes, embeddings) : null;
     const kept = box ? [0] : detector.rank(regions, captions).slice(0, top);
     return {
       width: image.width, height: image.height,

@@ -2,8 +2,7 @@
 
 import {Matrix, layer, linear, softmax} from "./matrix.js";
 import {classFeatures} from "./maps.js";
-import {nearest, related} from "./noun_tree.js";
-import {tokenize} from "./text.js";
+import {nearest} from "./noun_tree.js";
 
 const LEAST = 1e-4, PLACE = 5;
 
@@ -24,8 +23,6 @@ export class NounEvidence {
     this.said = [...new Map(leaves.filter((noun) => noun && noun.sort !== "group").map((noun) => [noun.row, noun])).values()];
     const columns = new Map(this.said.map((noun, column) => [noun.row, column]));
     this.columns = leaves.map((noun) => (noun ? columns.get(noun.row) : undefined));
-    const groups = tree.nouns.filter((noun) => noun.sort === "group" && noun.use);
-    this.bySize = groups.sort((a, b) => a.leaves.length - b.leaves.length);
   }
 
   // The probabilities (K) of the leaves of the tree for each box, in pixels of the network's input, with its embedding.
@@ -67,32 +64,13 @@ export class NounEvidence {
     return noun.leaves.reduce((sum, leaf) => sum + posterior[leaf], 0);
   }
 
-  // The most specific noun whose probability is above a threshold, [noun, probability]; null if there is none.
-  name(posterior, threshold) {
+  // The most probable kind or class, [noun, probability].
+  name(posterior) {
     const sums = new Float64Array(this.said.length);
     posterior.forEach((value, leaf) => this.columns[leaf] !== undefined && (sums[this.columns[leaf]] += value));
     const most = this.said[sums.indexOf(Math.max(...sums))];
-    for (const noun of [most, ...this.bySize]) {
-      const probability = this.probability(posterior, noun);
-      if (probability > threshold) return [noun, probability];
-    }
-    return null;
-  }
-
-  // The phrase of a region, with the noun of the classes where that is more probably right.
-  rename(posterior, phrase, sure, {confidence, decoder, nouns, constant}, threshold) {
-    const words = tokenize(phrase), head = this.tree.head(words), found = this.name(posterior, threshold);
-    if (!found) return phrase;
-    const own = head.noun ? logOdds(this.probability(posterior, head.noun)) : 0;
-    const trust = 1 / (1 + Math.exp(-(confidence * sure + decoder * own + nouns * logOdds(found[1]) + constant)));
-    if (found[1] <= trust || (head.noun && related(head.noun, found[0]))) return phrase;
-    return this.tree.withNoun(head, words, found[0]);
+    return [most, this.probability(posterior, most)];
   }
 }
 
 const branchSize = ({branch}) => branch.reduce((sum, [{channels}]) => sum + channels, 0);
-
-function logOdds(probability) {
-  const p = Math.min(1 - LEAST, Math.max(LEAST, probability));
-  return Math.log(p / (1 - p));
-}

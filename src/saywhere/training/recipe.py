@@ -12,7 +12,7 @@ import yaml
 
 from saywhere import options
 from saywhere.errors import UserError
-from saywhere.files import parse_yaml
+from saywhere.files import is_utf8, parse_yaml
 
 IN_WHEEL, IN_CHECKOUT = Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes"
 """Folders of the recipes that come with the package."""
@@ -287,7 +287,7 @@ def _override(tree: dict[str, Any], override: str) -> None:
     if not equals or not key:
         raise UserError(f"{override!r} is not key=value, for example training.epochs=2")
     try:
-        value = parse_yaml(text)
+        value = parse_yaml(text) if is_utf8(text) else text  # a path that is not UTF-8 is no YAML
     except ValueError as error:
         raise UserError(f"the value of {override!r} is not YAML: {error}") from error
     *parents, last = key.split(".")

@@ -42,7 +42,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line, checked."""
     parser = argparse.ArgumentParser(description="Speed and memory of describe, by engine and stage, beside a peer.")
     parser.add_argument("--model", default="flickr-coco", help="name or folder of a model")
-    parser.add_argument("--engines", nargs="+", choices=("onnx", "int8", "torch"), default=["onnx", "torch"])
+    parser.add_argument(
+        "--engines", nargs="+", choices=("onnx", "int8", "openvino", "torch"), default=["onnx", "torch"]
+    )
     parser.add_argument("--size", type=_count, nargs="+", default=[384, 720], help="long side of the network's input")
     parser.add_argument("--batch", type=_count, nargs="+", default=[1, 8])
     parser.add_argument("--proposals", type=_count, help="instead of the model's")

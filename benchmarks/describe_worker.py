@@ -73,8 +73,8 @@ class Ours:
     """``Model.describe`` itself, with a stopwatch around each part once it is warm.
 
     Args:
-        task: ``subject`` (the engine, ``int8`` for ``onnx`` in that precision), ``model``, ``size``, ``proposals`` (or
-            None), ``threads``.
+        task: ``subject`` (the engine; ``int8`` and ``openvino`` are ``onnx`` in that precision or on that device),
+            ``model``, ``size``, ``proposals`` (or None), ``threads``.
     """
 
     def __init__(self, task: dict[str, Any]) -> None:
@@ -85,8 +85,9 @@ class Ours:
             options["densecap.proposals.post_nms_top_n"] = task["proposals"]
         precision = {"precision": "int8"} if task["subject"] == "int8" else {}
         engine = "torch" if task["subject"] == "torch" else "onnx"
+        device = "openvino" if task["subject"] == "openvino" else "cpu"
         self.model = saywhere.load(
-            task["model"], "cpu", engine=engine, threads=task["threads"], options=options, **precision
+            task["model"], device, engine=engine, threads=task["threads"], options=options, **precision
         )
         self.watch = Stopwatch()
 

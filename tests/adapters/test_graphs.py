@@ -24,6 +24,7 @@ from tiny_graphs import GENERATION, stored_processor, tiny_graphs
 import saywhere
 from saywhere import UserError
 from saywhere.adapters.sources import find_adapted
+from saywhere.engines.onnx import missing
 
 SIZES = [noise(96, 64, 0), noise(50, 70, 1), noise(64, 64, 2)]
 IMAGES = [noise(64, 64, number) for number in range(3)]
@@ -184,7 +185,6 @@ def refuse(*_, **__):
     raise AssertionError("a connection was opened")
 
 socket.socket = socket.create_connection = socket.getaddrinfo = refuse
-from saywhere.adapters.florence2 import Florence2
 import saywhere
 
 Florence2.most_tokens = Florence2.caption_tokens = 8
@@ -296,3 +296,13 @@ def test_of_weights_and_graphs_the_engine_chooses(tmp_path: Path):
     assert chosen == {"cpu": "onnx", "cuda": "torch"}
     with pytest.raises(UserError, match="has no graph in its folder onnx: run it with the engine torch$"):
         saywhere.load(tiny_folder("florence2"), engine="onnx")
+
+
+def test_openvino_answers_as_the_cpu(capsys: Any):
+    if missing("openvino"):
+        pytest.skip("onnxruntime-openvino takes the place of onnxruntime: see CONTRIBUTING.md")
+    wanted, model = (saywhere.load(tiny_graphs("grounding-dino"), device) for device in ("cpu", "openvino"))
+    images = [noise(128, 128, number) for number in range(2)]
+    for one, other in zip(model.ground(images, ["a dog"] * 2), wanted.ground(images, ["a dog"] * 2), strict=True):
+        np.testing.assert_allclose(one.boxes, other.boxes, atol=1e-2)
+    assert model.device == "openvino" and capsys.readouterr().err == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import types
@@ -450,3 +451,37 @@ def test_a_device_that_cannot_be_used_is_one_line_and_never_the_cpu(device: str,
     model = saywhere.load(exported_bundle(), device, engine="onnx")
     with pytest.raises(UserError, match=f"^device {device}: {name} of ONNX Runtime cannot be loaded, such as for want"):
         model.encode(IMAGES[0])
+
+
+@pytest.mark.parametrize(
+    ("answer", "share"), [((-np.inf, 2), ""), ((-np.inf, 1), "0.5"), ((1, 2), "inf"), ((np.nan, 2), "nan")]
+)
+def test_infinities_are_compared_too(
+    answer: tuple[float, float], share: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+):
+    """As the logits of Grounding DINO have them for tokens that a text lacks."""
+    name = onnx.DEVICES["openvino"].name
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: [name])
+
+    def load(provider: str) -> Any:
+        values = np.array(answer if provider == name else (-np.inf, 2), np.float32)
+        metadata = types.SimpleNamespace(custom_metadata_map={})
+        return types.SimpleNamespace(
+            get_providers=lambda: [provider], disable_fallback=lambda: None, get_inputs=list, get_outputs=list,
+            get_modelmeta=lambda: metadata, run=lambda *_: [values],
+        )  # fmt: skip
+
+    onnx.Session(Path("a.onnx"), load, "openvino").run({}, ["logits"])
+    assert re.findall(r"CPU's by (\S+) of", capsys.readouterr().err) == ([share] if share else [])
+
+
+def test_openvino_answers_as_the_cpu(capsys: Any):
+    if onnx.missing("openvino"):
+        pytest.skip("onnxruntime-openvino takes the place of onnxruntime: see CONTRIBUTING.md")
+    wanted, model = saywhere.load(threads=1), saywhere.load(device="openvino")
+    for image in IMAGES[:2]:
+        one, other = model.describe(image), wanted.describe(image)
+        assert one.captions == other.captions and model.caption(image).sentence == wanted.caption(image).sentence
+        np.testing.assert_allclose(one.boxes, other.boxes, atol=1e-2)
+        np.testing.assert_allclose(one.scores, other.scores, atol=1e-4)
+    assert model.device == "openvino" and capsys.readouterr().err == ""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import cvat_sdk.auto_annotation as cvataa
+import cvat_sdk.models as models
 import numpy as np
 import pytest
 import skimage
@@ -56,6 +58,31 @@ def test_cvat_gets_rectangles_of_its_labels(model: saywhere.Model, image: Image.
     assert len(function.detect(context(0.99), image)) < len(function.detect(context(), image)) <= len(found)
     plain = cvat.Annotator(model, ["shirt"], phrases=False)
     assert not plain.spec.labels[0].attributes and not plain.detect(context(), image)[0].attributes
+
+
+def test_cvats_own_driver_takes_what_is_found(
+    model: saywhere.Model, image: Image.Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``annotate_task``, by which ``cvat-cli task auto-annotate`` works, with a task that a server would give."""
+    function, sent = cvat.Annotator(model, ["Shirt", PHRASE]), []
+    phrase = SimpleNamespace(id=70, name="phrase", input_type=models.InputTypeEnum("text"), values=[""])
+    names = {30: "Shirt", 40: PHRASE, 50: "unused"}
+    labels = [
+        SimpleNamespace(id=n, name=v, type="rectangle", attributes=[phrase], sublabels=[]) for n, v in names.items()
+    ]
+    sample = SimpleNamespace(frame_name="a.png", frame_index=3, media=SimpleNamespace(load_image=lambda: image))
+    task = SimpleNamespace(labels=labels, samples=[sample])
+    monkeypatch.setattr("cvat_sdk.auto_annotation.driver.TaskDataset", lambda *_, **__: task)
+    api = SimpleNamespace(partial_update_annotations=lambda *asked, **given: sent.append((asked, given)))
+    client: Any = SimpleNamespace(logger=logging.getLogger("cvat"), tasks=SimpleNamespace(api=api))
+    cvataa.annotate_task(client, 137, function, conf_threshold=0.3)
+    ((asked, given),) = sent
+    shapes = given["patched_labeled_data_request"].shapes
+    assert asked == ("create", 137) and {shape.label_id for shape in shapes} == {30, 40}
+    found = [(shape.frame, shape.source, shape.attributes[0].spec_id) for shape in shapes]
+    assert found == [(3, "auto", 70)] * len(shapes)
+    (woman,) = (shape for shape in shapes if shape.label_id == 40)
+    assert woman.points == list(next(iter(model.ground(image, [PHRASE]))).box) and woman.attributes[0].value == PHRASE
 
 
 @pytest.mark.parametrize("given", [{"labels": " ,"}, {"labels": "dog", "phrases": "no"}])

@@ -365,10 +365,10 @@ class TrainingModule(lightning.LightningModule):
         )
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Stop before gradients that are not finite reach the weights."""
+        """Stop before gradients that are not finite reach the weights; with 16-mixed the loss scaler skips them."""
         images, self._images = self._images, []
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        if not gradients:
+        if self.recipe.training.precision == "16-mixed" or not gradients:
             return
         norm = float(torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).norm())
         if not math.isfinite(norm):

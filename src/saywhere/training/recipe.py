@@ -125,7 +125,7 @@ class TrainingConfig:
         clip_by: ``norm``, or ``value``: ``clip`` bounds each element of the gradient.
         average: epochs after which the mean of the weights is validated and kept, in the place of the last one's alone
             (:class:`saywhere.training.callbacks.AverageWeights`).
-        precision: ``32`` or ``bf16-mixed``.
+        precision: ``32``, ``bf16-mixed`` or ``16-mixed``.
         devices: how many of the ``accelerator`` devices; more than one trains data-parallel.
         accelerator: ``auto``, ``cpu``, ``gpu`` or another name that Lightning knows.
         pretrained: start from the backbone's published weights.
@@ -157,7 +157,7 @@ class TrainingConfig:
     clip: float | None = None
     clip_by: Literal["norm", "value"] = "norm"
     average: int = 1
-    precision: Literal["32", "bf16-mixed"] = "32"
+    precision: Literal["32", "bf16-mixed", "16-mixed"] = "32"
     devices: int = 1
     accelerator: str = "auto"
     pretrained: bool = True

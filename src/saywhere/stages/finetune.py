@@ -186,7 +186,8 @@ def _begin(folder: Path, settings: Mapping[str, Any], restart: bool) -> Finetune
         what = " and ".join(changed)
         raise UserError(f"{folder} has a run with another {what}: name another folder with --out, or add --restart")
     elif result := record.get("result"):
-        return Finetuned(folder, **{k: tuple(v) if isinstance(v, list) else v for k, v in result.items()})
+        lists = {name: tuple(result.get(name, ())) for name in ("words", "problems")}
+        return Finetuned(folder, **{**result, **lists})
     write_text(folder / RECORD, json.dumps({"settings": dict(settings)}, indent=1) + "\n")
     return None
 

@@ -259,6 +259,24 @@ def test_headers_that_lead_nowhere_end_no_run(shard: Path) -> None:
     assert listing.damage.endswith("; and 2997 more")
 
 
+@pytest.mark.parametrize(
+    "records",
+    [
+        record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0"),  # what follows is no list of its holes
+        b"99999 path=1.png\n",
+        record("path", "1.png\0x"),
+    ],
+)
+def test_a_damaged_extension_costs_no_file_behind_its_own(shard: Path, records: bytes) -> None:
+    sound = [header(f"{n}.png", len(data)) + blocks(data) for n, data in enumerate((png_of(0), png_of(1), png_of(2)))]
+    extended = header("pax", len(records), tarfile.XHDTYPE) + blocks(records)
+    shard.write_bytes(sound[0] + extended + sound[1] + sound[2] + bytes(1024))
+    listing = list_archive(shard)
+    assert list(listing.members) == ["0.png", "2.png"]
+    start, end = len(sound[0]), len(sound[0] + extended + sound[1])
+    assert listing.damage == f"damaged archive: bytes {start} to {end} are no files"
+
+
 @pytest.mark.parametrize("records", [b"", record("GNU.sparse.map", "0,3") + record("GNU.sparse.size", "512")])
 def test_a_file_with_holes_is_named_and_not_read_as_if_it_had_none(tmp_path: Path, records: bytes) -> None:
     kind = tarfile.REGTYPE if records else tarfile.GNUTYPE_SPARSE

@@ -185,19 +185,22 @@ def _sound_members(file: BinaryIO, size: int, damage: _Damage) -> Iterator[tuple
     class Archive(tarfile.TarFile):
         def next(self) -> tarfile.TarInfo | None:
             while True:
+                start = self.offset
                 try:
                     return super().next()
                 except OSError:
                     raise
                 except Exception:  # of a damaged header tarfile raises anything, such as RecursionError
-                    read = file.tell()
-                    self.offset = read if self.offset < read < size else self.offset + BLOCK
+                    behind = (self.offset, file.tell(), start + BLOCK)  # what it has passed, or else what it has read
+                    self.offset = next((place for place in behind if start < place < size), size)
                     if self.offset >= size:
                         return None
 
     with Archive(fileobj=file, ignore_zeros=True, tarinfo=Member) as archive:
         while (member := archive.next()) is not None:
             rest = size - member.offset_data
+            if "\0" in member.name:  # an extension gave it one that goes on behind the extension's end
+                continue
             if not _has_data(member) or (0 <= member.size <= rest and not member.issparse()):
                 yield member, archive.offset
             else:  # an extension for this member said so

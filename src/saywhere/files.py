@@ -69,6 +69,11 @@ def fits(write: Callable[P, object], *arguments: P.args, **options: P.kwargs) ->
     return True
 
 
+def is_utf8(name: str) -> bool:
+    """Return whether a file name is UTF-8, without which it is no text for other programs."""
+    return not any("\udc80" <= letter <= "\udcff" for letter in name)
+
+
 def printable(name: str) -> str:
     """Return a file name as text that can be printed on one line, also if it is not UTF-8 or has control characters."""
     text = name.encode("utf-8", "replace").decode("utf-8")
@@ -217,8 +222,8 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` as UTF-8; the file is whole or not there."""
-    write_atomically(path, lambda stream: stream.write(text.encode()))
+    """Write ``text`` as UTF-8, file names in it that are not as escapes; the file is whole or not there."""
+    write_atomically(path, lambda stream: stream.write(text.encode("utf-8", "backslashreplace")))
 
 
 LARGEST_YAML = 1_000_000

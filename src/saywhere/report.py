@@ -6,7 +6,10 @@ import contextlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+
+from saywhere.files import printable
 
 LONGEST = 300
 """Characters of a name in a report; a damaged file may have a megabyte in the place of one."""
@@ -16,6 +19,34 @@ Tell = Callable[..., object]
 
 def silent(*_: object, **__: object) -> None:
     """Print nothing."""
+
+
+_left_out: ContextVar[dict[str, None] | None] = ContextVar("left_out", default=None)
+
+
+@contextlib.contextmanager
+def collect_left_out() -> Iterator[dict[str, None]]:
+    """Yield the lines of :func:`leave_out` meanwhile; those of an outer call, if there is one, are in it too."""
+    if (outer := _left_out.get()) is not None:
+        yield outer
+        return
+    token = _left_out.set(lines := {})
+    try:
+        yield lines
+    finally:
+        _left_out.reset(token)
+
+
+def leave_out(line: str) -> None:
+    """Print what a run leaves out though it should be part of it, such as a damaged image; the same line once.
+
+    Commands collect these lines, and end with exit code 1 if there are any.
+    """
+    line, known = printable(line), _left_out.get()
+    if known is None or line not in known:
+        print(line, file=sys.stderr)
+    if known is not None:
+        known[line] = None
 
 
 @contextlib.contextmanager
@@ -58,6 +89,11 @@ class Report:
     def problem(self, kind: str, name: str) -> None:
         """Add something missing or broken: its kind, and the name of what it affects, which is cut if it is long."""
         self.problems.setdefault(kind, []).append(name if len(name) <= LONGEST else f"{name[:LONGEST]}...")
+
+    def leave_out(self, name: str) -> None:
+        """Print what is missing or broken in ``name``, and all else of the report with it, see :func:`leave_out`."""
+        for line in () if self.ok else self.lines():
+            leave_out(f"{name}: {line}")
 
     def lines(self, names: int = 5) -> list[str]:
         """Return the report as lines of text, with at most ``names`` names for each kind of problem."""

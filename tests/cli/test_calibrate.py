@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -11,12 +13,13 @@ from flickr_entities import write_flickr
 from photographs import noise
 from tiny_aligner import tiny_aligner
 from tiny_bundle import exported_bundle
+from tiny_captioner import tiny_captioner
 from tiny_classes import tiny_networks
 from tiny_densecap import tiny_model
 from tiny_training import write_data
 from typer.testing import CliRunner, Result
 
-from saywhere import cli
+from saywhere import cli, files
 from saywhere.calibration import Calibration
 from saywhere.models.bundle import Bundle
 from saywhere.networks import checkpoint
@@ -49,6 +52,25 @@ def test_all_that_a_model_has_parts_for_is_calibrated(tmp_path: Path, monkeypatc
     assert found.calibration.caption is not None and "caption: confidence" in result.output
 
 
+def test_images_that_are_missing_or_broken_are_named_once_and_the_exit_code_is_1(tmp_path: Path) -> None:
+    """Whatever is fitted; a name that is not UTF-8 is one like any other."""
+    root, folder = write_data(tmp_path / "data", train=40), checkpoint.save(tiny_networks(), tmp_path / "model")
+    (root / "001.jpg").unlink()
+    odd = os.fsdecode(b"002-\xff.jpg")
+    (root / "002.jpg").rename(root / odd)
+    lines = (root / "images.jsonl").read_text().replace('"002.jpg"', json.dumps(odd))
+    (root / "images.jsonl").write_text(lines)
+    for number in range(3, 40, 3):
+        path = root / f"{number:03}.jpg"
+        path.write_bytes(path.read_bytes()[:-400])
+    result = calibrate(folder, root)
+    assert result.exit_code == 1, result.output
+    assert result.stderr.count("train: missing image: 1 (001.jpg)") == 1
+    assert result.stderr.count(f"skipped: {root / '003.jpg'}: ") == 1
+    assert result.stderr.count("skipped: ") == 13 and odd not in result.stderr
+    assert "box: logit" in result.stdout and "26 images of" in (folder / "README.md").read_text()
+
+
 def test_what_the_data_do_not_tell_is_left_out_and_named(tmp_path: Path) -> None:
     folder, flickr = checkpoint.save(tiny_aligner(), tmp_path / "model"), write_flickr(tmp_path / "flickr8k")
     result = calibrate(folder, flickr, "--split", "dev")
@@ -61,14 +83,37 @@ def test_what_the_data_do_not_tell_is_left_out_and_named(tmp_path: Path) -> None
     assert refused.exit_code == 2 and "needs 32 images" in refused.stderr
 
 
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_is_full_or_read_only_is_one_line_and_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    root, folder = write_data(tmp_path / "data", train=6), checkpoint.save(tiny_model(), tmp_path / "model")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def refused(_: Path | int) -> None:
+        raise OSError(error, os.strerror(error))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "sync", refused)
+        result = calibrate(folder, root, "--what", "box")
+    said = "the disk is full; free some space and run the same command again"
+    reason = said if error == errno.ENOSPC else "Read-only file system"
+    assert result.exit_code == 2, result.output
+    assert result.stderr.splitlines()[-1] == f"error: {folder / 'calibration.json'}: {reason}"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert calibrate(folder, root, "--what", "box").exit_code == 0
+
+
 def test_a_model_without_the_part_and_a_folder_without_a_model_are_one_line(tmp_path: Path) -> None:
     folder, root = checkpoint.save(tiny_model(), tmp_path / "densecap"), write_data(tmp_path / "data")
+    captioner = checkpoint.save(tiny_captioner(), tmp_path / "captioner")
     for model, what, message in (
         (folder, "phrase", "densecap has no part aligner, which is needed for that; it has densecap"),
         (folder, "noun", "densecap has no part nouns"),
         (folder, "similarity", "densecap has no aligner"),
         (tmp_path, "box", "is not a saywhere model"),
         (folder, None, f"{tmp_path / 'nothing'}: no such folder"),
+        (captioner, None, "captioner has no part that can be calibrated; those are densecap and aligner"),
         ("flickr-coco", "box", "flickr-coco comes with saywhere; copy"),
     ):
         data = root if what else tmp_path / "nothing"  # of which each kind says the same

@@ -188,6 +188,27 @@ def test_a_second_ctrl_c_ends_the_program_at_once():
         assert (process.wait(timeout=600), process.stderr.read()) == (130, "")
 
 
+@pytest.mark.parametrize("closed", [(0, 1, 2), (1,), (2,)])
+def test_closed_streams_are_no_error_and_no_file_takes_their_place(tmp_path, closed):
+    """As a daemon starts programs, or ``saywhere ... >&-``."""
+    program = (
+        "import os, sys, saywhere.cli\n"
+        "def talk(): print('out'); print('err', file=sys.stderr); open('taken', 'w').write(str(sys.stdin.read(1)))\n"
+        "saywhere.cli.app.command('talk')(talk); sys.argv = ['saywhere', 'talk']\n"
+        "saywhere.cli.main()"
+    )
+    command = [sys.executable, "-c", program]
+    start = f"import os; [os.close(n) for n in {closed}]; os.execv({sys.executable!r}, {command})"
+    run = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, check=False, cwd=tmp_path,
+                         stdin=subprocess.DEVNULL)  # fmt: skip
+    assert (run.returncode, run.stdout, run.stderr) == (
+        0,
+        "" if 1 in closed else "out\n",
+        "" if 2 in closed else "err\n",
+    )
+    assert (tmp_path / "taken").read_text() == ""
+
+
 def test_a_closed_pipe_is_no_error(tmp_path):
     """``saywhere ... | head`` ends quietly, with the code of a program that ``head`` has stopped."""
     code = (

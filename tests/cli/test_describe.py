@@ -190,32 +190,6 @@ def test_an_image_is_opened_once(model, monkeypatch, extra):
     assert [str(file) for file in opened] == ["a.jpg", "b.png"]
 
 
-def test_equal_names_in_different_folders(model):
-    describe(astronaut("p/x/a.jpg"), astronaut("p/y/a.jpg"), "--out", "out")
-    assert sorted(str(path) for path in Path("out").rglob("*.jpg")) == ["out/x/a.jpg", "out/y/a.jpg"]
-
-
-def test_a_pattern_cannot_draw_outside_the_folder(model, monkeypatch):
-    before = Path(astronaut("pics/a.jpg")).read_bytes()
-    Path("w/sub1").mkdir(parents=True)
-    monkeypatch.chdir("w")
-    assert describe("sub*/../../pics/*.jpg", "--out", "out").exit_code == 0
-    assert [str(path) for path in Path("out").rglob("*.jpg")] == ["out/pics/a.jpg"]
-    assert sorted(path.name for path in Path("..").iterdir()) == ["pics", "w"]
-    assert Path("../pics/a.jpg").read_bytes() == before
-
-
-def test_names_that_differ_by_an_ending_are_drawn_apart(model):
-    photographs.quarters(300, 100).save("p.gif")
-    Path("p").mkdir()
-    Path("p.gif").rename("p/a.gif")
-    astronaut("p/a.gif.jpg")
-    for _ in range(2):
-        assert describe("p", "--out", "out", "--json", "r.jsonl").exit_code == 0
-    sizes = {path.name: Image.open(path).size for path in Path("out").iterdir()}
-    assert sizes == {"a.gif.jpg": (800, 800), "a.gif.jpg.jpg": (800, 266)}
-
-
 def test_originals_are_not_written_over(model):
     before = Path(astronaut("p/a.jpg")).read_bytes()
     for given in ("p", "p/a.jpg", "p/*.jpg"):

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from onnx.shape_inference import infer_shapes_path
 from photographs import noise
+from tiny_bundle import exported_bundle
 from tiny_captioner import tiny_captioner
 from tiny_densecap import tiny_model
 from typer.testing import CliRunner, Result
 
 import saywhere
-from saywhere import cli
+from saywhere import cli, files
+from saywhere.engines import quantize
+from saywhere.models.bundle import Bundle
 from saywhere.networks import checkpoint
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.densecap.network import DenseCap
@@ -94,6 +101,66 @@ def test_a_part_trained_anew_replaces_that_of_a_model(both, tmp_path):
     sized = export(tmp_path / "small", tmp_path / "anew", "--replace", "--out", tmp_path / "sized")
     assert sized.exit_code == 0 and saywhere.load(tmp_path / "sized").long_side == 64
     assert export(tmp_path / "small", tmp_path / "anew", "--out", tmp_path / "unequal").exit_code == 2
+
+
+def test_a_disk_that_fills_up_is_one_line_and_leaves_the_model_before_or_none(both, tmp_path, monkeypatch):
+    """Whichever file meets it, in the folder where it is made or where it is put."""
+    out, sync = tmp_path / "new", files.sync
+    shutil.copytree(both, out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    for last in (1, 18):
+        calls = 0
+
+        def full(file: Path | int, last: int = last) -> None:
+            nonlocal calls
+            calls += 1
+            if calls >= last:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            sync(file)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "sync", full)
+            result = export(both, "--out", out)
+        assert result.exit_code == 2 and calls == last, result.output
+        assert result.stderr == (
+            f"error: {out}: the disk is full; what is done stays. Free some space and run the same command again\n"
+        )
+        assert {p.name: p.read_bytes() for p in out.iterdir()} == before or not (out / "config.json").exists()
+        assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    assert export(both, "--out", out).exit_code == 0
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_images_for_int8_that_cannot_be_read_are_named_and_a_full_disk_is_one_line(tmp_path, monkeypatch):
+    """The runtime does not notice that a file which it wrote was cut off. Names need not be UTF-8."""
+    monkeypatch.setattr(quantize, "LEAST_KEPT", 0.0)  # an untrained network ranks anchors by chance
+    data, start = tmp_path / os.fsdecode(b"data \xff"), tmp_path / os.fsdecode(b"model \xff")
+    data.mkdir()
+    shutil.copytree(Bundle.read(exported_bundle()).folder, start)
+    for number in range(5):
+        noise(96, 64, seed=number).save(data / f"{number}.png")
+    rows = [f'{{"image": "{n}.png", "regions": [], "split": "train"}}\n' for n in range(6)]
+    (data / "images.jsonl").write_text("".join(rows))
+    (data / "3.png").write_bytes((data / "3.png").read_bytes()[:-900])
+    link = tmp_path / "new"  # a strict stream cannot print the other name
+    link.symlink_to(tmp_path / os.fsdecode(b"new \xff"))
+    link.readlink().mkdir()
+
+    def cut(model: str, inferred: str, *rest: object) -> None:
+        infer_shapes_path(model, inferred, *rest)
+        os.truncate(inferred, 100)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("onnx.shape_inference.infer_shapes_path", cut)
+        full = export(start, "--out", link, "--int8", data)
+    assert full.exit_code == 2 and full.stderr.splitlines()[-1].startswith(f"error: {link}: the disk is full")
+    assert not list(link.iterdir())
+    result = export(start, "--out", link, "--int8", data)
+    assert result.exit_code == 1, result.output
+    assert "train: missing image: 1 (5.png)" in result.stderr and result.stderr.count("/3.png: ") == 1
+    assert "data ?/3.png: damaged image" in result.stderr
+    noise(96, 64).save(tmp_path / "a.png")
+    assert len(saywhere.load(link.readlink(), precision="int8").describe(tmp_path / "a.png", top=2)) == 2
 
 
 def test_parts_with_different_trunks_are_refused(folders, tmp_path):

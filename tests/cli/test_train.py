@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,23 @@ def test_a_recipe_is_trained_with_its_changes(tmp_path: Path, monkeypatch: pytes
     assert result.exit_code == 0, result.output
     assert result.output.splitlines()[-1].startswith("runs/mine/model: weights after epoch 1: val/loss ")
     assert (tmp_path / "runs/mine/model/model.safetensors").exists()
+
+
+def test_images_that_are_missing_or_broken_are_named_and_the_exit_code_is_1(tmp_path: Path) -> None:
+    """Each once; a name that is not UTF-8 is one like any other."""
+    root = write_data(tmp_path / "data", train=4, validation=3)
+    (root / "001.jpg").unlink()
+    odd = os.fsdecode(b"002 \xff.jpg")
+    (root / "002.jpg").rename(root / odd)
+    (root / "images.jsonl").write_text((root / "images.jsonl").read_text().replace('"002.jpg"', json.dumps(odd)))
+    (root / "005.jpg").write_bytes((root / "005.jpg").read_bytes()[:-400])
+    recipe = str(write_recipe(tmp_path / "recipe.yaml", root, epochs=1))
+    for cache in ([], [f"training.cache={tmp_path / 'cache'}"]):
+        result = CliRunner().invoke(app, ["train", recipe, *cache, "--out", str(tmp_path / "run"), "--restart"])
+        assert result.exit_code == 1, result.output
+        assert "weights after epoch 1: val/loss " in result.stdout
+        assert "train: missing image: 1 (001.jpg)" in result.stderr.splitlines()
+        assert result.stderr.count("005.jpg") == 1 and f"skipped: {root / '005.jpg'}" in result.stderr
 
 
 def test_errors_are_one_line_and_code_2(tmp_path: Path) -> None:

@@ -83,15 +83,17 @@ def test_a_graph_of_other_weights_is_refused(both: Path, images: list[Path], tmp
         saywhere.load(other, precision="int8").encode(images[0])
 
 
-def test_what_there_is_not_is_named(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_there_is_not_is_named(both: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"has no trunk-int8\.onnx: make it with saywhere export --int8"):
         saywhere.load(exported_bundle(), precision="int8")
     with pytest.raises(UserError, match="no precision 'int4'; there are float32 and int8"):
         saywhere.load(both, precision="int4")
     with pytest.raises(UserError, match="torch computes in float32, not in int8"):
         saywhere.load(both, precision="int8", engine="torch")
-    with pytest.raises(UserError, match="needs training images"):
-        quantize.quantize(both, [])
+    (tmp_path / "a.jpg").write_bytes(b"no image")
+    for none in ([], [tmp_path / "a.jpg", tmp_path / "b.jpg"]):
+        with pytest.raises(UserError, match="needs training images: there are none that can be read"):
+            quantize.quantize(both, none)
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(UserError, match=r"pip install 'saywhere\[torch\]'"):
         quantize.quantize(both, [Path("a.jpg")])

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,12 +12,12 @@ import torch
 from tiny_bundle import exported_bundle
 from tiny_stages import write_data
 from tiny_tower import tower_model
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import saywhere
-from saywhere import UserError
+from saywhere import UserError, files
 from saywhere.cli import app
-from saywhere.models.bundle import CARD, GRAPH, GRAPH_TOWER, VOCABULARY, Bundle
+from saywhere.models.bundle import CARD, CONFIG, GRAPH, GRAPH_TOWER, VOCABULARY, Bundle
 from saywhere.networks import checkpoint
 from saywhere.stages.finetune import Finetuned, same_words
 from saywhere.training import heads
@@ -137,6 +140,74 @@ def test_two_images_with_one_class_and_a_broken_third(images: Path, tmp_path: Pa
     assert "gizmo" in json.loads((tmp_path / "x" / VOCABULARY).read_text())["densecap"]["counts"] or (
         "has those that it started from" in result.stderr
     )
+
+
+def finetune(data: Path, out: Path | str, model: Path | str = "") -> Result:
+    options = ["--out", out, "--model", model or exported_bundle(), "--epochs", 6]
+    return CliRunner().invoke(app, ["finetune", str(data), *map(str, options)])
+
+
+def test_an_image_that_cannot_be_read_is_named_also_when_all_is_done(images: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(images.parent, tmp_path / "own")
+    (own / "003.png").write_bytes((own / "003.png").read_bytes()[:-900])
+    for done in ("2 held out", "done before"):
+        result = finetune(own, tmp_path / "mine")
+        assert result.exit_code == 1 and done in result.stdout, result.output
+        assert result.stderr.count(f"{own / '003.png'}: ") == 1
+
+
+def test_a_disk_that_fills_up_is_one_line_and_the_same_command_goes_on(
+    done: Finetuned, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever file meets it: that of the run, of regions, of the state, of the model."""
+    sync, written, room = files.sync, 0, sys.maxsize
+
+    def full(file: Path | int) -> None:
+        nonlocal written
+        written += 1
+        if written > room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(file)
+
+    monkeypatch.setattr(files, "sync", full)
+    assert finetune(images, tmp_path / "whole").exit_code == 0
+    for number in (0, 4, written // 2, written - 5):
+        out, written, room = tmp_path / str(number), 0, number
+        result = finetune(images, out)
+        assert result.exit_code == 2, result.output
+        error = result.stderr.splitlines()[-1]
+        assert error.startswith(f"error: {out}: the disk is full; what is done stays. Free some space and run"), error
+        assert not (out / CONFIG).exists() and not [path for path in out.rglob("*") if ".part" in path.name]
+        room = sys.maxsize
+        again = finetune(images, out)
+        assert again.exit_code == 0, again.output
+        assert all(torch.equal(value, weights(done.model)[name]) for name, value in weights(out).items())
+
+
+def test_any_names_will_do_and_nothing_is_written_but_the_model(
+    done: Finetuned, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names that are not UTF-8, of images, of their folder, of the model and of the new one; and read-only places."""
+    own, start, out = (tmp_path / os.fsdecode(name) for name in (b"own \xff", b"start \xff", b"new \xff"))
+    own.mkdir()
+    lines = images.read_text().splitlines()
+    for number, line in enumerate(lines):
+        row = json.loads(line)
+        name = os.fsdecode(b"%03d \xff.png" % number)
+        shutil.copy(images.parent / row["image"], own / name)
+        lines[number] = json.dumps(row | {"image": name})
+    (own / "images.jsonl").write_text("\n".join(lines))
+    shutil.copytree(Bundle.read(exported_bundle()).folder, start)
+    before = {path: path.stat().st_mtime_ns for folder in (own, start) for path in (folder, *folder.iterdir())}
+    for path in before:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    result = saywhere.finetune(own, out, model=start, epochs=6)
+    assert (result.learnt, result.held_out, result.problems) == (6, 2, ())
+    assert all(torch.equal(value, weights(done.model)[name]) for name, value in weights(out).items())
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert len(saywhere.load(out).describe(own / name, top=2)) == 2
+    refused = finetune(own, "/proc/mine", start)
+    assert refused.exit_code == 2 and refused.stderr.startswith("error: /proc/mine: "), refused.output
 
 
 def test_words_of_two_phrases() -> None:

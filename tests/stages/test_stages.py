@@ -224,6 +224,51 @@ def test_a_disk_that_fills_up_stops_a_stage_with_one_line_and_what_is_done_stays
     assert tiny() == [line.replace("/2", "/3") for line in BEFORE] + ["[3/3] card"]
 
 
+def test_a_disk_that_is_full_for_the_model_leaves_none_that_is_half_another(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where files cannot be linked they are copied; while some are of one model and some of another there is none."""
+
+    def unlinked(*_: object) -> None:
+        raise OSError(errno.EMLINK, "Too many links")
+
+    def full(source: Path, target: Path) -> None:
+        if "model.safetensors" in target.name:
+            target.write_bytes(source.read_bytes()[:100])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        shutil.copyfile(source, target)
+
+    tiny.recipe["stages"]["phrases"]["average"] = 0.5
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "hardlink_to", unlinked)
+        patched.setattr(shutil, "copy2", full)
+        with pytest.raises(
+            saywhere.UserError, match=rf"^{tiny.out}/model: the disk is full; what is done stays\. Free"
+        ):
+            tiny()
+    assert not list((tiny.out / "model").glob(".*"))
+    with pytest.raises(saywhere.UserError, match=r"is not a saywhere model: config\.json is missing"):
+        saywhere.load(tiny.out / "model")
+    assert tiny() == BEFORE
+    made = tiny.out / "stages" / "phrases" / "model"
+    assert {p.name: p.read_bytes() for p in (tiny.out / "model").iterdir()} == {
+        p.name: p.read_bytes() for p in made.iterdir()
+    }
+
+
+@pytest.mark.parametrize("there", ["recipe.yaml", "model/notes.txt", "stages/densecap/notes.txt"])
+def test_what_no_run_has_written_is_not_replaced(done: Path, tmp_path: Path, there: str) -> None:
+    mine = tmp_path / "run" / there
+    mine.parent.mkdir(parents=True)
+    mine.write_text("name: mine  # what we tried first\n")
+    run, message = Run(tmp_path), "written by no run" if there == "recipe.yaml" else "which is of no run"
+    for restart in (False, True):
+        with pytest.raises(saywhere.UserError, match=f"{message}.*: name another folder with --out"):
+            run(restart=restart)
+    assert mine.read_text() == "name: mine  # what we tried first\n"
+    assert sorted(path.name for path in run.out.iterdir()) == sorted({mine.relative_to(run.out).parts[0], "lock"})
+
+
 def test_two_runs_do_not_work_in_one_folder(tiny: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither in that of stages nor in that of one of them, also where a file system has no locks."""
     fcntl = pytest.importorskip("fcntl")
@@ -279,6 +324,30 @@ def test_a_run_that_was_stopped_by_ctrl_c_goes_on_and_makes_the_same(
     assert again.stdout.startswith("[1/2] densecap: done before") and "[2/2] phrases: resumed" in again.stderr
     one, two = (load_file(folder / "model" / "model.safetensors") for folder in (out, done / "run"))
     assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_stage_is_not_resumed_on_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, after_batch = Run(tmp_path), RunState.on_train_batch_end
+
+    def stopped(state: RunState, trainer: Any, module: Any, outputs: Any, data: Any, index: int) -> None:
+        after_batch(state, trainer, module, outputs, data, index)
+        if index == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunState, "on_train_batch_end", stopped)
+        with pytest.raises(KeyboardInterrupt, match="stopped in the stage densecap"):
+            run()
+    assert (run.out / "stages" / "densecap" / "last.ckpt").exists()
+    lines = (run.data / "images.jsonl").read_text().splitlines()
+    (run.data / "images.jsonl").write_text("\n".join(lines[1:]))
+    assert run() == ["[1/2] densecap: anew, $boxes train is another than before", "[2/2] phrases"]
+    other = Run(tmp_path)
+    (other.data / "images.jsonl").write_text("\n".join(lines[1:]))
+    other.out = tmp_path / "other"
+    other()
+    one, two = run.weights("model"), other.weights("model")
+    assert all(torch.equal(one[name], two[name]) for name in two)
 
 
 def plan_of(file: str, tmp_path: Path, **more: Path) -> tuple[Any, dict[str, Any]]:

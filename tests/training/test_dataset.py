@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from photographs import quarters
-from torch.utils.data import DataLoader
 
 from saywhere.data import Sample
 from saywhere.errors import UserError
@@ -15,7 +14,7 @@ from saywhere.images import Preprocess
 from saywhere.text import Vocabulary
 from saywhere.training.dataset import EpochSampler, ImageDataset, evenly, mirror_phrase
 from saywhere.training.densecap import DenseCapSystem, PhraseTargets, usable
-from saywhere.training.run import build_vocabulary, find_system
+from saywhere.training.run import build_vocabulary
 
 SYSTEM = DenseCapSystem()
 PREPROCESS = Preprocess(64, 16, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -171,21 +170,3 @@ def test_processes_share_an_epoch_in_equal_parts(count: int, world: int) -> None
     assert len({len(keys(part)) for part in parts}) == 1
     assert {i for part in parts for _, i in keys(part)} == set(range(count))
     assert sum(len(keys(part)) for part in parts) == -(-count // world) * world
-
-
-def test_worker_processes_give_the_same_batches(tmp_path: Path) -> None:
-    samples = [make_sample(tmp_path, f"{i}.png") for i in range(5)]
-    data = ImageDataset(samples, PhraseTargets(words(samples)), PREPROCESS, seed=0, flip=True)
-
-    def batches(workers: int) -> list[list[list[list[int]]]]:
-        sampler = EpochSampler(5, 2, seed=0)
-        loader = DataLoader(data, batch_sampler=sampler, collate_fn=lambda batch: batch, num_workers=workers)
-        return [[target.token_ids.tolist() for target in batch.targets] for batch in loader]
-
-    assert batches(0) == batches(1)
-
-
-def test_systems_have_names() -> None:
-    assert isinstance(find_system("densecap"), DenseCapSystem)
-    with pytest.raises(UserError, match="system is 'dense', but must be one of densecap"):
-        find_system("dense")

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ from saywhere.options import from_dict
 from saywhere.training import recipe as recipes
 from saywhere.training import run
 from saywhere.training.densecap import DenseCapSystem
-from saywhere.training.loop import CsvLog, read_log, save_state, seed_step
+from saywhere.training.loop import CsvLog, Position, TrainingModule, read_log, save_state, seed_step
 from saywhere.training.recipe import Recipe
 
 
@@ -239,6 +239,16 @@ def test_gradients_that_are_not_finite_do_not_reach_the_weights(root: Path, tmp_
     assert str(caught.value).count(".jpg") == 4  # of both batches of the step
     assert str(caught.value).endswith("--out DIR training.rest.lr=0.0025 training.clip=10")
     assert all(torch.isfinite(value).all() for value in last_weights(tmp_path / "run").values())
+
+
+def test_with_16_mixed_gradients_are_left_to_the_loss_scaler(root: Path) -> None:
+    model = torch.nn.ModuleDict({"backbone": torch.nn.Linear(1, 1), "rest": torch.nn.Linear(1, 1)})
+    data = cast(Any, None)
+    recipe = make(root, precision="16-mixed")
+    module = TrainingModule(model, torch.nn.Identity(), model["backbone"], recipe, data, None, Position())
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, math.inf)
+    module.on_before_optimizer_step(torch.optim.SGD(model.parameters(), 0.1))
 
 
 def test_a_validation_loss_that_is_not_finite_stops_the_run(root: Path, tmp_path: Path, break_loss: Break) -> None:
@@ -513,6 +523,8 @@ def test_wrong_data_and_model_keys_are_reported(root: Path, tmp_path: Path) -> N
         run.train(replace(recipe, data=replace(nowhere, phrases={"max_words": "ten"})), tmp_path / "a")
     with pytest.raises(UserError, match="preset"):
         run.train(replace(recipe, model={"preset": "best"}), tmp_path / "b")
+    with pytest.raises(UserError, match="system is 'dense', but must be one of densecap"):
+        run.train(replace(recipe, system="dense"), tmp_path / "b")
     with pytest.raises(UserError, match="no split 'dev'"):
         run.train(replace(recipe, data=replace(recipe.data, validation="dev")), tmp_path / "c")
     (tmp_path / "bare").mkdir()
@@ -520,9 +532,3 @@ def test_wrong_data_and_model_keys_are_reported(root: Path, tmp_path: Path) -> N
     (tmp_path / "bare" / "train.jsonl").write_text(noise + "\n")
     with pytest.raises(UserError, match="no image with regions"):
         run.train(replace(recipe, data=replace(recipe.data, root=str(tmp_path / "bare"))), tmp_path / "d")
-
-
-def test_the_original_preset_is_the_published_program(root: Path) -> None:
-    config = run.model_config(replace(make(root), model={"preset": "original", "proposals": {"post_nms_top_n": 100}}))
-    original = DenseCapConfig.original()
-    assert config == replace(original, proposals=replace(original.proposals, post_nms_top_n=100))

@@ -85,8 +85,8 @@ def test_a_stage_stores_them_beside_the_captioner(tmp_path, monkeypatch):
     recipe.write_text(f"name: ngrams\nstages: {{ngrams: {{model: {given}, data: [{{root: {source}}}]}}}}\n")
     asked = ["train", str(recipe), "--out", str(tmp_path / "run")]
     result = CliRunner().invoke(app, asked)
-    assert result.exit_code == 0, result.output
-    assert f"left out: {tmp_path / '7.png'}" in result.output
+    assert result.exit_code == 1, result.output
+    assert f"skipped: {tmp_path / '7.png'}" in result.stderr
     assert f"left out: {tmp_path / '0.png'}: no sentence has 1 to " in result.output
     stored = checkpoint.read_weights(model)
     config = json.loads((model / "config.json").read_text())["parts"]["captioner"]["ngrams"]
@@ -101,7 +101,10 @@ def test_a_stage_stores_them_beside_the_captioner(tmp_path, monkeypatch):
     without = saywhere.load(model, device="cpu", options=unasked)
     assert [str(caption) for caption in without.caption(images)] == before
     again = {"model.safetensors": None, "vocabulary.json": None} | {p.name: p.read_bytes() for p in model.iterdir()}
-    assert CliRunner().invoke(app, [*asked, "--restart"]).exit_code == 0
+    for option, done in ([], "done before"), (["--restart"], "done in"):  # which says it again
+        other = CliRunner().invoke(app, [*asked, *option])
+        assert other.exit_code == 1 and done in other.stdout, other.output
+        assert other.stderr.count(f"skipped: {tmp_path / '7.png'}") == 1
     assert {path.name: path.read_bytes() for path in model.iterdir()} == again
 
 

@@ -246,9 +246,3 @@ def assert_changed(options: dict[str, Any], changed: dict[str, Any]) -> None:
             assert_changed(options[key], value)
         else:
             assert options[key] == value
-
-
-def test_the_shipped_model_is_small_and_says_what_it_knows() -> None:
-    recipe = recipes.load(RECIPES / "densecap-flickr8k.yaml")
-    assert recipe.training.half
-    assert recipe.description.startswith("boxes and short phrases: ")

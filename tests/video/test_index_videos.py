@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -107,18 +106,6 @@ def test_in_python_and_removed_by_hand(model, tmp_path) -> None:
             made.add("clip.mp4", every=0)
         assert (made.remove("clip.mp4"), made.remove("clip.mp4"), len(made)) == (1, 0, 0)
         assert made.add("clip.mp4").added == 1
-
-
-def test_an_index_from_before_there_were_videos_takes_them(model) -> None:
-    Image.new("RGB", (64, 32)).save("a.png")
-    write_clip(Path("clip.mp4"), three_scenes())
-    index("a.png")
-    with sqlite3.connect("i/index.sqlite") as database:
-        database.execute("DROP TABLE videos")
-    database.close()
-    assert moments() == {"a.png": [None]}
-    assert index("a.png", "clip.mp4").stdout.startswith("1 added, 0 updated, 1 unchanged")
-    assert moments() == {"a.png": [None], "clip.mp4": [0.0, 2.0, 3.0]}
 
 
 SCRIPT = "\n".join((
@@ -239,7 +226,7 @@ def test_shards_are_for_images(model, monkeypatch) -> None:
     refused = index("album/clip.mp4", "--shards", "2")
     assert refused.exit_code == 2 and refused.stderr.count("\n") == 1
     assert refused.stderr.startswith("error: --shards is for images, and album/clip.mp4 is a video")
-    assert index("album", "--shards", "2", "--every", "1s").stderr.startswith("error: --every is for videos")
+    assert index("album", "--shards", "2", "--every", "1s").stderr.startswith("error: --every is for one process")
     assert index("album", "--shards", "2").exit_code == 0
     assert moments() == {"a.png": [None]}
     assert index("album").stdout.startswith("1 added, 0 updated, 1 unchanged")

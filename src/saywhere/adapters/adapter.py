@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import sys
 import threading
 from abc import ABC, abstractmethod
@@ -282,7 +283,7 @@ class Adapter(ABC):
         own = (p for p in self.folder.iterdir() if p.suffix in READ and p.name != NAME)
         for path in sorted({*own, *self.runner.files}):
             with path.open("rb") as file:
-                digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+                digest.update(os.fsencode(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n"))
         return digest.hexdigest()
 
     def weights_digest(self) -> str:

@@ -300,6 +300,9 @@ def main() -> None:
         signal.signal(signal.SIGINT, _stop)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _collect_later()
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed, as by >&-; else the next file that is opened would be in its place
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may not know the letters of a file's name

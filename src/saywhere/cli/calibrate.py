@@ -11,6 +11,7 @@ import typer
 
 from saywhere.cli.options import DataFormat, Device
 from saywhere.errors import UserError
+from saywhere.report import collect_left_out, leave_out
 
 if TYPE_CHECKING:
     from saywhere.adapters.sources import Adapted
@@ -68,7 +69,8 @@ def calibrate(
     Of a model of transformers, box and phrase can be calibrated; they are stored in a file beside its folder's weights,
     or for hub:OWNER/NAME in this user's cache.
 
-    Exit code 0 if all went well, 1 if something was left out because the data do not tell, 2 if the command is wrong.
+    Exit code 0 if all went well, 1 if something was left out: images that are missing or broken, or what the data do
+    not tell; 2 if the command is wrong.
     """
     from saywhere.adapters.sources import find_adapted
 
@@ -77,20 +79,22 @@ def calibrate(
         possible, fit = _fitter_of_adapted(adapted, model.as_posix(), device)
     else:
         possible, fit = _fitter(model, device)
-    left_out: dict[What, UserError] = {}
-    chosen = [each for each in What if each in what] if what else possible
-    for each in chosen:
-        try:
-            sets, source = _read(data, format, split, each)
-            typer.echo(f"{model}: {fit(each, sets, source, limit)}")
-        except UserError as error:
-            if what:
-                raise
-            left_out[each] = error
-    wrong = left_out.popitem()[1] if left_out and len(left_out) == len(chosen) else None
-    for each, error in left_out.items():
-        if str(error) != str(wrong):
-            typer.echo(f"left out: {each}: {error}", err=True)
+    if not (chosen := [each for each in What if each in (what or possible)]):
+        raise UserError(f"{model} has no part that can be calibrated; those are densecap and aligner")
+    failed: dict[What, UserError] = {}
+    with collect_left_out() as left_out:
+        for each in chosen:
+            try:
+                sets, source = _read(data, format, split, each)
+                typer.echo(f"{model}: {fit(each, sets, source, limit)}")
+            except UserError as error:
+                if what:
+                    raise
+                failed[each] = error
+        wrong = failed.popitem()[1] if len(failed) == len(chosen) else None
+        for each, error in failed.items():
+            if str(error) != str(wrong):
+                leave_out(f"left out: {each}: {error}")
     if wrong is not None:
         raise wrong
     if left_out:
@@ -107,6 +111,8 @@ def _read(data: list[Path], format: str | None, split: str | None, what: What) -
     from saywhere.stages.calibration import default_split
 
     sets = [datasets.read(root, format, split or default_split(what, root, format)) for root in data]
+    for samples in sets:
+        samples.report.leave_out(samples.split)
     return list(sets), "; ".join(f"{samples.name}, split {samples.split}" for samples in sets)
 
 
@@ -116,10 +122,7 @@ def _fitter(model: Path, device: str | None) -> tuple[list[What], Fitter]:
     from saywhere.stages import calibration
 
     def fit(what: What, sets: list[Sequence[Sample]], source: str, limit: int | None) -> object:
-        said, skipped = calibration.fit(what.value, model, sets, source, [limit] * len(sets), device)
-        for reason in skipped:
-            typer.echo(f"left out: {reason}", err=True)
-        return said
+        return calibration.fit(what.value, model, sets, source, [limit] * len(sets), device)
 
     return [What(what) for what in calibration.possible(Bundle.read_own(model).configs)], fit
 

@@ -37,6 +37,8 @@ def export(
     """Make one model of training checkpoints: their parts on one trunk, whose weights are stored once.
 
     Refused if the trunks of the checkpoints differ. With --web, make a page of a model that runs in the browser.
+    Exit code 0 if all went well, 1 if images for --int8 are missing, broken or cannot be read, 2 if the command is
+    wrong.
     """
     if web is not None:
         if out is not None or int8 is not None or replace or change or len(checkpoints or ()) > 1:
@@ -48,16 +50,22 @@ def export(
         raise UserError("--runtime goes with --web")
     from saywhere.engines.export import export as export_model
     from saywhere.options import assignments
+    from saywhere.report import collect_left_out
 
-    images = None
-    if int8 is not None:
-        from saywhere import data
-        from saywhere.engines.quantize import draw_images
+    with collect_left_out() as left_out:
+        images = None
+        if int8 is not None:
+            from saywhere import data
+            from saywhere.engines.quantize import draw_images
 
-        images = draw_images([sample.image for sample in data.read(int8, split="train")])
-    export_model(checkpoints, out, int8=images, replace=replace, options=assignments(change or ()))
+            samples = data.read(int8, split="train")
+            samples.report.leave_out(samples.split)
+            images = draw_images([sample.image for sample in samples])
+        export_model(checkpoints, out, int8=images, replace=replace, options=assignments(change or ()))
     typer.echo(f"written: {out}")
     typer.echo(f"next: saywhere describe IMAGE --model {out}")
+    if left_out:
+        raise typer.Exit(1)
 
 
 def _export_page(model: str, folder: Path, runtime: Path | None) -> None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from saywhere.cli.printing import print_row
 from saywhere.errors import UserError
 from saywhere.training import require_training
-
-if TYPE_CHECKING:
-    from saywhere.training.recipe import Recipe
 
 
 def train(
@@ -39,9 +35,11 @@ def train(
     Everything is checked before training begins. An interrupted run is resumed by the same command. Of a recipe of
     stages those that are done are passed over; one whose options or data have changed is done anew, and what follows
     from it too.
+    Exit code 0 if all went well, 1 if something of the data is missing, broken or cannot be read, 2 if the command is
+    wrong.
     """
     require_training()
-    from saywhere import options
+    from saywhere.report import collect_left_out
     from saywhere.training import recipe as recipes
 
     if show:
@@ -51,13 +49,15 @@ def train(
     if recipe is None:
         raise UserError("missing argument 'RECIPE'; saywhere train --list lists those that come with saywhere")
     tree = recipes.read(recipe, changes or [])
-    if "stages" in tree:
-        _train_stages(recipe, tree, out, restart, without or [])
-        return
-    if without:
-        raise UserError(f"--without {without[0]}: {recipe} has no stages")
-    chosen = options.from_dict(recipes.Recipe, tree, source=str(recipe))
-    _train_one(chosen, out or Path("runs") / chosen.name, restart)
+    with collect_left_out() as left_out:
+        if "stages" in tree:
+            _train_stages(recipe, tree, out, restart, without or [])
+        elif without:
+            raise UserError(f"--without {without[0]}: {recipe} has no stages")
+        else:
+            _train_one(recipe, tree, out, restart)
+    if left_out:
+        raise typer.Exit(1)
 
 
 def _train_stages(recipe: Path, tree: dict[str, object], out: Path | None, restart: bool, without: list[str]) -> None:
@@ -69,10 +69,14 @@ def _train_stages(recipe: Path, tree: dict[str, object], out: Path | None, resta
         typer.echo(f"{model}: the model; next: saywhere describe IMAGE --model {model}")
 
 
-def _train_one(chosen: Recipe, folder: Path, restart: bool) -> None:
+def _train_one(recipe: Path, tree: dict[str, object], out: Path | None, restart: bool) -> None:
+    from saywhere import options
+    from saywhere.training.recipe import Recipe
     from saywhere.training.run import first_process
     from saywhere.training.run import train as run
 
+    chosen = options.from_dict(Recipe, tree, source=str(recipe))
+    folder = out or Path("runs") / chosen.name
     result = run(chosen, folder, restart)
     if result.interrupted:
         last = folder / "last.ckpt"

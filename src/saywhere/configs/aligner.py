@@ -77,6 +77,8 @@ class AlignerConfig(SystemConfig):
             of words, and only these sentences can be encoded. None encodes words.
         relations: kinds of relations that have a map each; all others share one. Training takes the frequent ones if
             none are named.
+        word_vectors: file in GloVe's text format that training starts from; None draws them.
+        train_words: learn the word vectors; else they stay as they were loaded or drawn.
         feature_dropout: on the features of regions.
         dropout: in the text encoder.
         word_dropout: share of the words that the text encoder reads as the unknown word, in training.
@@ -98,7 +100,7 @@ class AlignerConfig(SystemConfig):
         grounding: see :class:`GroundingConfig`.
     """
 
-    GONE: ClassVar = dict.fromkeys(("word_vectors", "train_words", "hard_negatives", "smoothing"), "remove it")
+    GONE: ClassVar = dict.fromkeys(("hard_negatives", "smoothing"), "remove it")
 
     proposals: ProposalConfig = PROPOSALS
     localizer: str = "flickr-coco"
@@ -116,6 +118,8 @@ class AlignerConfig(SystemConfig):
     residual: bool = False
     parses: str | None = None
     relations: tuple[str, ...] = ()
+    word_vectors: str | None = None
+    train_words: bool = True
     feature_dropout: float = 0.3
     dropout: float = 0.3
     word_dropout: float = 0.1

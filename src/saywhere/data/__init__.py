@@ -13,6 +13,7 @@ from pathlib import Path
 from saywhere.data import coco, corrected, flickr, jsonl, visual_genome
 from saywhere.data.sample import Annotation, PhraseOptions, Sample, Samples, assemble
 from saywhere.errors import UserError
+from saywhere.files import printable
 from saywhere.report import Report
 
 __all__ = ["FORMATS", "PhraseOptions", "Report", "Sample", "Samples", "guess_format", "read", "splits"]
@@ -86,7 +87,7 @@ def read(
     report = Report()
     annotations = _READERS[format].read_split(root, split, report)
     samples = assemble(annotations, options or PhraseOptions(), report)
-    return Samples(tuple(samples), f"{format} {root.name}", split, report)
+    return Samples(tuple(samples), f"{format} {printable(root.name)}", split, report)
 
 
 def _check(root: str | Path, format: str | None) -> tuple[Path, str]:

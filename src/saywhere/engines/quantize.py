@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import random
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -14,9 +16,10 @@ import numpy as np
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.onnx import TRUNK_DIGEST, OnnxEngine, folded, import_runtime, weights_digest
 from saywhere.errors import UserError
-from saywhere.files import put_in_place
-from saywhere.images import open_image
+from saywhere.files import is_utf8, write_atomically
+from saywhere.images import ImageError, open_image
 from saywhere.models.bundle import GRAPH, GRAPH_INT8, WEIGHTS, Bundle, GraphInfo
+from saywhere.report import leave_out
 
 IMAGES = 200
 """Calibration images: with 16 the ranges are too narrow."""
@@ -41,33 +44,36 @@ def quantize(folder: str | Path, images: Sequence[Path]) -> float:
 
     Args:
         folder: of the model.
-        images: training images, ``IMAGES`` to calibrate and a few more to compare; fewer will do, but not none.
+        images: training images, ``IMAGES`` to calibrate and a few more to compare; fewer will do, but not none. Those
+            that cannot be read are named.
 
     Returns:
         the share of the best anchors in single precision that are among the best in int8, on images of their own.
 
     Raises:
-        UserError: no images, a package is missing, or int8 does not do for this trunk.
+        UserError: no image can be read, a package is missing, or int8 does not do for this trunk.
     """
     folder = Path(folder)
-    if not images:
-        raise UserError("int8 needs training images: there are none")
     try:
         import onnx
+        from google.protobuf.message import DecodeError
         from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
     except ImportError as error:
         raise UserError(f"writing a graph in int8 needs {error.name}: pip install 'saywhere[torch]'") from error
-    checked = images[:CHECKED]
-    chosen = images[CHECKED : CHECKED + IMAGES] or images
     bundle = Bundle.read(folder)
     engine = OnnxEngine(bundle)
+    if not (readable := list(_readable(images, engine.trunk.preprocess.long_side))):
+        raise UserError("int8 needs training images: there are none that can be read")
+    checked = readable[:CHECKED]
+    chosen = readable[CHECKED : CHECKED + IMAGES] or readable
     import_runtime().set_default_logger_severity(3)
     logging.getLogger().addFilter(_no_hints)
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+    with tempfile.TemporaryDirectory(dir=folder if is_utf8(str(folder)) else None) as temporary:
         whole, written = Path(temporary) / "float.onnx", Path(temporary) / "int8.onnx"
         weights = Weights.open(folder / WEIGHTS).below("trunk")
         model = _filled(bundle, weights)
         onnx.save(model, whole)
+        usual, tempfile.tempdir = tempfile.tempdir, temporary  # which the runtime would fill elsewhere
         try:
             quantize_static(
                 whole, written, _reader(engine, chosen), quant_format=QuantFormat.QDQ,
@@ -76,12 +82,14 @@ def quantize(folder: str | Path, images: Sequence[Path]) -> float:
                 calibrate_method=CalibrationMethod.MinMax,
                 extra_options={"TensorQuantOverrides": _eight_bits(model.graph, QuantType.QInt8)},
             )  # fmt: skip
+        except DecodeError as error:  # the runtime has not noticed that a file which it wrote was cut off
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
         finally:
+            tempfile.tempdir = usual
             logging.getLogger().removeFilter(_no_hints)
         model = onnx.load(written)
         onnx.helper.set_model_props(model, {TRUNK_DIGEST: weights_digest(weights)})
-        onnx.save(model, written)
-        put_in_place(written, folder / GRAPH_INT8)
+        write_atomically(folder / GRAPH_INT8, lambda stream: stream.write(model.SerializeToString()))
     kept = _agreement(engine, OnnxEngine(bundle, precision="int8"), checked)
     if kept < LEAST_KEPT:
         (folder / GRAPH_INT8).unlink()
@@ -130,6 +138,17 @@ def _eight_bits(graph: Any, int8: Any) -> dict[str, list[dict[str, Any]]]:
     grouped = [node for node in graph.node if any(a.name == "group" and a.i > 1 for a in node.attribute)]
     settings = {"quant_type": int8, "axis": 0, "reduce_range": False}
     return {node.input[1]: [settings] for node in grouped if node.name not in kept}
+
+
+def _readable(images: Sequence[Path], long_side: int) -> Iterator[Path]:
+    """Yield the images that can be read, and name the others."""
+    for path in images:
+        try:
+            open_image(path, long_side)
+        except ImageError as error:
+            leave_out(f"skipped: {error}")
+        else:
+            yield path
 
 
 def _reader(engine: OnnxEngine, images: Sequence[Path]) -> Any:

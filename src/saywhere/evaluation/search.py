@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from saywhere.evaluation.grounding import BINS, area_under_curve, share_of
 from saywhere.evaluation.ranking import Recall, rank_matrix
 from saywhere.evaluation.report import facts, save_figure, table, write_report
 from saywhere.evaluation.session import Session, embed_images, image_name
+from saywhere.files import printable
 from saywhere.images import ImageError
 from saywhere.models.aligner import ImageVectors, TextVectors, plain_similarities
 from saywhere.models.chunker import Chunker
@@ -32,6 +32,7 @@ from saywhere.models.layout import count_of, one_of
 from saywhere.models.model import Model
 from saywhere.models.nouns import noun_tree
 from saywhere.models.placing import cut_phrases, familiar, noun_words, word_fits
+from saywhere.report import leave_out
 from saywhere.search.indexing import embed_for_index, index_digest
 from saywhere.search.phrases import (
     LIKELY,
@@ -735,7 +736,7 @@ SHOWN = 25
 def fit_hits(model: Model, sets: Sequence[Sequence[Sample]], queries: int = 1000) -> dict[str, Logistic]:
     """Return how probable hits of a search are, fitted to sentences and phrases looked for in indexes of images.
 
-    Images that cannot be read are passed over. A progress bar is shown.
+    Images that cannot be read are named. A progress bar is shown.
 
     Args:
         model: with an aligner, calibrated for phrases; it should not have learnt from these images.
@@ -798,10 +799,13 @@ def _read_set(model: Model, samples: Sequence[Sample]) -> SeenSet:
             boxed = sorted({phrase for phrases in sample.phrases for phrase in phrases})
             if not (texts := sample.sentences or boxed):
                 continue
-            with contextlib.suppress(ImageError):
+            try:
                 seen.images.extend(embed_for_index(model, [sample.image]))
-                seen.sentences.append(texts)
-                seen.words.append(said([*texts, *boxed]))
+            except ImageError as error:
+                leave_out(f"skipped: {error}")
+                continue
+            seen.sentences.append(texts)
+            seen.words.append(said([*texts, *boxed]))
     return seen
 
 
@@ -918,7 +922,7 @@ def _index(folder: Path, model: Model, images: Sequence[ImageVectors]) -> Store:
     """An index of these images, whose entries are their places; an earlier one is removed."""
     shutil.rmtree(folder, ignore_errors=True)
     size = model.require("aligner", "search").config.embed_dim + 1
-    store = Store(folder, {"digest": index_digest(model), "model": model.name, "size": str(size)})
+    store = Store(folder, {"digest": index_digest(model), "model": printable(model.name), "size": str(size)})
     for start in range(0, len(images), 100):
         store.put([(image.image, Stamp(0, 0), image) for image in images[start : start + 100]])
     return store

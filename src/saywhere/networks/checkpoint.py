@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
@@ -24,7 +24,7 @@ from saywhere.calibration import Calibration, Logistic
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import Config, ProposalConfig, SystemConfig, TrunkConfig
 from saywhere.errors import UserError
-from saywhere.files import FULL, link_or_copy, put_in_place, write_text
+from saywhere.files import FULL, is_utf8, link_or_copy, put_in_place, write_text
 from saywhere.models.bundle import CARD, CONFIG, GRAPH_TOWER, VOCABULARY, WEIGHTS, Bundle
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
@@ -197,9 +197,13 @@ def change_calibration(folder: Path, fits: Mapping[str, Logistic | None]) -> Non
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """Return the stored tensors of a model folder by name; ``UserError`` if the file cannot be loaded."""
-    path = folder / WEIGHTS
+    return load_tensors(folder / WEIGHTS)
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file by name; ``UserError`` if it cannot be loaded."""
     try:
-        return load_file(path)
+        return load_file(path) if is_utf8(str(path)) else load(path.read_bytes())
     except (SafetensorError, RuntimeError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise UserError(f"{path} cannot be loaded: {reason}") from error
@@ -408,7 +412,7 @@ def _write(
             new = Path(temporary)
             (new / WEIGHTS).write_bytes(to_bytes(dict(weights)))  # save_file would let only the owner read it
             (new / VOCABULARY).write_text(json.dumps(words, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
-            (new / CARD).write_text(card, encoding="utf-8")
+            (new / CARD).write_text(card, encoding="utf-8", errors="backslashreplace")
             (new / CONFIG).write_text(config, encoding="utf-8")
             names = [VOCABULARY, CARD, WEIGHTS, CONFIG]
             if calibration is None or calibration == Calibration():

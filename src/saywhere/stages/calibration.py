@@ -54,7 +54,7 @@ def fit(
     source: str,
     limits: Sequence[int | None],
     device: str | None = None,
-) -> tuple[str, tuple[str, ...]]:
+) -> str:
     """Fit the answer to one question, and store it in a model folder.
 
     Args:
@@ -66,7 +66,7 @@ def fit(
         device: where the model runs.
 
     Returns:
-        what was fitted, for people, and why images were left out.
+        what was fitted, for people.
 
     Raises:
         UserError: the model lacks a part, or the data do not tell.
@@ -80,12 +80,12 @@ def fit(
     if what == "similarity":
         from saywhere.training import hubness
 
-        skipped = hubness.calibrate(model, sets, source, device)
-        return f"similarity: hubness of images and texts, fitted to {source}", skipped
+        hubness.calibrate(model, sets, source, device)
+        return f"similarity: hubness of images and texts, fitted to {source}"
     if what == "hit":
-        return _fit_hits(model, sets, source, device), ()
+        return _fit_hits(model, sets, source, device)
     bundle = calibration.read_own(model, *NEEDS[what])
-    return str(calibration.calibrate(what, bundle, sets, source, device)), ()
+    return str(calibration.calibrate(what, bundle, sets, source, device))
 
 
 def _fit_hits(model: Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None) -> str:
@@ -94,7 +94,7 @@ def _fit_hits(model: Path, sets: Sequence[Sequence[Sample]], source: str, device
 
     bundle = read_own(model, "aligner")
     fits = fit_hits(load(bundle.folder, device), sets)
-    made = Fitted(fits, {}, f"searches among {sum(map(len, sets)):,} images of {source}")
+    made = Fitted(fits, {}, f"searches in {source}")
     made.store(
         bundle.folder, "## Hits of a search", f"How probable hits are was fitted by `saywhere calibrate`: {made}.\n"
     )

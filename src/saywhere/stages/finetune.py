@@ -143,7 +143,7 @@ def finetune(
     bundle = Bundle.read(model)
     if "densecap" not in bundle.configs:
         raise UserError(f"{model} has no part densecap, which is what is fine-tuned; name another with --model")
-    own = _read(root, format, split, validation, bundle, seed)
+    own = _read(root, format, split, validation, bundle, seed, tell)
     settings = {
         "model": model_digest(str(model)), "split": [split, validation], "epochs": epochs, "seed": seed,
         "data": digest_of(sorted([*own.learnt, *own.held_out], key=lambda sample: sample.image)),
@@ -152,7 +152,6 @@ def finetune(
         try:
             if (result := _begin(folder, settings, restart)) is not None:
                 tell(f"{folder}: done before")
-                result = replace(result, problems=own.problems)
             else:
                 result = _Run(folder, bundle, own, epochs, seed, tell)()
                 record = {"settings": settings, "result": _stored(result)}
@@ -168,7 +167,7 @@ def finetune(
 
 
 def _stored(result: Finetuned) -> dict[str, Any]:
-    return {name: value for name, value in asdict(result).items() if name not in ("model", "problems")}
+    return {name: value for name, value in asdict(result).items() if name != "model"}
 
 
 def _begin(folder: Path, settings: Mapping[str, Any], restart: bool) -> Finetuned | None:
@@ -187,22 +186,24 @@ def _begin(folder: Path, settings: Mapping[str, Any], restart: bool) -> Finetune
         what = " and ".join(changed)
         raise UserError(f"{folder} has a run with another {what}: name another folder with --out, or add --restart")
     elif result := record.get("result"):
-        return Finetuned(folder, **{**result, "words": tuple(result["words"])})
+        return Finetuned(folder, **{k: tuple(v) if isinstance(v, list) else v for k, v in result.items()})
     write_text(folder / RECORD, json.dumps({"settings": dict(settings)}, indent=1) + "\n")
     return None
 
 
-def _read(root: Path, format: str | None, split: str, validation: str | None, bundle: Bundle, seed: int) -> _Own:
+def _read(root: Path, format: str | None, split: str, validation: str | None, bundle: Bundle, seed: int,
+    tell: Callable[[str], object],
+) -> _Own:  # fmt: skip
     """Return the images of a data set that can be learnt from; ``UserError`` if they are too few."""
     there = datasets.splits(root, format)
     named = validation or next((name for other in UNSEEN for name in there if name.startswith(other)), None)
     longest = bundle.configs["densecap"].decoding.max_words
     read = [datasets.read(root, format, name) for name in (split, named) if name is not None]
-    problems = [f"{samples.split}: {line}" for samples in read for line in samples.report.lines()]
+    problems = [f"{s.split}: {line}" for s in read if not s.report.ok for line in s.report.lines()]
     sets = [usable(samples, longest) for samples in read]
     for samples, good in zip(read, sets, strict=True):
         if lost := sum(len(sample.boxes) for sample in samples) - sum(len(sample.boxes) for sample in good):
-            problems.append(f"{samples.split}: {lost} boxes whose phrases have more than {longest} words")
+            tell(f"{samples.split}: {lost} boxes left out, whose phrases have no word or more than {longest}")
     if len(sets) == 1:
         order = np.random.default_rng(seed).permutation(len(sets[0])).tolist()
         count = max(1, round(len(order) / HELD_OUT))
@@ -344,6 +345,7 @@ class _Run:
             checkpoint.change_weights(made, "densecap", weights, {}, self.network.vocabulary)
         replace_section(made / CARD, "## Fine-tuning", self._card(epoch, result))
         load(made)  # refuses a folder whose files do not belong together
+        (self.folder / CONFIG).unlink(missing_ok=True)  # with others' weights it would be that of another model
         for path in sorted(made.iterdir(), key=lambda path: path.name == CONFIG):
             put_in_place(path, self.folder / path.name)
 

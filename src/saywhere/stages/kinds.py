@@ -21,7 +21,8 @@ from saywhere.evaluation.report import FIGURES, figure_of
 from saywhere.evaluation.session import DEV, TASKS, evaluate
 from saywhere.files import link_or_copy, put_in_place, write_text
 from saywhere.images import Preprocess
-from saywhere.models.bundle import CARD, GRAPH_TOWER, Bundle
+from saywhere.models.bundle import CARD, CONFIG, GRAPH_TOWER, Bundle
+from saywhere.report import leave_out
 from saywhere.stages import calibration
 from saywhere.training import branch, chunker, ngrams
 from saywhere.training.card import BundleFacts, write_bundle_card
@@ -95,6 +96,13 @@ class DataSet:
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
             raise UserError(f"limit must be at least 1, not {self.limit}")
+
+
+def read_announced(source: DataSet) -> Samples:
+    """Return the samples of a split, after what is missing or broken in it has been printed."""
+    samples = datasets.read(source.root, source.format, source.split or "train")
+    samples.report.leave_out(samples.split)
+    return samples
 
 
 @dataclass(frozen=True)
@@ -380,7 +388,7 @@ class FromData(Stage):
 
     def read(self) -> tuple[list[Any], str]:
         """Return their samples, and their names."""
-        sets = [datasets.read(each.root, each.format, each.split or "train") for each in self.data]
+        sets = [read_announced(each) for each in self.data]
         chosen = [evenly(samples, each.limit) for samples, each in zip(sets, self.data, strict=True)]
         return chosen, "; ".join(f"{samples.name}, split {samples.split}" for samples in sets)
 
@@ -464,8 +472,7 @@ class NgramsStage(FromData):
         """Learn it, in a copy of the model."""
         sets, source = self.read()
         copy_model(self.model, work.folder / MODEL)
-        for reason in ngrams.train(work.folder / MODEL, sets, source, None, work.seed):
-            print(f"left out: {reason}", file=sys.stderr)
+        ngrams.train(work.folder / MODEL, sets, source, None, work.seed)
         config: Any = Bundle.read(work.folder / MODEL).configs["captioner"]
         made = f"{config.ngrams.count:,} n-grams"
         return Done(made, {"data": source, "result": made})
@@ -555,7 +562,7 @@ class Export(Stage):
 
         images = None
         if self.int8 is not None:
-            samples = datasets.read(self.int8.root, self.int8.format, self.int8.split or "train")
+            samples = read_announced(self.int8)
             images = draw_images([sample.image for sample in evenly(samples, self.int8.limit)])
         export(self.parts, work.folder / MODEL, self.description, int8=images, replace=self.replace,
                options=self.options)  # fmt: skip
@@ -621,16 +628,14 @@ class Calibrate(Stage):
         for what, sources in self.asked().items():
             if what not in able:
                 continue
-            sets = [datasets.read(each.root, each.format, each.split or "train") for each in sources]
+            sets = [read_announced(each) for each in sources]
             source = "; ".join(f"{samples.name}, split {samples.split}" for samples in sets)
             try:
-                facts[what], skipped = calibration.fit(what, folder, sets, source, [each.limit for each in sources])
+                facts[what] = calibration.fit(what, folder, sets, source, [each.limit for each in sources])
             except UserError as error:
                 if self.questions:
                     raise UserError(f"{what}: {error}") from error
-                skipped = (f"{what}: {error}",)
-            for reason in skipped:
-                print(f"left out: {reason}", file=sys.stderr)
+                print(f"left out: {what}: {error}", file=sys.stderr)
         return Done(", ".join(facts) or "nothing to calibrate", {"questions": facts, "result": ", ".join(facts)})
 
 
@@ -698,6 +703,8 @@ class Evaluate(Stage):
             evaluate(self.model, source.root, kind, out=out, format=source.format, split=source.split,
                      limit=source.limit, **task.options)  # fmt: skip
             report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+            for image, reason in report["skipped"].items():
+                leave_out(f"skipped: {image}: {reason}")
             found = {label: figure_of(report, path) for label, path in CARD_FIGURES[kind].items()}
             numbers = {label: value for label, value in found.items() if isinstance(value, int | float)}
             asked = [f"saywhere evaluate {kind} --data {Path(source.root).name} --split {source.split or DEV}"]
@@ -765,18 +772,23 @@ EYES: dict[type[Stage], dict[str, bool]] = {BranchStage: {"branch": True}, Tower
 def copy_model(source: str | Path, out: Path) -> None:
     """Make a model folder the same as another; files are linked where the disk can, for none is ever changed in place.
 
+    While files are replaced the folder has no configuration, without which it is no model: a mixture would be one that
+    answers wrongly.
+
     Raises:
         UserError: there is no such model.
     """
     folder = Bundle.read(source).folder
     out.mkdir(parents=True, exist_ok=True)
     names = [path.name for path in folder.iterdir() if path.is_file()]
+    changed = [name for name in names if not ((out / name).exists() and (out / name).samefile(folder / name))]
+    if changed:
+        (out / CONFIG).unlink(missing_ok=True)
+        changed = [*(name for name in changed if name != CONFIG), CONFIG]
     for path in out.iterdir():
         if path.name not in names:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for name in sorted(names, key=lambda name: name.endswith("config.json")):
-        if (out / name).exists() and (out / name).samefile(folder / name):
-            continue
+    for name in changed:
         part = out / f".{name}.part"
         part.unlink(missing_ok=True)
         try:

@@ -20,6 +20,7 @@ from saywhere.errors import UserError
 from saywhere.files import explain_full_disk, write_text
 from saywhere.inference.claims import locked
 from saywhere.models.bundle import BUNDLED, CONFIG, VOCABULARY, WEIGHTS, Bundle
+from saywhere.report import collect_left_out, leave_out
 from saywhere.stages.kinds import (
     EYES,
     KINDS,
@@ -131,8 +132,8 @@ def train(
         the folder of the model; None if no stage makes one.
 
     Raises:
-        UserError: before anything begins, if an option, a data set or a model is wrong or missing or the disk too full;
-            or what a stage raises.
+        UserError: before anything begins, if an option, a data set or a model is wrong or missing, the disk too full,
+            or ``out`` has what no run has written; or what a stage raises.
         KeyboardInterrupt: with a line that says where it stopped.
     """
     reader = Reader()
@@ -140,8 +141,8 @@ def train(
     _check_space(plans, out, reader)
     reader.read.clear()
     with locked(out):
-        if not (out / STAGES).exists():
-            recipes.require_own(out, MODEL)
+        if not any((out / STAGES).glob(f"*/{RECORD}")):  # no run has been here
+            recipes.require_own(out, STAGES, MODEL)
         if restart:
             shutil.rmtree(out / STAGES, ignore_errors=True)
         write_text(out / "recipe.yaml", recipes.to_yaml(dataclasses.asdict(recipe)))
@@ -151,7 +152,8 @@ def train(
         made = [planned for planned in plans if planned.stage.MODEL_OF]
         if not made:
             return None
-        copy_model(made[-1].stage.output(out / STAGES / made[-1].name), out / MODEL)
+        with explain_full_disk(out / MODEL):
+            copy_model(made[-1].stage.output(out / STAGES / made[-1].name), out / MODEL)
         return out / MODEL
 
 
@@ -336,6 +338,8 @@ def _bring_up_to_date(
     record = _read(folder / RECORD)
     reason = _difference(record, planned) if record else None
     if record and reason is None and record.get("done") and planned.stage.output(folder).exists():
+        for line in record.get("left_out", ()):
+            leave_out(line)
         say(f"{title}{planned.name}: done before, {record['summary']}")
         return record["facts"]
     resumed = bool(record) and reason is None and not record.get("done")
@@ -349,10 +353,14 @@ def _bring_up_to_date(
     start = time.monotonic()
     asked = dataclasses.replace(recipe, data={name: Path(place).name for name, place in recipe.data.items()})
     work = Work(planned.name, folder, planned.stage.seed or 0, facts, dataclasses.asdict(asked))
-    made = _run(planned, work)
+    with collect_left_out() as lines:
+        before = len(lines)
+        made = _run(planned, work)
+        left_out = [*lines][before:]
     seconds = round(time.monotonic() - start, 1)
     known = {"kind": planned.kind, "seconds": seconds, **made.facts}
-    _write(folder / RECORD, {**begun, "done": True, "summary": made.summary, "facts": known})
+    made_of = {**begun, "left_out": left_out, "done": True}
+    _write(folder / RECORD, {**made_of, "summary": made.summary, "facts": known})
     say(f"{title}{planned.name}: {f'{why}; ' if reason else ''}done in {seconds:.0f} s, {made.summary}")
     return known
 

@@ -7,6 +7,7 @@ place its value path: the last block without its attention (Zhou et al., Extract
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,6 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file as load_arrays
-from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 from torch.nn import functional
@@ -32,6 +32,7 @@ from saywhere.errors import UserError
 from saywhere.files import write_atomically, write_text
 from saywhere.images import ImageError, LoadedImage, Preprocess
 from saywhere.models.bundle import CARD
+from saywhere.networks.checkpoint import load_tensors
 from saywhere.networks.vision.backbones import Backbone, by_shape
 from saywhere.networks.vision.trunk import Tower, Trunk, build_trunk
 from saywhere.text import Vocabulary
@@ -330,7 +331,7 @@ class View(Sample):
 
 def make_views(sample: Sample, views: int) -> Iterator[View]:
     """Yield the whole of a photograph, and parts of it that its name decides."""
-    random = np.random.default_rng(zlib.crc32(sample.image.name.encode()))
+    random = np.random.default_rng(zlib.crc32(os.fsencode(sample.image.name)))
     for number in range(views):
         width, height = sample.width, sample.height
         if number:
@@ -479,7 +480,7 @@ def load_branch(trunk: Trunk, path: str | Path) -> None:
     if trunk.branch is None:
         raise UserError("training.branch needs model.trunk.branch=true")
     try:
-        weights = load_file(path)
+        weights = load_tensors(Path(path))
         trunk.branch.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in weights.items()})
-    except (SafetensorError, RuntimeError, OSError) as error:
+    except (UserError, RuntimeError) as error:
         raise UserError(f"training.branch: {path} cannot be loaded: {' '.join(str(error).split())[:200]}") from error

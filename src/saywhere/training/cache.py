@@ -13,6 +13,7 @@ import dataclasses
 import errno
 import hashlib
 import json
+import os
 import shutil
 import sys
 import zlib
@@ -143,7 +144,7 @@ def cache_key(name: str, network: nn.Module, preprocess: Preprocess, images: Seq
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     for image in images:
         path, crop = image.image.resolve(), getattr(image, "crop", "")
-        digest.update(f"{path} {image.width} {image.height} {file_digest(path)}{crop}\n".encode())
+        digest.update(os.fsencode(f"{path} {image.width} {image.height} {file_digest(path)}{crop}\n"))
     return digest.hexdigest()[:20]
 
 

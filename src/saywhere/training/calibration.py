@@ -30,6 +30,7 @@ from saywhere.models.model import Model
 from saywhere.models.nouns import NounEvidence, is_right, kind_of, noun_evidence, noun_probabilities, noun_tree
 from saywhere.models.phrases import CHILDREN, SEXES, Doubtful, colour_of
 from saywhere.models.placing import Evidence, noun_words
+from saywhere.report import leave_out
 from saywhere.text import tokenize
 from saywhere.training.progress import encode_each, track
 
@@ -110,10 +111,12 @@ class Judged:
     Attributes:
         evidence: ``(N,)`` each, by its names in :data:`saywhere.calibration.QUESTIONS`.
         right: ``(N,)`` whether each is right.
+        images: how many they are about.
     """
 
     evidence: dict[str, np.ndarray]
     right: np.ndarray
+    images: int = 1
 
     @classmethod
     def join(cls, rows: Sequence[Judged], needs: str) -> Judged:
@@ -121,7 +124,7 @@ class Judged:
         if not rows:
             raise UserError(f"{needs}, and not one can be read")
         evidence = {name: np.concatenate([row.evidence[name] for row in rows]) for name in rows[0].evidence}
-        return cls(evidence, np.concatenate([row.right for row in rows]))
+        return cls(evidence, np.concatenate([row.right for row in rows]), sum(row.images for row in rows))
 
 
 def matches(boxes: np.ndarray, sample: Sample) -> np.ndarray:
@@ -132,7 +135,7 @@ def matches(boxes: np.ndarray, sample: Sample) -> np.ndarray:
 def collect_boxes(model: Model, samples: Sequence[Sample]) -> Judged:
     """Return what a model finds in images, without the repeats that :meth:`Model.describe` leaves out.
 
-    Images that cannot be read are passed over. A progress bar is shown.
+    Images that cannot be read are named. A progress bar is shown.
 
     Raises:
         UserError: the model finds no regions, or no image can be read.
@@ -152,7 +155,7 @@ def fit_boxes(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fit
     model.calibration = Calibration()
     found = collect_boxes(model, samples)
     box = Logistic.fit(found.evidence, found.right, what="boxes")
-    about = f"{len(found.right):,} boxes of {len(samples):,} images of {source}"
+    about = f"{len(found.right):,} boxes of {found.images:,} images of {source}"
     text = f"""Scores are the logistic function of a weighted sum of a region's logit and of its confidence, the mean
 log-probability of the caption's words ({box}), fitted by `saywhere calibrate` to
 {about}; {int(found.right.sum()):,} have an IoU of {MATCH:g} or more with a true one
@@ -184,7 +187,7 @@ class Named:
 
 
 def collect_nouns(model: Model, samples: Sequence[Sample]) -> Named:
-    """Return the true boxes of images as a model names them; images that cannot be read are passed over.
+    """Return the true boxes of images as a model names them; images that cannot be read are named.
 
     Raises:
         UserError: the model lacks a part, or no image can be read.
@@ -261,7 +264,7 @@ fitted by `saywhere calibrate` to {about}.
 def collect_words(model: Model, samples: Sequence[Sample]) -> dict[str, Judged]:
     """Return the evidence for words for people's sex and for colours in phrases of true boxes, by question.
 
-    Words of boxes whose true phrases say nothing of the kind are left out. Images that cannot be read are passed over.
+    Words of boxes whose true phrases say nothing of the kind are left out. Images that cannot be read are named.
 
     Raises:
         UserError: the model lacks a part, or no image can be read.
@@ -340,7 +343,7 @@ a true phrase, a synonym or a kind of it (calibration error {caption.reliability
 def collect_captions(model: Model, samples: Sequence[Sample]) -> Judged:
     """Return what says how probably phrases of true boxes are right, and whether their nouns are.
 
-    Images that cannot be read are passed over. A progress bar is shown.
+    Images that cannot be read are named. A progress bar is shown.
 
     Raises:
         UserError: the model lacks a part, or no image with boxes can be read.
@@ -405,7 +408,7 @@ def collect_phrases(
 ) -> list[Collected]:
     """Return the evidence of phrases of images, and of phrases of other images that they do not show.
 
-    Images that cannot be read are passed over. A progress bar is shown.
+    Images that cannot be read are named. A progress bar is shown.
 
     Args:
         model: that is asked.
@@ -428,7 +431,8 @@ def collect_phrases(
             if mine:
                 try:
                     evidence = placer.evidence(model.encode(sample.image), [*mine, *others])
-                except ImageError:
+                except ImageError as error:
+                    leave_out(f"skipped: {error}")
                     continue
                 right = [_right(evidence.regions.boxes, sample, phrase) for phrase in mine]
                 found.append(Collected(evidence, np.stack(right, axis=1)))
@@ -560,6 +564,13 @@ class Scored(NamedTuple):
 
     scores: np.ndarray
     true: np.ndarray
+    images: int = 1
+
+    @classmethod
+    def join(cls, rows: Sequence[Scored]) -> Scored:
+        """Return the scores of several images as one; there must be some."""
+        scores, true, images = zip(*rows, strict=True)
+        return cls(np.concatenate(scores), np.concatenate(true), sum(images))
 
 
 def calibrate_adapted(
@@ -594,11 +605,10 @@ def calibrate_adapted(
     assert isinstance(model.engine, Adapter)
     model.engine.scores = ScoreCalibration()
     collect = score_regions if question == "box" else score_phrases
-    parts = [collect(model, samples) for samples in sets]
-    scored = Scored(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    scored = Scored.join([collect(model, samples) for samples in sets])
     made = fit(scored, name, WHAT[question])
-    true, images = int(scored.true.sum()), sum(map(len, sets))
-    about = f"{len(scored.true):,} {WHAT[question]}, {true:,} of them true, of {images:,} images of {source}"
+    true = int(scored.true.sum())
+    about = f"{len(scored.true):,} {WHAT[question]}, {true:,} of them true, of {scored.images:,} images of {source}"
     change_calibration(path, model.engine.weights_digest(), question, made, about)
     return Fitted({question: made}, {}, about)
 
@@ -606,7 +616,7 @@ def calibrate_adapted(
 def score_regions(model: Model, samples: Sequence[Sample]) -> Scored:
     """Return the scores of the regions that a model finds, and whether their boxes match true ones.
 
-    Images that cannot be read are passed over. A progress bar is shown.
+    Images that cannot be read are named. A progress bar is shown.
 
     Raises:
         UserError: the model does not describe, or no image can be read.
@@ -619,7 +629,7 @@ def score_regions(model: Model, samples: Sequence[Sample]) -> Scored:
         rows.append(Scored(found.scores, matches(found.boxes, sample)))
     if not rows:
         raise UserError("calibration needs images, and not one can be read")
-    return Scored(*(np.concatenate(column) for column in zip(*rows, strict=True)))
+    return Scored.join(rows)
 
 
 def score_phrases(model: Model, samples: Sequence[Sample]) -> Scored:
@@ -631,7 +641,7 @@ def score_phrases(model: Model, samples: Sequence[Sample]) -> Scored:
     placer, rows = model.placer(), collect_phrases(model, samples)
     scores = [row.evidence.presence(placer.calibration) for row in rows]
     scored = np.concatenate([each for each in scores if each is not None])
-    return Scored(scored, np.concatenate([row.there for row in rows]))
+    return Scored(scored, np.concatenate([row.there for row in rows]), len(rows))
 
 
 def fit(scored: Scored, name: str, what: str) -> Logistic:

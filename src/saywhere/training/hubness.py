@@ -27,6 +27,7 @@ from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Hubs
+from saywhere.report import leave_out
 from saywhere.text import tokenize
 from saywhere.training.card import replace_section
 from saywhere.training.progress import track
@@ -58,23 +59,21 @@ class Embedded:
         texts: of each sentence the weighted vectors ``(T, D)`` of its words.
         owner: ``(L,)`` of each sentence the number of its image.
         starts: of each data set the number of its first image.
-        skipped: why images could not be read.
     """
 
     images: list[np.ndarray]
     texts: list[np.ndarray]
     owner: np.ndarray
     starts: list[int]
-    skipped: tuple[str, ...] = ()
 
 
 def embed(model: Model, sets: Sequence[Sequence[Sample]]) -> Embedded:
-    """Return the vectors of images that have sentences, and of the sentences; images that cannot be read are left out.
+    """Return the vectors of images that have sentences, and of the sentences; images that cannot be read are named.
 
     A progress bar is shown.
     """
     images, sentences = list[np.ndarray](), list[tuple[int, str]]()
-    starts, skipped = list[int](), list[str]()
+    starts = list[int]()
     with track("images", sum(len(samples) for samples in sets)) as progress:
         for samples in sets:
             starts.append(len(images))
@@ -84,13 +83,13 @@ def embed(model: Model, sets: Sequence[Sequence[Sample]]) -> Embedded:
                 try:
                     vectors = model.embed(sample.image).vectors if texts else None
                 except ImageError as error:
-                    skipped.append(str(error))
+                    leave_out(f"skipped: {error}")
                     continue
                 if vectors is not None:
                     sentences += [(len(images), text) for text in texts[:SENTENCES]]
                     images.append(vectors)
     words = [text.vectors for text in model.embed_text([text for _, text in sentences])]
-    return Embedded(images, words, np.array([row for row, _ in sentences], np.int64), starts, tuple(skipped))
+    return Embedded(images, words, np.array([row for row, _ in sentences], np.int64), starts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +227,7 @@ def _draw(total: int, count: int, seed: int) -> np.ndarray:
 
 def calibrate(
     folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None, hubs: int = HUBS
-) -> tuple[str, ...]:
+) -> None:
     """Fit the hubness of images and texts for the aligner in a folder, and write it to the folder.
 
     Args:
@@ -237,9 +236,6 @@ def calibrate(
         source: name of the images, for the card.
         device: where the model runs; the best there is if None.
         hubs: of typical texts, and of typical images.
-
-    Returns:
-        why images were left out that could not be read.
 
     Raises:
         UserError: there is no such model, it comes with saywhere, it has no such aligner, too few images with sentences
@@ -271,7 +267,6 @@ def calibrate(
     network.temperatures.copy_(torch.tensor((texts.temperature, images.temperature)))
     checkpoint.change_weights(bundle.folder, "aligner.hubs", network.state_dict(), {"aligner.hubs": hubs})
     replace_section(bundle.folder / CARD, HEADING, _section(embedded, texts, images, source))
-    return embedded.skipped
 
 
 def spread(embedded: Embedded, most: int = 300, seed: int = 0) -> float:

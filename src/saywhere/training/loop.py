@@ -6,7 +6,6 @@ import csv
 import io
 import logging
 import math
-import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ from torch.utils.data import DataLoader
 from saywhere import reproductions
 from saywhere.errors import UserError
 from saywhere.files import write_atomically, write_text
+from saywhere.report import leave_out
 from saywhere.training.dataset import Batch, EpochSampler, ImageDataset
 from saywhere.training.recipe import OptimizerConfig, Recipe, TrainingConfig
 
@@ -318,7 +318,7 @@ class TrainingModule(lightning.LightningModule):
         """Return the batch on the device of the step; name the images that could not be read, each once."""
         for reason in batch.skipped:
             if reason not in self.skipped:
-                print(f"skipped: {reason}", file=sys.stderr)
+                leave_out(f"skipped: {reason}")
         self.skipped |= dict.fromkeys(batch.skipped)
         return batch.to(device)
 
@@ -365,10 +365,10 @@ class TrainingModule(lightning.LightningModule):
         )
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Stop before gradients that are not finite reach the weights."""
+        """Stop before gradients that are not finite reach the weights; with 16-mixed the loss scaler skips them."""
         images, self._images = self._images, []
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        if not gradients:
+        if self.recipe.training.precision == "16-mixed" or not gradients:
             return
         norm = float(torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).norm())
         if not math.isfinite(norm):

@@ -7,6 +7,7 @@ sentences that have it.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from saywhere.configs.captioner import CaptionerConfig, NgramsConfig
 from saywhere.data.sample import Sample
 from saywhere.engines.arrays.ngrams import ORDER, Ngram, ngrams_of
 from saywhere.errors import UserError
+from saywhere.files import printable
 from saywhere.images import ImageError
 from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
@@ -29,6 +31,7 @@ from saywhere.models.captioner import bind
 from saywhere.models.encoding import Encoding
 from saywhere.networks import checkpoint
 from saywhere.networks.captioner.network import Ngrams
+from saywhere.report import leave_out
 from saywhere.text import UNKNOWN
 from saywhere.training.card import replace_section
 from saywhere.training.progress import track
@@ -52,12 +55,10 @@ class Captioned:
     Attributes:
         embeddings: ``(N, F)`` of the captioner.
         sentences: of each image the token ids of its sentences, one or more.
-        skipped: why images were left out.
     """
 
     embeddings: np.ndarray
     sentences: list[list[list[int]]]
-    skipped: tuple[str, ...] = ()
 
 
 def own_captioner(folder: str | Path) -> tuple[Bundle, CaptionerConfig]:
@@ -91,7 +92,7 @@ def embed(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) 
     model = load(bundle.folder, device, options={"captioner.ngrams.weight": 0.0})
     captioner = model.require("captioner", "caption images")
     longest = min(captioner.config.decoding.max_words, LONGEST)
-    embeddings, sentences, skipped = list[np.ndarray](), list[list[list[int]]](), list[str]()
+    embeddings, sentences = list[np.ndarray](), list[list[list[int]]]()
     waiting, samples = list[Encoding](), list(chain.from_iterable(sets))
 
     def passed() -> None:
@@ -105,12 +106,13 @@ def embed(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) 
             coded = [captioner.vocabulary.encode(text) for text in sample.sentences]
             if not (fitting := [ids for ids in coded if 0 < len(ids) <= longest]):
                 if coded:
-                    skipped.append(f"{sample.image}: no sentence has 1 to {longest} words")
+                    name = printable(str(sample.image))
+                    print(f"left out: {name}: no sentence has 1 to {longest} words", file=sys.stderr)
                 continue
             try:
                 waiting.append(model.encode(sample.image))
             except ImageError as error:
-                skipped.append(str(error))
+                leave_out(f"skipped: {error}")
                 continue
             sentences.append(fitting)
             if len(waiting) == TOGETHER:
@@ -118,7 +120,7 @@ def embed(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) 
         passed()
     if len(sentences) < LEAST:
         raise UserError(f"{LEAST} images with sentences are needed, and {len(sentences)} can be used")
-    return Captioned(np.concatenate(embeddings), sentences, tuple(skipped))
+    return Captioned(np.concatenate(embeddings), sentences)
 
 
 def is_held_out(count: int) -> np.ndarray:
@@ -321,7 +323,7 @@ def judge(predictor: Predictor, captioned: Captioned, said: Said) -> Worth:
 
 def train(
     folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None, seed: int = 0
-) -> tuple[str, ...]:
+) -> None:
     """Learn the probabilities of n-grams in captions of images, and write them beside the captioner in a folder.
 
     Args:
@@ -330,9 +332,6 @@ def train(
         source: name of the images, for the card.
         device: where the model runs; the best there is if None.
         seed: of the training.
-
-    Returns:
-        why images were left out.
 
     Raises:
         UserError: there is no such model, it comes with saywhere, it has no such captioner, too few images with
@@ -355,7 +354,6 @@ def train(
     options = {f"captioner.ngrams.{name}": value for name, value in sizes.items()}
     checkpoint.change_weights(bundle.folder, "captioner.ngrams", stored.state_dict(), options)
     replace_section(bundle.folder / CARD, HEADING, _section(stored, worth, source))
-    return captioned.skipped
 
 
 def _section(stored: Ngrams, worth: Worth, source: str) -> str:

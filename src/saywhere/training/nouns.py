@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -73,7 +74,7 @@ class NamedBoxes:
 
 def is_held_out(image: Path) -> bool:
     """Return whether an image of the training split does not teach, but makes probabilities right."""
-    return zlib.crc32(image.name.encode()) % HELD_OUT == 0
+    return zlib.crc32(os.fsencode(image.name)) % HELD_OUT == 0
 
 
 def train(model: str | Path, samples: Sequence[Sample], source: str, out: Path, epochs: int = 8, seed: int = 0) -> str:
@@ -135,7 +136,7 @@ def _arrays(maps: Any) -> ImageMaps:
 def collect(model: Model, samples: Sequence[Sample], config: NounsConfig) -> NamedBoxes:
     """Return the boxes of images with their features and the nouns of their phrases; images without boxes are left out.
 
-    The noun of a box with several phrases is that of most of them. Images that cannot be read are passed over.
+    The noun of a box with several phrases is that of most of them. Images that cannot be read are named.
 
     Args:
         model: on the CPU, with the backbone's last layer, and a dense captioner if ``config.embed_dim`` is set.

@@ -11,6 +11,7 @@ from saywhere.data.sample import Sample
 from saywhere.images import ImageError
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
+from saywhere.report import leave_out
 
 SECONDS_BETWEEN_LINES = 30.0
 
@@ -77,12 +78,13 @@ def track(title: str, total: int) -> Iterator[Progress]:
 
 
 def encode_each(model: Model, samples: Sequence[Sample], title: str) -> Iterator[tuple[Sample, Encoding]]:
-    """Yield the images that can be read, each with its encoding; a progress bar is shown."""
+    """Yield the images that can be read, each with its encoding, and name the others; a progress bar is shown."""
     with track(title, len(samples)) as progress:
         for sample in samples:
             progress.advance(1)
             try:
                 encoding = model.encode(sample.image)
-            except ImageError:
+            except ImageError as error:
+                leave_out(f"skipped: {error}")
                 continue
             yield sample, encoding

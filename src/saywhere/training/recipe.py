@@ -12,7 +12,7 @@ import yaml
 
 from saywhere import options
 from saywhere.errors import UserError
-from saywhere.files import parse_yaml
+from saywhere.files import is_utf8, parse_yaml
 
 IN_WHEEL, IN_CHECKOUT = Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes"
 """Folders of the recipes that come with the package."""
@@ -125,7 +125,7 @@ class TrainingConfig:
         clip_by: ``norm``, or ``value``: ``clip`` bounds each element of the gradient.
         average: epochs after which the mean of the weights is validated and kept, in the place of the last one's alone
             (:class:`saywhere.training.callbacks.AverageWeights`).
-        precision: ``32`` or ``bf16-mixed``.
+        precision: ``32``, ``bf16-mixed`` or ``16-mixed``.
         devices: how many of the ``accelerator`` devices; more than one trains data-parallel.
         accelerator: ``auto``, ``cpu``, ``gpu`` or another name that Lightning knows.
         pretrained: start from the backbone's published weights.
@@ -157,7 +157,7 @@ class TrainingConfig:
     clip: float | None = None
     clip_by: Literal["norm", "value"] = "norm"
     average: int = 1
-    precision: Literal["32", "bf16-mixed"] = "32"
+    precision: Literal["32", "bf16-mixed", "16-mixed"] = "32"
     devices: int = 1
     accelerator: str = "auto"
     pretrained: bool = True
@@ -287,7 +287,7 @@ def _override(tree: dict[str, Any], override: str) -> None:
     if not equals or not key:
         raise UserError(f"{override!r} is not key=value, for example training.epochs=2")
     try:
-        value = parse_yaml(text)
+        value = parse_yaml(text) if is_utf8(text) else text  # a path that is not UTF-8 is no YAML
     except ValueError as error:
         raise UserError(f"the value of {override!r} is not YAML: {error}") from error
     *parents, last = key.split(".")

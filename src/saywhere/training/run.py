@@ -25,6 +25,7 @@ from saywhere.images import LoadedImage
 from saywhere.inference.claims import locked
 from saywhere.models.bundle import Bundle
 from saywhere.networks.vision.trunk import Trunk
+from saywhere.report import leave_out
 from saywhere.text import Vocabulary
 from saywhere.training import cache
 from saywhere.training import recipe as recipes
@@ -441,7 +442,8 @@ def read_split(
         before, after = (sum(1 for sample in some for _ in system.texts(sample)) for some in (samples, usable))
         if before > after:
             print(f"{split}: {before - after} of {before} texts left out: no word, or too many", file=sys.stderr)
-        for line in samples.report.lines():
+        samples.report.leave_out(split)
+        for line in samples.report.lines() if samples.report.ok else ():
             print(f"{split}: {line}", file=sys.stderr)
     if not usable:
         raise UserError(f"{config.root}: the split {split} has no image with {system.unit}")
@@ -466,7 +468,7 @@ def _dataset(recipe: Recipe, network: Any, samples: list[Sample], validation: bo
             title=f"features of the {'validation' if validation else 'training'} images",
         )
         for reason in built.damaged.values():
-            print(f"skipped: {reason}", file=sys.stderr)
+            leave_out(f"skipped: {reason}")
         good = [i for i in range(len(samples)) if i not in built.damaged]
         if not good:
             raise UserError(f"{recipe.data.root}: not one image can be read")

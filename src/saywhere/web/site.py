@@ -127,7 +127,7 @@ def model_files(bundle: Bundle, runtime_bytes: int = 0) -> dict[str, bytes]:
     info["arrays"] = {part: describe(arrays) for part, arrays in parts.items()}
     first = [name for name in files if not name.startswith(LATER)]
     info["bytes"] = runtime_bytes + sum(len(files[name]) for name in first)
-    files[MANIFEST] = compress(json.dumps(info, ensure_ascii=False, separators=(",", ":")).encode())
+    files[MANIFEST] = compress(json.dumps(info, separators=(",", ":")).encode())
     return files
 
 

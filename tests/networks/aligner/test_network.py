@@ -167,6 +167,13 @@ def test_vectors_may_have_length_1():
         assert words.vectors[~words.mask].abs().max() == 0
 
 
+def test_word_vectors_may_stay_as_they_are():
+    for learnt in (False, True):
+        network = tiny_aligner(train_words=learnt, encoders=2)
+        tables = [encoder.get_parameter("words.weight") for encoder in network.encoders]
+        assert [table.requires_grad for table in tables] == [learnt, learnt]
+
+
 def test_words_are_dropped_only_in_training():
     network = tiny_aligner(word_dropout=1.0)
     token_ids = tiny_token_ids(network, ["a red shirt"])

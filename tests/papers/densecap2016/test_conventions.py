@@ -120,6 +120,12 @@ def test_roi_pooling_is_our_sampling_but_for_the_place_of_the_cells():
     torch.testing.assert_close(theirs, bilinear(features, cells, 7, stride=1))
 
 
+def test_roi_pooling_gradients():
+    features = random(2, 5, 6).requires_grad_()
+    boxes = torch.tensor([[40.3, 30.2, 50.7, 33.1], [5.2, 70.9, 44.4, 61.3]], dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(lambda f, b: original.roi_pooling(f, b, 80, 96, 3), (features, boxes))
+
+
 def run(optimizer, parameter, steps=5):
     for step in range(steps):
         parameter.grad = random(4, seed=step)

@@ -213,15 +213,6 @@ def test_features_are_those_of_the_model(tmp_path: Path, crops: list[Crop]) -> N
     assert_close(found[4:], found[:4])
 
 
-def test_a_second_time_nothing_is_computed(tmp_path: Path, crops: list[Crop], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(region_rnn, "CHUNK", 3)
-    first = crop_features(tmp_path, tiny_of_crops(), crops)
-    monkeypatch.setattr(RegionRnn, "pool", lambda *_: pytest.fail("computed again"))
-    steps: list[int] = []
-    assert torch.equal(crop_features(tmp_path, tiny_of_crops(), crops, done=steps.append), first)
-    assert steps == [3, 3, 2]
-
-
 def test_an_interrupted_run_computes_only_what_is_missing(
     tmp_path: Path, crops: list[Crop], monkeypatch: pytest.MonkeyPatch
 ) -> None:

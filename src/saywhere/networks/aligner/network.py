@@ -178,6 +178,8 @@ class Aligner(nn.Module):
         self.feature_dropout = nn.Dropout(config.feature_dropout)
         self.projects = nn.ModuleList(nn.Linear(features, dim) for _ in range(config.encoders))
         self.encoders = nn.ModuleList(_text_encoder(config, len(vocabulary), dim) for _ in range(config.encoders))
+        for encoder in self.encoders:
+            encoder.get_parameter("words.weight").requires_grad_(config.train_words)
         self.hubs = Hubs(config.embed_dim, config.hubs) if config.hubs else None
         self.log_scale = nn.Parameter(torch.tensor(-math.log(config.temperature)))
         self.log_scale.requires_grad_(config.loss == "contrastive")

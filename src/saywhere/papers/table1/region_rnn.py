@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -230,7 +231,7 @@ def _network_key(network: RegionRnn, half: bool) -> str:
 def _crops_key(crops: Sequence[Crop]) -> str:
     digest = hashlib.sha256()
     for crop in crops:
-        digest.update(f"{crop.image.resolve()} {file_digest(crop.image)} {crop.box}\n".encode())
+        digest.update(os.fsencode(f"{crop.image.resolve()} {file_digest(crop.image)} {crop.box}\n"))
     return digest.hexdigest()[:32]
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn import functional
 
 from saywhere.boxes import from_center
 from saywhere.networks.vision.spatial_transformer import bilinear, sample_points
 from saywhere.papers.densecap2016 import conventions as original
+from saywhere.papers.densecap2016.network import build_caffe_vgg16
 
 GOLDEN = {
     "test_roi_pooling": "bilinear_roi_pooling",
@@ -77,6 +79,13 @@ def test_reshape_box_features(golden, same, gradients):
     same(gradient, case["gradInput"])
 
 
+def test_feature_map_sizes(golden):
+    backbone = build_caffe_vgg16((1, 1, 1, 1, 1), pretrained=False)
+    for size in golden("make_anchors")["feature_map_sizes"]["sizes"]:
+        found = backbone.body(torch.zeros(1, 3, int(size["h"]), int(size["w"])))[0]
+        assert tuple(found.shape[-2:]) == (size["fh"], size["fw"])
+
+
 @pytest.mark.parametrize("name", ["makeboxes_N1_k2", "makeboxes_N2_k3"])
 def test_make_boxes(name, golden, same, gradients):
     case = golden("make_boxes")[name]
@@ -142,6 +151,19 @@ def test_affine_grid(golden, same, gradients):
     same(output, case["output"])
     shear = torch.tensor([[False, True, False], [True, False, False]])
     same(gradient[:, ~shear], case["gradInput"][:, ~shear])
+
+
+def test_affine_grid_with_shear(golden, same, gradients):
+    """The gradients for shear, which the program computes and drops, are those of torch's grid with corners aligned."""
+    case = golden("bilinear_sampler")["affine_grid_7x7"]
+
+    def grid(affine):
+        x_first = affine.flip(1)[:, :, [1, 0, 2]]
+        return functional.affine_grid(x_first, [len(affine), 1, 7, 7], align_corners=True).flip(-1)
+
+    output, (gradient,) = gradients(grid, case["input"], seed=case["gradOutput"])
+    same(output, case["output"])
+    same(gradient, case["gradInput"])
 
 
 def test_sampler(golden, same, gradients):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from photographs import noise
 
@@ -275,6 +276,21 @@ def test_a_precision_is_a_suffix_of_the_graphs(tmp_path: Path):
     quantized, whole = saywhere.load(folder, precision="int8"), saywhere.load(folder, precision="fp32")
     assert quantized.caption(IMAGES[0]).sentence == whole.caption(IMAGES[0]).sentence
     assert quantized.digest() != whole.digest() == saywhere.load(tiny_graphs("florence2")).digest()
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_graphs_in_half_precision_answer_as_those_in_single(keep: bool, tmp_path: Path):
+    """Those whose inputs are in single precision, and those that take halves."""
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    folder = copied(tmp_path)
+    for path in list((folder / "onnx").iterdir()):
+        half = convert_float_to_float16(onnx.load(path), keep_io_types=keep)
+        onnx.save(half, path.with_name(f"{path.stem}_fp16.onnx"))
+    half = saywhere.load(folder, precision="fp16").adapter.runner.write(IMAGES, PROMPTS, 4, 1)
+    for (token_ids, log_probs), (wanted, others) in zip(half, written(folder, 1, 4), strict=True):
+        assert token_ids == wanted
+        np.testing.assert_allclose(log_probs, others, atol=0.05)
 
 
 def test_texts_and_images_that_the_graphs_cannot_take_are_one_line():

@@ -143,11 +143,11 @@ def test_decoders_of_all_kinds(decoder):
 
 @torch.no_grad()
 def test_boxes_have_embeddings_of_their_own():
-    network = tiny_captioner(decoder="lstm", describe_boxes=True, context=True)
+    network = tiny_captioner(decoder="lstm", describe_boxes=True)
     engine = TorchEngine({"captioner": network})
     maps = encode(engine)
     decoder, embeddings = engine.captioner.box_embeddings(maps, BOXES)
-    assert embeddings.shape == (3, 2 * network.feature_size) and decoder.independent
+    assert embeddings.shape == (3, network.feature_size) and decoder.independent
     same(embeddings[:2], network.embed(maps[0], torch.from_numpy(BOXES[0])))
     same(embeddings[2:], network.embed(maps[2], torch.from_numpy(BOXES[2])))
 

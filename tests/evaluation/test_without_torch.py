@@ -60,7 +60,7 @@ from saywhere import data
 from saywhere.data import check
 samples = data.read(sys.argv[1], options=data.PhraseOptions(merge=0.7))
 print(samples[0].boxes.tolist(), samples[0].phrases, check.decode(samples))
-print([path.name for path in check.draw(samples, Path(sys.argv[1]) / "drawn", 1)])
+print([path.name for path in check.draw(samples, Path(sys.argv[1]) / "drawn")])
 """
     assert python(code, tmp_path).splitlines() == [
         "[[0.0, 0.0, 32.0, 21.0]] (('a cat of 20', 'a cat of 22'),) 0",

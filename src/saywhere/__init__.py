@@ -86,7 +86,19 @@ def __getattr__(name: str) -> Any:
 
     if name in _PACKAGES:
         return importlib.import_module(f"saywhere.{name}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return _needs_training
+
+
+def _needs_training(*arguments: object, **options: object) -> None:
+    """Need ``pip install 'saywhere[train]'``, which is not installed; ``UserError`` says so."""
+    from saywhere.training import require_training
+
+    require_training()
 
 
 def __dir__() -> list[str]:

@@ -50,6 +50,18 @@ def test_modules_are_imported_without_torch() -> None:
     assert python(code, *names) == f"{len(names)}\n"
 
 
+def test_the_help_of_the_package_is_there_and_training_says_what_it_needs() -> None:
+    code = """
+import pydoc, saywhere
+print("finetune" in pydoc.render_doc(saywhere, renderer=pydoc.plaintext))
+try:
+    saywhere.finetune("images")
+except saywhere.UserError as error:
+    print(str(error)[:20])
+"""
+    assert python(code).splitlines() == ["True", "training needs torch"]
+
+
 def test_a_data_set_is_read_merged_and_drawn(tmp_path: Path) -> None:
     quarters(64, 32).save(tmp_path / "a.png")
     regions = [{"box": [0, 0, 32, y], "phrase": f"a cat of {y}"} for y in (20, 22)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,8 @@ def test_who_grounds_follows_from_the_text_and_the_parts(model: Model):
         (lambda m: m.describe([IMAGES[0], None]), "an image must be a path, PIL image or array, not NoneType"),
         (lambda m: m.describe({"a.jpg": 1}), "an image must be a path, PIL image or array, not dict"),
         (lambda m: m.caption(b"a.jpg"), "an image must be a path, PIL image or array, not bytes"),
+        (lambda m: m.describe(BytesIO(b"a.jpg")), "an image must be a path, PIL image or array, not BytesIO"),
+        (lambda m: m.describe("."), r"\.: is a folder, not an image; saywhere\.describe takes folders"),
         (
             lambda m: list(m.embed(iter([IMAGES[0], [IMAGES[1]]]))),
             "an image must be a path, PIL image or array, not list",

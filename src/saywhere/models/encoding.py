@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from io import IOBase
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -134,7 +135,7 @@ def answer(
     require_ints(1, batch=batch)
     if is_one(images):
         return ask(see([images]), *(None if column is None else [column] for column in columns))[0]
-    if isinstance(images, dict | bytes) or not isinstance(images, Iterable):
+    if isinstance(images, dict | bytes | IOBase) or not isinstance(images, Iterable):
         raise UserError(f"an image must be a path, PIL image or array, not {type(images).__name__}")
     for column in columns:
         if column is not None and _is_one_value(column):

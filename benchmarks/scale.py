@@ -16,14 +16,17 @@ import json
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import saywhere
 from saywhere.files import write_text
 from saywhere.inference import ResultsFile, find_images, run_images
-from saywhere.search.index import begin_shards, embed_shard, merge_shards
+from saywhere.inference.shards import Shard, Shards
+from saywhere.search.indexing import index_digest
+from saywhere.search.store import Store
 
 RECORD = Path(__file__).with_suffix(".json")
 SIZES = (10**6, 10**8, 10**9)
@@ -37,18 +40,26 @@ def seconds(do: Callable[[], Any]) -> float:
     return time.process_time() - start
 
 
-def exhaust(items: Iterable[object]) -> None:
-    """Go through all items."""
-    for _ in items:
-        pass
-
-
 def write_archives(images: Sequence[Path], folder: Path) -> None:
     """Write the images into a few tar archives."""
     for number in range(ARCHIVES):
         with tarfile.open(folder / f"{number}.tar", "w") as archive:
             for path in images[number::ARCHIVES]:
                 archive.add(path, path.name)
+
+
+def embed(index: saywhere.Index, shard: Shard) -> None:
+    """Embed the images of a shard, as ``saywhere index --shards`` does."""
+    with saywhere.Index(shard.part, index.model) as part:
+        for _ in shard.claim.check(part.begin(shard.sources).results(8)):
+            pass
+
+
+def merge(index: saywhere.Index, pattern: str, shards: Shards) -> None:
+    """Merge finished shards into an empty index."""
+    for results in shards.merging():
+        with ExitStack() as stack:
+            index.begin([pattern]).merge((stack.enter_context(Store(result)) for result in results), {})
 
 
 def measure(images: Sequence[Path], folder: Path, name: str) -> dict[str, Any]:
@@ -61,12 +72,12 @@ def measure(images: Sequence[Path], folder: Path, name: str) -> dict[str, Any]:
     sources = find_images([pattern])
     listing = seconds(lambda: find_images([pattern]))
     with saywhere.Index(folder / "index", model) as index:
-        shards = begin_shards(index, [pattern], ARCHIVES)
-        embedding = 0.0
+        about = {"model": index_digest(model)}
+        shards, embedding = Shards(folder / "index" / "shards", ARCHIVES, sources, about, ".index"), 0.0
         for shard in shards.work():
-            embedding += seconds(lambda shard=shard: exhaust(embed_shard(index, shard)))
+            embedding += seconds(lambda shard=shard: embed(index, shard))
             shard.finish({})
-        merging = seconds(lambda: [merge_shards(index, [pattern], shards, results) for results in shards.merging()])
+        merging = seconds(lambda: merge(index, pattern, shards))
         coding = seconds(lambda: index.store.encode(COMPONENTS))
         snapshot, sizes = index.store.snapshot(), {path.name: path.stat().st_size for path in index.folder.iterdir()}
         assert len(index) == count

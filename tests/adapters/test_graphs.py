@@ -187,6 +187,7 @@ def refuse(*_, **__):
 
 socket.socket = socket.create_connection = socket.getaddrinfo = refuse
 import saywhere
+from saywhere.adapters.florence2 import Florence2
 
 Florence2.most_tokens = Florence2.caption_tokens = 8
 model = saywhere.load(sys.argv[1])

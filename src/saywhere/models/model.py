@@ -78,7 +78,7 @@ class Model:
 
     @cached_property
     def phrase_writer(self) -> PhraseWriter | None:
-        """Writes the phrases of regions, with all parts that have a say in them; None without a dense captioner."""
+        """Writes the phrases of regions, with all parts that count in them; None without a dense captioner."""
         from saywhere.models.phrases import PhraseWriter
 
         return None if self.densecap is None else PhraseWriter(self.densecap, lambda: self.aligner, self.nouns)

@@ -103,7 +103,7 @@ class PhraseWriter:
         densecap: the dense captioner, with the weights of the reasons in its configuration.
         aligner: returns the part that compares regions with phrases and words, when it is first needed; None for a
             model that lacks it.
-        nouns: has a say in the choice (:mod:`saywhere.models.nouns`), and its tree tells where a phrase names a thing
+        nouns: counts in the choice (:mod:`saywhere.models.nouns`), and its tree tells where a phrase names a thing
             again, at which it ends; None for a model that lacks it.
     """
 

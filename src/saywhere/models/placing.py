@@ -1,7 +1,7 @@
 """Phrases placed in an image by all that a model knows, and how probable it is that they are in it at all.
 
 The dense captioner says where: the region that is likeliest to be there and to be called so; a model without one asks
-the aligner. The classes (docs/nouns.md) have a say where a phrase names a kind of thing, the more so if its noun is
+the aligner. The classes (docs/nouns.md) count where a phrase names a kind of thing, the more so if its noun is
 rare. How probable it is that the image shows what a phrase names is a logistic regression on how well the phrase fits
 the image (the aligner's similarity, which was trained to tell images apart) and on the classes; ``saywhere calibrate``
 fits it.

@@ -245,7 +245,7 @@ def _check_file(path: Path, name: str) -> None:
     except (OSError, ValueError) as error:
         raise ImageError(f"{name}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
     if stat.S_ISDIR(status.st_mode):
-        raise ImageError(f"{name}: is a folder, not an image; saywhere.describe takes folders")
+        raise ImageError(f"{name}: is a folder, not an image")
     if not stat.S_ISREG(status.st_mode):
         raise ImageError(f"{name}: not a regular file")
     if status.st_size == 0:

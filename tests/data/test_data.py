@@ -112,7 +112,11 @@ def test_what_is_no_image_is_named_with_the_reason(root):
     samples = read(root)
     assert len(samples) == 0
     assert samples.report.problems == {
-        "image that cannot be read": ["1.png: not a regular file", "2.png: is a folder", "4.png: empty file"]
+        "image that cannot be read": [
+            "1.png: not a regular file",
+            "2.png: is a folder, not an image",
+            "4.png: empty file",
+        ]
     }
 
 

@@ -95,7 +95,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _needs_training(*arguments: object, **options: object) -> None:
-    """Need ``pip install 'saywhere[train]'``, which is not installed; ``UserError`` says so."""
+    """Raise ``UserError``: this needs ``pip install 'saywhere[train]'``, which is not installed."""
     from saywhere.training import require_training
 
     require_training()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +34,7 @@ from saywhere.models.bundle import CARD
 from saywhere.networks.checkpoint import load_tensors
 from saywhere.networks.vision.backbones import Backbone, by_shape
 from saywhere.networks.vision.trunk import Tower, Trunk, build_trunk
+from saywhere.report import leave_out
 from saywhere.text import Vocabulary
 from saywhere.training.cache import CachedImage, read_pixels
 from saywhere.training.progress import track
@@ -434,7 +434,7 @@ def make_tower(
 
     Args:
         teacher, tuning: see :func:`tower_graph`.
-        images: over which means and deviations are taken; those that cannot be read are left out, and printed.
+        images: over which means and deviations are taken; those that cannot be read are left out and named.
         preprocess: makes the trunk's pixels.
         out: the graph; beside it, as ``levels.npy``, the means and deviations.
 
@@ -454,7 +454,7 @@ def make_tower(
             try:
                 seen = [part.flatten(1).double() for part in tower(read_pixels(image, preprocess))]
             except ImageError as error:
-                print(f"skipped: {error}", file=sys.stderr)
+                leave_out(f"skipped: {error}")
                 continue
             moments = [torch.cat([(part**power).mean(dim=1) for part in seen]).numpy() for power in (1, 2)]
             sums.append(np.stack(moments))

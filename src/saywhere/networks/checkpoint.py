@@ -325,7 +325,8 @@ def find_device(device: str | torch.device) -> torch.device:
         torch.zeros(0, device=wanted)
         return wanted
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device {device!s} cannot be used: {str(error).splitlines()[0]}") from error
+        why = str(error).partition("\n")[0].partition(". ")[0]
+        raise UserError(f"device {device!s} cannot be used here ({why}); leave it out, or say cpu") from error
 
 
 def _identical(one: Tensor, other: Tensor) -> bool:

@@ -517,13 +517,13 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
 
 def _example(request: Request, path: str) -> str:
     """A command that asks a path as it wants to be asked."""
-    asked = [*((f"/v1/{question.name}", question.parameters) for question in QUESTIONS), ("/v1/embed_text", EMBED_TEXT)]
-    needed = next((one.name for one in dict([*asked, ("/v1/search", SEARCH)]).get(path, ()) if one.required), None)
+    questions = {f"/v1/{question.name}": question.parameters for question in QUESTIONS}
+    needs = questions | {"/v1/embed_text": EMBED_TEXT, "/v1/search": SEARCH}
+    needed = next((one.name for one in needs.get(path, ()) if one.required), None)
     address = request.url.replace(path=path, query=f"{needed}=a+dog" if needed else "")
     if path in EXAMPLES:
         return f"curl --json '{EXAMPLES[path][1]}' {address}"
-    image = "--data-binary @photo.jpg " if path in {f"/v1/{question.name}" for question in QUESTIONS} else ""
-    return f"curl {image}'{address}'"
+    return f"curl {'--data-binary @photo.jpg ' if path in questions else ''}'{address}'"
 
 
 # They are coroutines because Starlette runs others in threads, of which there may be no more when memory is short.

@@ -179,7 +179,7 @@ def _sound_members(file: BinaryIO, size: int, damage: _Damage) -> Iterator[tuple
         @classmethod
         def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Member:
             member, place = super().frombuf(buf, encoding, errors), file.tell()
-            if buf[MARK : MARK + 8] == OLD_GNU and member.type not in tarfile.GNU_TYPES:  # its times are no part of the name
+            if buf[MARK : MARK + 8] == OLD_GNU and member.type not in tarfile.GNU_TYPES:  # its times are no name
                 member.name = bytes(buf[:100]).partition(b"\0")[0].decode(encoding, errors)
             rest = size - place
             most = min(rest, MOST_EXTENSION) if member.type in EXTENSIONS else rest  # extensions are read into memory

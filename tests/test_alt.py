@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,8 @@ def test_a_text_is_the_sentence_and_sure_regions_that_it_does_not_name() -> None
     assert compose("a dog on grass", regions, 32) == "a dog on grass; a red ball"
     assert compose("a dog runs over the grass of a park", regions, 20) == "a dog runs over the…"
     assert compose("a dog", Regions.empty(9, 9)) == "a dog"
+    doubtful = replace(regions, caption_scores=np.array([0.9, 0.2, 0.5, 0.9, 0.9, 0.9]))
+    assert compose("a dog on grass", doubtful) == "a dog on grass; a fence, a tree"
 
 
 @pytest.mark.parametrize(

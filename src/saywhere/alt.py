@@ -31,7 +31,7 @@ HTML = frozenset((
 LENGTH = 125
 """Characters of a text, at most, unless the user says otherwise: more is read out badly."""
 SURE = 0.5
-"""Least score of the regions that are named after the sentence."""
+"""Least probability of the boxes, and of their words, that are named after the sentence."""
 REGIONS = 3
 """Regions that are named after the sentence, at most."""
 DRAFT = "data-alt-draft"
@@ -334,7 +334,7 @@ def compose(sentence: str, regions: Regions, length: int = LENGTH) -> str:
     tree, text, count = noun_tree(), sentence, 0
     for region in regions:
         words = tokenize(phrase := " ".join((region.caption or "").split()))
-        if not words or (region.score is not None and region.score < SURE):
+        if not words or any(value is not None and value < SURE for value in (region.score, region.caption_score)):
             continue
         head = tree.head(words)
         named = {noun.row: noun.ancestors for noun in find_nouns(text, tree)}

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,7 @@ def test_subjects_and_descriptions_are_of_sure_regions(tmp_path: Path) -> None:
     said = exiftool(tmp_path / "a.jpg.xmp")
     assert (said["Description"], said["Subject"]) == (TEXTS[1], ["man"])
     assert len(said["RegionInfo"]["RegionList"]) == 2
+    assert xmp.subjects(replace(regions_of(path), caption_scores=np.array([0.4, 0.5]))) == ["man"]
 
 
 def test_phrases_are_names_only_when_asked_for(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ OURS = "saywhere"
 WRITER = "saywhere, a program (draft)"
 """Who wrote a description of ours: photo managers show it as its writer."""
 SURE = 0.5
-"""Regions with at least this score give subjects and the description; those without scores all do."""
+"""Least probability of the boxes and words that give subjects and the description; unknown ones are taken for sure."""
 PHRASES = 3
 """Phrases in a description that is made of regions."""
 PEOPLE = frozenset(("Face", "Pet"))
@@ -125,7 +125,9 @@ def subjects(regions: Regions) -> list[str]:
 
 
 def _sure(regions: Regions) -> list[str]:
-    found = (one for one in regions if one.caption and (one.score is None or one.score >= SURE))
+    found = (
+        one for one in regions if one.caption and all(v is None or v >= SURE for v in (one.score, one.caption_score))
+    )
     return list(dict.fromkeys(one.caption or "" for one in sorted(found, key=lambda one: -(one.score or 0))))
 
 

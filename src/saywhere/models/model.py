@@ -226,14 +226,16 @@ class Model:
     ) -> Regions | list[Regions] | Iterator[Regions]:  # fmt: skip
         """Find the regions of an image and describe each with a phrase.
 
-        Of overlapping regions with the same caption the best is kept.
+        Of overlapping regions with the same caption the best is kept. All others are returned, whatever their score,
+        for the caller to choose from or to measure; the commands and :func:`saywhere.describe`, whose results people
+        look at, keep ``top=10, threshold=0.3``.
 
         Args:
             images: one or many.
             boxes: ``(N, 4)`` in pixels of the image (for many images, of each): describe just these, in this order. A
                 model with only a captioner describes given boxes too, without scores.
-            top: at most this many regions, best first.
-            threshold: only regions with at least this score.
+            top: at most this many regions, best first; all if None.
+            threshold: only regions with at least this score; all if None.
 
         Returns:
             :class:`Regions` with scores (probabilities that the box is right), captions and features.

@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 from stubs import StubMeteor
 
-import saywhere
-from saywhere.calibration import reliability
 from saywhere.errors import UserError
 from saywhere.evaluation.dense import (
     CLEAN,
@@ -22,13 +20,9 @@ from saywhere.evaluation.dense import (
     METEORS,
     CalibrationMeter,
     DenseCaptioning,
-    DenseCaptioningResult,
-    dense_lines,
-    dense_row,
     first_claims,
     score,
     score_files,
-    write_dense_report,
 )
 from saywhere.evaluation.region_lines import RegionLines
 from saywhere.evaluation.session import Session
@@ -388,76 +382,6 @@ def test_the_figures_of_the_document(capsys):
     assert capsys.readouterr().out == table
     figures = [row.split("|")[2] for row in table.splitlines()]
     assert len(figures) == len(set(figures)) == 8  # every departure shows
-
-
-def result(value: float = 0.25) -> DenseCaptioningResult:
-    cells = {f"iou_{t}/meteor_{m}": value for t in IOUS for m in METEORS} | {"iou_0.3/meteor_0": 0.5}
-    detection = {f"iou_{t}": 0.75 for t in IOUS}
-    return DenseCaptioningResult("clean", 3, 9, 7, 0.2583, 0.75, 0.125, cells, detection)
-
-
-KNOWN = {
-    "data": "flickr8k a|b",
-    "split": "dev",
-    "model": "m",
-    "proposals": "gt",
-    "meteor_version": "METEOR 1.5",
-    "predictions": "p.jsonl",
-    "without_prediction": 2,
-    "without_truth": 0,
-    "skipped": {"c.jpg": "empty file"},
-    "set": ["decoding.beam_size=3", "final_nms=0.5"],
-    "data_problems": {},
-    "seconds": 1.5,
-    "command": "saywhere x",
-}
-
-
-def test_report_files(tmp_path):
-    written = write_dense_report(tmp_path, result(), KNOWN)
-    assert [path.name for path in written] == ["report.json", "report.md"]
-    row = json.loads((tmp_path / "report.json").read_text())
-    assert row == {**json.loads(json.dumps(dense_row(result(), KNOWN))), "saywhere": saywhere.__version__}
-    expected = {
-        "task": "dense",
-        "protocol": "clean",
-        "data": "flickr8k a|b",
-        "split": "dev",
-        "images": 3,
-        "map": 0.2583,
-    }
-    expected |= {"detection_map": 0.75, "language_meteor": 0.125, "meteor_version": "METEOR 1.5", "model": "m"}
-    expected |= {"skipped": {"c.jpg": "empty file"}, "without_prediction": 2, "seconds": 1.5, "command": "saywhere x"}
-    assert {key: row[key] for key in expected} == expected
-    assert len(row["ap"]) == 30 and (row["ap"]["iou_0.3/meteor_0"], row["ap"]["iou_0.7/meteor_0.25"]) == (0.5, 0.25)
-    assert row["calibration"] is None
-    write_dense_report(tmp_path, result(), KNOWN, reliability([0.75, 0.75], [True, False]))
-    found = json.loads((tmp_path / "report.json").read_text())["calibration"]
-    assert (found["ece"], found["brier"], found["boxes"], len(found["bins"])) == (0.25, 0.3125, 2, 1)
-
-
-def test_table():
-    table = dense_lines(result(), KNOWN)
-    assert "| 0.2583 | 0.7500 | 0.1250 |  |" in table, "no calibration of scores that are no probabilities"
-    calibration = reliability([0.75, 0.75], [True, False])
-    assert "| 0.2583 | 0.7500 | 0.1250 | 0.2500 |" in dense_lines(result(), KNOWN, calibration)
-    assert "| 0.3 | 0.5000 | 0.2500 | 0.2500 | 0.2500 | 0.2500 | 0.2500 | 0.7500 |" in table
-    assert table[table.index("| protocol | clean |") :] == [
-        "| protocol | clean |",
-        "| data | flickr8k a\\|b, split dev |",
-        "| images | 3 |",
-        "| regions predicted | 9 |",
-        "| true regions (merged) | 7 |",
-        "| model | m |",
-        "| proposals | gt |",
-        "| captions | METEOR 1.5 |",
-        "| predictions | p.jsonl |",
-        "| images without a prediction | 2 |",
-        "| images skipped | 1 |",
-        "| set | decoding.beam_size=3, final_nms=0.5 |",
-        "| command | `saywhere x` |",
-    ]
-    assert len({line.count("|") for line in table if line.startswith(("| IoU", "| 0.3 ", "| 0.7 "))}) == 1
 
 
 def lines(path: Path, *rows: dict) -> Path:

@@ -313,3 +313,87 @@ def test_every_figure_of_the_readme_has_a_result(figures: ModuleType, tmp_path: 
     threshold, of_others = ["0.5"], ["0.165", "0.118", "0.160", "0.167", "0.67", "0.213", "0.203"]
     python, apache = ["3.11"], ["2.0"]
     assert left == threshold + of_others + python + apache
+
+
+def test_figures_are_written_where_they_are_stated(figures: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "STATEMENTS", {"README.md": ("takes {a.s:.2f} s in int8, or {b-c.mb:,.0f} MB",)})
+    results = {
+        "a": {"command": "do a", "date": "2026-01-02", "machine": "here", "figures": {"s": 0.5}, "table": ["| x |"]},
+        "b-c": {"command": "do b", "date": "2026-01-03", "machine": "there", "figures": {"mb": 1234.4}},
+    }
+    text = "In 1 day it takes 12 s in\nint8, or 3 MB, or 3 MB."
+    new = "In 1 day it takes 0.50 s in\nint8, or 1,234 MB, or 3 MB."
+    assert figures.rewritten("README.md", text, results) == new
+    page = "<!-- figures -->old<!-- /figures -->\n<!-- a -->\n<!-- /a -->\nend"
+    written = figures.rewritten("benchmarks/README.md", page, results)
+    assert "\n| takes 0.50 s in int8, or 1,234 MB | `do a`, `do b` | 2026-01-02, 2026-01-03 |\n" in written
+    assert (
+        written.endswith("<!-- a -->\n\n`do a`, 2026-01-02, here:\n\n| x |\n\n<!-- /a -->\nend")
+        and "old" not in written
+    )
+    for wrong in ("takes 1 s, or 3 MB", f"{text} {text}"):
+        with pytest.raises(SystemExit, match="should have it once: takes"):
+            figures.rewritten("README.md", wrong, results)
+    with pytest.raises(SystemExit, match="should have <!-- a -->"):
+        figures.rewritten("benchmarks/README.md", page.replace("/a", "/b"), results)
+
+
+def test_a_measurement_is_kept_with_command_date_and_machine(
+    figures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tiny_bundle import exported_bundle
+
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    command = f"python benchmarks/startup.py --rounds 1 --engines onnx --model {exported_bundle()}"
+    pick = figures.picked(ground="medians/ground", caption="medians/caption")
+    measurement = figures.Measurement(
+        command, lambda report: {"seconds": pick(report)["ground"]["onnx"][0], "mb": pick(report)["caption"]["onnx"][2]}
+    )
+    figures.measure("startup", measurement, ROOT)
+    (result,) = figures.load().values()
+    assert result["command"] == command and re.fullmatch(r"\d{4}-\d\d-\d\d", result["date"])
+    assert "cores" in result["machine"] and result["figures"]["seconds"] > 0 and result["figures"]["mb"] > 10
+    assert [re.findall(r"\w+", line)[:1] for line in result["table"]] == [
+        ["command"],
+        [],
+        ["describe"],
+        ["ground"],
+        ["caption"],
+    ]
+    with pytest.raises(SystemExit, match="startup failed with exit code 2"):
+        figures.measure("startup", figures.Measurement("python benchmarks/startup.py --rounds few", pick), ROOT)
+
+
+def test_figures_are_found_in_reports(figures: ModuleType, tmp_path: Path) -> None:
+    both = {"onnx": [0.4, 0.5, 200.0], "torch": [4.0, 5.0, 900.0]}
+    slower = {"onnx": [0.5, 0.4, 150.0], "torch": [3.0, 5.0, 950.0]}
+    assert figures.of_startup({"medians": {"describe": both, "caption": slower}}) == {
+        "seconds_onnx": 0.5, "mb_onnx": 200.0, "seconds_torch": 4.0, "mb_torch": 950.0
+    }  # fmt: skip
+    rows = [
+        {"subject": subject, "size": 416, "batch": batch, "images_a_second_and_core": batch + rate}
+        for subject, rate in (("onnx", 10), ("int8", 20), ("torch", 5), ("peer", 6))
+        for batch in (1, 8)
+    ]
+    pairs = ("torch / onnx", "torch / int8", "peer / onnx")
+    ratios = [
+        {"what": f"{pair}, {stage}", "batch": batch, "median": number + 10 * batch + (stage == "trunk") / 2}
+        for number, pair in enumerate(pairs)
+        for stage in ("describe", "trunk")
+        for batch in (1, 8)
+    ]
+    found = figures.of_describe({"configurations": rows, "ratios": ratios})
+    assert found == {
+        "size": 416, "batch": 8, "rate": 18, "rate_int8": 28, "trunk": 10.5, "trunk_int8": 11.5, "trunk_batch": 80.5,
+        "trunk_int8_batch": 81.5, "torch": 10, "torch_int8": 11, "peer": 12,
+    }  # fmt: skip
+    assert figures.of_nouns({"objects": {"decoder": 0.64}, "kinds": {"decoder": 0.5}}) == {"objects": 64, "kinds": 50}
+    size = script("size")
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "a.py").write_bytes(bytes(2_000_000))
+    (tmp_path / "__pycache__" / "a.pyc").write_bytes(bytes(1_000_000))
+    (tmp_path / "link.py").symlink_to(tmp_path / "a.py")
+    core = size.megabytes(tmp_path)
+    assert figures.of_size({"core": core, "weights": 50.2, "everything": 7500}) == {
+        "core": 3, "sources": 2, "weights": 50.2, "everything": 7.5
+    }  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -42,11 +41,6 @@ def test_equal_scores_for_everything_earn_nothing():
     assert result.image_to_text == result.text_to_image == Recall(0.0, 0.0, 0.0, 20.0, 20)
     almost = rank_matrix((1 + 1e-6 * np.eye(20)).astype(np.float32), np.arange(20))
     assert almost == result
-
-
-def test_the_median_of_an_even_number_is_the_mean_of_the_middle_two():
-    assert Recall.of([1, 2, 5, 9]).median_rank == 3.5
-    assert Recall.of(np.zeros(0, int)) == Recall(0, 0, 0, 0, 0)
 
 
 def test_an_image_without_sentences_is_not_a_query():
@@ -138,12 +132,3 @@ def test_the_figures_are_those_of_the_model(aligner, flickr, tmp_path):
     row = report(tmp_path)
     assert row["image_to_text"]["r1"] == first
     assert row["text_to_image"]["r1"] == sum(int(scores[:, i].argmax()) == i // 2 for i in range(8)) / 8
-
-
-def test_images_that_cannot_be_read_are_skipped_and_named(aligner, flickr, tmp_path):
-    root = shutil.copytree(flickr, tmp_path / "flickr8k")
-    data = (root / "Images/1_x.jpg").read_bytes()
-    (root / "Images/1_x.jpg").write_bytes(data[: len(data) // 2])
-    result = evaluate("--model", aligner, "--data", root, "--out", tmp_path / "out")
-    assert result.exit_code == 1 and "skipped: Images/1_x.jpg: " in result.stderr
-    assert report(tmp_path / "out")["images"] == 3 and report(tmp_path / "out")["sentences"] == 6

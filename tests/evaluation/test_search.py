@@ -22,7 +22,6 @@ from saywhere.evaluation.search import (
     Group,
     Sought,
     answer,
-    ask,
     compare,
     is_right,
     measure,
@@ -59,12 +58,6 @@ def test_similarities_are_those_of_ranking(tmp_path, images, texts, score) -> No
         store.put([(image.image, Stamp(0, 0), image) for image in images])
         found = np.stack(list(score_texts(store.snapshot(), texts, score)), 1)
     np.testing.assert_allclose(found, matrix, rtol=1e-4, atol=1e-5)
-
-
-def test_several_texts_are_one_question(texts) -> None:
-    question = ask(texts[:3], "max")
-    assert question.weights.sum(axis=0).tolist() == [len(text) for text in texts[:3]]
-    assert (question.weights.sum(axis=1) == 1).all() and len(question.words) == len(question.weights)
 
 
 def test_a_place_is_right_in_an_image_that_shows_the_phrase() -> None:

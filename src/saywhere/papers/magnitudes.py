@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from saywhere.models.aligner import TEXTS_AT_ONCE, Box, ImageVectors, require_words, token_ids
+from saywhere.models.aligner import TEXTS_AT_ONCE, ImageVectors, require_words, token_ids
 from saywhere.models.model import Model
+from saywhere.regions import Box
 from saywhere.text import tokenize
 
 
@@ -59,7 +60,7 @@ def word_magnitudes(model: Model, sentences: Sequence[str], min_count: int = 5) 
 def region_magnitudes(images: Iterable[ImageVectors]) -> list[RegionMagnitude]:
     """Return all regions of embedded images, longest vector first."""
     rows = [
-        RegionMagnitude(image.image, tuple(box), length)
+        RegionMagnitude(image.image, Box(box), length)
         for image in images
         for box, length in zip(image.boxes.tolist(), np.linalg.norm(image.vectors, axis=1).tolist(), strict=True)
     ]

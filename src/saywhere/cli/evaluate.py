@@ -373,6 +373,10 @@ def ground(
                 f"images refused {presence.refused:.3f} ({presence.others:,}); AUC {presence.auc:.3f}, "
                 f"calibration error {presence.calibration_error:.3f}"
             )
+            typer.echo(
+                f"scores of the {presence.boxes.boxes:,} phrases that are found: calibration error "
+                f"{presence.boxes.ece:.3f}, AUC {presence.box_auc:.3f}"
+            )
 
 
 @app.command("nouns")

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from saywhere import boxes as geometry
 from saywhere.boxes import BoxCoder
+from saywhere.calibration import logistic
 from saywhere.configs.aligner import AlignerConfig, Score
 from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
@@ -59,6 +60,11 @@ class ImageVectors:
 
     def __len__(self) -> int:
         return len(self.boxes)
+
+    @property
+    def regions(self) -> Regions:
+        """The boxes; a score is the probability that there is something, 0.5 where nothing is known."""
+        return Regions(self.width, self.height, self.boxes, logistic(self.logits), image=self.image)
 
 
 @dataclass(frozen=True, eq=False)

@@ -360,11 +360,11 @@ class Model:
             beta: cut a sentence where the region changes instead (Eqs. 10 to 12), with this affinity of neighbouring
                 words to the same region; 0 is word by word. All phrases are found. Only for the aligner.
             regions: choose among at most this many regions.
-            threshold: least probability of a phrase that is found, instead of the configuration's 0.5; 0 finds all.
+            threshold: least probability that the image shows a phrase that is found, by default 0.5; 0 finds all.
 
         Returns:
             :class:`Regions` whose captions are the phrases that are found, in their order; the others are in
-            ``not_found``. For ``scores`` and ``similarities`` see :meth:`saywhere.models.placing.Placer.ground`.
+            ``not_found``. For ``scores`` and ``similarities`` see :meth:`saywhere.models.placing.Placer.find`.
 
         Raises:
             ImageError: an image cannot be read.

@@ -16,9 +16,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from saywhere import boxes as geometry
-from saywhere.adapters.adapter import Adapter, Question, ScoreCalibration, calibration_path, change_calibration, logit
+from saywhere.adapters.adapter import Adapter, Question, ScoreCalibration, calibration_path, change_calibration
 from saywhere.adapters.sources import Adapted
-from saywhere.calibration import MATCH, QUESTIONS, Calibration, Logistic
+from saywhere.calibration import MATCH, QUESTIONS, Calibration, Logistic, logit
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
@@ -397,8 +397,21 @@ def fit_phrases(rows: Sequence[Collected]) -> tuple[Logistic, Logistic | None]:
     return fit(np.ones(len(there), bool) if few else ~rarely), None if few else fit(rarely)
 
 
+def fit_places(rows: Sequence[Collected], config: GroundingConfig) -> Logistic | None:
+    """Return how probably the boxes of phrases are right that their images show; None if few are, or few are not."""
+    found, marks = list[dict[str, np.ndarray]](), list[np.ndarray]()
+    for row in rows:
+        own, chosen = row.right.shape[1], row.evidence.rows(config)
+        found.append({name: column[:own] for name, column in row.evidence.place_inputs(config, chosen).items()})
+        marks.append(row.right[chosen[:own], np.arange(own)])
+    right = np.concatenate(marks)
+    if not FEW <= right.sum() <= len(right) - FEW:
+        return None
+    return Logistic.fit({name: np.concatenate([each[name] for each in found]) for name in found[0]}, right)
+
+
 def fit_grounding(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> tuple[Fitted, str]:
-    """Fit how probably an image shows a phrase, and how much a model's classes say where a phrase is.
+    """Fit how probably an image shows a phrase and its box is right, and how much the classes say where a phrase is.
 
     Phrases that an image does not show are drawn from the same set.
     """
@@ -407,6 +420,8 @@ def fit_grounding(model: Model, sets: Sequence[Sequence[Sample]], source: str) -
     by_aligner = [row for samples in sets for row in collect_phrases(model, samples, "aligner")] if both else []
     phrase, of_rare = fit_phrases(rows)
     config = choose_weights(rows, model.require("aligner", "be calibrated").config.grounding, by_aligner)
+    places = {rows[0].evidence.by: rows} | ({"aligner": by_aligner} if by_aligner else {})
+    fits = {f"{part}_place": fit_places(placed, config) for part, placed in places.items()}
     names = ("kind_weight", "rare_kind_weight", "similarity_kind_weight")
     options = {f"aligner.grounding.{name}": getattr(config, name) for name in names}
     own, total = sum(row.right.shape[1] for row in rows), sum(len(row.evidence.named) for row in rows)
@@ -416,9 +431,11 @@ phrase's similarity with the image, the log-probability of the kind that it name
 ({phrase}; of phrases with a rare noun {of_rare or phrase}), fitted by `saywhere calibrate` to
 {about}. Weights of the classes in placing, of {", ".join(f"{weight:g}" for weight in WEIGHTS)} those that place most of
 these phrases right: {config.kind_weight:g}, of rare nouns {config.rare_kind_weight:g}; by the aligner, of
-{", ".join(f"{weight:g}" for weight in SIMILARITY_WEIGHTS)}, {config.similarity_kind_weight:g}.
+{", ".join(f"{weight:g}" for weight in SIMILARITY_WEIGHTS)}, {config.similarity_kind_weight:g}. The score of a phrase
+is that probability times the probability that its box is right if the phrase is there, which was fitted to those that
+are ({"; ".join(f"{name}: {fit or 'too few, so 1'}" for name, fit in fits.items())}).
 """
-    return Fitted({"phrase": phrase, "rare_phrase": of_rare}, options, about), text
+    return Fitted({"phrase": phrase, "rare_phrase": of_rare, **fits}, options, about), text
 
 
 FITS = {

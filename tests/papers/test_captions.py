@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from photographs import noise
 from stubs import StubMeteor, same_text
 from tiny_bundle import bundle_model
@@ -26,10 +25,6 @@ from saywhere.models.decoding import decode
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
 from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.language.decoders.attention import AttentionDecoder, pad_regions
-from saywhere.networks.language.decoders.gru import GruDecoder
-from saywhere.networks.language.decoders.lstm import LstmDecoder
-from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.papers.captions import CaptionEnsemble, EnsembleDecoder
 from saywhere.text import END, PAD, START, UNKNOWN, Vocabulary
 
@@ -81,32 +76,6 @@ def test_the_mean_of_probabilities_by_hand():
     assert run(ensemble, embeddings, 3, 2).token_ids[0, :2].tolist() == [5, END]
 
 
-def members():
-    torch.manual_seed(0)
-    gru, attention, lstm = GruDecoder(6, 9, 4, 7), AttentionDecoder(3, 5, 9, 4, 6), LstmDecoder(4, 9, 5, 7)
-    for decoder in (gru, attention, lstm):
-        decoder.eval()
-        with torch.no_grad():
-            for parameter in decoder.parameters():
-                parameter.normal_(std=0.8)
-    with torch.no_grad():
-        bound = attention.bind(*pad_regions([torch.randn(2, 5), torch.randn(4, 5), torch.randn(0, 5)]))
-    pairs = ((gru, gru), (bound, attention), (lstm, lstm))
-    decoders = [TorchDecoder(decoder, module.words.weight) for decoder, module in pairs]
-    return decoders, [np.random.default_rng(0).normal(size=(3, d)).astype(np.float32) for d in (6, 3, 4)]
-
-
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_one_member_or_one_twice_decodes_as_alone(beam_size):
-    decoders, embeddings = members()
-    for decoder, rows in zip(decoders, embeddings, strict=True):
-        alone = run(decoder, rows, 4, beam_size)
-        for times in (1, 2):
-            together = run(EnsembleDecoder([decoder] * times), [(row,) * times for row in rows], 4, beam_size)
-            assert together.token_ids.tolist() == alone.token_ids.tolist()
-            np.testing.assert_allclose(together.log_probs, alone.log_probs, atol=1e-5)
-
-
 def first_step(model: Model) -> np.ndarray:
     """Probabilities ``(N, V)`` of the first word."""
     bound = bind(model.require("captioner", "caption"), model.encode(IMAGES))
@@ -125,14 +94,6 @@ def test_models_of_different_kinds_caption_by_their_mean():
         first = models[0].require("captioner", "caption").vocabulary.tokens[int(row.argmax())]
         assert caption.words[:1] == (() if first == "<end>" else (first,))
     assert all(np.abs(mean - alone).max() > 0.1 for alone in wanted)
-
-
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_one_model_twice_captions_as_once(beam_size):
-    model = captioner_model(tiny_captioner())
-    expected = [caption.sentence for caption in model.caption(IMAGES, beam_size=beam_size)]
-    ensemble = CaptionEnsemble([model] * 2)
-    assert [caption.sentence for caption in ensemble.caption(IMAGES, beam_size=beam_size)] == expected
 
 
 def test_the_first_decodes_and_the_largest_input_is_opened():

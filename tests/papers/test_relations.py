@@ -202,15 +202,6 @@ def test_a_sentence_of_no_relations_has_no_vectors() -> None:
     assert model(torch.zeros(0, 0, 3, dtype=torch.long)).vectors.shape == (0, 0, 5)
 
 
-def test_gradients_reach_only_what_was_used() -> None:
-    model = encoder(rectified=False)
-    model(torch.tensor([SENTENCE, [[6, 5, 1], [PAD, PAD, 0], [PAD, PAD, 0]]])).vectors.sum().backward()
-    used = [bool(sum(p.grad.abs().sum() for p in layer.parameters() if p.grad is not None)) for layer in model.maps]
-    assert used == [False, True, True, False]
-    assert model.words.weight.grad is not None
-    assert model.words.weight.grad.abs().sum(dim=1).bool().tolist() == [n in (START, 4, 5, 6, 7) for n in range(9)]
-
-
 class StubAligner:
     """A word's vector is (place in the sentence from 0, its number in the vocabulary)."""
 

@@ -42,7 +42,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -54,18 +53,6 @@ from saywhere.text import END, PAD, START
 
 BLOCK = 512
 """Words at a time where the sums are made of logarithms."""
-
-
-def log_joint(words: Tensor, word_region: Tensor, regions: Tensor) -> Tensor:
-    """Return ``ln p(w, r | h)`` ``(N, K, R, V)`` literally by Eq. 4: for reading and checking, not for large tables.
-
-    Args:
-        words: a, ``(N, K, V)``.
-        word_region: m, ``(N, R, V)``.
-        regions: c, ``(N, K, R)``; minus infinity where an image has fewer regions.
-    """
-    scores = words[:, :, None] + word_region[:, None] + regions[..., None]
-    return scores - scores.flatten(2).logsumexp(dim=2)[..., None, None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,9 +200,6 @@ class AttentionDecoder(nn.Module):
 
     Attributes:
         never, unknown: token ids that decoding never chooses, and how the unknown word is written.
-
-    Raises:
-        ValueError: an unknown term or feedback.
     """
 
     never = NEVER
@@ -233,10 +217,6 @@ class AttentionDecoder(nn.Module):
         feedback: Feedback = "marginal",
     ):
         super().__init__()
-        if unknown := set(terms) - set(TERMS):
-            raise ValueError(f"terms must be some of {', '.join(TERMS)}, not {unknown.pop()!r}")
-        if feedback not in get_args(Feedback):
-            raise ValueError(f"feedback must be one of {', '.join(get_args(Feedback))}, not {feedback!r}")
         self.feedback: Feedback = feedback
         self.begin = nn.Linear(embed_dim, hidden_size)
         self.words = nn.Embedding(vocabulary_size, word_size, padding_idx=PAD)

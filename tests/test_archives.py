@@ -152,9 +152,24 @@ def test_times_in_old_headers_are_no_part_of_names(tmp_path: Path) -> None:
     assert (list(list_archive(tmp_path / "a.tar").members), list_archive(tmp_path / "a.tar").damage) == (["a.png"], "")
 
 
-def test_what_is_hidden_or_outside_is_left_out(tmp_path: Path) -> None:
-    files = {"._a.png": b"", ".git/b.png": b"", "../c.png": b"", "d/../../e.png": b"", "f.png": b""}
-    assert list(list_archive(write_tar(tmp_path / "a.tar", files)).members) == ["f.png"]
+def test_what_is_hidden_or_outside_is_left_out_and_the_latter_named(tmp_path: Path) -> None:
+    files = {"._a.png": b"", ".git/b.png": b"", "../c.png": b"", "d/../../e.png": b"", "..f.png": b"", "f.png": b""}
+    found = list_archive(write_tar(tmp_path / "a.tar", files))
+    told = [f"{name!r} is outside of the archive's folder and left out" for name in ("../c.png", "../e.png")]
+    assert list(found.members) == ["f.png"] and found.damage == f"damaged archive: {'; '.join(told)}"
+    assert [source.name for source in find_images([tmp_path / "a.tar"])] == [
+        str(tmp_path / "a.tar/f.png"), str(tmp_path / "a.tar")
+    ]  # fmt: skip
+
+
+def test_a_first_header_that_is_damaged_costs_its_file(shard: Path) -> None:
+    (first, place), *rest = list_archive(shard).members.items()
+    data = bytearray(shard.read_bytes())
+    data[148:156] = b"7777777\0"  # the checksum
+    shard.write_bytes(data)
+    found = list_archive(shard)
+    assert first not in found.members and [*found.members.items()] == rest
+    assert found.damage == f"damaged archive: bytes 0 to {-(-sum(place) // 512) * 512} are no files"
 
 
 def test_a_damaged_header_costs_its_file_and_is_reported(shard: Path) -> None:

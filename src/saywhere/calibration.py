@@ -28,7 +28,7 @@ BINS = 15
 QUESTIONS: dict[str, tuple[str, ...]] = {
     "box": ("logit", "confidence"),
     "person": ("word", "similarity"),
-    "colour": ("word", "similarity"),
+    "colour": ("pixels", "similarity", "agrees"),
     "caption": ("confidence", "noun", "known"),
     "phrase": ("similarity", "kind", "named"),
     "rare_phrase": ("similarity", "kind", "named"),
@@ -259,7 +259,9 @@ class Calibration:
         box: a region's box is right, by the logit of its second score and by the mean log-probability of its words.
         person: a word of a phrase gives somebody the right sex and age, by its log-probability and by the aligner's
             similarity of it with the region, less that of the word for the other sex.
-        colour: so of a colour, less the mean similarity of other colours.
+        colour: the likeliest colour of a thing by its pixels is right, by its log-probability, by the aligner's
+            similarity of it with the region, less the mean of those of other colours, and by whether the decoder said
+            it.
         caption: the phrase of a region names what is in its box, by the mean log-probability of its words, by the
             log-probability of its noun by the classes, and by whether these know the noun.
         phrase: an image shows what a phrase names, by the similarity of both, by the log-probability of the kind that

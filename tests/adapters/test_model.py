@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_refused(ask: Callable[[Any], object], message: str
     [
         ({"options": {"decoding.beam_size": 3}}, "OWLv2 has no option 'decoding.beam_size', nor others to set$"),
         ({"precision": "int8"}, "OWLv2 computes in float32, not in int8$"),
-        ({"device": "abacus"}, "^device abacus cannot be used: "),
+        ({"device": "abacus"}, "^device abacus cannot be used here "),
         ({"engine": "onnx"}, "is of OWLv2, which has no graphs: run it with the engine torch$"),
     ],
 )

@@ -119,6 +119,9 @@ def test_several_texts_are_phrases_for_a_dense_captioner(models, densecap, image
     assert (out / "a.png").is_file()
     table = ground(image, "a dog", "the zebra", "--model", densecap)
     assert "the zebra" in table.stdout and "score" in table.stdout and "does not know: zebra" in table.stderr
+    foreign = ground(image, "un perro", "犬", "--model", densecap)
+    told = "the model knows none of these words: un, perro, 犬; it reads English\n"
+    assert (foreign.exit_code, foreign.stderr) == (0, told)
     for text, message in (("", "the argument TEXT... is empty"), ("...", "the phrase '...' has no word")):
         empty = ground(image, "a dog", text, "a cat", "--model", densecap)
         assert empty.exit_code == 2 and message in empty.output

@@ -29,6 +29,7 @@ from saywhere.models.phrases import Phrases
 from saywhere.regions import Regions
 from saywhere.text import END, PAD, START, UNKNOWN, Vocabulary
 
+PIXELS = np.zeros((1, 1, 3), np.uint8)
 BOXES = np.array([[0.0, 0, 10, 10], [0, 0, 10, 9], [20, 20, 30, 30]], np.float32)
 
 
@@ -36,7 +37,7 @@ BOXES = np.array([[0.0, 0, 10, 10], [0, 0, 10, 9], [20, 20, 30, 30]], np.float32
 
 
 def detections() -> Detections:
-    encoding = Encoding(None, 40, 40, 32, 32, "a.png", TorchEngine({"densecap": tiny_model()}).trunk)
+    encoding = Encoding(None, 40, 40, 32, 32, "a.png", TorchEngine({"densecap": tiny_model()}).trunk, PIXELS)
     logits, confidence = np.array([2.0, 1.0, 0.0], np.float32), np.array([-3.0, -0.5, -0.1], np.float32)
     features = np.arange(6.0, dtype=np.float32).reshape(3, 2)
     phrases = Phrases(("a dog", "a dog", "a cat"), confidence, ((), (), ()))
@@ -130,7 +131,7 @@ def rpn(count: int, seed: int) -> RpnOutput:
 
 def encoding(output: RpnOutput | None = None, factor: int = 2) -> Encoding:
     trunk = cast(Any, SimpleNamespace(propose=lambda maps: maps))
-    return Encoding(output, factor * WIDTH, factor * HEIGHT, WIDTH, HEIGHT, "a.png", trunk)
+    return Encoding(output, factor * WIDTH, factor * HEIGHT, WIDTH, HEIGHT, "a.png", trunk, PIXELS)
 
 
 def overlap(a: Row, b: Row) -> float:

@@ -205,7 +205,8 @@ class _Question:
         else:
             found = _place(placer, seen, self.texts, self.regions, self.threshold)
         if not self.noted:
-            note_words(placer.unknown(found.regions.captions or ()), found.regions.unused)
+            phrases = found.regions.captions or ()
+            note_words(placer.unknown(phrases), found.regions.unused, placer.knows_none(phrases))
             self.noted = True
         return found
 

@@ -14,7 +14,7 @@ import numpy as np
 from saywhere import boxes as geometry
 from saywhere import options as user_options
 from saywhere.errors import UserError
-from saywhere.files import decode, parse_json, split_lines
+from saywhere.files import decode, parse_json, read_whole, split_lines
 from saywhere.images import LYING, DiskSize, ImageError, MissingImageError, measure, to_upright
 from saywhere.regions import LARGEST_SIDE, Regions
 from saywhere.report import Report
@@ -317,7 +317,7 @@ def read_lines(path: Path) -> list[str]:
         UserError: it is not UTF-8.
     """
     try:
-        return split_lines(decode(path.read_bytes()))
+        return split_lines(decode(read_whole(path)))
     except ValueError as error:
         raise UserError(f"{path} is {error}") from error
 
@@ -333,7 +333,7 @@ def read_json(path: Path, kind: type) -> Any:
         UserError: it is not JSON, or of another kind.
     """
     try:
-        content = parse_json(path.read_bytes())
+        content = parse_json(read_whole(path))
     except ValueError as error:
         raise UserError(f"{path} is not a JSON file: {error}") from error
     if not isinstance(content, kind):

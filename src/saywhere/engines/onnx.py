@@ -398,7 +398,7 @@ def find_provider(device: str) -> str:
     if device not in DEVICES:
         raise UserError(f"the engine onnx has no device {device!r}; there are {', '.join(DEVICES)}")
     if device != "cpu" and (lacks := missing(device)):
-        raise UserError(f"device {device}: {lacks}; or choose the engine torch")
+        raise UserError(f"device {device}: {lacks}; or leave it out, for the CPU, or choose the engine torch")
     return DEVICES[device].name
 
 

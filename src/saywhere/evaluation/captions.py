@@ -21,7 +21,7 @@ from saywhere.evaluation import meteor, ptb
 from saywhere.evaluation.examples import of_captions, write_examples
 from saywhere.evaluation.meteor import Meteor, pycocoevalcap_module
 from saywhere.evaluation.region_lines import matched, read_captions, read_references
-from saywhere.evaluation.report import facts, table, write_report
+from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import Session
 from saywhere.files import write_text
 from saywhere.images import LoadedImage
@@ -154,39 +154,6 @@ def count_invented(captions: Mapping[str, str], mentions: Mapping[str, Iterable[
     return Invented(invented / max(nouns, 1), sentences / len(captions))
 
 
-PROTOCOL = "coco"
-"""The COCO caption evaluation's rules are the only ones."""
-
-
-def write_caption_report(folder: Path, scores: CaptionScores, known: Mapping[str, Any]) -> None:
-    """Write ``report.json`` and ``report.md``.
-
-    Args:
-        folder: where to.
-        scores: the figures.
-        known: how they came about: ``data``, ``split``, ``skipped``, ``command`` and whatever else is known.
-    """
-    row = {"task": "caption", "protocol": PROTOCOL, "data": known["data"], "split": known["split"]}
-    head = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr-D")
-    lines = [
-        "# Captions of images",
-        "",
-        *table(head, [[f"{scores.metrics[name]:.4f}" for name in ORDER]]),
-        "",
-        *facts(
-            {
-                "protocol": PROTOCOL,
-                "data": known["data"] + (f", split {known['split']}" if known["split"] else ""),
-                "images": len(scores.cider),
-                **{name: value for name, value in known.items() if name not in ("data", "split", "command", "skipped")},
-                "images skipped": len(known.get("skipped", {})),
-                "command": f"`{known['command']}`",
-            }
-        ),
-    ]
-    write_report(folder, row | {"images": len(scores.cider)} | scores.metrics | dict(known), lines)
-
-
 def score_files(predictions: Path, session: Session) -> CaptionScores:
     """Score the captions that any program has written, and write the report; needs no network.
 
@@ -236,7 +203,8 @@ def compare(session: Session, pairs: Comparison, scorer: meteor.Meteor) -> Capti
     invented = count_invented(pairs.captions, mentions, noun_tree())
     facts = {"invented_nouns": invented.nouns, "sentences_with_invented_nouns": invented.sentences}
     known = session.known(pairs.data, **pairs.facts, **facts, meteor_version=scorer.version)
-    write_caption_report(session.out, scores, known)
+    row = {"task": "caption", "protocol": "coco", "images": len(scores.cider), **scores.metrics, **known}
+    write_report(session.out, row)
     columns = {"true": of_captions(pairs.references), session.model or "predicted": of_captions(pairs.captions)}
     write_examples(session.out, session.folder, list(pairs.captions), columns)
     return scores

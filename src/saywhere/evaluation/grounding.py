@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,7 +20,7 @@ from saywhere.data.flickr import MarkedImage, MarkedSentence
 from saywhere.data.sample import Sample
 from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
-from saywhere.evaluation.report import facts, table, write_report
+from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import REGIONS, ArrayStore, Session, image_name
 from saywhere.images import LoadedImage
 from saywhere.inference import Source
@@ -70,8 +69,6 @@ class GroundingResult:
 
 def pair_ious(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return the IoU ``(N,)`` of each pair of boxes of ``a (N, 4)`` and ``b (N, 4)``."""
-    if len(a) != len(b):
-        raise ValueError(f"{len(a)} boxes cannot be paired with {len(b)}")
     starts = range(0, len(a), PAIRS)
     parts = [np.diagonal(geometry.iou(a[start : start + PAIRS], b[start : start + PAIRS])) for start in starts]
     return np.concatenate([np.zeros(0, a.dtype), *parts])
@@ -273,57 +270,6 @@ def _control(name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
     return arrays["boxes"][int(geometry.area(arrays["boxes"]).argmax())]
 
 
-def write_grounding_report(
-    folder: Path,
-    result: GroundingResult,
-    controls: Mapping[str, GroundingResult],
-    known: Mapping[str, Any],
-    presence: PresenceResult | None = None,
-) -> list[Path]:
-    """Write both files into ``folder``, and return their paths.
-
-    Args:
-        folder: where to.
-        result: the figures of the model.
-        controls: those of answers that do not read the phrase, by name.
-        known: how they came about, by name.
-        presence: how well phrases that are there are told from others.
-    """
-    rows = [
-        (name, f"{each.accuracy:.3f}", f"{each.pointing:.3f}", each.phrases)
-        for name, each in {"model": result, **controls}.items()
-    ]
-    types = [
-        (name, kind, score.phrases, f"{score.accuracy:.3f}", f"{score.pointing:.3f}")
-        for name, each in {"model": result, **controls}.items()
-        for kind, score in each.by_type.items()
-    ]
-    found = {} if presence is None else asdict(presence)
-    lines = [
-        "# Grounding",
-        "",
-        *table(("", "IoU ≥ 0.5", "pointing", "phrases"), rows),
-        "",
-        *(
-            ["## Found or not", "", *facts({name: _rounded(value) for name, value in found.items()}), ""]
-            if found
-            else []
-        ),
-        "## By type of phrase",
-        "",
-        *table(("", "type", "phrases", "IoU ≥ 0.5", "pointing"), types),
-        "",
-        *facts(known),
-    ]
-    row = {"task": "ground", **asdict(result), "controls": {name: asdict(each) for name, each in controls.items()}}
-    row |= {"presence": found} if found else {}
-    return write_report(folder, {**row, **known}, lines)
-
-
-def _rounded(value: object) -> object:
-    return f"{value:.3f}" if isinstance(value, float) else value
-
-
 def run(model: Model, session: Session, part: str | None = None) -> GroundingScores:
     """Place the phrases of images: right where the IoU with the truth is at least 0.5.
 
@@ -356,7 +302,8 @@ def run(model: Model, session: Session, part: str | None = None) -> GroundingSco
     answers = [(by_name[source.name], store.read(source.name)) for source in seen]
     scores = _measure_placed(answers, placer)
     known = session.known(session.data.name, images=len(seen), part=part)
-    write_grounding_report(session.out, scores.model, scores.controls, known, scores.presence)
+    figures = asdict(scores)
+    write_report(session.out, {"task": "ground", **figures.pop("model"), **figures, **known})
     return scores
 
 

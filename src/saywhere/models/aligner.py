@@ -15,7 +15,7 @@ from saywhere.configs.aligner import AlignerConfig, Score
 from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding, propose_boxes
-from saywhere.regions import Regions, drawn_png, open_pixels, show_image
+from saywhere.regions import Box, Regions, drawn_png, open_pixels, show_image
 from saywhere.text import END, pad, tokenize
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from saywhere.images import ImageLike
 
 TEXTS_AT_ONCE = 256
-Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +149,7 @@ class Alignment:
         corners = self.boxes.tolist()
         return tuple(
             AlignedPhrase(
-                " ".join(self.words[start:stop]), start, stop, region, tuple(corners[region]),
+                " ".join(self.words[start:stop]), start, stop, region, Box(corners[region]),
                 float(self.products[start:stop, region].mean()),
             )
             for start, stop, region in segments(decode_chain(self.products, self.beta).regions.tolist())

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere.errors import UserError
-from saywhere.images import ImageLike, LoadedImage, open_image
+from saywhere.images import ImageLike, LoadedImage, Preprocess, open_image
+from saywhere.models.colours import STEP
 from saywhere.models.encoding import Encoding, answer, is_one
 from saywhere.models.nouns import NounEvidence
 from saywhere.options import require_ints, require_numbers
@@ -193,10 +194,11 @@ class Model:
                 raise UserError(
                     f"the encoding of {image.image} was made by another model; encode the image with this one"
                 )
-        pixels = [trunk.preprocess(image) for image in fresh]
+        preprocess = trunk.preprocess
+        pixels = [preprocess(image) for image in fresh]
         maps = trunk.encode(pixels) if pixels else []
         made = iter(
-            Encoding(m, image.width, image.height, p.shape[2], p.shape[1], image.name, trunk)
+            Encoding(m, image.width, image.height, p.shape[2], p.shape[1], image.name, trunk, _thumbnail(p, preprocess))
             for m, image, p in zip(maps, fresh, pixels, strict=True)
         )
         return [image if isinstance(image, Encoding) else next(made) for image in images]
@@ -224,14 +226,16 @@ class Model:
     ) -> Regions | list[Regions] | Iterator[Regions]:  # fmt: skip
         """Find the regions of an image and describe each with a phrase.
 
-        Of overlapping regions with the same caption the best is kept.
+        Of overlapping regions with the same caption the best is kept. All others are returned, whatever their score,
+        for the caller to choose from or to measure; the commands and :func:`saywhere.describe`, whose results people
+        look at, keep ``top=10, threshold=0.3``.
 
         Args:
             images: one or many.
             boxes: ``(N, 4)`` in pixels of the image (for many images, of each): describe just these, in this order. A
                 model with only a captioner describes given boxes too, without scores.
-            top: at most this many regions, best first.
-            threshold: only regions with at least this score.
+            top: at most this many regions, best first; all if None.
+            threshold: only regions with at least this score; all if None.
 
         Returns:
             :class:`Regions` with scores (probabilities that the box is right), captions and features.
@@ -595,3 +599,9 @@ class Model:
 
         captioner = self.require("captioner", "attend to regions")
         return attend(captioner, self._encode([image])[0], sentences, boxes)
+
+
+def _thumbnail(pixels: np.ndarray, preprocess: Preprocess) -> np.ndarray:
+    """Return every second of the network's pixels ``(3, H, W)``, across and down, as ``(h, w, 3)`` uint8."""
+    mean, std = np.array(preprocess.mean, np.float32), np.array(preprocess.std, np.float32)
+    return np.round((pixels[:, ::STEP, ::STEP].transpose(1, 2, 0) * std + mean) * 255).astype(np.uint8)

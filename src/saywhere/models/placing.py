@@ -9,7 +9,7 @@ fits it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -253,6 +253,10 @@ class Placer:
         parts = [part for part in (self.densecap, self.aligner) if part is not None]
         heard = any(known_form(word, part.vocabulary) in part.vocabulary for word in words for part in parts)
         return bool(words) and not heard and (self.nouns is None or self.nouns.lookup(phrase) is None)
+
+    def knows_none(self, phrases: Iterable[str]) -> bool:
+        """Return whether all phrases are unknown, as those of another language."""
+        return all(map(self.is_unknown, phrases))
 
     def unknown(self, phrases: Sequence[str]) -> list[str]:
         """Return the words that no part knows that was asked: neither the vocabulary nor, as a noun, the classes."""

@@ -25,10 +25,11 @@ from saywhere.errors import UserError
 from saywhere.images import ImageError
 from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
+from saywhere.models.colours import COLOURS, colour_of
 from saywhere.models.densecap import detect, rank
 from saywhere.models.model import Model
 from saywhere.models.nouns import is_right, noun_tree
-from saywhere.models.phrases import CHILDREN, SEXES, Doubtful, colour_of
+from saywhere.models.phrases import CHILDREN, SEXES, Doubtful
 from saywhere.models.placing import Evidence, noun_words
 from saywhere.report import leave_out
 from saywhere.text import tokenize
@@ -176,9 +177,9 @@ def collect_words(model: Model, samples: Sequence[Sample]) -> dict[str, Judged]:
     rows: dict[str, list[tuple[Doubtful, bool]]] = {"person": [], "colour": []}
     for sample, encoding in encode_each(model, [sample for sample in samples if len(sample.boxes)], "words"):
         (found,) = detect(detector, [encoding], [sample.boxes], writer=model.phrase_writer, doubts=True)
-        for phrase, doubtful, truths in zip(found.captions, found.phrases.doubtful, sample.phrases, strict=True):
+        for doubtful, truths in zip(found.phrases.doubtful, sample.phrases, strict=True):
             for doubt in doubtful:
-                right = says_truth(tokenize(phrase), doubt, [tokenize(truth) for truth in truths])
+                right = says_truth(doubt, [tokenize(truth) for truth in truths])
                 if right is not None:
                     rows[doubt.question].append((doubt, right))
     if not any(rows.values()):
@@ -190,7 +191,7 @@ def collect_words(model: Model, samples: Sequence[Sample]) -> dict[str, Judged]:
     return words
 
 
-def says_truth(words: Sequence[str], doubt: Doubtful, truths: Sequence[Sequence[str]]) -> bool | None:
+def says_truth(doubt: Doubtful, truths: Sequence[Sequence[str]]) -> bool | None:
     """Return whether a word of a phrase is right by the true phrases of the box; None where they do not tell.
 
     A word for somebody's sex is right if it is the first that a true phrase has, and of the same age. A colour is right
@@ -198,11 +199,10 @@ def says_truth(words: Sequence[str], doubt: Doubtful, truths: Sequence[Sequence[
     """
     if doubt.question == "colour":
         colours = {colour for truth in truths for place in range(len(truth)) if (colour := colour_of(truth, place))}
-        return colour_of(words, doubt.place) in colours if colours else None
+        return COLOURS[doubt.word] in colours if colours else None
     first = [next((word for word in truth if word in SEXES), None) for truth in truths]
     people = {(SEXES[word], word in CHILDREN) for word in first if word is not None}
-    word = words[doubt.place]
-    return (SEXES[word], word in CHILDREN) in people if people else None
+    return (SEXES[doubt.word], doubt.word in CHILDREN) in people if people else None
 
 
 def fit_words(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fitted, str]:
@@ -218,10 +218,11 @@ def fit_words(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fit
     about = f"words in phrases of boxes of {source}: {counts}"
     config = model.require("densecap", "be calibrated").config
     weights = "; ".join(f"{question}: {fit}" for question, fit in fits.items())
-    text = f"""A word for somebody's sex, and a colour, is right with a probability that is the logistic function of a
-weighted sum of its log-probability and of the aligner's similarity of it with the region, less that of the words that
-might stand there ({weights}), fitted by `saywhere calibrate` to {about}. Below {config.person_threshold:g} a phrase
-says person or child, and below {config.colour_threshold:g} it leaves out the colour.
+    text = f"""A word for somebody's sex is right with a probability that is the logistic function of a weighted sum of
+its log-probability and of the aligner's similarity of it with the region, less that of the words that might stand
+there. Of a colour, the likeliest by the pixels of the box, it is of that likelihood, such a similarity, and whether the
+decoder said it ({weights}). Fitted by `saywhere calibrate` to {about}. Below {config.person_threshold:g} a phrase says
+person or child, and below {config.colour_threshold:g} it leaves out the colour.
 """
     return Fitted(fits, {}, about), text
 

@@ -422,3 +422,8 @@ class Preprocess:
         pixels -= mean
         pixels /= std
         return pixels
+
+    def restore(self, pixels: np.ndarray) -> np.ndarray:
+        """Return pixels ``(3, h, w)`` that it made as they are shown: ``(h, w, 3)`` uint8, R G B."""
+        mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
+        return np.round((pixels.transpose(1, 2, 0) * std + mean) * 255).astype(np.uint8)

@@ -86,7 +86,6 @@ def refused_options(trunk: TrunkConfig, configs: Mapping[str, Any]) -> list[str]
             refused.append(f"decoder={config.decoder}")
         elif isinstance(config, CaptionerConfig):
             refused += ["attend_to=transformer"] if config.attend_to == "transformer" else []
-            refused += [f"pooling={config.pooling}"] if config.pooling != "mean" else []
             refused += [f"feedback={config.feedback}"] if config.feedback != "none" else []
             refused += ["the term region-state"] if "region-state" in config.terms else []
         if part == "region-rnn":

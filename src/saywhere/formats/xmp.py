@@ -28,7 +28,7 @@ from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, atomic_path, fits, short_name, write_atomically
 from saywhere.formats.reading import OtherShape, Row, leave_out, legal, reader, to_regions
-from saywhere.images import LYING, RAW_SUFFIXES, SUFFIXES, DiskSize, ImageError, measure, opened
+from saywhere.images import LYING, RAW_SUFFIXES, SUFFIXES, DiskSize, ImageError, flip, measure, opened, to_upright
 from saywhere.models.nouns import noun_tree
 from saywhere.regions import Regions
 from saywhere.report import Report
@@ -100,22 +100,7 @@ def sidecar(image: Path) -> Path:
 
 def to_stored(shares: np.ndarray, orientation: int) -> np.ndarray:
     """Turn boxes ``(N, 4)`` in shares of the upright image into shares of the image as stored, by EXIF orientation."""
-    return _flip(shares[:, [1, 0, 3, 2]] if orientation in LYING else shares, orientation)
-
-
-def to_upright(shares: np.ndarray, orientation: int) -> np.ndarray:
-    """Turn boxes ``(N, 4)`` in shares of the image as stored into shares of the upright image, by EXIF orientation."""
-    flipped = _flip(shares, orientation)
-    return flipped[:, [1, 0, 3, 2]] if orientation in LYING else flipped
-
-
-def _flip(shares: np.ndarray, orientation: int) -> np.ndarray:
-    x1, y1, x2, y2 = shares.T
-    if orientation in (2, 3, 7, 8):
-        x1, x2 = 1 - x2, 1 - x1
-    if orientation in (3, 4, 6, 7):
-        y1, y2 = 1 - y2, 1 - y1
-    return np.stack((x1, y1, x2, y2), axis=-1)
+    return flip(shares[:, [1, 0, 3, 2]] if orientation in LYING else shares, orientation)
 
 
 def subjects(regions: Regions) -> list[str]:

@@ -465,12 +465,7 @@ def decode_chain(products: np.ndarray, beta: float = 0.0) -> Chain:
     Args:
         products: ``(T, R)`` of the words with the regions; a region that does not count has minus infinity.
         beta: affinity to longer segments, not negative.
-
-    Raises:
-        ValueError: ``beta`` is negative.
     """
-    if beta < 0:
-        raise ValueError(f"beta must be at least 0, not {beta}")
     length, count = products.shape
     if not length or not count:
         return Chain(np.full(length, -1), 0.0)

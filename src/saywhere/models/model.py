@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere.errors import UserError
-from saywhere.images import ImageLike, LoadedImage, Preprocess, open_image
+from saywhere.images import ImageLike, LoadedImage, open_image
 from saywhere.models.colours import STEP
 from saywhere.models.encoding import Encoding, answer, is_one
 from saywhere.models.nouns import NounEvidence
@@ -197,9 +197,10 @@ class Model:
         preprocess = trunk.preprocess
         pixels = [preprocess(image) for image in fresh]
         maps = trunk.encode(pixels) if pixels else []
+        shown = [preprocess.restore(p[:, ::STEP, ::STEP]) for p in pixels]
         made = iter(
-            Encoding(m, image.width, image.height, p.shape[2], p.shape[1], image.name, trunk, _thumbnail(p, preprocess))
-            for m, image, p in zip(maps, fresh, pixels, strict=True)
+            Encoding(m, image.width, image.height, p.shape[2], p.shape[1], image.name, trunk, small)
+            for m, image, p, small in zip(maps, fresh, pixels, shown, strict=True)
         )
         return [image if isinstance(image, Encoding) else next(made) for image in images]
 
@@ -599,9 +600,3 @@ class Model:
 
         captioner = self.require("captioner", "attend to regions")
         return attend(captioner, self._encode([image])[0], sentences, boxes)
-
-
-def _thumbnail(pixels: np.ndarray, preprocess: Preprocess) -> np.ndarray:
-    """Return every second of the network's pixels ``(3, H, W)``, across and down, as ``(h, w, 3)`` uint8."""
-    mean, std = np.array(preprocess.mean, np.float32), np.array(preprocess.std, np.float32)
-    return np.round((pixels[:, ::STEP, ::STEP].transpose(1, 2, 0) * std + mean) * 255).astype(np.uint8)

@@ -155,16 +155,11 @@ def load_networks(
     return {part: network.to(place).eval() for part, network in networks.items()}
 
 
-def load_network(
-    name_or_folder: str | Path,
-    part: str | None = None,
-    device: str | torch.device = "cpu",
-    options: Mapping[str, Any] | None = None,
-) -> Any:
+def load_network(name_or_folder: str | Path, part: str | None = None) -> Any:
     """Return one network of a model, on a trunk with no more than it needs, in eval mode.
 
     Args:
-        name_or_folder, device, options: see :func:`load_networks`.
+        name_or_folder: see :func:`load_networks`.
         part: which; may be None if the model has only one.
 
     Raises:
@@ -175,7 +170,7 @@ def load_network(
         if len(parts) > 1:
             raise UserError(f"{name_or_folder} has the parts {', '.join(parts)}: one of them is needed here")
         part = parts[0]
-    return load_networks(name_or_folder, device, options, [part])[part]
+    return load_networks(name_or_folder, parts=[part])[part]
 
 
 def change_options(folder: Path, options: Mapping[str, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import replace
 from itertools import accumulate, chain
 from pathlib import Path
@@ -29,7 +28,6 @@ from saywhere.papers.densecap2016.evaluator import ORIGINAL
 from saywhere.regions import Regions
 
 A, B, FAR = [0, 0, 10, 10], [50, 50, 60, 60], [80, 0, 90, 10]
-DOCUMENT = Path(__file__).parents[2] / "docs" / "evaluation.md"
 
 
 def regions(*rows, image=None):
@@ -116,10 +114,8 @@ def test_an_unmatched_detection_takes_no_truth():
     predicted = regions((FAR, 0.9, "a cat"), (A, 0.8, "a car"))
     assert evaluate((predicted, [A], [["a car"]])).map == 0.5
     assert evaluate((predicted, [A], [["a car"]]), protocol="original").map == 0
-    blind = replace(ORIGINAL, corner_boxes=False, any_overlap_claims=False, drifting_recall=False)
-    assert evaluate((predicted, [A], [["a car"]]), protocol=blind).map == 0
-    assert evaluate((predicted, [B, A], [["a bus"], ["a car"]]), protocol=blind).map == 0
-    assert evaluate((predicted, [A, B], [["a car"], ["a bus"]]), protocol=blind).map == pytest.approx(51 / 202)
+    assert evaluate((predicted, [B, A], [["a bus"], ["a car"]]), protocol="original").map == 0
+    assert evaluate((predicted, [A, B], [["a car"], ["a bus"]]), protocol="original").map == pytest.approx(0.25)
 
 
 def test_boxes_are_continuous():
@@ -321,18 +317,6 @@ def test_equal_to_plain_loops(seed, protocol):
             expected = by_loops(images, iou, meteor, protocol == "original")
             assert result.ap[f"iou_{iou}/meteor_{meteor}"] == pytest.approx(expected)
     assert len(set(result.ap.values())) > 6
-
-
-def test_the_figures_of_the_document(capsys):
-    text = DOCUMENT.read_text(encoding="utf-8")
-    block = re.search(r"^```python run\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert block
-    tables = re.findall(r"^\|---\|---\|---\|\n((?:\|.*\n)+)", text, re.MULTILINE)
-    (table,) = [rows for rows in tables if rows.startswith("| original |")]
-    exec(compile(block[1], str(DOCUMENT), "exec"), {"__name__": "__main__"})
-    assert capsys.readouterr().out == table
-    figures = [row.split("|")[2] for row in table.splitlines()]
-    assert len(figures) == len(set(figures)) == 8  # every departure shows
 
 
 def lines(path: Path, *rows: dict) -> Path:

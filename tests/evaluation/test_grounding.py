@@ -55,11 +55,16 @@ def test_the_area_is_the_share_of_pairs_in_order():
 
 
 def test_what_is_found_right_and_what_is_refused():
-    own, others = np.array([0.9, 0.6, 0.2]), np.array([0.1, 0.5])
-    result = measure_presence(own, others, np.array([True, False, True]), 0.5)
+    presence, scores = np.array([0.9, 0.6, 0.2, 0.1, 0.5]), np.array([0.8, 0.1, 0.2, 0.1, 0.4])
+    there, right = np.arange(5) < 3, np.array([True, False, True, False, False])
+    result = measure_presence(presence, scores, there, right, 0.5)
     assert (result.found, result.refused, result.accuracy) == pytest.approx((2 / 3, 1 / 2, 1 / 3))
     assert result.calibration_error == pytest.approx((0.1 + 0.4 + 0.8 + 0.1 + 0.5) / 5)  # each in a bin of its own
     assert (result.phrases, result.others) == (3, 2) and result.auc == pytest.approx(5 / 6)
+    assert result.boxes.boxes == 3 and result.box_auc == 1
+    assert result.boxes.ece == pytest.approx((0.2 + 0.1 + 0.4) / 3)  # of the three that are found
+    nothing = measure_presence(presence, scores, there, right, 1.0)
+    assert (nothing.boxes.boxes, nothing.boxes.ece, nothing.box_auc) == (0, 0, 0)
 
 
 BOXES = [[0.0, 0, 100, 50], [0, 0, 40, 40], [60, 10, 90, 30]]
@@ -148,7 +153,7 @@ def test_a_run_goes_on_and_a_missing_part_is_named(aligner, flickr, tmp_path):
 
 def test_without_a_part_it_is_measured_as_the_model_answers(aligner, flickr, tmp_path):
     sure = shutil.copytree(aligner, tmp_path / "sure")
-    calibrated(phrase=(0, 0, 0, 9)).write(sure)
+    calibrated(phrase=(0, 0, 0, 9), aligner_place=(0, 0, 0)).write(sure)
     result = evaluate("--model", sure, "--data", flickr, "--out", tmp_path)
     assert result.exit_code == 0, result.output
     row = json.loads((tmp_path / "report.json").read_text())
@@ -156,7 +161,10 @@ def test_without_a_part_it_is_measured_as_the_model_answers(aligner, flickr, tmp
     assert row["by_type"]["people"]["phrases"] == 4 and "rare nouns" in row["by_type"]
     assert (row["presence"]["found"], row["presence"]["refused"]) == (1.0, 0.0)
     assert row["presence"]["accuracy"] == row["accuracy"]
-    assert "## presence" in (tmp_path / "report.md").read_text() and "with the decision" in result.output
+    (only,) = row["presence"]["boxes"]["bins"]
+    assert (only["count"], only["score"]) == (8, pytest.approx(0.5, abs=1e-3))
+    assert "phrases that are found: calibration error" in result.output and "with the decision" in result.output
+    assert "## presence boxes bins" in (tmp_path / "report.md").read_text()
 
 
 def test_the_images_may_be_limited(aligner, flickr, tmp_path):

@@ -372,10 +372,21 @@ def test_the_model_is_named(client: TestClient, model: saywhere.Model) -> None:
     assert client.get("/healthz").json() == {"status": "ok", "version": saywhere.__version__}
 
 
-@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", "/v1/describe", 405)])
-def test_wrong_paths_and_methods(client: TestClient, method: str, path: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("method", "path", "status", "message"),
+    [
+        ("GET", "/nowhere", 404, "there is no /nowhere; /openapi.json names what there is"),
+        ("GET", "/describe", 404, "no /describe, but /v1/describe: curl --data-binary @photo.jpg 'URL/v1/describe'"),
+        ("GET", "/api/generate", 404, "there is no /api/generate; a server has it with --protocols ollama"),
+        ("GET", "/v1/describe", 405, "/v1/describe takes POST, not GET: curl --data-binary @photo.jpg 'URL/v1/descr"),
+        ("GET", "/v1/ground?top=3", 405, "curl --data-binary @photo.jpg 'URL/v1/ground?text=a+dog'"),
+        ("POST", "/v1/search", 405, "/v1/search takes GET, not POST: curl 'URL/v1/search?q=a+dog'"),
+        ("DELETE", "/", 405, "/ takes GET, not DELETE: curl 'URL/'"),
+    ],
+)
+def test_wrong_paths_and_methods(client: TestClient, method: str, path: str, status: int, message: str) -> None:
     response = client.request(method, path)
-    assert response.status_code == status and error(response)
+    assert response.status_code == status and message.replace("URL", str(client.base_url)) in error(response)
 
 
 def test_the_description_has_every_route_and_parameter(client: TestClient) -> None:
@@ -400,6 +411,8 @@ def test_a_search_answers_as_the_index_does(model: saywhere.Model, indexed: Path
         assert response.json() == {"query": "a cat - snow", "hits": wanted, **sure}
         doubt = client.get("/v1/search", params={"q": "a submarine"}).json()["probably_not_there"]
         assert doubt.startswith("no image shows all of this with a probability of more than 0.0")
+        foreign = client.get("/v1/search", params={"q": "un perro"}).json()["probably_not_there"]
+        assert foreign == "the model knows none of these words; it reads English"
         assert client.get("/v1/models").json()["indexed"] == 5
         entries = {hit.image: hit.entry for hit in index.search("a cat")}
         copy = client.get("/v1/search/image", params={"entry": entries[str(indexed.parent / "chelsea.jpg")]})

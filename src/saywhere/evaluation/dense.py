@@ -112,12 +112,12 @@ class Rules:
         """Return the mask ``(N,)`` of the detections that may be true, given the ``claim (N,)`` of all, best first."""
         return claim >= 0
 
-    def hits(self, qualifies: Array, overlap: Array, claim: Array, claimants: Array) -> Array:
+    def hits(self, qualifies: Array, claim: Array, claimants: Array) -> Array:
         """Return the mask ``(N,)`` of the true detections: of each true box the first that reaches the thresholds.
 
         Args:
             qualifies: mask of the detections that reach the thresholds.
-            overlap, claim: of all detections, see :class:`Matches`.
+            claim: of all detections, see :class:`Matches`.
             claimants: from :meth:`claimants`.
         """
         return first_claims(claim, qualifies)
@@ -318,7 +318,7 @@ class DenseCaptioning:
         order = self.rules.order(scores)
 
         def ap(qualifies: Array) -> float:
-            hits = self.rules.hits(qualifies, overlap, claim, claimants)
+            hits = self.rules.hits(qualifies, claim, claimants)
             return self.rules.average_precision(hits[order], len(self._references))
 
         detection = {f"iou_{iou}": ap(overlap >= iou) for iou in IOUS}

@@ -12,8 +12,9 @@ from saywhere.evaluation import meteor
 from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import Session
 from saywhere.inference import ResultsFile
+from saywhere.models.colours import colour_of
 from saywhere.models.model import Model
-from saywhere.models.phrases import SEXES, colour_of
+from saywhere.models.phrases import SEXES
 from saywhere.text import tokenize
 
 MERGE = 0.7

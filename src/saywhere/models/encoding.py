@@ -34,6 +34,7 @@ class Encoding:
         input_width, input_height: of the network's input.
         image: name of the image.
         trunk: the network that made the maps; no other can read them.
+        pixels: ``(h, w, 3)`` uint8, every second of the network's input (:data:`saywhere.models.colours.STEP`).
 
     Example:
         >>> model = saywhere.load()
@@ -48,6 +49,7 @@ class Encoding:
     input_height: int
     image: str
     trunk: Trunk
+    pixels: np.ndarray
 
     def __repr__(self) -> str:
         return f"Encoding({self.image!r}, {self.width} x {self.height})"

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from saywhere.engines.engine import DenseCap, Nouns
 from saywhere.errors import UserError
+from saywhere.models.colours import COLOURS
 from saywhere.models.encoding import Encoding
 from saywhere.regions import Regions
 from saywhere.text import RESERVED, tokenize
@@ -590,9 +591,3 @@ PLACES = frozenset(
     {"in", "on", "at", "near", "under", "behind", "beside", "against", "next", "above", "below", "inside"}
 )
 """Words that begin to say where a thing is."""
-COLOURS = {
-    **{name: name for name in ("red", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white")},
-    **{"orange": "orange", "gray": "gray", "grey": "gray", "silver": "silver", "gold": "gold", "golden": "gold"},
-    **{"beige": "beige", "tan": "beige", "turquoise": "turquoise", "teal": "turquoise"},
-}
-"""The colour that a word names; words for one colour are joined."""

@@ -2,7 +2,8 @@
 
 A phrase is the hypothesis with the highest sum of length-normalised log-probability and of how well the region fits it
 by the aligner. Words for somebody's sex stay where they are
-probably right, else the phrase says person or child; a colour that is not is left out.
+probably right, else the phrase says person or child; a colour is the likeliest by the pixels of the box, and is left
+out where it is probably wrong.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import numpy as np
 
 from saywhere.calibration import Calibration
 from saywhere.engines.engine import Aligner, DenseCap
+from saywhere.models.colours import NAMES, STAYS_BEFORE, STEP, colour_names, colour_of, end_of_colours, noun_of
 from saywhere.models.decoding import Decoded, Hypotheses, search_each
 from saywhere.models.encoding import Encoding
-from saywhere.models.nouns import COLOURS, NounEvidence, repeated
+from saywhere.models.nouns import NounEvidence, repeated
 from saywhere.text import PAD, tokenize
 
 SEXES = {
@@ -41,22 +43,8 @@ WITHOUT_SEX = {
 UNTAUGHT, LEAST_NOUN = 0.1, 0.01
 """Probability of a noun that the classifier was not taught, and the least of any."""
 
-COMPARED = ("man", "woman", "boy", "girl", *dict.fromkeys(COLOURS.values()))
+COMPARED = ("man", "woman", "boy", "girl", *NAMES)
 """Words that are compared with regions where one of them is said."""
-
-NOT_ORANGE = frozenset({"juice", "slice", "slices", "peel", "tree", "trees", "half", "halves", "segments"})
-"""Words before which "orange" is the fruit, as it is at the end of a phrase."""
-
-STAYS_BEFORE = frozenset({"and", "or", "in", "on", "with", "of", "at", "to", "by", "from", "for", "over", "under"})
-"""Words that no adjective stands before: a colour before one of them is no adjective of what follows."""
-
-
-def colour_of(words: Sequence[str], place: int) -> str | None:
-    """Return the colour that a word of a phrase names; None if it names none."""
-    after = words[place + 1] if place + 1 < len(words) else ""
-    if words[place] == "orange" and (after == "" or after in NOT_ORANGE):
-        return None
-    return COLOURS.get(words[place])
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,19 +54,14 @@ class Doubtful:
     Attributes:
         question: ``person`` or ``colour`` (:data:`saywhere.calibration.QUESTIONS`).
         place: of the word in its phrase.
-        word: the log-probability of the word, by the decoder.
-        similarity: of the region with the word, less that with the others that might stand there, by the aligner.
+        word: what should stand there: for a colour the likeliest by the pixels.
+        evidence: that ``word`` is right, by name, as a calibration takes it.
     """
 
     question: str
     place: int
-    word: float
-    similarity: float
-
-    @property
-    def evidence(self) -> dict[str, np.ndarray]:
-        """By name, as a calibration takes it."""
-        return {"word": np.array(self.word), "similarity": np.array(self.similarity)}
+    word: str
+    evidence: Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,10 +128,11 @@ class PhraseWriter:
         decoded = self._decode(np.concatenate(inputs), np.concatenate(chosen), vectors, posterior)
         texts, doubtful = list[str](), list[tuple[Doubtful, ...]]()
         fits = vectors @ self._word_table if doubts and vectors is not None else None
+        looks = [(e.pixels, box / STEP) for e, rows in zip(encodings, boxes, strict=True) for box in e.to_input(rows)]
         for row, (ids, log_probs) in enumerate(zip(decoded.token_ids.tolist(), decoded.log_probs, strict=True)):
             words = self._densecap.vocabulary.decode(ids, self._densecap.decoder.unknown).split()
             words = words if self.nouns is None else words[: repeated(words, self.nouns.tree)]
-            doubtful.append(() if fits is None else _doubtful(words, log_probs, fits[row]))
+            doubtful.append(() if fits is None else _doubtful(words, log_probs, fits[row], *looks[row]))
             texts.append(self._revise(words, doubtful[-1], calibration))
         ends = np.cumsum([len(rows) for rows in boxes]).tolist()
         confidence = decoded.confidence
@@ -224,7 +208,7 @@ class PhraseWriter:
         return np.stack([sums[word] for word in COMPARED], axis=1)
 
     def _revise(self, words: list[str], doubtful: Sequence[Doubtful], calibration: Calibration) -> str:
-        """A phrase without the words that are not sure enough."""
+        """A phrase with its likeliest colours, and without the words that are not sure enough."""
         fits = {"person": calibration.person, "colour": calibration.colour}
         least = {"person": self._config.person_threshold, "colour": self._config.colour_threshold}
         unsure: dict[str, set[int]] = {"person": set(), "colour": set()}
@@ -232,23 +216,51 @@ class PhraseWriter:
             fit = fits[doubt.question]
             if fit is not None and fit.apply(doubt.evidence) < least[doubt.question]:
                 unsure[doubt.question].add(doubt.place)
+            elif fit is not None and doubt.word != words[doubt.place]:
+                words = [*words[: doubt.place], doubt.word, *words[doubt.place + 1 :]]
+                words = with_articles(words, {doubt.place})
         words = without_sex(words, unsure["person"]) if unsure["person"] else words
         return " ".join(without_colours(words, unsure["colour"]) if unsure["colour"] else words)
 
 
-def _doubtful(words: Sequence[str], log_probs: np.ndarray, fits: np.ndarray) -> tuple[Doubtful, ...]:
-    """What speaks for the words of a region's phrase that may be wrong; ``fits (W,)`` are of :data:`COMPARED`."""
+def _doubtful(
+    words: Sequence[str], log_probs: np.ndarray, fits: np.ndarray, pixels: np.ndarray, box: np.ndarray
+) -> tuple[Doubtful, ...]:
+    """What speaks for the words of a region's phrase that may be wrong.
+
+    Args:
+        words: of the phrase.
+        log_probs: of each, by the decoder.
+        fits: ``(W,)`` similarities of :data:`COMPARED`.
+        pixels, box: of the image, and the region's box in them.
+    """
     found: list[Doubtful] = []
     for place, word in enumerate(words):
-        colour, said = colour_of(words, place), float(log_probs[place])
+        colour = colour_of(words, place)
         if word in SEXES:
             male, female = fits[2:4] if word in CHILDREN else fits[:2]
-            found.append(Doubtful("person", place, said, float(male - female) * (1 if SEXES[word] == "male" else -1)))
+            fit = np.array(float(male - female) * (1 if SEXES[word] == "male" else -1))
+            evidence = {"word": np.array(float(log_probs[place])), "similarity": fit}
+            found.append(Doubtful("person", place, word, evidence))
         elif colour is not None:
-            colours, own = fits[4:], fits[COMPARED.index(colour)]
-            others = (colours.sum() - own) / (len(colours) - 1)
-            found.append(Doubtful("colour", place, said, float(own - others)))
+            seen = colour_names().log_probs(pixels, box, noun_of(words, place))
+            said = NAMES.index(colour)
+            likeliest = said if _is_joined(words, place) else int(seen.argmax())
+            own, colours = fits[-len(NAMES) :][likeliest], fits[-len(NAMES) :]
+            evidence = {
+                "pixels": np.array(float(seen[likeliest])),
+                "similarity": np.array(float(own - (colours.sum() - own) / (len(NAMES) - 1))),
+                "agrees": np.array(float(likeliest == said)),
+            }
+            found.append(Doubtful("colour", place, word if likeliest == said else NAMES[likeliest], evidence))
     return tuple(found)
+
+
+def _is_joined(words: Sequence[str], place: int) -> bool:
+    """Return whether the colour at ``place`` stands beside another: "black and white", "blue gray"."""
+    return end_of_colours(words, place) > place + 1 or any(
+        colour_of(words, start) is not None and end_of_colours(words, start) > place for start in range(place)
+    )
 
 
 def noun_log_probs(nouns: NounEvidence, posterior: np.ndarray, texts: Sequence[str]) -> np.ndarray:
@@ -316,16 +328,14 @@ def without_colours(words: Sequence[str], places: set[int]) -> list[str]:
     gone: set[int] = set()
     place = 0
     while place < len(words):
-        stop = _end_of_colours(words, place)
+        stop = end_of_colours(words, place)
         before_noun = stop < len(words) and words[stop] not in STAYS_BEFORE
         if before_noun and places.intersection(range(place, stop)):
             gone.update(range(place, stop))
         place = stop + 1
     kept = [number for number in range(len(words)) if number not in gone]
     said = [words[number] for number in kept]
-    for number, place in enumerate(kept):
-        if place + 1 in gone and said[number] in ("a", "an"):
-            said[number] = "an" if said[number + 1][0] in "aeiou" else "a"
+    said = with_articles(said, {number + 1 for number, place in enumerate(kept) if place + 1 in gone})
     for place in [number for number, word in enumerate(said) if word == "and"][::-1]:
         article = said[place + 1 : place + 2] in (["a"], ["an"])
         if gone and place and said[place + 1 + article : place + 2 + article] == [said[place - 1]]:
@@ -333,10 +343,15 @@ def without_colours(words: Sequence[str], places: set[int]) -> list[str]:
     return said
 
 
-def _end_of_colours(words: Sequence[str], place: int) -> int:
-    """Return the place behind the colours that begin at ``place``, joined by "and" or not; ``place`` without any."""
-    colours = [colour_of(words, number) is not None for number in range(len(words))] + [False, False]
-    stop = place
-    while colours[stop] or (stop > place and words[stop : stop + 1] == ["and"] and colours[stop + 1]):
-        stop += 1
-    return stop
+def with_articles(words: Sequence[str], places: set[int]) -> list[str]:
+    """Return words with "a" or "an" as the words at ``places`` have it, if it stands before them.
+
+    Example:
+        >>> with_articles("a orange cup".split(), {1})
+        ['an', 'orange', 'cup']
+    """
+    said = list(words)
+    for place in places:
+        if place and said[place - 1] in ("a", "an"):
+            said[place - 1] = "an" if said[place][0] in "aeiou" else "a"
+    return said

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from PIL import Image as images
 from PIL import ImageDraw, ImageFont
 
-from saywhere.regions import two_digits
+from saywhere.text import two_digits
 
 if TYPE_CHECKING:
     from PIL.Image import Image

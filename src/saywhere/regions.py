@@ -333,11 +333,6 @@ class Regions:
         return drawn_png(self.draw)
 
 
-def two_digits(probability: float) -> str:
-    """Return a probability as people are shown it: with two digits, and never 1.00, for no box is certain."""
-    return f"{min(probability, 0.99):.2f}"
-
-
 def open_pixels(name: str | None, image: Image | str | Path | np.ndarray | None) -> Image:
     """Return the image that a result is drawn on: the one given, or the file that the result names.
 

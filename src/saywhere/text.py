@@ -16,6 +16,11 @@ RESERVED = ("<pad>", "<start>", "<end>", "<unk>")
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 
 
+def two_digits(probability: float) -> str:
+    """Return a probability as people are shown it: with two digits, and never 1.00, for no box is certain."""
+    return f"{min(probability, 0.99):.2f}"
+
+
 def tokenize(text: str) -> list[str]:
     """Lower-case words without punctuation: ``"A man's T-shirt."`` gives ``a man's t shirt``."""
     return _WORD.findall(_normalize(text))

@@ -139,7 +139,7 @@ def _describe(
 
 
 def _print_regions(regions: Regions, title: str) -> None:
-    from saywhere.regions import two_digits
+    from saywhere.text import two_digits
 
     if title:
         typer.echo(title)
@@ -159,7 +159,7 @@ def _print_row(row: Mapping[str, Any]) -> None:
 
 
 def _print_track(row: Mapping[str, Any]) -> None:
-    from saywhere.regions import two_digits
+    from saywhere.text import two_digits
     from saywhere.video import clock
 
     if "track" in row:

@@ -242,7 +242,7 @@ def _draw_steps(image: LoadedImage, alignment: saywhere.Alignment, folder: Path)
 
 
 def _print_table(answer: Grounded, title: str) -> None:
-    from saywhere.regions import two_digits
+    from saywhere.text import two_digits
 
     if title:
         typer.echo(title)

@@ -96,7 +96,7 @@ def _note_words(model: saywhere.Model, query: str) -> bool:
 
 
 def _print_hits(hits: Sequence[saywhere.Hit], reason: str) -> None:
-    from saywhere.regions import two_digits
+    from saywhere.text import two_digits
 
     head, rows = ["", "similarity", "image", "phrases"], []
     for number, hit in enumerate(hits, 1):
@@ -113,7 +113,7 @@ def _print_hits(hits: Sequence[saywhere.Hit], reason: str) -> None:
 
 def _phrases(found: saywhere.Regions) -> list[str]:
     """A line for each phrase: how likely it is there, if that is known, and where; or that it is not found."""
-    from saywhere.regions import two_digits
+    from saywhere.text import two_digits
 
     chances = ["" if region.score is None else f"{two_digits(region.score)} " for region in found]
     there = [f"{chance}{region.caption} [{_place(region.box)}]" for chance, region in zip(chances, found, strict=True)]

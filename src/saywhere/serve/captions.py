@@ -25,9 +25,9 @@ from saywhere.formats.classes import NAMELESS, Classes
 from saywhere.images import ImageError
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
-from saywhere.regions import two_digits
 from saywhere.serve.app import Service
 from saywhere.serve.limits import Problem, to_json
+from saywhere.text import two_digits
 
 MARKS = 100_000
 """Brackets, braces and commas of a request; each may become an object of many bytes."""

@@ -102,11 +102,13 @@ def test_a_user_fixable_error_is_one_line(monkeypatch, error, code, message):
         (["--nope"], "error: no such option: --nope"),
         (["search", "a dog", "-q"], "error: no such option: -q"),
         *(
-            ([*words, text], f"error: what begins with - is taken for an option; put it last, after --: root {words[0]}")
-            for words, text in (
-                (["search"], "-a dog"), (["search", "--top", "2"], "-horse"), (["search"], "- people"),
-                (["ground", "a.png"], "-a dog"), (["ground", "a.png", "a cat"], "--the dog"), (["describe"], "-x.png"),
-                (["alt"], "-x.md"),
+            ([*words, text], f"error: what begins with - is taken for an option; put it last, after --: {command} ")
+            for command, words, text in (
+                ("root search", ["search"], "- people"),
+                ("root search", ["search", "--top", "2"], "-horse"),
+                ("root ground", ["ground", "a.png", "a cat"], "--the dog"),
+                ("root describe", ["describe"], "-x.png"),
+                ("root alt", ["alt"], "-x.md"),
             )
         ),
     ],

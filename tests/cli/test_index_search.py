@@ -302,7 +302,9 @@ def test_unknown_words_and_vanished_images_are_named(aligner, tmp_path) -> None:
     noise(96, 64).save(tmp_path / "a.png")
     run("index", tmp_path, "--index", tmp_path / "i", "--model", aligner)
     (tmp_path / "a.png").unlink()
-    result = run("search", "a zebra", "--index", tmp_path / "i", "--out", tmp_path / "drawn")
+    nothing = run("search", "a zebra", "--index", tmp_path / "i")
+    assert (nothing.exit_code, nothing.output) == (2, "error: no word of the query is known: zebra\n")
+    result = run("search", "a horse + a zebra", "--index", tmp_path / "i", "--out", tmp_path / "drawn")
     assert result.exit_code == 1 and "does not know: zebra" in result.stderr
     assert f"not drawn: {tmp_path}/a.png: no such file" in result.stderr
 

@@ -270,7 +270,7 @@ _HIT = {
     "type": "object",
     "properties": _IMAGE
     | {"entry": _TEXT, "time": _NUMBER, "similarity": _NUMBER, "probability": _NUMBER, "in_index_probability": _NUMBER}
-    | {"phrases": {"type": "array", "items": _PHRASE}, "not_found": _TEXTS, "unused": _TEXTS},
+    | {"phrases": {"type": "array", "items": _PHRASE}, "not_found": _TEXTS, "unused": _TEXTS, "unknown": _TEXTS},
 }
 _JPEG = {"type": "string", "format": "binary"}
 SCHEMAS = {

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_regions, similarity_matrix
-from saywhere.models.nouns import leaf_columns, noun_tree, pack_leaves, packed_log_kinds
+from saywhere.models.nouns import leaf_tables, log_kinds, noun_tree, pack_leaves, packed_kinds
 from saywhere.search.scan import (
     WORD,
     Question,
@@ -115,10 +115,11 @@ def test_the_classes_put_images_in_another_order(tmp_path, random_images, monkey
         store.encode(25)
         snapshot, asked = store.snapshot(), question(1)[0]
         plain = similarities(snapshot, asked)[:, 0]
-        columns = leaf_columns(nouns)
-        added = [3 * packed_log_kinds(image.nouns, columns).max(axis=0).sum() for image in images]
+        columns = leaf_tables(nouns)
+        weights = np.array([[3.0], [1.0]], np.float32)
+        added = [float(log_kinds(packed_kinds(image.nouns, columns)).max(axis=0) @ weights) for image in images]
         for way, threads in ((True, 1), (False, 1), (True, 2)):
-            both = nearest(snapshot, replace(asked, kinds=columns, kind_weight=3.0), 5, exact=way, threads=threads)
+            both = nearest(snapshot, replace(asked, kinds=columns, kind_weights=weights), 5, exact=way, threads=threads)
             assert both.entries.tolist() == best(plain + np.array(added, np.float32), 5).tolist()
             assert both.entries.tolist() != best(plain, 5).tolist()
             np.testing.assert_allclose(both.values, plain[both.entries], rtol=1e-5)

@@ -528,24 +528,30 @@ MOST = LEAST ** (1 / STEPS / 4)
 """What is kept as 1 is as much on average: the middle of what is rounded to it."""
 
 
-def leaf_columns(nouns: Sequence[Noun | None]) -> np.ndarray:
-    """Return what each kept leaf adds to the probability of the kind of thing that a noun names: ``(65536, P)``."""
-    columns = np.zeros((STEPS + 1, 1 << LEAF_BITS, len(nouns)), np.float32)
+def leaf_tables(nouns: Sequence[Noun | None]) -> np.ndarray:
+    """Return what each kept leaf adds to the probability of the kind of thing that a noun names: ``(P, 65536)``."""
+    tables = np.zeros((len(nouns), STEPS + 1, 1 << LEAF_BITS), np.float32)
     chances = np.append(np.exp(np.arange(STEPS) * (np.log(LEAST) / STEPS)), 0)[:, None]
-    for column, noun in enumerate(nouns):
+    for table, noun in zip(tables, nouns, strict=True):
         if noun is not None:
-            columns[:, noun.leaves, column] = chances
-    return columns.reshape(-1, len(nouns))
+            table[:, noun.leaves] = chances
+    return tables.reshape(len(nouns), -1)
 
 
-def packed_log_kinds(packed: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Return log-probabilities ``(N, P)`` that regions show what nouns name.
+def packed_kinds(packed: np.ndarray, tables: np.ndarray) -> np.ndarray:
+    """Return probabilities ``(N, P)``, which rounding may put above 1, that regions show what nouns name.
 
     Args:
         packed: of N regions, see :func:`pack_leaves`.
-        columns: of P nouns, see :func:`leaf_columns`.
+        tables: of P nouns, see :func:`leaf_tables`.
     """
-    return np.log(np.clip(columns[packed].sum(axis=1), np.float32(LEAST), 1))
+    rows = np.ascontiguousarray(packed.T)
+    return np.stack([table.take(rows).sum(axis=0) for table in tables], axis=1)
+
+
+def log_kinds(probabilities: np.ndarray) -> np.ndarray:
+    """Return the natural logarithms of probabilities that are at least :data:`LEAST`."""
+    return np.log(np.clip(probabilities, np.float32(LEAST), 1))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

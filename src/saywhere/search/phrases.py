@@ -26,7 +26,7 @@ from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_
 from saywhere.models.layout import CHOOSES, Layout, count_of, one_of
 from saywhere.models.model import Model
 from saywhere.models.nouns import LEAST as NONE
-from saywhere.models.nouns import Noun, leaf_columns, noun_tree, packed_log_kinds
+from saywhere.models.nouns import Noun, leaf_tables, log_kinds, noun_tree, packed_kinds
 from saywhere.models.placing import Evidence, familiar, noun_words
 from saywhere.regions import Regions
 from saywhere.search.scan import Question
@@ -134,6 +134,9 @@ RERANKED = 3
 """This many times the hits that are asked for, :data:`FEWEST` at least, are put in order by probability where a query
 says where things are or how many there are: the similarity knows little of that."""
 FEWEST = 30
+KIND_WEIGHT = 20.0
+"""What the classes say counts so much beside the similarity, where images are put in order; the nouns of a query that
+the aligner knows, too, share it (docs/search.md)."""
 FEW = 100
 """A lead counts by the share of the images among themselves and so many more: among three one always leads."""
 START = np.array([1.0, -5.0, 1.0, 0.0])
@@ -264,7 +267,7 @@ class _Columns:
         self._matrix = np.concatenate([*words, sums]).T if texts else np.zeros((0, 0), np.float32)
         self._starts = np.cumsum([0, *map(len, words)])[:-1]
         self.named, self._lacking = np.array([noun is not None for noun in nouns], bool), lacking
-        self._leaves = leaf_columns(nouns) if self.named.any() else None
+        self._leaves = leaf_tables(nouns) if self.named.any() else None
 
     def similarities(self, image: ImageVectors) -> np.ndarray:
         """Return the similarities ``(P,)`` of the texts with an image; no hubness is taken off."""
@@ -281,7 +284,7 @@ class _Columns:
         fits = fits + region_bonus(self._aligner.config, image)[:, None].astype(np.float32)
         kinds, asked = np.zeros_like(fits), self._leaves is not None and image.nouns is not None
         if self._leaves is not None and image.nouns is not None:
-            kinds = packed_log_kinds(image.nouns, self._leaves) * self.named
+            kinds = log_kinds(packed_kinds(image.nouns, self._leaves)) * self.named
         regions = Regions(image.width, image.height, image.boxes, image=image.image)
         return Evidence(
             regions=regions, fits=fits, kinds=kinds, named=self.named & asked, rare=rare,
@@ -340,6 +343,7 @@ class PhrasesInImages:
         self._whole = columns((*(own[column] for column in singles), *singles.values(), *wanted), nouns=False)
         self._least = placer.least()
         self._lacking = np.array([placer.needs_classes(phrase) for phrase in own], bool)
+        self._nouns = [placer.class_noun(phrase) for phrase in own]
         common = commonness_of(self._aligner.vocabulary)
         judged = [phrase for phrase, lacks in zip(own, self._lacking, strict=True) if not lacks]
         self._rarest, self.together = common.rarest(judged or own), common.together(own)
@@ -348,12 +352,13 @@ class PhrasesInImages:
     def question(self) -> Question:
         """Return the query as images are compared with it; its :attr:`hubness` is left out."""
         weights = np.ones((len(self._wanted), 1), np.float32)
-        config = self._aligner.config
-        found = Question.of(self._wanted, weights, config.score)
-        if not self._lacking.any():
+        config, found = self._aligner.config, Question.of(self._wanted, weights, self._aligner.config.score)
+        chosen = np.array([noun is not None for noun in self._nouns], bool)
+        if not chosen.any():
             return found
-        nouns = [noun_tree().find(phrase) for phrase in np.array(self.layout.phrases)[self._lacking].tolist()]
-        return replace(found, kinds=leaf_columns(nouns), kind_weight=config.grounding.similarity_kind_weight)
+        each = np.where(self._lacking, config.grounding.similarity_kind_weight, KIND_WEIGHT / chosen.sum())[chosen]
+        tables = leaf_tables([noun for noun in self._nouns if noun is not None])
+        return replace(found, kinds=tables, kind_weights=each[:, None].astype(np.float32))
 
     @property
     def hubness(self) -> float:
@@ -427,9 +432,10 @@ class PhrasesInImages:
             found: the query in the images that fit best.
             images: of the index.
         """
-        chance, meant, best = self._model.calibration.chance, self._model.calibration.meant, found[0]
-        if chance is None or meant is None or best.evidence is None:
+        chance, meant = self._model.calibration.chance, self._model.calibration.meant
+        if chance is None or meant is None or found[0].evidence is None:
             return None
         if self._lacking.any():
             return max((each.probability for each in found if each.probability is not None), default=None)
-        return float(in_index_probability(in_index_evidence(self.together, images, best.similarity), chance, meant))
+        best = max(each.similarity for each in found)
+        return float(in_index_probability(in_index_evidence(self.together, images, best), chance, meant))

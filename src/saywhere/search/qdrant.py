@@ -23,7 +23,7 @@ import numpy as np
 
 from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, over_regions
-from saywhere.models.nouns import packed_log_kinds
+from saywhere.models.nouns import log_kinds, packed_kinds
 from saywhere.search.scan import VECTOR, Question, lead, spread, to_arrays, with_hubness, without_hubness
 from saywhere.search.stores import Found, Located, Only, Stamp, Video, split_moment
 
@@ -304,7 +304,7 @@ class QdrantStore:
     def _bonus(self, question: Question, only: Only | None, dates: Mapping[str, str]) -> dict[str, float]:
         """What the classes add to the similarity of images, by the ids of their points; all payloads are read."""
         found, offset = dict[str, float](), None
-        assert question.kinds is not None
+        assert question.kinds is not None and question.kind_weights is not None
         while True:
             with self._place.asking() as client:
                 points, offset = client.scroll(self._name, _matching("kind", (IMAGE, MOMENT)), PAGE, offset=offset,
@@ -313,8 +313,8 @@ class QdrantStore:
                 row = point.payload or {}
                 path = _path_of(row)
                 if not only or only.accepts(path, dates.get(path, "")):
-                    nouns = packed_log_kinds(np.array(row["nouns"], np.uint16), question.kinds)
-                    found[str(point.id)] = question.kind_weight * float(nouns.max(axis=0).sum())
+                    nouns = packed_kinds(np.array(row["nouns"], np.uint16), question.kinds).max(axis=0)
+                    found[str(point.id)] = float(log_kinds(nouns) @ question.kind_weights[:, 0])
             if offset is None:
                 return found
 

@@ -21,7 +21,7 @@ from saywhere.engines.onnx import import_runtime
 from saywhere.errors import UserError
 from saywhere.files import sync
 from saywhere.models.aligner import ImageVectors, TextVectors, over_regions
-from saywhere.models.nouns import KEPT, NO_LEAF, packed_log_kinds
+from saywhere.models.nouns import KEPT, NO_LEAF, log_kinds, packed_kinds
 
 ENTRY = np.dtype([("count", "<i4"), ("width", "<i4"), ("height", "<i4")])
 """An image: how many regions it has, which lie behind those of the image before it, and its size in pixels."""
@@ -382,17 +382,17 @@ class Question:
         words: ``(T, D)`` of all queries, as :func:`saywhere.search.scan.with_hubness` has them.
         weights: ``(T, Q)`` by which each word counts in each query: -1 for one that is not wanted.
         score: see :func:`saywhere.models.aligner.similarity_blocks`.
-        kinds: ``(65536, C)`` of nouns that the classes are asked for, see :func:`saywhere.models.nouns.leaf_columns`;
+        kinds: ``(C, 65536)`` of nouns that the classes are asked for, see :func:`saywhere.models.nouns.leaf_tables`;
             None for none.
-        kind_weight: by which the log-probability of each of these nouns in an image's best region is added to the
-            similarity where images are put in order.
+        kind_weights: ``(C, 1)`` by which the log-probability of each of these nouns in an image's best region is added
+            to the similarity where images are put in order.
     """
 
     words: np.ndarray
     weights: np.ndarray
     score: Score = "max"
     kinds: np.ndarray | None = None
-    kind_weight: float = 0.0
+    kind_weights: np.ndarray | None = None
 
     @classmethod
     def of(cls, texts: Sequence[TextVectors], weights: np.ndarray, score: Score) -> Question:
@@ -431,16 +431,16 @@ def estimates(snapshot: Snapshot, question: Question, threads: int = 1) -> np.nd
 
 def kind_bonus(snapshot: Snapshot, question: Question, threads: int = 1) -> np.ndarray:
     """Return what the classes add to the similarity of each image ``(E,)``; 0 if they are not asked."""
-    found = np.zeros((snapshot.extent.entries, 1), np.float32)
-    if (kinds := question.kinds) is not None:
-        weights = np.full((kinds.shape[1], 1), question.kind_weight, np.float32)
-        asked, step = replace(question, weights=weights, score="max"), NUMBERS // (KEPT * kinds.shape[1])
-
-        def log_kinds(rows: slice) -> np.ndarray:
-            return packed_log_kinds(snapshot.regions["nouns"][rows], kinds)
-
-        _scan(snapshot, asked, (0, len(found)), log_kinds, step, found, threads)
-    return found[:, 0]
+    kinds, weights = question.kinds, question.kind_weights
+    if kinds is None or weights is None:
+        return np.zeros(snapshot.extent.entries, np.float32)
+    found = np.empty((snapshot.extent.entries, len(kinds)), np.float32)
+    each = replace(question, weights=np.eye(len(kinds), dtype=np.float32), score="max")
+    nouns = snapshot.regions["nouns"]
+    _scan(
+        snapshot, each, (0, len(found)), lambda rows: packed_kinds(nouns[rows], kinds), NUMBERS // KEPT, found, threads
+    )
+    return (log_kinds(found) @ weights)[:, 0]
 
 
 class Nearest(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def test_html(before: str, after: str | None, tmp_path: Path) -> None:
     path.write_bytes(before.encode())
     document = Document.read(path)
     new = document.with_texts([(image, NEW) for image in document.images if image.source and image.alt is None])
-    assert new == (before if after is None else after.replace("@", f' alt="{AS_HTML}"'))
+    assert new == (before if after is None else after.replace("@", f' alt="{AS_HTML}" data-alt-draft=""'))
 
 
 @pytest.mark.parametrize(
@@ -94,12 +95,15 @@ def test_other_bytes_stay_in_every_encoding(encoding: str, tmp_path: Path) -> No
     assert document.text.encode(document.encoding) == text.encode(encoding)
     new = document.with_texts([(document.images[0], "a dog…")]).encode(document.encoding)
     alt = "a dog&#8230;" if encoding == "latin-1" else "a dog…"
-    assert new == text.replace("<img", f'<img alt="{alt}"').encode(encoding)
+    assert new == text.replace("<img", f'<img alt="{alt}" data-alt-draft=""').encode(encoding)
 
 
 def test_texts_that_are_there_are_replaced_when_asked_for() -> None:
-    found = list(find_in_html("<img src='a.jpg' alt='x &amp; y'><img src=b.jpg alt=z>"))
+    text = "<img src='a.jpg' alt='x &amp; y'><img src=b.jpg alt=z data-alt-draft>"
+    found = list(find_in_html(text))
     assert [image.alt for image in found] == ["x & y", "z"]
+    new = Document(Path("a.html"), text, "utf-8", found).with_texts([(image, "n") for image in found])
+    assert new == '<img src=\'a.jpg\' alt="n" data-alt-draft=""><img src=b.jpg alt="n" data-alt-draft>'
 
 
 def test_a_text_is_the_sentence_and_sure_regions_that_it_does_not_name() -> None:
@@ -110,6 +114,22 @@ def test_a_text_is_the_sentence_and_sure_regions_that_it_does_not_name() -> None
     assert compose("a dog on grass", regions, 32) == "a dog on grass; a red ball"
     assert compose("a dog runs over the grass of a park", regions, 20) == "a dog runs over the…"
     assert compose("a dog", Regions.empty(9, 9)) == "a dog"
+    doubtful = replace(regions, caption_scores=np.array([0.9, 0.2, 0.5, 0.9, 0.9, 0.9]))
+    assert compose("a dog on grass", doubtful) == "a dog on grass; a fence, a tree"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "phrases", "text"),
+    [
+        ("brown and white dog", ["a white dog", "a collar"], "brown and white dog; a collar"),  # the same noun
+        ("an animal on grass", ["two dogs", "a bird"], "an animal on grass"),  # kinds, and what one is a kind of
+        ("a policeman", ["a group of people in blue", "a car", "the cars", "a vehicle"], "a policeman; a car"),
+        ("a frobnicator", ["the red frobnicator in a hat", "a man"], "a frobnicator; a man"),  # no noun of the tree
+    ],
+)
+def test_a_region_whose_noun_the_text_names_adds_nothing(sentence: str, phrases: list[str], text: str) -> None:
+    boxes = np.tile(np.array([0, 0, 5, 5], np.float32), (len(phrases), 1))
+    assert compose(sentence, Regions(9, 9, boxes, np.full(len(phrases), 0.9), tuple(phrases))) == text
 
 
 class Captions(StubModel):
@@ -159,6 +179,7 @@ def test_the_command_shows_a_diff_and_writes_when_told_to(model: Captions) -> No
     assert model.asked == 2
     written = Path("site/index.html").read_bytes().decode()
     assert 'alt="old"' not in written and written.count("a picture of 64 pixels") == 2
+    assert written.count(' data-alt-draft=""') == 3
     assert Path("site/sub/note.md").read_text().startswith("![a picture of 64 pixels")
     again = run("site", "--root", "site", "--write")
     assert (again.exit_code, again.stdout) == (0, "") and again.stderr.startswith("0 proposed, 5 have one")

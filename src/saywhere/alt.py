@@ -1,6 +1,7 @@
 """Alternative texts of the images in HTML and Markdown files: which have none, and the files with them put in.
 
-Nothing of a file changes but its alternative texts: they are put in by their places, and nothing is written anew.
+Nothing of a file changes but its alternative texts, which HTML marks as drafts: they are put in by their places, and
+nothing is written anew.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from saywhere.errors import UserError
 from saywhere.images import ImageError, MissingImageError
+from saywhere.models.nouns import find_nouns, noun_tree
 from saywhere.regions import Regions
 from saywhere.text import tokenize
 
@@ -29,9 +31,11 @@ HTML = frozenset((
 LENGTH = 125
 """Characters of a text, at most, unless the user says otherwise: more is read out badly."""
 SURE = 0.5
-"""Least score of the regions that are named after the sentence."""
+"""Least probability of the boxes, and of their words, that are named after the sentence."""
 REGIONS = 3
 """Regions that are named after the sentence, at most."""
+DRAFT = "data-alt-draft"
+"""Attribute of an HTML image whose text nobody has read yet."""
 
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|<%.*?%>|<\?.*?(?:\?>|\Z)", re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?\]\]>|<!.*?>", re.DOTALL)
@@ -247,9 +251,10 @@ def _image(text: str, name_end: int, attributes: dict[str, tuple[int, int]]) -> 
     url = value("src") or (value("srcset") or "").strip().split(" ")[0]
     templated = _TEMPLATE.search(f"{url} {alt or ''}") is not None
     source = None if templated or not url else html.unescape(url).strip()
+    after = '"' if DRAFT in attributes else f'" {DRAFT}=""'
     if alt is None:
-        return Image(source, None, name_end, name_end, (' alt="', '"'), _escape_html)
-    return Image(source, html.unescape(alt), *attributes["alt"], ('"', '"'), _escape_html)
+        return Image(source, None, name_end, name_end, (' alt="', after), _escape_html)
+    return Image(source, html.unescape(alt), *attributes["alt"], ('"', after), _escape_html)
 
 
 def find_in_markdown(text: str) -> Iterator[Image]:
@@ -315,6 +320,9 @@ def line_of(text: str, at: int) -> int:
 def compose(sentence: str, regions: Regions, length: int = LENGTH) -> str:
     """Return an alternative text: the sentence, then sure regions that it does not name, as many as fit.
 
+    A region is named if the text has its noun, a kind of it, or what it is a kind of, as the tree of nouns knows them:
+    "a white dog" adds nothing to "a poodle", and may contradict it.
+
     Args:
         sentence: about the image.
         regions: best first.
@@ -323,14 +331,21 @@ def compose(sentence: str, regions: Regions, length: int = LENGTH) -> str:
     sentence = " ".join(sentence.split())
     if len(sentence) > length:
         return sentence[:length].rsplit(" ", 1)[0][: length - 1].rstrip(" ,;") + "…"
-    said, text, count = set(tokenize(sentence)), sentence, 0
+    tree, text, count = noun_tree(), sentence, 0
     for region in regions:
-        words = tokenize(region.caption or "")
-        if not words or (region.score is not None and region.score < SURE) or words[-1] in said:
+        words = tokenize(phrase := " ".join((region.caption or "").split()))
+        if not words or any(value is not None and value < SURE for value in (region.score, region.caption_score)):
             continue
-        longer = f"{text}{'; ' if count == 0 else ', '}{' '.join((region.caption or '').split())}"
+        head = tree.head(words)
+        named = {noun.row: noun.ancestors for noun in find_nouns(text, tree)}
+        if head.noun is None:
+            told = words[head.stop - 1] in tokenize(text)
+        else:
+            told = any(head.noun.row in above or row in head.noun.ancestors for row, above in named.items())
+        if told:
+            continue
+        longer = f"{text}{'; ' if count == 0 else ', '}{phrase}"
         if count == REGIONS or len(longer) > length:
             break
-        said |= set(words)
         text, count = longer, count + 1
     return text

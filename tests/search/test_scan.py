@@ -117,7 +117,7 @@ def test_the_classes_put_images_in_another_order(tmp_path, random_images, monkey
         plain = similarities(snapshot, asked)[:, 0]
         columns = leaf_tables(nouns)
         weights = np.array([[3.0], [1.0]], np.float32)
-        added = [float(log_kinds(packed_kinds(image.nouns, columns)).max(axis=0) @ weights) for image in images]
+        added = [float(log_kinds(packed_kinds(image.nouns, columns)).max(axis=0) @ weights[:, 0]) for image in images]
         for way, threads in ((True, 1), (False, 1), (True, 2)):
             both = nearest(snapshot, replace(asked, kinds=columns, kind_weights=weights), 5, exact=way, threads=threads)
             assert both.entries.tolist() == best(plain + np.array(added, np.float32), 5).tolist()

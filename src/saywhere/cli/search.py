@@ -83,11 +83,13 @@ def search(
 
 
 def _print_hits(hits: Sequence[saywhere.Hit], reason: str) -> None:
+    from saywhere.text import two_digits
+
     head, rows = ["", "similarity", "image", "phrases"], []
     for number, hit in enumerate(hits, 1):
         rows.append([str(number), f"{hit.similarity:.2f}", _name(hit), "\n".join(_phrases(hit.regions))])
         if hit.probability is not None:
-            rows[-1].insert(2, f"{hit.probability:.2f}")
+            rows[-1].insert(2, two_digits(hit.probability))
     if hits and hits[0].probability is not None:
         head.insert(2, "probability")
     if hits:
@@ -97,8 +99,10 @@ def _print_hits(hits: Sequence[saywhere.Hit], reason: str) -> None:
 
 
 def _phrases(found: saywhere.Regions) -> list[str]:
-    """A line for each phrase: how likely it is there at all, if that is known, and where; or that it is not found."""
-    chances = ["" if region.score is None else f"{region.score:.2f} " for region in found]
+    """A line for each phrase: how likely it is there, if that is known, and where; or that it is not found."""
+    from saywhere.text import two_digits
+
+    chances = ["" if region.score is None else f"{two_digits(region.score)} " for region in found]
     there = [f"{chance}{region.caption} [{_place(region.box)}]" for chance, region in zip(chances, found, strict=True)]
     return [*there, *(f"not found: {phrase}" for phrase in found.not_found)]
 

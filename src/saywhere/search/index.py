@@ -289,7 +289,7 @@ class Index:
             ]
         phrases = PhrasesInImages(self.model, Query(parsed.wanted, parsed.unwanted + unwanted))
         if not phrases.known:
-            raise UserError(f"no word of the query is known: {', '.join(phrases.unknown)}")
+            raise UserError(f"the model knows none of these words: {', '.join(phrases.unknown)}; it reads English")
         question, many = phrases.question(), max(RERANKED * top, FEWEST) if phrases.reranks else max(top, TOP)
         asked = many
         while True:

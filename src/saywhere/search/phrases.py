@@ -285,9 +285,8 @@ class _Columns:
         kinds, asked = np.zeros_like(fits), self._leaves is not None and image.nouns is not None
         if self._leaves is not None and image.nouns is not None:
             kinds = log_kinds(packed_kinds(image.nouns, self._leaves)) * self.named
-        regions = Regions(image.width, image.height, image.boxes, image=image.image)
         return Evidence(
-            regions=regions, fits=fits, kinds=kinds, named=self.named & asked, rare=rare,
+            regions=image.regions, fits=fits, kinds=kinds, named=self.named & asked, rare=rare,
             similarity=self._sums(products), by="aligner", lacking=self._lacking & asked,
         )  # fmt: skip
 
@@ -396,20 +395,20 @@ class PhrasesInImages:
         if calibration.count is not None and self._counted:
             many, one = whole[: 2 * len(self._counted)].reshape(2, -1)
             counted[self._counted] = np.log(np.maximum(calibration.count.apply({"words": many - one}), NONE))
-        (rows, agree), columns = (
-            replace(evidence, counted=counted).place(self._aligner.config.grounding, self.layout), np.arange(several)
-        )  # fmt: skip
-        odds, scores = evidence.log_odds(calibration, indexed=True), None
+        config, columns = self._aligner.config.grounding, np.arange(several)
+        rows, agree = replace(evidence, counted=counted).place(config, self.layout)
+        odds, presence, scores = evidence.log_odds(calibration, indexed=True), None, None
         if odds is not None:
             odds = np.clip(odds if self.known else -np.inf, -MOST_ODDS, np.full(several, MOST_ODDS))
-            scores = (logistic(odds) * np.exp(agree)).astype(np.float32)
-        there = np.ones(several, bool) if scores is None else scores >= self._least
+            presence = (logistic(odds) * np.exp(agree)).astype(np.float32)
+            scores = presence * evidence.box_probability(calibration, config, rows)
+        there = np.ones(several, bool) if presence is None else presence >= self._least
         alone = several == 1 and calibration.hit is not None  # the hit's probability says it
         regions = Regions(
             image.width, image.height, image.boxes[rows[there]], None if scores is None or alone else scores[there],
             tuple(phrase for phrase, seen in zip(phrases, there, strict=True) if seen), image=image.image,
             similarities=evidence.fits[rows, columns][there],
-            not_found=() if scores is None else self.layout.missing(scores, agree, self._least),
+            not_found=() if presence is None else self.layout.missing(presence, agree, self._least),
             unused=self.layout.unused,
         )  # fmt: skip
         wanted = whole[2 * len(self._counted) :] - image.hubness - hubness_of(self._wanted)

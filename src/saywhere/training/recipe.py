@@ -12,7 +12,7 @@ import yaml
 
 from saywhere import options
 from saywhere.errors import UserError
-from saywhere.files import is_utf8, parse_yaml
+from saywhere.files import is_utf8, parse_yaml, read_whole
 
 IN_WHEEL, IN_CHECKOUT = Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes"
 """Folders of the recipes that come with the package."""
@@ -270,7 +270,7 @@ def about(path: Path) -> str:
 def read(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Return the keys of a YAML file, changed by ``key=value`` pairs; ``UserError`` as for :func:`load`."""
     try:
-        tree = parse_yaml(find(path).read_bytes())
+        tree = parse_yaml(read_whole(find(path)))
     except FileNotFoundError:
         raise UserError(f"{path}: no such recipe; with saywhere come {', '.join(shipped())}") from None
     except (ValueError, IsADirectoryError) as error:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from saywhere.engines.arrays.pooling import Pyramid, box_means, grid_boxes, grid_means, place
 from saywhere.networks.densecap.build import pool_pyramid
@@ -75,12 +73,6 @@ def test_boxes_go_to_the_level_of_their_size():
         assert Pyramid(levels, STRIDES).pool(boxes[some], 2)[:, 0, 0].tolist() == found[some].tolist()
 
 
-@given(seed=st.integers(0, 999), height=st.integers(1, 6), width=st.integers(1, 6), count=st.integers(0, 9))
-def test_one_level(seed: int, height: int, width: int, count: int):
-    levels, boxes = maps(height, width, 2, (16,), seed), random_boxes(count, height, width, seed) / 2
-    same(Pyramid(levels, (16,)).pool(boxes, 3), pooled_by_torch(levels, (16,), boxes, 3), 1e-4)
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("boxes", [random_boxes, lambda _, *shape: border_boxes(*shape), lambda *_: np.zeros((0, 4))])
 def test_means_over_boxes(shape: tuple[int, int], boxes):
@@ -100,10 +92,3 @@ def test_means_over_the_cells_of_a_grid(shape: tuple[int, int], cells: int):
     same(found, features[1:, :-5])
     same(grid_boxes(cells, width, height), boxes[1:], 1e-4)
     same(place(grid_boxes(cells, width, height), width, height), features[1:, -5:])
-
-
-def test_where_boxes_are():
-    boxes = np.array([[0, 0, 60, 40], [15, 10, 45, 20], [30, 30, 20, 35]], np.float32)
-    expected = [[0, 0, 1, 1, 1], [0.25, 0.25, 0.75, 0.5, 0.125], [0.5, 0.75, 1 / 3, 0.875, 0]]
-    np.testing.assert_allclose(place(boxes, 60, 40), expected, rtol=1e-6)
-    same(place(boxes, 60, 40), region_features.place(torch.from_numpy(boxes), 60, 40), 1e-6)

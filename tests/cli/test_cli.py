@@ -91,6 +91,17 @@ def test_a_user_fixable_error_is_one_line(monkeypatch, error, code, message):
         (["describ", "a.jpg"], "error: no such command 'describ'. Did you mean 'describe'?; see "),
         (["evaluate", "dense", "--nope"], "error: no such option: --nope"),
         (["--nope"], "error: no such option: --nope"),
+        (["search", "a dog", "-q"], "error: no such option: -q"),
+        *(
+            ([*words, text], f"error: what begins with - is taken for an option; put it last, after --: {command} ")
+            for command, words, text in (
+                ("root search", ["search"], "- people"),
+                ("root search", ["search", "--top", "2"], "-horse"),
+                ("root ground", ["ground", "a.png", "a cat"], "--the dog"),
+                ("root describe", ["describe"], "-x.png"),
+                ("root alt", ["alt"], "-x.md"),
+            )
+        ),
     ],
 )
 def test_a_wrong_command_line_is_one_line(words, message):
@@ -98,6 +109,18 @@ def test_a_wrong_command_line_is_one_line(words, message):
     assert result.exit_code == 2 and result.stdout == ""
     assert result.stderr.startswith(message) and result.stderr.count("\n") == 1
     assert result.stderr.endswith(" --help\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "way_out"),
+    [
+        (["search", "-a dog"], "root search [OPTIONS] -- '-a dog'; to leave out images that show something, give what "
+         "is wanted and --without 'a dog'; see"),
+        (["ground", "a.png", "-dog"], "root ground [OPTIONS] -- -dog; see"),
+    ],
+)  # fmt: skip
+def test_a_text_that_begins_with_a_hyphen_is_answered_with_what_to_type(words, way_out):
+    assert f"after --: {way_out}" in RUNNER.invoke(cli.app, words).stderr
 
 
 def test_without_a_command_there_is_help():

@@ -447,6 +447,11 @@ class NounEvidence:
         """Return whether the classifier was taught what a noun names, or something that this is a kind of."""
         return not self._taught.isdisjoint(noun.ancestors)
 
+    def tells(self, noun: Noun) -> bool:
+        """Return whether regions can be found to show what a noun names: a taught kind or class is at or below it."""
+        classes = len(self.groups)
+        return any(leaf < classes or leaf in self._taught for leaf in noun.leaves.tolist())
+
     @cached_property
     def _taught(self) -> frozenset[int]:
         return frozenset(kind.row for kind in self.kinds)
@@ -519,26 +524,34 @@ def pack_leaves(posterior: np.ndarray) -> np.ndarray:
     return (leaves | steps << LEAF_BITS).astype(np.uint16)
 
 
-def leaf_columns(nouns: Sequence[Noun | None]) -> np.ndarray:
-    """Return for each possible leaf 1 where it is of the kind of thing that a noun names: ``(leaves, P)``."""
-    columns = np.zeros((1 << LEAF_BITS, len(nouns)), np.float32)
-    for column, noun in enumerate(nouns):
+MOST = LEAST ** (1 / STEPS / 4)
+"""What is kept as 1 is as much on average: the middle of what is rounded to it."""
+
+
+def leaf_tables(nouns: Sequence[Noun | None]) -> np.ndarray:
+    """Return what each kept leaf adds to the probability of the kind of thing that a noun names: ``(P, 65536)``."""
+    tables = np.zeros((len(nouns), STEPS + 1, 1 << LEAF_BITS), np.float32)
+    chances = np.append(np.exp(np.arange(STEPS) * (np.log(LEAST) / STEPS)), 0)[:, None]
+    for table, noun in zip(tables, nouns, strict=True):
         if noun is not None:
-            columns[noun.leaves, column] = 1
-    return columns
+            table[:, noun.leaves] = chances
+    return tables.reshape(len(nouns), -1)
 
 
-def packed_log_kinds(packed: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Return log-probabilities ``(N, P)`` that regions show what nouns name.
+def packed_kinds(packed: np.ndarray, tables: np.ndarray) -> np.ndarray:
+    """Return probabilities ``(N, P)``, which rounding may put above 1, that regions show what nouns name.
 
     Args:
         packed: of N regions, see :func:`pack_leaves`.
-        columns: of P nouns, see :func:`leaf_columns`.
+        tables: of P nouns, see :func:`leaf_tables`.
     """
-    steps = (packed >> LEAF_BITS).astype(np.float32)
-    chances = np.where(steps < STEPS, np.exp(steps * np.float32(np.log(LEAST) / STEPS)), np.float32(0))
-    found = np.einsum("nk,nkp->np", chances, columns[packed & ((1 << LEAF_BITS) - 1)])
-    return np.log(np.clip(found, np.float32(LEAST), 1))
+    rows = np.ascontiguousarray(packed.T)
+    return np.stack([table.take(rows).sum(axis=0) for table in tables], axis=1)
+
+
+def log_kinds(probabilities: np.ndarray) -> np.ndarray:
+    """Return the natural logarithms of probabilities that are at least :data:`LEAST`."""
+    return np.log(np.clip(probabilities, np.float32(LEAST), 1))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -582,8 +595,6 @@ NEUTRAL_DETERMINERS = frozenset({
     "a", "an", "the", "one", "two", "three", "four", "five", "several", "some", "many",
 })  # fmt: skip
 """Words that may stand before any noun."""
-DETERMINERS = NEUTRAL_DETERMINERS | {"his", "her", "their", "its"}
-"""Those, and whose a thing is."""
 
 
 PLACES = frozenset(

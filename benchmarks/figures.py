@@ -143,7 +143,7 @@ STATEMENTS = {
         "{startup.seconds_onnx:.2f} s instead of {startup.seconds_torch:.0f}",
         "at most {startup.mb_onnx:.0f} MB of memory instead of {startup.mb_torch:,.0f}",
         "{describe.rate:.0f} images a second on one core, or {describe.rate_int8:.0f} in int8",
-        "{size.core:.0f} MB on the disk, {size.sources:.0f} without compiled modules",
+        "{size.core:.0f} MB on the disk",
         "has {size.weights:.0f} MB of weights",
         "about {size.everything:.1f} GB on Linux",
         "mAP {dense.map:.3f}; boxes alone {dense.boxes:.3f}; METEOR of the phrases alone {dense.meteor:.3f}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +99,11 @@ def test_other_bytes_stay_in_every_encoding(encoding: str, tmp_path: Path) -> No
 
 
 def test_texts_that_are_there_are_replaced_when_asked_for() -> None:
-    found = list(find_in_html("<img src='a.jpg' alt='x &amp; y'><img src=b.jpg alt=z>"))
+    text = "<img src='a.jpg' alt='x &amp; y'><img src=b.jpg alt=z>"
+    found = list(find_in_html(text))
     assert [image.alt for image in found] == ["x & y", "z"]
+    new = Document(Path("a.html"), text, "utf-8", found).with_texts([(image, "n") for image in found])
+    assert new == '<img src=\'a.jpg\' alt="n"><img src=b.jpg alt="n">'
 
 
 def test_a_text_is_the_sentence_and_sure_regions_that_it_does_not_name() -> None:
@@ -110,6 +114,22 @@ def test_a_text_is_the_sentence_and_sure_regions_that_it_does_not_name() -> None
     assert compose("a dog on grass", regions, 32) == "a dog on grass; a red ball"
     assert compose("a dog runs over the grass of a park", regions, 20) == "a dog runs over the…"
     assert compose("a dog", Regions.empty(9, 9)) == "a dog"
+    doubtful = replace(regions, caption_scores=np.array([0.9, 0.2, 0.5, 0.9, 0.9, 0.9]))
+    assert compose("a dog on grass", doubtful) == "a dog on grass; a fence, a tree"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "phrases", "text"),
+    [
+        ("brown and white dog", ["a white dog", "a collar"], "brown and white dog; a collar"),  # the same noun
+        ("an animal on grass", ["two dogs", "a bird"], "an animal on grass"),  # kinds, and what one is a kind of
+        ("a policeman", ["a group of people in blue", "a car", "the cars", "a vehicle"], "a policeman; a car"),
+        ("a frobnicator", ["the red frobnicator in a hat", "a man"], "a frobnicator; a man"),  # no noun of the tree
+    ],
+)
+def test_a_region_whose_noun_the_text_names_adds_nothing(sentence: str, phrases: list[str], text: str) -> None:
+    boxes = np.tile(np.array([0, 0, 5, 5], np.float32), (len(phrases), 1))
+    assert compose(sentence, Regions(9, 9, boxes, np.full(len(phrases), 0.9), tuple(phrases))) == text
 
 
 class Captions(StubModel):

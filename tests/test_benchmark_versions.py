@@ -40,27 +40,6 @@ def test_what_is_missing_or_broken_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1 and done.stderr == f"error: {tmp_path}: RuntimeError: an old mistake\n"
 
 
-def checkout(folder: Path, code: str) -> Path:
-    """Another program, whose captions are made by ``code``."""
-    (folder / "src" / "saywhere").mkdir(parents=True)
-    model = f"import os, sys\nclass Model:\n    def caption(self, images):\n        {code}\n"
-    (folder / "src" / "saywhere" / "__init__.py").write_text(f"{model}def load(threads):\n    return Model()\n")
-    return folder
-
-
-def test_what_the_programs_print_is_no_answer(tmp_path: Path) -> None:
-    noise(64, 64).save(tmp_path / "a.png")
-    done = run(checkout(tmp_path, 'print("3"); sys.stderr.write("!" * 100_000)'), tmp_path / "a.png", "--rounds", 2)
-    assert done.returncode == 0 and "here it takes " in done.stdout, done.stderr
-
-
-def test_a_program_that_dies_is_one_line(tmp_path: Path) -> None:
-    noise(64, 64).save(tmp_path / "a.png")
-    dies = "Model.asked = getattr(Model, 'asked', 0) + 1; print('the end', file=sys.stderr) if Model.asked > 1 else 0; "
-    done = run(checkout(tmp_path, f"{dies}Model.asked > 1 and os._exit(3)"), tmp_path / "a.png", "--rounds", 2)
-    assert done.returncode == 1 and done.stderr == f"error: {tmp_path}: the end\n"
-
-
 def test_answers_that_differ_are_counted_and_named(tmp_path: Path) -> None:
     image = tmp_path / "a.png"
     noise(64, 64).save(image)

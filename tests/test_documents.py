@@ -280,61 +280,6 @@ def test_notebooks_run_from_top_to_bottom(notebook: Path, folder: Path) -> None:
     execute([Block(notebook, number, "python", True, text) for number, text in enumerate(code)], folder)
 
 
-def test_wrong_commands_are_seen(program: Any) -> None:
-    said = {
-        line: complaint(program, line.split())
-        for line in (
-            "describe photo.jpg --top 5",
-            "describe a.jpg b.jpg --threshold=0.5 --out d",
-            "data check my-images",
-            "train x.yaml data.root=d training.epochs=2",
-            "--version",
-            "describe photo.jpg --best 5",
-            "describe photo.jpg --top",
-            "ground --regions 5",
-            "models extra",
-            "paint photo.jpg",
-            "data look my-images",
-        )
-    }
-    assert list(said.values()) == [
-        *[None] * 5,
-        "no option --best",
-        "--top without a value",
-        "an argument is missing",
-        "too many arguments",
-        "no command paint",
-        "no command look",
-    ]
-
-
-def test_blocks_and_links_are_read(tmp_path: Path) -> None:
-    document = tmp_path / "page.md"
-    document.write_text(
-        "# A page, of two\n[here](#a-page-of-two) [gone](gone.md) [no](#such) [out](https://example.org)\n`[code](x)`\n"
-        "```console run\n$ echo a \\\n  b > said\na b\n```\n```python run\nsaid = open('said').read()\n```\n"
-        "```python run\nassert said == 'a b\\n'\n```\n```console\nfalse\n```\n"
-    )
-    found = list(blocks(document))
-    assert [(b.line, b.language, b.run) for b in found] == [
-        (4, "console", True),
-        (9, "python", True),
-        (12, "python", True),
-        (15, "console", False),
-    ]
-    assert [part.split() for part in found[0].commands()] == [["echo", "a", "b", ">", "said"]]
-    assert broken_links(document) == ["gone.md", "#such"]
-
-
-def test_marked_blocks_run_in_order_and_failures_are_named(folder: Path) -> None:
-    page = "```console run\nls photo.jpg holiday my-images\necho a > said\n```\n"
-    page += "```python run\nsaid = open('said').read()\n```\n"
-    good = list(blocks(Path("page.md"), page + "```python run\nassert said == 'a\\n'\n```\n"))
-    execute(good, folder)
-    with pytest.raises(AssertionError, match=r"page\.md:8: exit code 3\n.*broken"):
-        execute([*good, Block(Path("page.md"), 8, "console", True, "$ echo broken; exit 3\n$ echo never\n")], folder)
-
-
 def script(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"benchmark_{name}", ROOT / "benchmarks" / f"{name}.py")
     assert spec and spec.loader

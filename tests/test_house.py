@@ -228,53 +228,6 @@ def test_what_stands_above_the_line_imports_without_torch(house: House) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def make_package(folder: Path, **modules: str) -> House:
-    package = folder / "saywhere"
-    for name, text in {"__init__": "", **modules}.items():
-        path = package / (name.replace("__in__", "/") + ".py")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return House(package)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "from saywhere.models import model",
-        "from saywhere.models.model import Model",
-        "import saywhere.models.model",
-        "def f():\n    from .models import model",
-        "import importlib\nimportlib.import_module('saywhere.models.model')",
-        "from saywhere import Model",
-    ],
-)
-def test_an_import_of_a_lower_floor_is_seen(tmp_path: Path, line: str) -> None:
-    house = make_package(
-        tmp_path,
-        __init__="from saywhere.models.model import Model",
-        boxes=line,
-        models__in____init__="",
-        models__in__model="class Model: ...",
-    )
-    assert house.wrong_floors()[-1].startswith("saywhere.boxes imports saywhere.models")
-
-
-def test_a_cycle_is_seen_and_a_chain_is_none(tmp_path: Path) -> None:
-    around = make_package(
-        tmp_path / "around",
-        data__in__a="from saywhere.data import b",
-        data__in__b="from saywhere.data.c import x",
-        data__in__c="def f():\n    import saywhere.data.a",
-        data__in__d="import saywhere.data.a",
-        data__in____init__="",
-    )
-    chain = make_package(
-        tmp_path / "chain", data__in__a="from saywhere.data import b", data__in__b="import saywhere.text", text=""
-    )
-    assert around.cycle() == ["saywhere.data.a", "saywhere.data.b", "saywhere.data.c", "saywhere.data.d"]
-    assert chain.cycle() == []
-
-
 STEMS = ("densecap", "aligner", "captioner", "nouns")
 """Names of the parts of a model: the same on every floor."""
 STEM_FLOORS = ("configs", "networks", "engines.arrays", "models", "training")

@@ -483,3 +483,4 @@ def test_preprocess_values():
     pixels = Preprocess(64, 32, (0.5, 0.2, 0.0), (0.5, 0.1, 2.0))(image)
     assert pixels.shape == (3, 32, 64)
     assert pixels[:, 5, 5].tolist() == pytest.approx([1.0, 0.0, 0.0], abs=1e-6)
+    assert Preprocess(64, 32, (0.5, 0.2, 0.0), (0.5, 0.1, 2.0)).restore(pixels)[5, 5].tolist() == [255, 51, 0]

@@ -1,5 +1,6 @@
 import io
 import json
+import pickle
 import sys
 import types
 
@@ -27,6 +28,14 @@ def test_rows_are_plain_values():
     assert len(rows) == len(regions()) == 3
     assert rows[1] == Region((5.0, 6.0, 30.0, 20.0), 0.5, "")
     assert next(iter(Regions(30, 20, BOXES))) == Region((0.0, 0.0, 10.0, 20.0), None, None)
+
+
+def test_rows_print_short_numbers_and_keep_whole_ones():
+    row = Regions(30, 20, [[1 / 3, 2, 10.1, 20]], [0.7], ["a dog"])[0]
+    assert str(row.box) == f"{row.box}" == "(0.33, 2.0, 10.1, 20.0)"
+    assert repr(row) == "Region(box=(0.33, 2.0, 10.1, 20.0), score=0.7, caption='a dog')"
+    assert row.box[0] == np.float32(1 / 3) and row.score == np.float32(0.7)
+    assert json.loads(json.dumps(row.box)) == list(row.box) and pickle.loads(pickle.dumps(row)) == row
 
 
 def test_the_words_have_a_probability_beside_that_of_the_box():

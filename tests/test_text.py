@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saywhere.text import END, PAD, RESERVED, START, UNKNOWN, Vocabulary, pad, strip_lead_in, tokenize
+from saywhere.text import END, PAD, RESERVED, START, UNKNOWN, Vocabulary, pad, tokenize
 
 
 @pytest.mark.parametrize(
@@ -31,26 +31,6 @@ def test_tokens_are_tokens(text):
     words = tokenize(text)
     assert tokenize(" ".join(words)) == words
     assert all(word and not set(word) & set(" .,!?<>_-\t\n") for word in words)
-
-
-@pytest.mark.parametrize(
-    ("phrase", "stripped"),
-    [
-        ("there is a dog", "a dog"),
-        ("There are two dogs", "two dogs"),
-        ("this seems to be a kite", "a kite"),
-        ("It looks like rain", "rain"),
-        ("these are shoes", "shoes"),
-        ("A picture of a horse", "a horse"),
-        ("  here is the ball ", "the ball"),
-        ("this is", "this is"),
-        ("the dog that is there", "the dog that is there"),
-        ("thistle is purple", "thistle is purple"),
-        ("", ""),
-    ],
-)
-def test_strip_lead_in(phrase, stripped):
-    assert strip_lead_in(phrase) == stripped
 
 
 def test_reserved_tokens_come_first():

@@ -34,7 +34,6 @@ def tiny_aligner_config(**options) -> AlignerConfig:
         feature_dropout=0.0,
         dropout=0.0,
         word_dropout=0.0,
-        normalize="none",
         temperature=1.0,
     )
     return base.merge(options)

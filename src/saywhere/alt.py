@@ -18,6 +18,7 @@ from pathlib import Path
 
 from saywhere.errors import UserError
 from saywhere.images import ImageError, MissingImageError
+from saywhere.models.nouns import find_nouns, noun_tree
 from saywhere.regions import Regions
 from saywhere.text import tokenize
 
@@ -29,7 +30,7 @@ HTML = frozenset((
 LENGTH = 125
 """Characters of a text, at most, unless the user says otherwise: more is read out badly."""
 SURE = 0.5
-"""Least score of the regions that are named after the sentence."""
+"""Least probability of the boxes, and of their words, that are named after the sentence."""
 REGIONS = 3
 """Regions that are named after the sentence, at most."""
 
@@ -315,6 +316,9 @@ def line_of(text: str, at: int) -> int:
 def compose(sentence: str, regions: Regions, length: int = LENGTH) -> str:
     """Return an alternative text: the sentence, then sure regions that it does not name, as many as fit.
 
+    A region is named if the text has its noun, a kind of it, or what it is a kind of, as the tree of nouns knows them:
+    "a white dog" adds nothing to "a poodle", and may contradict it.
+
     Args:
         sentence: about the image.
         regions: best first.
@@ -323,14 +327,21 @@ def compose(sentence: str, regions: Regions, length: int = LENGTH) -> str:
     sentence = " ".join(sentence.split())
     if len(sentence) > length:
         return sentence[:length].rsplit(" ", 1)[0][: length - 1].rstrip(" ,;") + "…"
-    said, text, count = set(tokenize(sentence)), sentence, 0
+    tree, text, count = noun_tree(), sentence, 0
     for region in regions:
-        words = tokenize(region.caption or "")
-        if not words or (region.score is not None and region.score < SURE) or words[-1] in said:
+        words = tokenize(phrase := " ".join((region.caption or "").split()))
+        if not words or any(value is not None and value < SURE for value in (region.score, region.caption_score)):
             continue
-        longer = f"{text}{'; ' if count == 0 else ', '}{' '.join((region.caption or '').split())}"
+        head = tree.head(words)
+        named = {noun.row: noun.ancestors for noun in find_nouns(text, tree)}
+        if head.noun is None:
+            told = words[head.stop - 1] in tokenize(text)
+        else:
+            told = any(head.noun.row in above or row in head.noun.ancestors for row, above in named.items())
+        if told:
+            continue
+        longer = f"{text}{'; ' if count == 0 else ', '}{phrase}"
         if count == REGIONS or len(longer) > length:
             break
-        said |= set(words)
         text, count = longer, count + 1
     return text

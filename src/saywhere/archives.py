@@ -15,8 +15,8 @@ from saywhere.files import TAR
 
 BLOCK = tarfile.BLOCKSIZE
 """Bytes of a header."""
-TYPE = 156
-"""Where a header says what it is the header of."""
+TYPE, MARK = 156, 257
+"""Where a header says what it is the header of, and that it is one."""
 OLD_GNU = b"ustar  \0"
 """Mark of headers of GNU tar, in which other things stand where those of POSIX have the beginning of a long name."""
 LINKS = 40
@@ -41,7 +41,7 @@ class Listing:
 
     Attributes:
         members: for each file its place: the first byte and the number of bytes; that of a link is its target's.
-            Hidden files, and files outside the folder that unpacking would fill, are left out.
+            Hidden files are left out, and files outside the folder that unpacking would fill, which are damage.
         broken: for each link that leads to no file of the archive, where it leads.
         damage: what is wrong with the archive; empty if nothing is. The members that could be found are there all the
             same.
@@ -85,7 +85,9 @@ def _listing(path: str, size: int, time: int) -> Listing:
                 place = posixpath.join(posixpath.dirname(name), member.linkname)
             else:
                 continue
-            if name in found and not _is_hidden(name):
+            if name.split("/")[0] == "..":
+                damage.note_outside(name)
+            elif name in found and not _is_hidden(name):
                 damage.note_double(name)
             found[name] = place
         if end >= size:
@@ -148,6 +150,10 @@ class _Damage:
         """Add a name that an earlier file has, too, which unpacking would write over."""
         self._note(f"{name!r} is there twice and the last one counts")
 
+    def note_outside(self, name: str) -> None:
+        """Add a file that unpacking would put beside the folder it fills."""
+        self._note(f"{name!r} is outside of the archive's folder and left out")
+
     def note_end(self) -> None:
         """Add that the archive ends without the zeros that end it."""
         self._note("the end mark is missing, as if the rest were cut off")
@@ -173,7 +179,7 @@ def _sound_members(file: BinaryIO, size: int, damage: _Damage) -> Iterator[tuple
         @classmethod
         def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Member:
             member, place = super().frombuf(buf, encoding, errors), file.tell()
-            if buf[257:265] == OLD_GNU and member.type not in tarfile.GNU_TYPES:  # its times are no part of the name
+            if buf[MARK : MARK + 8] == OLD_GNU and member.type not in tarfile.GNU_TYPES:  # its times are no name
                 member.name = bytes(buf[:100]).partition(b"\0")[0].decode(encoding, errors)
             rest = size - place
             most = min(rest, MOST_EXTENSION) if member.type in EXTENSIONS else rest  # extensions are read into memory
@@ -214,9 +220,10 @@ def _has_data(member: tarfile.TarInfo) -> bool:
 
 
 def _begins_with_a_header(file: BinaryIO) -> bool:
+    """Whether the first block is a header, also a damaged one, or zeros, as those of an empty archive."""
     first = file.read(BLOCK)
     file.seek(0)
-    return is_tar(first) or (len(first) == BLOCK and not first.strip(b"\0"))  # an empty archive
+    return is_tar(first) or first[MARK:].startswith(b"ustar") or (len(first) == BLOCK and not first.strip(b"\0"))
 
 
 def is_tar(first: bytes) -> bool:

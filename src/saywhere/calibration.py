@@ -28,26 +28,30 @@ BINS = 15
 QUESTIONS: dict[str, tuple[str, ...]] = {
     "box": ("logit", "confidence"),
     "person": ("word", "similarity"),
-    "colour": ("word", "similarity"),
+    "colour": ("pixels", "similarity", "agrees"),
     "caption": ("confidence", "noun", "known"),
     "phrase": ("similarity", "kind", "named"),
     "rare_phrase": ("similarity", "kind", "named"),
     "indexed_phrase": ("similarity", "kind", "named"),
+    "densecap_place": ("share", "box"),
+    "aligner_place": ("share", "box"),
     "count": ("words",),
     "hit": ("odds", "whole", "several", "prior", "lead"),
     "chance": ("expected",),
     "meant": ("similarity",),
 }
 """For each question the names of its evidence."""
-PARTS = {
-    question: "densecap" if question in ("box", "person", "colour", "caption") else "aligner" for question in QUESTIONS
-}
+PARTS = dict.fromkeys(QUESTIONS, "aligner") | dict.fromkeys(
+    ("box", "person", "colour", "caption", "densecap_place"), "densecap"
+)
 """For each question the part of a model that it is asked of, and with which its weights go from model to model."""
 DIGITS = 5
 RIDGE = 1e-4
 """Penalty on weights of evidence that is scaled to a standard deviation of 1."""
 LEAST = 1e-9
 """Fitted probabilities are held this far from 0 and 1."""
+INSIDE = 1e-6
+"""Probabilities are held this far from 0 and 1 where their log-odds would be infinite."""
 TOLERANCE = 1e-12
 """A fit ends when the mean log-likelihood grows by less."""
 
@@ -150,6 +154,12 @@ class Logistic:
 def logistic(log_odds: ArrayLike) -> np.ndarray:
     """Return the logistic function of an array of floats, in its precision."""
     return 1 / (1 + np.exp(-np.clip(log_odds, -80, 80)))
+
+
+def logit(probabilities: np.ndarray) -> np.ndarray:
+    """Return the log-odds ``(N,)`` of probabilities ``(N,)``, no nearer to 0 and 1 than :data:`INSIDE`, in float64."""
+    inside = np.clip(probabilities.astype(np.float64), INSIDE, 1 - INSIDE)
+    return np.log(inside / (1 - inside))
 
 
 def standardised(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -259,13 +269,18 @@ class Calibration:
         box: a region's box is right, by the logit of its second score and by the mean log-probability of its words.
         person: a word of a phrase gives somebody the right sex and age, by its log-probability and by the aligner's
             similarity of it with the region, less that of the word for the other sex.
-        colour: so of a colour, less the mean similarity of other colours.
+        colour: the likeliest colour of a thing by its pixels is right, by its log-probability, by the aligner's
+            similarity of it with the region, less the mean of those of other colours, and by whether the decoder said
+            it.
         caption: the phrase of a region names what is in its box, by the mean log-probability of its words, by the
             log-probability of its noun by the classes, and by whether these know the noun.
         phrase: an image shows what a phrase names, by the similarity of both, by the log-probability of the kind that
             the phrase names, and by whether it names one.
         rare_phrase: takes the place of ``phrase`` for phrases with a rare noun.
         indexed_phrase: takes the place of both for an image of an index, of which less is known.
+        densecap_place: the box that the dense captioner finds for a phrase is right, if the image shows the phrase, by
+            :meth:`saywhere.models.placing.Evidence.place_inputs`.
+        aligner_place: so of the box that the aligner finds.
         count: an image shows as many things as a phrase says, by how much more the phrase fits the image than that for
             one thing.
         hit: an image that a search found shows all of the query, by the evidence of
@@ -281,6 +296,8 @@ class Calibration:
     phrase: Logistic | None = None
     rare_phrase: Logistic | None = None
     indexed_phrase: Logistic | None = None
+    densecap_place: Logistic | None = None
+    aligner_place: Logistic | None = None
     count: Logistic | None = None
     hit: Logistic | None = None
     chance: Logistic | None = None

@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike
 from PIL import Image as images
 from PIL import ImageDraw, ImageFont
 
+from saywhere.text import two_digits
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -250,7 +252,7 @@ def _factors(canvas: Image, size: tuple[float, float]) -> np.ndarray:
 def _text(row: int, captions: Sequence[str] | None, scores: np.ndarray | None) -> str:
     if captions is not None:
         return " ".join(captions[row].split())
-    return "" if scores is None else f"{float(scores[row]):.2f}"
+    return "" if scores is None else two_digits(float(scores[row]))
 
 
 def _draw_box(draw: ImageDraw.ImageDraw, box: np.ndarray, colour: Colour, style: Style) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -226,10 +227,36 @@ def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda stream: stream.write(text.encode("utf-8", "backslashreplace")))
 
 
+LARGEST = 1 << 30
+"""Bytes of a file that is read whole: a list of some ten million paths."""
 LARGEST_YAML = 1_000_000
 """Values that a YAML document may have, those behind its aliases counted each time."""
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:]')
+
+
+def read_whole(path: str | Path, stream: IO[bytes] | None = None) -> bytes:
+    """Return what a file that somebody wrote has, or a pipe.
+
+    Args:
+        path: of the file.
+        stream: the file, if it is open.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is a device, such as ``/dev/zero``, or longer than :data:`LARGEST` bytes.
+    """
+    if stream is None:
+        if stat.S_IFMT(os.stat(path).st_mode) in (stat.S_IFCHR, stat.S_IFBLK):
+            raise ValueError("a device, not a file")
+        with open(path, "rb") as file:
+            return read_whole(path, file)
+    data = bytearray()
+    while piece := stream.read(1 << 20):
+        data += piece
+        if len(data) > LARGEST:
+            raise ValueError(f"longer than {LARGEST} bytes; divide it")
+    return bytes(data)
 
 
 def decode(data: bytes) -> str:

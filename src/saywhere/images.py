@@ -95,6 +95,22 @@ class DiskSize(NamedTuple):
     orientation: int
 
 
+def flip(boxes: np.ndarray, orientation: int, width: float = 1, height: float = 1) -> np.ndarray:
+    """Mirror boxes ``(N, 4)`` of an image of that size, in shares of it or in pixels, as an EXIF orientation says."""
+    x1, y1, x2, y2 = boxes.T
+    if orientation in (2, 3, 7, 8):
+        x1, x2 = width - x2, width - x1
+    if orientation in (3, 4, 6, 7):
+        y1, y2 = height - y2, height - y1
+    return np.stack((x1, y1, x2, y2), axis=-1)
+
+
+def to_upright(boxes: np.ndarray, orientation: int, width: float = 1, height: float = 1) -> np.ndarray:
+    """Turn boxes ``(N, 4)`` of an image stored in that size into boxes of the upright image, by EXIF orientation."""
+    flipped = flip(boxes, orientation, width, height)
+    return flipped[:, [1, 0, 3, 2]] if orientation in LYING else flipped
+
+
 @dataclass(frozen=True)
 class LoadedImage:
     """An upright RGB image.
@@ -406,3 +422,8 @@ class Preprocess:
         pixels -= mean
         pixels /= std
         return pixels
+
+    def restore(self, pixels: np.ndarray) -> np.ndarray:
+        """Return pixels ``(3, h, w)`` that it made as they are shown: ``(h, w, 3)`` uint8, R G B."""
+        mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
+        return np.round((pixels.transpose(1, 2, 0) * std + mean) * 255).astype(np.uint8)

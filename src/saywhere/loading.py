@@ -92,6 +92,7 @@ def _make(
     cache_dir: str | Path | None = None,
 ) -> tuple[Any, Any]:
     """Return the module of an engine, and the engine of a model; arguments and errors as :func:`load`."""
+    from saywhere.models.bundle import GRAPH
     from saywhere.options import require_ints
 
     require_ints(1, threads=threads)
@@ -105,8 +106,11 @@ def _make(
         if package not in EXTRAS:
             raise
         extra = f"'saywhere[{EXTRAS[package]}]'" if EXTRAS[package] else package
-        folder, needed = (place.folder, place.engine) if engine == ADAPTED else (place, engine)
-        raise UserError(f"{folder} needs the engine {needed}, which needs {package}: pip install {extra}") from error
+        what, needed = (place.folder, place.engine) if engine == ADAPTED else (place, engine)
+        way = f"pip install {extra}"
+        if engine == "torch" and device is not None and (place / GRAPH).is_file():
+            what, way = f"device {device}", f"{way}; or leave it out, for the CPU"
+        raise UserError(f"{what} needs the engine {needed}, which needs {package}: {way}") from error
 
 
 def choose_engine(

@@ -33,8 +33,19 @@ class _Row(NamedTuple):
     caption: str | None
 
 
+class Box(tuple[float, float, float, float]):
+    """A box that prints the digits that results have in JSON, and not all of those of its numbers."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(tuple(round(value, 2) for value in self))
+
+
 class Region(_Row):
     """One row of :class:`Regions`, in plain Python values; it unpacks into ``box, score, caption``.
+
+    What is printed of the numbers is rounded, to 2 decimals of a pixel and 5 of a score; the values are not.
 
     Attributes:
         caption_score: probability that the caption names what is in the box, or None.
@@ -46,6 +57,10 @@ class Region(_Row):
     """
 
     caption_score: float | None = None
+
+    def __repr__(self) -> str:
+        score = None if self.score is None else round(self.score, 5)
+        return f"Region(box={self.box}, score={score}, caption={self.caption!r})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +198,7 @@ class Regions:
                 raise IndexError(f"row {rows} of {len(self)} regions")
             score, sure = (None if v is None else v[rows].item() for v in (self.scores, self.caption_scores))
             caption = None if self.captions is None else self.captions[rows]
-            region = Region(tuple(self.boxes[rows].tolist()), score, caption)
+            region = Region(Box(self.boxes[rows].tolist()), score, caption)
             region.caption_score = sure
             return region
         chosen = rows if isinstance(rows, slice) else np.asarray(rows).reshape(-1)

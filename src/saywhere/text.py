@@ -14,11 +14,11 @@ PAD, START, END, UNKNOWN = range(4)
 RESERVED = ("<pad>", "<start>", "<end>", "<unk>")
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
-_LEAD_IN = re.compile(
-    r"^(?:(?:there|here) (?:is|are|was|were)|(?:this|that|it) (?:is|seems to be|appears to be|looks like)"
-    r"|(?:these|those) are|(?:a|the) (?:image|photo|picture) of) +",
-    re.IGNORECASE,
-)
+
+
+def two_digits(probability: float) -> str:
+    """Return a probability as people are shown it: with two digits, and never 1.00, for no box is certain."""
+    return f"{min(probability, 0.99):.2f}"
 
 
 def tokenize(text: str) -> list[str]:
@@ -39,12 +39,6 @@ def split_words(text: str) -> tuple[list[str], list[str]]:
 
 def _normalize(text: str) -> str:
     return unicodedata.normalize("NFKC", text).replace("’", "'").lower()
-
-
-def strip_lead_in(text: str) -> str:
-    """The phrase without a referring opening such as "there is" or "this seems to be" (DenseCap, section 4)."""
-    stripped = _LEAD_IN.sub("", text.strip(), count=1)
-    return stripped or text.strip()
 
 
 class Vocabulary:

@@ -133,7 +133,8 @@ def test_a_bundle_is_calibrated_by_the_command(tmp_path):
     result = CliRunner().invoke(cli.app, command)
     assert result.exit_code == 0, result.output
     assert "phrase: similarity" in result.output and "similarity_kind_weight 0" in result.output
-    assert Bundle.read(folder).calibration.phrase is not None
+    fitted = Bundle.read(folder).calibration
+    assert fitted.phrase is not None and fitted.densecap_place is None, "six boxes are too few"
     card = (folder / "README.md").read_text()
     assert "old" not in card and "## Limits\n\nmany" in card and card.count("## Grounding") == 1
     shown = CliRunner().invoke(
@@ -143,7 +144,7 @@ def test_a_bundle_is_calibrated_by_the_command(tmp_path):
     assert shown.exit_code == 0, shown.output
     phrases = json.loads(shown.stdout)["phrases"]
     assert [phrase["words"] for phrase in phrases] == ["a red shirt", "a xylophone"]
-    assert all(("box" in phrase) == phrase["found"] == (phrase["score"] >= 0.5) for phrase in phrases)
+    assert all(("box" in phrase) == phrase["found"] == (phrase["presence"] >= 0.5) for phrase in phrases)
     out = tmp_path / "out"
     measured = CliRunner().invoke(
         cli.app, ["evaluate", "ground", "--model", str(folder), "--data", str(tmp_path / "data.jsonl"),

@@ -132,5 +132,10 @@ def test_sentences_are_written_into_sidecars(tmp_path: Path, model: str, loaded:
     place.write_text("<x/>")
     done = run(image, "--model", model, "--output-format", "xmp", code=1)
     assert f"skipped: {image}: its sidecar {place} cannot be used (it has no rdf:RDF)" in done.stderr
+    table = run(image, "--model", model, "--output-format", "parquet", code=2)
+    assert table.stderr == (
+        "error: --output-format parquet: sentences are written as xmp, or by --json FILE as lines, which DuckDB and "
+        "pandas read; other formats are of describe\n"
+    )
     drawn = ("--show-attention", tmp_path / "b.png", "--output-format", "xmp")
     assert "draws, and writes no sidecar" in run(image, "--model", model, *drawn, code=2).stderr

@@ -166,45 +166,6 @@ def test_a_turned_image_is_drawn_as_a_viewer_shows_it(model):
         assert drawn.size == (400, 800) and 0x0112 not in drawn.getexif()
 
 
-def test_a_large_image_is_drawn_smaller_and_the_model_need_not_see_it_whole(model):
-    photographs.quarters(6000, 3000).save("large.jpg")
-    describe("large.jpg", "--json", "r.jsonl")
-    describe("large.jpg", "--out", "out", "--json", "s.jsonl")
-    assert rows("r.jsonl")[0]["width"] == rows("s.jsonl")[0]["width"] == 6000
-    assert 384 <= model.sizes[0][0] < 768, "as the bundled model's configuration says"
-    assert 1600 <= model.sizes[1][0] < 3200, "what is drawn is what the model saw"
-    with Image.open("out/large.jpg") as drawn:
-        assert drawn.size == (1600, 800)
-
-
-@pytest.mark.parametrize("extra", [[], ["--out", "out"], ["--output-format", "densecap", "--out", "out"]])
-def test_an_image_is_opened_once(model, monkeypatch, extra):
-    photographs.quarters(2000, 1000).save("a.jpg")
-    photographs.quarters(300, 200).save("b.png")
-    opened = []
-    real = Image.open
-    monkeypatch.setattr(
-        Image, "open", lambda file, *rest, **options: opened.append(file) or real(file, *rest, **options)
-    )
-    assert describe("a.jpg", "b.png", "--json", "r.jsonl", *extra).exit_code == 0
-    assert [str(file) for file in opened] == ["a.jpg", "b.png"]
-
-
-def test_originals_are_not_written_over(model):
-    before = Path(astronaut("p/a.jpg")).read_bytes()
-    for given in ("p", "p/a.jpg", "p/*.jpg"):
-        result = describe(given, "--out", "p")
-        assert result.exit_code == 2 and "would be written over" in result.stderr
-    assert Path("p/a.jpg").read_bytes() == before and model.batches == []
-
-
-def test_drawings_inside_the_folder_are_not_described(model):
-    astronaut("p/a.jpg")
-    for _ in range(2):
-        assert describe("p", "--out", "p/drawn", "--json", "r.jsonl").exit_code == 0
-    assert [row["image"] for row in rows("r.jsonl")] == ["p/a.jpg"]
-
-
 def test_an_album_with_damaged_images(model):
     """60 images of many kinds, 10 of them broken: the others come out, the broken are named, the exit code is 1."""
     names, bad = photographs.write_album(Path("album"), 60, 10)
@@ -315,15 +276,6 @@ def test_given_boxes(model):
     result = describe("p", "--boxes", "boxes.jsonl", "--json", "s.jsonl")
     assert result.exit_code == 0 and "1 without boxes left out" in result.stdout
     assert [(row["image"], row["boxes"]) for row in rows("s.jsonl")] == [("p/b.jpg", [[1, 2, 3, 4]])]
-
-
-def test_a_bad_box_is_an_error_of_its_image(model):
-    astronaut("p/a.jpg"), astronaut("p/b.jpg")
-    lines = [{"image": "p/a.jpg", "boxes": [[0, 0, 9, 9], [9, 9, 5, 5]]}, {"image": "p/b.jpg", "boxes": [[0, 0, 9, 9]]}]
-    Path("boxes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    result = describe("p", "--boxes", "boxes.jsonl", "--json", "r.jsonl")
-    assert result.exit_code == 1 and [row["image"] for row in rows("r.jsonl")] == ["p/b.jpg"]
-    assert result.stderr == "skipped: p/a.jpg: box 1 [9.0, 9.0, 5.0, 5.0] is not inside the 512 x 512 image\n"
 
 
 def test_given_boxes_are_all_described(model):

@@ -147,23 +147,6 @@ def test_images_that_fail_are_left_out_and_named(model):
     assert report()["map"] == pytest.approx(51 / 101), "an image that nobody saw does not lower the recall"
 
 
-def test_interrupted(model, monkeypatch):
-    root = album()
-    usual = StubModel.describe
-
-    def stop(self, images, *arguments, **options):
-        if self.batches:
-            raise KeyboardInterrupt
-        return usual(self, images, *arguments, **options)
-
-    monkeypatch.setattr(StubModel, "describe", stop)
-    done = dense("--model", "m", "--data", root, "--out", "out", "--batch", 2)
-    assert (done.exit_code, done.stderr) == (
-        130,
-        "interrupted after 2 of 4 images; the same command goes on from here\n",
-    )
-
-
 CAT = {"image": "c.jpg", "width": 9, "height": 9, "boxes": [[0, 0, 9, 9]], "captions": ["a cat"]}
 
 
@@ -251,8 +234,3 @@ def test_a_changed_option_is_another_model(model: Weighted) -> None:
     assert dense("--model", "m", "--data", root, "--out", "other", "--set", "decoding.beam_size=3").exit_code == 0
     assert report("other")["set"] == ["decoding.beam_size=3"]
     assert "give --data" in dense("--predictions", "a", "--truth", "b", "--set", "decoding.beam_size=3").output
-
-
-def test_the_model_is_the_bundled_one_if_none_is_named(model: Weighted) -> None:
-    assert dense("--data", album(1), "--out", "out").exit_code == 0
-    assert report()["model"] == "flickr-coco"

@@ -74,7 +74,7 @@ def test_a_part_trained_anew_replaces_that_of_a_model(both, tmp_path):
         anew.decoder.words.weight.copy_(anew.decoder.words.weight.flip(0))
     checkpoint.save(anew, tmp_path / "anew")
     refused = export(both, tmp_path / "anew", "--out", tmp_path / "new")
-    assert refused.exit_code == 2 and "both have the part captioner" in refused.stderr
+    assert refused.exit_code == 2 and "both have the part captioner; --replace takes " in refused.stderr
     result = export(both, tmp_path / "anew", "--replace", "--out", tmp_path / "new")
     assert result.exit_code == 0, result.output
     noise(96, 64).save(tmp_path / "a.png")

@@ -74,7 +74,7 @@ def test_what_is_not_in_the_image_has_no_box(aligner, image, tmp_path):
     never = shutil.copytree(aligner, tmp_path / "never")
     calibrated(phrase=(0, 0, 0, -9)).write(never)
     row = json.loads(ground(image, SENTENCES[0], "--model", never, "--json", "-").stdout)
-    assert [sorted(phrase) for phrase in row["phrases"]] == [["found", "score", "words"]] * 3
+    assert [sorted(phrase) for phrase in row["phrases"]] == [["found", "presence", "words"]] * 3
     assert not any(phrase["found"] for phrase in row["phrases"])
     out = tmp_path / "drawn"
     table = ground(image, SENTENCES[0], "--model", never, "--out", out)
@@ -83,6 +83,18 @@ def test_what_is_not_in_the_image_has_no_box(aligner, image, tmp_path):
         assert drawn.size == (800, 533)
     shown = json.loads(ground(image, SENTENCES[0], "--model", never, "--json", "-", "--threshold", 0).stdout)
     assert all(phrase["found"] and len(phrase["box"]) == 4 for phrase in shown["phrases"])
+
+
+def test_the_number_is_the_probability_of_the_box(aligner, image, tmp_path):
+    """Presence decides what is found; the number beside a box is that of phrase and box, and is never 1.00."""
+    sure = shutil.copytree(aligner, tmp_path / "sure")
+    for places, number, shown in (({}, 1.0, "0.99"), ({"aligner_place": (0, 0, -1)}, 0.2689, "0.27")):
+        calibrated(phrase=(0, 0, 0, 12), **places).write(sure)
+        row = json.loads(ground(image, "a dog", "a horse", "--model", sure, "--json", "-").stdout)
+        assert [phrase["presence"] for phrase in row["phrases"]] == [pytest.approx(1, abs=1e-4)] * 2
+        assert [phrase["score"] for phrase in row["phrases"]] == [pytest.approx(number, abs=1e-4)] * 2
+        lines = ground(image, "a dog", "a horse", "--model", sure).stdout.splitlines()
+        assert [line.split("\t")[0] for line in lines] == ["score", shown, shown]
 
 
 def test_the_steps_show_how_it_comes_about(models, aligner, image, tmp_path):
@@ -119,6 +131,9 @@ def test_several_texts_are_phrases_for_a_dense_captioner(models, densecap, image
     assert (out / "a.png").is_file()
     table = ground(image, "a dog", "the zebra", "--model", densecap)
     assert "the zebra" in table.stdout and "score" in table.stdout and "does not know: zebra" in table.stderr
+    foreign = ground(image, "un perro", "犬", "--model", densecap)
+    told = "the model knows none of these words: un, perro, 犬; it reads English\n"
+    assert (foreign.exit_code, foreign.stderr) == (0, told)
     for text, message in (("", "the argument TEXT... is empty"), ("...", "the phrase '...' has no word")):
         empty = ground(image, "a dog", text, "a cat", "--model", densecap)
         assert empty.exit_code == 2 and message in empty.output

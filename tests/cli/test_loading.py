@@ -5,14 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
-from photographs import noise
 from tiny_captioner import tiny_captioner
 from tiny_densecap import tiny_model
 
-from saywhere.cli.caption import AHEAD
-from saywhere.cli.options import Chosen
 from saywhere.engines import torch as torch_engine
 from saywhere.engines.onnx import OnnxEngine
 from saywhere.errors import UserError, explain_oom
@@ -64,28 +60,6 @@ def read_ahead() -> None:
             thread.join()
 
 
-def test_weights_of_parts_that_are_asked_first_are_read_ahead():
-    model = DeferredModel(None, Runtime("cpu", "onnx"), ahead=("captioner", "nouns"))()
-    read_ahead()
-    assert "_attention" in vars(model.captioner) and "_layers" in vars(model.engine.nouns)
-    assert "_head" not in vars(model.densecap) and "_session" not in vars(model.engine.trunk)
-    assert "_attention" not in vars(DeferredModel(None, Runtime("cpu", "onnx"))().captioner)
-
-
-def test_a_caption_needs_the_last_encoder_of_the_aligner_which_all_share():
-    model = DeferredModel(None, Runtime("cpu", "onnx"), ahead=AHEAD)()
-    read_ahead()
-    aligner = model.engine.aligner
-    first, last = aligner._encoders
-    assert "text" not in vars(first) and {"text", "project"} <= vars(last).keys()
-    readers = (model.captioner, model.densecap, model.engine.nouns, aligner.last, last)
-    before = [set(vars(reader)) | {"_feature_size"} for reader in readers]
-    model.caption(noise(60, 40))
-    assert [set(vars(reader)) | {"_feature_size"} for reader in readers] == before  # nothing was left to be read
-    aligner.text_vectors(np.array([[4]]))
-    assert aligner.last._encoders[0] is last and "text" in vars(first)
-
-
 def test_what_fails_ahead_is_left_to_the_question(monkeypatch, capfd):
     asked = []
 
@@ -97,11 +71,6 @@ def test_what_fails_ahead_is_left_to_the_question(monkeypatch, capfd):
     assert DeferredModel(None, Runtime("cpu", "onnx"), ahead=("captioner",))().captioner is not None
     read_ahead()
     assert asked == [("captioner",)] and capfd.readouterr().err == ""
-
-
-def test_other_engines_read_nothing_ahead(both):
-    DeferredModel(both, Runtime("cpu"), ahead=("captioner",))()
-    assert "saywhere-weights" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_too_little_memory_names_the_way_out():
@@ -129,13 +98,3 @@ def test_the_trunk_is_opened_ahead_of_the_first_image_once_however_many_ask():
     wrong = DeferredModel("no-such-model", ahead=("nouns",))
     with pytest.raises(UserError, match="no-such-model"):
         wrong.begin()
-
-
-def test_a_command_about_files_begins_before_it_imports_the_rest(tmp_path):
-    noise(32, 32).save(photo := tmp_path / "a.png")
-    for paths, begun in (([str(photo)], True), ([str(tmp_path)], False), ([str(photo), "b.png"], False), ([], False)):
-        model = Chosen().deferred("densecap", ("densecap",), paths)
-        assert ("_engine" in vars(model)) == begun
-    late = Chosen(model="no-such-model").deferred("densecap", ("densecap",), [str(photo)])
-    with pytest.raises(UserError, match="no-such-model"):
-        late()

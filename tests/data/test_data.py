@@ -33,14 +33,6 @@ CAT, LONG = "There is a cat", "this is the second cat"
     [
         ({}, {"1": ((CAT,),), "2": ((CAT,), (LONG,)), "4": 4}, {}),
         ({"max_words": 4}, {"2": ((CAT,),), "4": ((CAT,), ("cat",))}, {"phrases of more than 4 words": 3}),
-        ({"strip_lead_ins": True}, {"2": (("a cat",), ("the second cat",))}, {}),
-        ({"strip_lead_ins": True, "max_words": 2}, {"4": (("a cat",), ("cat",))}, {"phrases of more than 2 words": 3}),
-        ({"min_regions": 2, "max_regions": 3}, {"1": None, "2": 2, "4": None},
-         {"images of fewer than 2 regions": 1, "images of more than 3 regions": 1}),
-        # counted after long phrases are dropped, and before boxes are merged
-        ({"min_regions": 2, "max_words": 4}, {"1": None, "2": None, "4": 2},
-         {"phrases of more than 4 words": 3, "images of fewer than 2 regions": 2}),
-        ({"min_regions": 4, "merge": 0.5}, {"1": None, "2": None, "4": 1}, {"images of fewer than 4 regions": 2}),
         ({"merge": 0.5}, {"2": ((CAT, LONG),)}, {}),
     ],
 )  # fmt: skip
@@ -63,13 +55,10 @@ def test_the_same_box_twice_is_one_box_with_two_references(tmp_path):
     ("values", "message"),
     [
         ({"max_words": 0}, "max_words must be at least 1, not 0"),
-        ({"min_regions": -1}, "min_regions must be at least 0, not -1"),
-        ({"min_regions": 9, "max_regions": 3}, "max_regions 3 is less than min_regions 9"),
         ({"merge": 0.0}, "merge must be an IoU above 0 and at most 1, not 0.0"),
         ({"merge": 1.5}, "merge must be an IoU"),
         ({"max_word": 3}, "unknown key data.phrases.max_word; did you mean data.phrases.max_words"),
         ({"max_words": "ten"}, "data.phrases.max_words must be a whole number, not 'ten'"),
-        ({"strip_lead_ins": "no"}, "data.phrases.strip_lead_ins must be true or false, not 'no'"),
     ],
 )
 def test_options_are_validated(values, message):

@@ -9,12 +9,11 @@ import pytest
 import torch
 from photographs import noise
 from tiny_aligner import VOCABULARY as ALIGNER_VOCABULARY
-from tiny_aligner import tiny_aligner_config, tiny_token_ids
+from tiny_aligner import tiny_aligner_config
 from tiny_captioner import DECODERS, VOCABULARY, tiny_captioner, tiny_config, tiny_maps
 from tiny_densecap import tiny_model
 from torch import nn
 
-from saywhere.boxes import propose
 from saywhere.configs.parts import TrunkConfig
 from saywhere.engines.torch import TorchEngine, find_device, load
 from saywhere.errors import UserError
@@ -55,45 +54,6 @@ def encode(engine: TorchEngine) -> list[ImageMaps]:
 def same(found: np.ndarray, expected: torch.Tensor, atol: float = 1e-5) -> None:
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected.detach().numpy(), atol=atol, rtol=1e-5)
-
-
-@torch.no_grad()
-def test_the_trunk_gives_the_maps_and_the_anchors_of_the_network():
-    parts = networks()
-    engine, densecap = TorchEngine(parts), parts["densecap"]
-    found = encode(engine)
-    assert [image.size for image in found] == list(SIZES)
-    for image, size in zip(found, SIZES, strict=True):
-        rpn = engine.trunk.propose(image)
-        (expected,) = densecap.rpn(densecap.neck([image.maps]))
-        for array, tensor in ((rpn.anchors, expected.anchors), (rpn.logits, expected.logits)):
-            same(array, tensor)
-        same(rpn.offsets, expected.offsets)
-        boxes, _ = propose(engine.densecap.box_coder, rpn, size, 0.7, 1000, 20)
-        ((proposals, _),) = densecap.trunk.propose(densecap.neck([image.maps]), [size], densecap.config.proposals)
-        same(boxes, proposals, 1e-4)
-
-
-@torch.no_grad()
-def test_the_parts_give_what_their_networks_give():
-    parts = networks()
-    engine = TorchEngine(parts)
-    maps = encode(engine)
-    rows = [torch.from_numpy(boxes) for boxes in BOXES]
-    heads = parts["densecap"].apply_region_head(ImageMaps.pyramids(maps), rows, SIZES)
-    for found, expected in zip(engine.densecap.region_head(maps, BOXES), heads, strict=True):
-        same(found.embeddings, expected.embeddings)
-        same(found.logits, expected.logits)
-        same(found.offsets, expected.offsets)
-    aligner = parts["aligner"]
-    vectors = engine.aligner.region_vectors(maps, BOXES)
-    assert [len(v) for v in vectors] == [2, 0, 1]
-    for image, boxes, found in zip(maps, rows, vectors, strict=True):
-        same(found, aligner.embed_regions([aligner.region_features(image, boxes)])[0][0])
-    token_ids = tiny_token_ids(aligner, ["a dog", "two dogs run on the grass"])
-    text, expected = engine.aligner.text_vectors(token_ids.numpy()), aligner.encode_text(token_ids)
-    same(text.vectors, expected.vectors)
-    assert text.mask.tolist() == expected.mask.tolist()
 
 
 @pytest.mark.parametrize("boxes", [[None] * 3, BOXES])
@@ -169,16 +129,6 @@ def test_the_digest_tells_models_apart():
     assert digest != engine.digest()
     other = tiny_captioner(decoding={"beam_size": 2})
     assert TorchEngine({"captioner": other}).digest() != TorchEngine({"captioner": tiny_captioner()}).digest()
-
-
-def test_networks_that_do_not_belong_together_are_refused():
-    parts = networks()
-    with pytest.raises(ValueError, match="do not share one trunk"):
-        TorchEngine({**parts, "captioner": tiny_captioner()})
-    with pytest.raises(ValueError, match="0 networks"):
-        TorchEngine({})
-    with pytest.raises(ValueError, match="a DenseCap is no part 'aligner'"):
-        TorchEngine({"aligner": parts["densecap"]})
 
 
 def test_it_loads_a_folder_with_other_options(tmp_path: Path):

@@ -117,5 +117,7 @@ def test_the_commands(image: Path, arguments: list[str]):
 def test_what_needs_torch_says_so_in_a_line(image: Path):
     done = run(COMMANDS, "describe", image, "--model", exported_bundle(), "--device", "cuda")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: device cuda needs the engine torch, ")
+    assert done.stderr.endswith(": pip install 'saywhere[torch]'; or leave it out, for the CPU\n")
+    done = run(COMMANDS, "describe", image, "--model", exported_bundle(), "--engine", "torch")
     assert done.stderr.startswith(f"error: {exported_bundle()} needs the engine torch, ")
-    assert done.stderr.endswith(": pip install 'saywhere[torch]'\n")

@@ -64,19 +64,6 @@ def test_shares_by_hand():
     assert shares == pytest.approx([1, 0.2, (25 + 10) / 100, 0])
 
 
-def test_warped_areas_by_hand():
-    upright = np.array([[[0.0, 0], [12, 0], [12, 12], [0, 12]]])
-    turned = np.array([[[0.0, 6], [6, 0], [12, 6], [6, 12]]])  # on its corner: half the size
-    beside = np.array([[[-12.0, 0], [12, 0], [12, 12], [-12, 12]]])  # its left half is outside
-    outside = np.array([[[-9.0, -9], [-3, -9], [-3, -3], [-9, -3]]])
-    corners = np.concatenate((upright, turned, beside, outside))
-    shares, sizes = warped_shares_inside(corners, np.array([[0.0, 0, 6, 12]]), 40, 40)
-    assert shares == pytest.approx([0.5, 0.5, 0.5, 0], abs=0.03)
-    assert sizes.tolist() == [144, 72, 144, 0]
-    exact, _ = shares_inside(np.array([[0.0, 0, 12, 12]]), np.array([[0.0, 0, 6, 12]]))
-    assert shares[0] == exact[0]
-
-
 def test_warped_is_upright_where_nothing_is_warped():
     random = np.random.default_rng(0)
     low = 40 * random.random((20, 2))
@@ -126,12 +113,6 @@ def test_the_measure_over_sentences():
         found, control = measure(weights, mentions, areas, boxes, (40, 40))
         assert found == pytest.approx([0.1, 0.5, 0.6 * 0.5 + 0.4])
         assert control == pytest.approx([0.25, 0.375, 0.375])  # the share of the image
-
-
-def test_what_lies_outside_the_image_is_not_attended_to():
-    areas = np.array([[-20.0, 0, 20, 20], [20, 0, 40, 40]])
-    boxes = {"1": np.array([[0.0, 0, 20, 20]])}
-    assert measure(np.array([[0.5, 0.5]]), [Mention(0, "1")], areas, boxes, (40, 40))[0] == [0.5]
 
 
 XML = """<annotation><size><width>96</width><height>64</height><depth>3</depth></size>
@@ -190,9 +171,6 @@ def test_the_figures_are_those_of_the_model_beside_uniform_attention(model, flic
     assert row["uniform_given"] == row["uniform_generated"] == pytest.approx(0.375)  # of the image's pixels
     assert (row["task"], row["data"], row["split"], row["images"]) == ("attention", "flickr8k", "dev", 3)
     assert (row["given_mentions"], row["generated_mentions"]) == (6, len(generated)) and generated
-    text = (tmp_path / "out/report.md").read_text()
-    assert "| uniform attention | 37.5 | 37.5 | 6 |" in text
-    assert "| paper: Areas of Attention, Flickr30k test | 40.2 | 61.1 |" in text
     assert done.stdout.startswith(f"given: {100 * means[0]:.1f} %, uniform attention 37.5 % (6 mentions)\n")
 
 

@@ -15,18 +15,13 @@ from tiny_captioner import tiny_captioner
 from typer.testing import CliRunner, Result
 
 from saywhere import cli
-from saywhere.boxes import iou
 from saywhere.data.flickr import MarkedPhrase, MarkedSentence
 from saywhere.evaluation.grounding import (
-    GroundingResult,
-    TypeScore,
     area_under_curve,
     best_regions,
     judge,
     measure,
     measure_presence,
-    pair_ious,
-    write_grounding_report,
 )
 from saywhere.models.aligner import ImageVectors
 from saywhere.networks import checkpoint
@@ -42,16 +37,6 @@ def test_right_is_an_iou_of_at_least_a_half_and_pointing_goes_by_the_centre():
     assert inside.tolist() == [True, True, False, False]
 
 
-@pytest.mark.parametrize("count", [0, 1, 64, 65, 200])
-def test_ious_of_pairs(count):
-    random = np.random.default_rng(count)
-    low = random.uniform(0, 50, (2, count, 2))
-    a, b = np.concatenate((low, low + random.uniform(0, 50, (2, count, 2))), axis=2).astype(np.float32)
-    assert pair_ious(a, b).tolist() == np.diagonal(iou(a, b)).tolist()
-    with pytest.raises(ValueError, match=f"{count} boxes cannot be paired with {count + 1}"):
-        pair_ious(a, np.zeros((count + 1, 4), np.float32))
-
-
 def test_shares_in_all_and_by_type():
     result = measure(FOUND, TRUTH, [("people",), ("people", "clothing"), ("clothing",), ("people",)])
     assert (result.accuracy, result.pointing, result.phrases) == (0.5, 0.5, 4)
@@ -64,39 +49,22 @@ def test_shares_in_all_and_by_type():
     assert (nothing.phrases, nothing.accuracy, nothing.by_type) == (0, 0, {})
 
 
-def test_pointing_may_be_right_where_the_box_is_not():
-    result = measure([[4, 4, 6, 6]], [[0, 0, 10, 10]], [()])
-    assert (result.accuracy, result.pointing) == (0, 1)
-
-
 def test_the_area_is_the_share_of_pairs_in_order():
     assert area_under_curve(np.array([0.9, 0.4]), np.array([0.1, 0.4, 0.5])) == pytest.approx((3 + 1.5) / 6)
     assert area_under_curve(np.zeros(0), np.ones(3)) == 0.0
 
 
 def test_what_is_found_right_and_what_is_refused():
-    own, others = np.array([0.9, 0.6, 0.2]), np.array([0.1, 0.5])
-    result = measure_presence(own, others, np.array([True, False, True]), 0.5)
+    presence, scores = np.array([0.9, 0.6, 0.2, 0.1, 0.5]), np.array([0.8, 0.1, 0.2, 0.1, 0.4])
+    there, right = np.arange(5) < 3, np.array([True, False, True, False, False])
+    result = measure_presence(presence, scores, there, right, 0.5)
     assert (result.found, result.refused, result.accuracy) == pytest.approx((2 / 3, 1 / 2, 1 / 3))
     assert result.calibration_error == pytest.approx((0.1 + 0.4 + 0.8 + 0.1 + 0.5) / 5)  # each in a bin of its own
     assert (result.phrases, result.others) == (3, 2) and result.auc == pytest.approx(5 / 6)
-
-
-RESULT = GroundingResult(0.5, 0.25, 4, {"people": TypeScore(4, 0.5, 0.25)})
-
-
-def test_the_report_has_the_model_the_types_and_the_controls(tmp_path):
-    known = {"model": "m", "skipped": {}, "data_problems": {"missing image": 2, "broken annotation": 1}}
-    write_grounding_report(tmp_path, RESULT, {"whole image": GroundingResult(1.0, 0.75, 4)}, known)
-    row = json.loads((tmp_path / "report.json").read_text())
-    assert (row["task"], row["accuracy"], row["pointing"]) == ("ground", 0.5, 0.25)
-    assert row["by_type"] == {"people": {"phrases": 4, "accuracy": 0.5, "pointing": 0.25}}
-    assert row["controls"] == {"whole image": {"accuracy": 1.0, "pointing": 0.75, "phrases": 4, "by_type": {}}}
-    assert row["data_problems"] == known["data_problems"]
-    lines = (tmp_path / "report.md").read_text().splitlines()
-    assert lines[4:6] == ["| model | 0.500 | 0.250 | 4 |", "| whole image | 1.000 | 0.750 | 4 |"]
-    assert "| model | people | 4 | 0.500 | 0.250 |" in lines
-    assert lines[-2:] == ["| model | m |", "| data problems | 2 |"]
+    assert result.boxes.boxes == 3 and result.box_auc == 1
+    assert result.boxes.ece == pytest.approx((0.2 + 0.1 + 0.4) / 3)  # of the three that are found
+    nothing = measure_presence(presence, scores, there, right, 1.0)
+    assert (nothing.boxes.boxes, nothing.boxes.ece, nothing.box_auc) == (0, 0, 0)
 
 
 BOXES = [[0.0, 0, 100, 50], [0, 0, 40, 40], [60, 10, 90, 30]]
@@ -152,7 +120,7 @@ def test_it_is_measured_beside_its_controls(aligner, flickr, tmp_path):
     assert row["by_type"]["people"]["phrases"] == 4
     assert set(row["controls"]) == {"whole image", "largest region", "highest prior"}
     assert row["controls"]["whole image"]["pointing"] == 0.0  # its centre is at x = 48, the truth ends at 40
-    assert "largest region" in (tmp_path / "report.md").read_text()
+    assert "| largest region | " in (tmp_path / "report.md").read_text()
 
 
 def test_the_controls_do_not_read(aligner, flickr, tmp_path):
@@ -185,7 +153,7 @@ def test_a_run_goes_on_and_a_missing_part_is_named(aligner, flickr, tmp_path):
 
 def test_without_a_part_it_is_measured_as_the_model_answers(aligner, flickr, tmp_path):
     sure = shutil.copytree(aligner, tmp_path / "sure")
-    calibrated(phrase=(0, 0, 0, 9)).write(sure)
+    calibrated(phrase=(0, 0, 0, 9), aligner_place=(0, 0, 0)).write(sure)
     result = evaluate("--model", sure, "--data", flickr, "--out", tmp_path)
     assert result.exit_code == 0, result.output
     row = json.loads((tmp_path / "report.json").read_text())
@@ -193,7 +161,10 @@ def test_without_a_part_it_is_measured_as_the_model_answers(aligner, flickr, tmp
     assert row["by_type"]["people"]["phrases"] == 4 and "rare nouns" in row["by_type"]
     assert (row["presence"]["found"], row["presence"]["refused"]) == (1.0, 0.0)
     assert row["presence"]["accuracy"] == row["accuracy"]
-    assert "Found or not" in (tmp_path / "report.md").read_text() and "with the decision" in result.output
+    (only,) = row["presence"]["boxes"]["bins"]
+    assert (only["count"], only["score"]) == (8, pytest.approx(0.5, abs=1e-3))
+    assert "phrases that are found: calibration error" in result.output and "with the decision" in result.output
+    assert "## presence boxes bins" in (tmp_path / "report.md").read_text()
 
 
 def test_the_images_may_be_limited(aligner, flickr, tmp_path):

@@ -16,7 +16,7 @@ import saywhere
 from saywhere.errors import UserError
 from saywhere.evaluation.grounding import GroundingScores
 from saywhere.evaluation.ranking import RankingResult
-from saywhere.evaluation.report import cell, facts, table, write_report
+from saywhere.evaluation.report import cell, table, write_report
 from saywhere.evaluation.session import TASKS, RegionStore, Session, VectorStore
 from saywhere.inference import Source
 from saywhere.models.aligner import ImageVectors
@@ -182,15 +182,24 @@ def test_tables() -> None:
     assert cell("a  |\t b") == "a \\| b"
 
 
-def test_facts() -> None:
-    values = {
-        "beam_size": 3,
-        "skipped": {"a.jpg": "cut", "b.jpg": "cut"},
-        "set": ["a=1", "b=2"],
-        "none": None,
-        "zero": 0,
-    }
-    assert facts(values)[2:] == ["| beam size | 3 |", "| skipped | 2 |", "| set | a=1, b=2 |"]
+def test_a_report_without_lines_has_a_table_for_all_that_is_nested(tmp_path: Path) -> None:
+    row = {
+        "task": "x", "accuracy": 0.0, "by_kind": {"cat": {"boxes": 1200, "right": 0.123456}, "dog": {"boxes": 3}},
+        "presence": None, "layout": {"cases": (1, 2), "fits": {"hit": {"bias": 1.5, "weights": {"a": 2.0}}}},
+        "groups": [{"kind": "all"}],
+        "skipped": {"a.jpg": "cut", "b.jpg": "cut"}, "beam_size": 3, "zero": 0, "set": ["a=1", "b=2"],
+    }  # fmt: skip
+    write_report(tmp_path, row)
+    two = ["|  |  |", "|---|---|"]
+    assert (tmp_path / "report.md").read_text().splitlines() == [
+        *("# x", "", *two, "| task | x |", "| accuracy | 0.0 |", "| skipped | 2 |", "| beam size | 3 |"),
+        *("| set | a=1, b=2 |", ""),
+        *("## by kind", "", "|  | boxes | right |", "|---|---|---|", "| cat | 1,200 | 0.1235 |", "| dog | 3 |  |", ""),
+        *("## layout", "", *two, "| cases | 1, 2 |", ""),
+        *("## layout fits", "", "|  | bias |", "|---|---|", "| hit | 1.5 |", ""),
+        *("## layout fits hit weights", "", *two, "| a | 2.0 |", ""),
+        *("## groups", "", "|  | kind |", "|---|---|", "| 1 | all |", ""),
+    ]
 
 
 BOXES = np.array([[0, 0, 4, 4], [1, 2, 9, 5]], np.float32)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +221,7 @@ def test_values_of_others_come_first(tmp_path: Path) -> None:
     said = exiftool(write(path))
     assert (said["Description"], said["Subject"]) == ("Anna and Rex", ["holiday", "dog", "man"])
     assert said["AltTextAccessibility"] == "; ".join(TEXTS)
-    assert said["CreatorTool"] == "Adobe Photoshop Lightroom Classic 13.0"
+    assert said["CreatorTool"] == "Adobe Photoshop Lightroom Classic 13.0" and "CaptionWriter" not in said
     assert [one.get("Name", one.get("Description")) for one in said["RegionInfo"]["RegionList"]] == ["Anna", *TEXTS]
     ((found,), report) = read(tmp_path)
     assert (found.captions, report.left_out) == (TEXTS, {"regions of the type Face": 1})
@@ -233,6 +234,7 @@ def test_subjects_and_descriptions_are_of_sure_regions(tmp_path: Path) -> None:
     said = exiftool(tmp_path / "a.jpg.xmp")
     assert (said["Description"], said["Subject"]) == (TEXTS[1], ["man"])
     assert len(said["RegionInfo"]["RegionList"]) == 2
+    assert xmp.subjects(replace(regions_of(path), caption_scores=np.array([0.4, 0.5]))) == ["man"]
 
 
 def test_phrases_are_names_only_when_asked_for(tmp_path: Path) -> None:
@@ -260,6 +262,23 @@ def test_corrections_are_read_and_survive_another_run(tmp_path: Path) -> None:
     place.write_text(write(store(tmp_path / "b.jpg")).read_text().replace(f"brown {end}", f"black {end}"))
     ((found, _), _) = read(tmp_path)
     assert found.captions == ("a black dog", TEXTS[1])
+
+
+def test_a_description_of_ours_is_signed_as_a_draft_until_somebody_corrects_it(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    place = write(path)
+    assert exiftool(place)["CaptionWriter"] == "saywhere, a program (draft)"
+    xmp.write_sentence(place, path, "a man and his dog")
+    first = place.read_bytes()
+    write(path)
+    assert place.read_bytes().count(b"(draft)") == first.count(b"(draft)") == 1
+    place.write_bytes(first.replace(b"a man and his dog", b"Anna and Rex"))
+    write(path)
+    said = exiftool(place)
+    assert said["Description"] == "Anna and Rex" and "CaptionWriter" not in said
+    place.write_bytes(first.replace(b"saywhere, a program (draft)", b"Anna"))
+    write(path)
+    assert exiftool(place)["CaptionWriter"] == "Anna"
 
 
 def test_a_sentence_is_not_replaced_by_phrases(tmp_path: Path) -> None:

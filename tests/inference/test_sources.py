@@ -132,6 +132,23 @@ def test_no_two_drawings_meet(album):
     }
 
 
+def test_a_list_or_boxes_without_an_end_are_refused(album, monkeypatch):
+    if not Path("/dev/zero").exists():
+        pytest.skip("there is no /dev/zero")
+    with pytest.raises(UserError, match="^@/dev/zero: this list cannot be read .a device, not a file.$"):
+        find_images(["@/dev/zero"])
+    with pytest.raises(UserError, match="^/dev/zero: cannot be read .a device, not a file.$"):
+        read_boxes(Path("/dev/zero"), find_images(["p"]))
+    monkeypatch.setattr("saywhere.files.LARGEST", 9)
+    Path("list.txt").write_text("p/b.jpg\np\n")
+    with pytest.raises(UserError, match="^@list.txt: this list cannot be read .longer than 9 bytes; divide it.$"):
+        find_images(["@list.txt"])
+    with open("/dev/zero") as endless, monkeypatch.context() as patch:
+        patch.setattr("sys.stdin", endless)
+        with pytest.raises(UserError, match="^@-: this list cannot be read .longer than 9 bytes"):
+            find_images(["@-"])
+
+
 def test_boxes_as_lines(album):
     file = album / "boxes.jsonl"
     rows = [{"image": "./p/b.jpg", "boxes": [[1, 2, 3, 4]]}, {"image": "sub/b.jpg", "boxes": []}]

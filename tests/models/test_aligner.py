@@ -207,11 +207,6 @@ def test_of_equal_alignments_the_one_that_stays_and_the_first_region_are_chosen(
     assert decode_chain(np.array([[0.0, 1], [1, 1], [0, 1]])).regions.tolist() == [1, 1, 1]
 
 
-def test_beta_is_not_negative():
-    with pytest.raises(ValueError, match="beta must be at least 0, not -1"):
-        decode_chain(np.zeros((2, 2)), -1.0)
-
-
 def test_no_words_and_no_regions():
     assert decode_chain(np.zeros((0, 3))).regions.shape == (0,)
     none = decode_chain(np.zeros((2, 0)))

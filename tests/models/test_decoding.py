@@ -137,28 +137,6 @@ def without_padding(out: Decoded) -> list[tuple[int, ...]]:
     return [tuple(word for word in row if word != PAD) for row in out.token_ids.tolist()]
 
 
-@given(seed=st.integers(0, 1000))
-def test_greedy_takes_the_likeliest_word_after_all_before(seed):
-    decoder = Remembering(seed)
-    out = run(decoder, ITEMS, 3)
-    for item, words in enumerate(without_padding(out)):
-        for t, word in enumerate(words):
-            log_probs = decoder.after(item, words[:t])
-            assert word == WORDS[int(log_probs[list(WORDS)].argmax())]
-        assert len(words) == 3 or words[-1] == END
-        assert out.total[item] == pytest.approx(decoder.total(item, words), abs=1e-5)
-
-
-@given(seed=st.integers(0, 1000), length_penalty=st.sampled_from([0.0, 0.7, 1.0, 2.0]))
-def test_a_full_beam_is_exhaustive_search(seed, length_penalty):
-    decoder = Remembering(seed)
-    out = run(decoder, ITEMS, 3, 40, length_penalty)
-    for item, words in enumerate(without_padding(out)):
-        values = {w: decoder.total(item, w) / len(w) ** length_penalty for w in sentences(3)}
-        assert words == max(values, key=values.__getitem__)
-        assert out.total[item] == pytest.approx(decoder.total(item, words), abs=1e-5)
-
-
 def plain_beam(decoder: Remembering, item: int, max_words: int, size: int, length_penalty: float) -> tuple[int, ...]:
     """Beam search as it is told: the best continuations of the kept ones; those that have ended stay as they are."""
 
@@ -172,7 +150,7 @@ def plain_beam(decoder: Remembering, item: int, max_words: int, size: int, lengt
     return max(kept, key=ranking)
 
 
-@given(seed=st.integers(0, 1000), size=st.integers(2, 5), length_penalty=st.sampled_from([0.0, 0.7, 2.0]))
+@given(seed=st.integers(0, 1000), size=st.integers(1, 5), length_penalty=st.sampled_from([0.0, 0.7, 2.0]))
 def test_a_narrow_beam_keeps_the_best_so_far(seed, size, length_penalty):
     decoder = Remembering(seed)
     out = run(decoder, ITEMS, 4, size, length_penalty)

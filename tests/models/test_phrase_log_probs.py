@@ -105,7 +105,8 @@ def test_the_bounds_on_memory_change_nothing_but_the_steps(monkeypatch, rows, st
     expected = phrase_log_probs(decoder, regions, PHRASES)
     decoder.rows.clear()
     monkeypatch.setattr(phrase_scores, "STATES", states)
-    np.testing.assert_allclose(phrase_log_probs(decoder, regions, PHRASES, rows), expected, atol=1e-5)
+    monkeypatch.setattr(phrase_scores, "ROWS", rows)
+    np.testing.assert_allclose(phrase_log_probs(decoder, regions, PHRASES), expected, atol=1e-5)
     assert max(decoder.rows) <= max(rows, 9), "a step has the words of `rows`, or one word of all regions"
     assert len(decoder.rows) > 5
 

@@ -10,11 +10,12 @@ from photographs import noise
 from stubs import calibrated
 from tiny_bundle import bundle_model
 
-from saywhere.calibration import Calibration, Logistic
+from saywhere.calibration import QUESTIONS, Calibration, Logistic
 from saywhere.models.decoding import search, search_each
 from saywhere.models.densecap import detect
 from saywhere.models.model import Model
-from saywhere.models.phrases import colour_of, text_sums, without_colours, without_sex
+from saywhere.models.nouns import COLOUR_NAMES, colour_of, noun_of
+from saywhere.models.phrases import colour_names, text_sums, with_articles, without_colours, without_sex
 
 BOXES = np.array([[0, 0, 40, 30], [10, 20, 96, 64], [50, 0, 96, 20], [5, 5, 60, 60]], np.float32)
 
@@ -108,14 +109,40 @@ def test_an_orange_is_a_fruit_at_the_end_and_before_its_parts():
     assert colour_of(["an", "orange", "shirt"], 1) == "orange"
 
 
+@pytest.mark.parametrize(
+    ("colour", "painted"),
+    [
+        ("red", (190, 30, 35)), ("blue", (40, 70, 170)), ("green", (50, 130, 60)), ("yellow", (235, 205, 50)),
+        ("black", (25, 25, 27)), ("white", (238, 238, 236)), ("orange", (235, 120, 30)), ("pink", (235, 140, 175)),
+    ],
+)  # fmt: skip
+def test_a_colour_is_named_by_the_pixels_of_its_box(colour: str, painted: tuple[int, int, int]):
+    pixels = np.full((60, 80, 3), (120, 125, 110), np.uint8)
+    pixels[10:50, 20:60] = painted
+    for noun in ("shirt", "no such noun"):
+        log_probs = colour_names().log_probs(pixels, (20, 10, 60, 50), noun)
+        assert COLOUR_NAMES[int(log_probs.argmax())] == colour
+        np.testing.assert_allclose(np.exp(log_probs).sum(), 1, rtol=1e-5)
+
+
+def test_the_noun_of_a_colour_is_the_last_word_before_the_next_part():
+    phrase = "a man in a red and white rain coat with a blue bag on his back in gray"
+    assert [noun_of(phrase.split(), place) for place in (4, 6, 11, 17)] == ["coat", "coat", "bag", ""]
+
+
 def test_words_stay_where_they_are_probably_right_and_only_those():
     asked = model()
     doubted = described(asked, doubts=True)[1]
     places = [(row, doubt) for row, doubts in enumerate(doubted.phrases.doubtful) for doubt in doubts]
     assert {doubt.question for _, doubt in places} <= {"colour"}
-    never, always = (Logistic({"word": 0.0, "similarity": 0.0}, constant) for constant in (-9.0, 9.0))
+    never, always = (Logistic(dict.fromkeys(QUESTIONS["colour"], 0.0), constant) for constant in (-9.0, 9.0))
     kept = described(asked, calibration=replace(Calibration(), colour=always))[1]
-    assert kept.captions == doubted.captions
+    for row, said in enumerate(kept.captions):
+        words = doubted.captions[row].split()
+        for doubt in doubted.phrases.doubtful[row]:
+            words[doubt.place] = doubt.word
+        changed = {doubt.place for doubt in doubted.phrases.doubtful[row]}
+        assert said.split() == with_articles(words, changed)
     gone = described(asked, calibration=replace(Calibration(), colour=never))[1]
     for row, said in enumerate(gone.captions):
         marked = {doubt.place for doubt in doubted.phrases.doubtful[row]}

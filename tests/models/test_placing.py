@@ -65,6 +65,23 @@ def test_what_is_known_of_a_phrase_is_weighed():
     assert rare.presence(other) == pytest.approx([0.5, 1 / (1 + np.exp(-2))])
 
 
+def test_a_box_is_probable_where_no_other_place_fits_as_well():
+    both = evidence([[0, 5, -9], [5, 4, 5]], [[0, 0, 0], [0, 0, 0]], [False, False])
+    both = replace(both, regions=replace(both.regions, scores=np.array([0.1, 0.8, 0.5], np.float32)))
+    config = GroundingConfig()
+    inputs = both.place_inputs(config, both.rows(config))
+    shares = [1 / (1 + np.exp(-5) + np.exp(-14)), np.exp(5) / (2 * np.exp(5) + np.exp(4))]  # no two boxes match
+    np.testing.assert_allclose(inputs["share"], [np.log(share / (1 - share)) for share in shares])
+    np.testing.assert_allclose(inputs["box"], [np.log(4), np.log(1 / 9)], rtol=1e-6)
+    nearer = replace(both, regions=replace(both.regions, boxes=[[0, 0, 10, 10], [0, 0, 20, 20], [0, 0, 10, 11]]))
+    share = nearer.place_inputs(config, nearer.rows(config))["share"][1]
+    assert share == pytest.approx(np.log(2 * np.exp(5) / np.exp(4))), "boxes that match share one place"
+    fit = calibrated(densecap_place=(1.0, 0, 0), aligner_place=(0, 1.0, 0))
+    assert both.box_probability(fit, config, both.rows(config)) == pytest.approx(shares)
+    assert replace(both, by="aligner").box_probability(fit, config, np.array([1, 1])) == pytest.approx([0.8, 0.8])
+    assert both.box_probability(Calibration(), config, both.rows(config)).tolist() == [1, 1]
+
+
 def test_phrases_may_be_placed_in_more_regions_than_are_described():
     plain, more = model(), model(nms_iou=0.95)
     seen = [m.placer().evidence(m.encode(IMAGE), PHRASES).regions for m in (plain, more)]
@@ -99,6 +116,12 @@ def test_a_phrase_below_the_threshold_is_not_found():
     assert strict.ground(IMAGE, PHRASES).not_found == tuple(PHRASES)
     by_aligner = judge.ground(IMAGE, PHRASES, part="aligner", threshold=0)
     assert by_aligner.scores == pytest.approx(likely, abs=1e-4) and by_aligner.similarities is not None
+    judge.calibration = replace(judge.calibration, densecap_place=calibrated(densecap_place=(0, 0, 0)).densecap_place)
+    halved = judge.ground(IMAGE, PHRASES)
+    assert halved.captions == found.captions, "what is found is decided by the phrase alone"
+    assert halved.scores == pytest.approx(found.scores / 2)
+    everywhere, presence = judge.placer().find(judge.encode(IMAGE), PHRASES)
+    assert presence == pytest.approx(likely, abs=1e-4) and everywhere.scores == pytest.approx(likely / 2, abs=1e-4)
     row = found.to_dict()
     assert row["not_found"] == list(found.not_found) and Regions.from_dict(row).not_found == found.not_found
     assert found[:0].not_found == found.not_found

@@ -19,7 +19,7 @@ from torch import nn
 
 from saywhere.calibration import Calibration
 from saywhere.errors import UserError
-from saywhere.models.bundle import Bundle, list_models
+from saywhere.models.bundle import Bundle
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
@@ -62,13 +62,6 @@ def test_a_saved_network_comes_back(folder: Path):
     assert list(stored["parts"]) == ["densecap"] and "trunk" not in stored["parts"]["densecap"]
     keys = {key.partition(".")[0] for key in load_file(folder / "model.safetensors")}
     assert keys == {"trunk", "densecap"}
-
-
-@pytest.mark.parametrize("make", [tiny_aligner, tiny_captioner], ids=["aligner", "captioner"])
-def test_other_parts_come_back_too(make: Callable[[], Any], tmp_path: Path):
-    before = make()
-    after = load_network(save(before, tmp_path / "one"))
-    assert type(after) is type(before) and equal(before, after) and after.config == before.config
 
 
 def test_the_stored_pixels_and_the_stored_size_are_what_counts(folder: Path):
@@ -137,23 +130,25 @@ def test_unknown_names_parts_and_devices_are_user_errors(folder: Path):
         load_network("nonsense")
     with pytest.raises(UserError, match="tiny has no aligner; its parts are densecap"):
         load_network(folder, "aligner")
-    with pytest.raises(UserError, match="device cuda:77 cannot be used"):
-        load_network(folder, device="cuda:77")
-    with pytest.raises(UserError, match="device toaster cannot be used"):
-        load_network(folder, device="toaster")
+    for device in ("cuda:77", "toaster"):
+        with pytest.raises(UserError, match=f"device {device} cannot be used"):
+            load_networks(folder, device)
 
 
 def test_options_may_be_others_than_the_stored_ones(folder: Path):
-    network = load_network(folder, options={"densecap.repeat_nms": None, "proposals.post_nms_top_n": 3})
+    def load(**options: Any) -> Any:
+        return load_networks(folder, options=options)["densecap"]
+
+    network = load(**{"densecap.repeat_nms": None, "proposals.post_nms_top_n": 3})
     assert network.config == replace(
         tiny_config(), repeat_nms=None, proposals=replace(tiny_config().proposals, post_nms_top_n=3)
     )
-    larger = load_network(folder, options={"trunk.long_side": 128})
+    larger = load(**{"trunk.long_side": 128})
     assert larger.preprocess.long_side == larger.config.trunk.long_side == 128
     with pytest.raises(UserError, match="beem"):
-        load_network(folder, options={"beem": 3})
+        load(beem=3)
     with pytest.raises(UserError, match=r"cannot be loaded with embed_dim changed"):
-        load_network(folder, options={"embed_dim": 16})
+        load(embed_dim=16)
 
 
 def test_options_of_a_stored_model_may_be_changed(folder: Path):
@@ -218,15 +213,6 @@ def test_one_of_several_has_only_the_trunk_that_it_needs(tmp_path: Path):
     assert list(some) == ["captioner", "densecap"] and some["captioner"].trunk.localization is not None
 
 
-def test_options_name_their_part(tmp_path: Path):
-    folder = save(parts(), tmp_path / "three")
-    loaded: Any = load_networks(folder, options={"captioner.decoding.beam_size": 5, "beta": 2, "trunk.long_side": 64})
-    assert loaded["captioner"].config.decoding.beam_size == 5 and loaded["aligner"].config.beta == 2
-    assert {network.config.trunk.long_side for network in loaded.values()} == {64}
-    with pytest.raises(UserError, match="option of several parts: set densecap.decoding.beam_size or captioner"):
-        load_networks(folder, options={"decoding.beam_size": 5})
-
-
 def test_parts_that_read_one_localization_layer_differently_are_refused(tmp_path: Path):
     folder = save(parts(), tmp_path / "three")
     shapes = [[[20.0, 20.0]] * 6] * 3
@@ -278,7 +264,7 @@ def test_different_trunks_are_refused_by_the_tensors_name(three: list[Path], tmp
     name = next(key for key in weights if key.startswith("trunk.localization"))
     weights[name].view(-1)[0] += 1
     save_file(weights, path)
-    with pytest.raises(UserError, match=f"aligner and .*densecap have different trunks: the tensor {name} is not"):
+    with pytest.raises(UserError, match=f"aligner and .*densecap have different trunks: the tensor {name} is not "):
         merge(three, tmp_path / "all")
     assert not (tmp_path / "all").exists()
     wider = {key: value.float() for key, value in weights.items()}
@@ -290,7 +276,7 @@ def test_different_trunks_are_refused_by_the_tensors_name(three: list[Path], tmp
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda stored: stored["trunk"].update(long_side=64), r"differ in trunk\.long_side: 96 and 64"),
+        (lambda stored: stored["trunk"].update(long_side=64), r"trunk\.long_side: 96 and 64; .* saywhere finetune"),
         (lambda stored: stored["preprocess"].update(std=[1, 1, 1]), r"differ in preprocess\.std"),
         (
             lambda stored: stored["parts"]["aligner"]["proposals"].update(anchors=[[[20.0, 20.0]] * 6] * 3),
@@ -317,13 +303,3 @@ def test_a_part_may_be_there_only_once(three: list[Path], tmp_path: Path):
 
 
 # The model that ships
-
-
-def test_the_shipped_model_has_four_parts_in_half_precision():
-    assert all(list_models().values()) and "flickr-coco" in list_models()
-    bundle = Bundle.read("flickr-coco")
-    assert list(bundle.configs) == ["densecap", "aligner", "captioner", "nouns"]
-    weights = load_file(bundle.folder / "model.safetensors")
-    assert {value.dtype for value in weights.values() if value.is_floating_point()} == {torch.float16}
-    networks: Any = load_networks("flickr-coco")
-    assert networks["densecap"].trunk is networks["captioner"].trunk

@@ -25,7 +25,7 @@ HARMLESS: tuple[dict[str, Any], ...] = (
 OTHERS: tuple[dict[str, Any], ...] = (
     {"trunk.long_side": 320},
     {"aligner.proposals.nms_iou": 0.9},
-    {"aligner.normalize": "both"},
+    {"aligner.signed_sqrt": False},
 )
 
 
@@ -84,5 +84,5 @@ def test_the_weights_count_in_torch(plain) -> None:
 def test_options_count_in_torch(plain) -> None:
     assert digest(densecap={"final_nms": 0.1}) == plain
     assert digest(aligner={"grounding": {"threshold": 0.9}, "beta": 2.0, "score": "fragments"}) == plain
-    assert digest(aligner={"normalize": "both"}) != plain
+    assert digest(aligner={"signed_sqrt": False}) != plain
     assert digest(aligner={"levels": [16]}) != plain

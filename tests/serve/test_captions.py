@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from server_process import START, Process
 from starlette.testclient import TestClient
 
 import saywhere
-from saywhere.serve.app import create_app
+from saywhere.serve.app import EXAMPLES, create_app
 from saywhere.serve.captions import PROTOCOLS
 from saywhere.serve.limits import Limits
 
@@ -257,6 +258,17 @@ def test_malicious_and_wrong_requests_are_refused_by_one_line(
     (error,) = response.json().values()
     error = error["message"] if path in ("/v1/chat/completions", "/v1/responses") else error
     assert message in error and "\n" not in error
+
+
+def test_every_path_that_takes_a_body_says_so(speaking: Process) -> None:
+    """The example in the message is a body that the path takes: what it lacks is at most the image."""
+    for path in [path for path in EXAMPLES if path != "/mcp"]:
+        headers = {"Authorization": "Bearer s3cret"}
+        got = httpx2.get(speaking.url + path, headers=headers)
+        head, body, address = re.fullmatch(r"(.+): curl --json '(.+)' (\S+)", got.json()["error"]).groups()  # pyright: ignore[reportOptionalMemberAccess]
+        assert (got.status_code, head, address) == (405, f"{path} takes POST, not GET", speaking.url + path)
+        sent = httpx2.post(address, json=json.loads(body), headers=headers)
+        assert sent.status_code < 300 or "base64" in sent.text or "label_config must" in sent.text, sent.text
 
 
 @pytest.mark.parametrize(

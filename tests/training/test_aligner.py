@@ -119,17 +119,6 @@ def score_weight(trunk: Trunk) -> torch.Tensor:
     return trunk.localization.head.score.weight
 
 
-def test_word_vectors_are_loaded_when_training_begins(tmp_path):
-    (tmp_path / "glove.txt").write_text("horse " + " ".join(["0.25"] * 8) + "\n")
-    config = tiny_aligner_config(word_vectors=str(tmp_path / "glove.txt"), encoders=2)
-    model = AlignerSystem().build(config, VOCABULARY, pretrained=False)
-    for encoder in model.encoders:
-        table = encoder.get_parameter("words.weight")
-        assert table[VOCABULARY.encode("horse")[0]].tolist() == [0.25] * 8
-    with pytest.raises(UserError, match="word_size"):
-        AlignerSystem().build(replace(config, word_size=4), VOCABULARY, False)
-
-
 def test_the_system_has_the_paper_s_preset():
     system = find_system("aligner")
     assert system.presets["original"]() == AlignerConfig.original()

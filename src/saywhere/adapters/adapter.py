@@ -22,7 +22,7 @@ from PIL import Image
 
 from saywhere import boxes as geometry
 from saywhere.adapters.sources import HUB, Adapted, Family
-from saywhere.calibration import Calibration, Logistic
+from saywhere.calibration import Calibration, Logistic, logit
 from saywhere.engines.engine import Aligner, Captioner, DenseCap, Nouns, RpnOutput
 from saywhere.errors import UserError
 from saywhere.files import write_text
@@ -31,8 +31,6 @@ from saywhere.models.encoding import AT_ONCE, Encoding
 from saywhere.web.runtime import cache_folder
 
 NAME = "saywhere-calibration.json"
-LEAST = 1e-6
-"""Scores are taken to be at least so far from 0 and 1, where their logit would be infinite."""
 Question = Literal["box", "phrase"]
 QUESTIONS: dict[str, tuple[str, ...]] = {"box": ("logit",), "phrase": ("logit",)}
 """Scores of regions, or of phrases that are looked for, and the evidence: the logit of the model's own score."""
@@ -72,12 +70,6 @@ class ScoreCalibration:
         """What is calibrated; empty if nothing is."""
         called = {"box": "regions", "phrase": "phrases"}
         return f"scores of {' and '.join(called[question] for question in self.fits)} calibrated" if self.fits else ""
-
-
-def logit(scores: np.ndarray) -> np.ndarray:
-    """Return the logits ``(N,)`` of scores ``(N,)`` in double precision."""
-    inside = np.clip(scores.astype(np.float64), LEAST, 1 - LEAST)
-    return np.log(inside / (1 - inside))
 
 
 def calibration_path(model: Adapted) -> Path:
@@ -161,6 +153,10 @@ class Pixels:
     def __call__(self, image: LoadedImage) -> np.ndarray:
         """Return the RGB pixels ``(3, h, w)``, uint8."""
         return np.asarray(image.pixels).transpose(2, 0, 1)
+
+    def restore(self, pixels: np.ndarray) -> np.ndarray:
+        """Return these pixels as ``(h, w, 3)``."""
+        return pixels.transpose(1, 2, 0)
 
 
 class Images:

@@ -22,7 +22,7 @@ from saywhere.models.densecap import rank
 from saywhere.models.encoding import Encoding, answer
 from saywhere.models.layout import Layout
 from saywhere.models.model import Model, Part
-from saywhere.models.placing import Evidence, Placer, cut_phrases, unused_words
+from saywhere.models.placing import Evidence, Placer, cut_phrases, found_of, unused_words
 from saywhere.options import require_ints, require_numbers
 from saywhere.regions import Regions
 from saywhere.text import tokenize
@@ -154,9 +154,9 @@ class AdaptedModel(Model):
         least = placer.least(threshold)
         phrases = [[*text] if not isinstance(text, str) else cut_phrases(text) for text in texts]
         found = placer.place(encodings, phrases, boxes is not None or limit is not None)
-        there = [_there(evidence, own, least) for evidence, own in zip(found, phrases, strict=True)]
         unused = [unused_words(text) if isinstance(text, str) else () for text in texts]
-        return [replace(one, unused=words) for one, words in zip(there, unused, strict=True)]
+        rows = zip(found, phrases, unused, strict=True)
+        return [found_of(each.located(own, words), each.scores >= least) for each, own, words in rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +168,10 @@ class Placed(Evidence):
     def presence(self, calibration: Calibration) -> np.ndarray:
         """Return the scores, which are probabilities if the model is calibrated."""
         return self.scores
+
+    def located(self, phrases: Sequence[str], unused: Sequence[str] = ()) -> Regions:
+        """Return the regions with the phrases and their scores."""
+        return replace(self.regions, captions=tuple(phrases), scores=self.scores, unused=tuple(unused))
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,14 +198,14 @@ class AdaptedPlacer(Placer):
             return threshold
         return self.adapter.threshold if self.adapter.scores.phrase is None else self.config.threshold
 
-    def ground(
+    def find(
         self, encoding: Encoding, asked: Sequence[str] | Layout, boxes: ArrayLike | None = None,
-        limit: int | None = None, threshold: float | None = None,
-    ) -> Regions:  # fmt: skip
-        """Return the regions of the phrases that are found, and the others as ``not_found``."""
+        limit: int | None = None,
+    ) -> tuple[Regions, np.ndarray]:  # fmt: skip
+        """Return the region of each phrase, found or not, and the model's scores ``(P,)``."""
         layout = asked if isinstance(asked, Layout) else Layout(tuple(asked))
-        evidence = self.evidence(encoding, layout.phrases, boxes, limit)
-        return replace(_there(evidence, layout.phrases, self.least(threshold)), unused=layout.unused)
+        (found,) = self.place([encoding], [layout.phrases], boxes is not None or limit is not None)
+        return found.located(layout.phrases, layout.unused), found.scores
 
     def read(self, text: str) -> Layout:
         """Return the phrases of a text: these models give one box for each, and places and relations are not used."""
@@ -258,10 +262,3 @@ def _placed(encoding: Encoding, boxes: np.ndarray, scores: np.ndarray) -> Placed
     return Placed(
         regions, np.eye(len(boxes), dtype=np.float32), kinds, none > 0, none > 0, none, "densecap", scores=scores
     )
-
-
-def _there(found: Evidence, phrases: Sequence[str], least: float) -> Regions:
-    assert isinstance(found, Placed)
-    there = found.scores >= least
-    missing = tuple(phrase for phrase, seen in zip(phrases, there, strict=True) if not seen)
-    return replace(replace(found.regions, captions=tuple(phrases), scores=found.scores)[there], not_found=missing)

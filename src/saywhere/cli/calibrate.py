@@ -38,8 +38,8 @@ def calibrate(
         None,
         help="box: a region's box is right. word: so are words for "
         "somebody's sex, and colours. caption: its phrase names what is in the box. phrase: an image shows "
-        "a phrase. similarity: the hubness correction. hit: an image that a search found shows the query. "
-        "May be repeated.",
+        "a phrase, and its box is right. similarity: the hubness correction. hit: an image that a search found shows "
+        "the query. May be repeated.",
         show_default="all that the model has parts for",
     ),
     format: DataFormat = None,

@@ -139,14 +139,16 @@ def _describe(
 
 
 def _print_regions(regions: Regions, title: str) -> None:
+    from saywhere.text import two_digits
+
     if title:
         typer.echo(title)
     header, rows = ["score", "box", "caption"], list[list[str]]()
     for region in regions:
         place = " ".join(f"{value:.0f}" for value in region.box)
-        rows.append(["" if region.score is None else f"{region.score:.2f}", place, region.caption or ""])
+        rows.append(["" if region.score is None else two_digits(region.score), place, region.caption or ""])
         if region.caption_score is not None:
-            rows[-1].insert(2, f"{region.caption_score:.2f}")
+            rows[-1].insert(2, two_digits(region.caption_score))
     if regions.caption_scores is not None:
         header.insert(2, "words")
     print_table(header, rows or [[*[""] * (len(header) - 1), "no regions found"]])
@@ -157,7 +159,8 @@ def _print_row(row: Mapping[str, Any]) -> None:
 
 
 def _print_track(row: Mapping[str, Any]) -> None:
+    from saywhere.text import two_digits
     from saywhere.video import clock
 
     if "track" in row:
-        typer.echo(f"{clock(row['start'])}  {clock(row['end'])}  {row['score']:.2f}  {row['phrase']}")
+        typer.echo(f"{clock(row['start'])}  {clock(row['end'])}  {two_digits(row['score'])}  {row['phrase']}")

@@ -17,6 +17,8 @@ from saywhere.files import printable
 from saywhere.loading import DeferredModel
 
 if TYPE_CHECKING:
+    import numpy as np
+
     import saywhere
     from saywhere.images import LoadedImage
     from saywhere.inference import ImageResult
@@ -46,11 +48,13 @@ class Grounded:
 
     Attributes:
         regions: where each would be.
-        least: score of those that are found.
+        presence: ``(P,)`` probabilities that the image shows each; None if all are found.
+        least: probability of those that are found.
         alignment: of the words, if the text was cut where the box changes.
     """
 
     regions: saywhere.Regions
+    presence: np.ndarray | None = None
     least: float = 0.0
     alignment: saywhere.Alignment | None = None
 
@@ -66,9 +70,8 @@ class Grounded:
 
     @property
     def there(self) -> list[bool]:
-        """Whether each phrase is found: its score is at least :attr:`least`."""
-        found = self.regions
-        return [True] * len(found) if found.scores is None else (found.scores >= self.least).tolist()
+        """Whether each phrase is found."""
+        return [True] * len(self.regions) if self.presence is None else (self.presence >= self.least).tolist()
 
     def to_dict(self) -> dict[str, Any]:
         """Return ``image, width, height``, and of each of ``phrases`` words, whether it is found, and where."""
@@ -77,9 +80,11 @@ class Grounded:
         found, phrases = self.regions, list[dict[str, Any]]()
         for i, (region, there) in enumerate(zip(found, self.there, strict=True)):
             phrase: dict[str, Any] = {"words": region.caption, "found": there}
+            if self.presence is not None:
+                phrase["presence"] = float(f"{self.presence[i]:.5g}")
             if there:
                 phrase["box"] = [round(v, 2) for v in region.box]
-            if region.score is not None:
+            if there and region.score is not None:
                 phrase["score"] = float(f"{region.score:.5g}")
             if there and found.similarities is not None:
                 phrase["similarity"] = float(f"{found.similarities[i]:.5g}")
@@ -201,11 +206,12 @@ class _Question:
         if alignment is not None and self.save_steps is not None:
             _draw_steps(image, alignment, self.save_steps)
         if alignment is not None and self.beta is not None:
-            found = Grounded(alignment.regions(), 0.0, alignment)
+            found = Grounded(alignment.regions(), alignment=alignment)
         else:
             found = _place(placer, seen, self.texts, self.regions, self.threshold)
         if not self.noted:
-            note_words(placer.unknown(found.regions.captions or ()), found.regions.unused)
+            phrases = found.regions.captions or ()
+            note_words(placer.unknown(phrases), found.regions.unused, placer.knows_none(phrases))
             self.noted = True
         return found
 
@@ -213,9 +219,9 @@ class _Question:
 def _place(
     placer: Placer, seen: saywhere.Encoding, texts: Sequence[str], regions: int | None, threshold: float | None
 ) -> Grounded:
-    """Return the regions of all phrases, and the least score of those that are found."""
+    """Return the regions of all phrases, and which of them are found."""
     asked = placer.read(texts[0]) if len(texts) == 1 else texts
-    return Grounded(placer.ground(seen, asked, None, regions, 0), placer.least(threshold))
+    return Grounded(*placer.find(seen, asked, None, regions), placer.least(threshold))
 
 
 def _draw_steps(image: LoadedImage, alignment: saywhere.Alignment, folder: Path) -> None:
@@ -236,13 +242,16 @@ def _draw_steps(image: LoadedImage, alignment: saywhere.Alignment, folder: Path)
 
 
 def _print_table(answer: Grounded, title: str) -> None:
+    from saywhere.text import two_digits
+
     if title:
         typer.echo(title)
     found, there = answer.regions, answer.there
-    values = found.similarities if found.scores is None else found.scores
-    shown = (
-        [] if values is None else [f"{value:.2g}" if found.scores is not None else f"{value:.2f}" for value in values]
-    )
+    if found.scores is None:
+        shown = [] if found.similarities is None else [f"{value:.2f}" for value in found.similarities]
+    else:
+        write = "{:.2g}".format if answer.presence is None else two_digits  # joint probabilities are tiny
+        shown = [write(value) if seen else "" for value, seen in zip(found.scores, there, strict=True)]
     rows = [
         (value, " ".join(f"{v:.0f}" for v in box) if seen else "not found", words or "")
         for value, (box, _, words), seen in zip(shown, found, there, strict=True)

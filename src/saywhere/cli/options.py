@@ -252,16 +252,23 @@ CopyImages = Annotated[
 ]
 
 
-class Sidecars(StrEnum):
-    """Formats of sentences."""
-
-    xmp = "xmp"
+def check_sentence_format(name: str | None) -> str | None:
+    """Refuse formats of regions, of which sentences are none."""
+    if name not in (None, "xmp"):
+        raise UserError(
+            f"--output-format {name}: sentences are written as xmp, or by --json FILE as lines, which DuckDB and "
+            "pandas read; other formats are of describe"
+        )
+    return name
 
 
 SentenceFormat = Annotated[
-    Sidecars | None,
-    typer.Option("--output-format", metavar="F", help="xmp: write each sentence into a sidecar beside its image."),
-]
+    str | None,
+    typer.Option(
+        "--output-format", metavar="F", help="xmp: write each sentence into a sidecar beside its image.",
+        callback=check_sentence_format,
+    ),
+]  # fmt: skip
 
 
 Embed = Annotated[

@@ -75,9 +75,11 @@ def to_stderr(line: str, err: bool = True) -> None:
     typer.echo(line, err=True)
 
 
-def note_words(unknown: Sequence[str], unused: Sequence[str]) -> None:
-    """Print which words of a text the model does not know, and by which no phrase was placed."""
-    if unknown:
+def note_words(unknown: Sequence[str], unused: Sequence[str], none_known: bool = False) -> None:
+    """Print which words of a text the model does not know, or that it knows none; and by which no phrase was placed."""
+    if none_known:
+        typer.echo(f"the model knows none of these words: {', '.join(unknown)}; it reads English", err=True)
+    elif unknown:
         typer.echo(f"words that the model does not know: {', '.join(unknown)}", err=True)
     if unused:
         typer.echo(f"words not used to place phrases: {', '.join(unused)}", err=True)

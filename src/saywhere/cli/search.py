@@ -58,8 +58,7 @@ def search(
         raise UserError("a search needs a QUERY or --image FILE, and not both")
     place = find_place(index, url, collection)
     with saywhere.Index(place, chosen.model, load=chosen.load, threads=chosen.threads) as opened:
-        if query is not None:
-            _note_words(opened.model, query)
+        none_known = query is not None and _note_words(opened.model, query)
         hits = opened.search(query, image=image, top=top, without=without or (), after=after, before=before,
                              under=under or ())  # fmt: skip
         names = {} if out is None else _drawings(opened, hits, out)
@@ -73,7 +72,7 @@ def search(
         else:
             write_text(json, lines)
             typer.echo(f"written: {json}")
-    if why := why_improbable(hits):
+    if not none_known and (why := why_improbable(hits)):
         typer.echo(f"probably not there: {why}", err=True)
     if out is not None:
         _draw(hits, names)
@@ -82,7 +81,8 @@ def search(
             typer.echo(f"note: {out} also has files that are not of this search ({others})", err=True)
 
 
-def _note_words(model: saywhere.Model, query: str) -> None:
+def _note_words(model: saywhere.Model, query: str) -> bool:
+    """Print which words the model does not know; return whether it knows none."""
     from saywhere.models.layout import Layout
     from saywhere.models.phrase_scores import unknown_words
     from saywhere.models.placing import familiar
@@ -90,15 +90,19 @@ def _note_words(model: saywhere.Model, query: str) -> None:
 
     wanted, known = Query.parse(query).wanted, model.require("aligner", "search").vocabulary
     unused = Layout.parse(wanted[0]).unused if len(wanted) == 1 else ()
-    note_words(unknown_words(known, familiar(query, known)), unused)
+    none_known = model.placer("aligner").knows_none(wanted)
+    note_words(unknown_words(known, familiar(query, known)), unused, none_known)
+    return none_known
 
 
 def _print_hits(hits: Sequence[saywhere.Hit], reason: str) -> None:
+    from saywhere.text import two_digits
+
     head, rows = ["", "similarity", "image", "phrases"], []
     for number, hit in enumerate(hits, 1):
         rows.append([str(number), f"{hit.similarity:.2f}", _name(hit), "\n".join(_phrases(hit.regions))])
         if hit.probability is not None:
-            rows[-1].insert(2, f"{hit.probability:.2f}")
+            rows[-1].insert(2, two_digits(hit.probability))
     if hits and hits[0].probability is not None:
         head.insert(2, "probability")
     if hits:
@@ -108,8 +112,10 @@ def _print_hits(hits: Sequence[saywhere.Hit], reason: str) -> None:
 
 
 def _phrases(found: saywhere.Regions) -> list[str]:
-    """A line for each phrase: how likely it is there at all, if that is known, and where; or that it is not found."""
-    chances = ["" if region.score is None else f"{region.score:.2f} " for region in found]
+    """A line for each phrase: how likely it is there, if that is known, and where; or that it is not found."""
+    from saywhere.text import two_digits
+
+    chances = ["" if region.score is None else f"{two_digits(region.score)} " for region in found]
     there = [f"{chance}{region.caption} [{_place(region.box)}]" for chance, region in zip(chances, found, strict=True)]
     return [*there, *(f"not found: {phrase}" for phrase in found.not_found)]
 

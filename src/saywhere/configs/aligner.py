@@ -8,14 +8,12 @@ from typing import Any, Literal
 from saywhere.configs.parts import MOST_FEATURES, MOST_SENTENCES, Config, ProposalConfig, SystemConfig
 
 RegionKind = Literal["proposals", "whole"]
-Normalize = Literal["none", "regions", "both"]
 Score = Literal["max", "fragments"]
 Cell = Literal["relu", "gru", "lstm", "none"]
 Loss = Literal["contrastive", "margin"]
 PROPOSALS = ProposalConfig(nms_iou=0.5, post_nms_top_n=19)
 VECTOR_OPTIONS = frozenset({
-    "trunk", "proposals", "levels", "head", "branch", "regions", "signed_sqrt", "embed_dim", "encoders", "normalize",
-    "hubness",
+    "trunk", "proposals", "levels", "head", "branch", "regions", "signed_sqrt", "embed_dim", "encoders", "hubness",
 })  # fmt: skip
 """Options on which the vectors of regions depend; the others are those of texts, of scores and of training."""
 
@@ -75,12 +73,9 @@ class AlignerConfig(SystemConfig):
             of words, and only these sentences can be encoded. None encodes words.
         relations: kinds of relations that have a map each; all others share one. Training takes the frequent ones if
             none are named.
-        word_vectors: file in GloVe's text format that training starts from; None draws them.
-        train_words: learn the word vectors; else they stay as they were loaded or drawn.
         feature_dropout: on the features of regions.
         dropout: in the text encoder.
         word_dropout: share of the words that the text encoder reads as the unknown word, in training.
-        normalize: ``both`` gives all vectors length 1, ``regions`` those of the regions, ``none`` leaves all alone.
         score: ``max`` (Eq. 8) or ``fragments`` (Eq. 7).
         mean_over_words: the score is the mean over the words instead of the sum.
         sentence_token: the END of a sentence is a word too; it comes after all others and stands for the sentence.
@@ -114,12 +109,9 @@ class AlignerConfig(SystemConfig):
     residual: bool = False
     parses: str | None = None
     relations: tuple[str, ...] = ()
-    word_vectors: str | None = None
-    train_words: bool = True
     feature_dropout: float = 0.3
     dropout: float = 0.3
     word_dropout: float = 0.1
-    normalize: Normalize = "none"
     score: Score = "max"
     mean_over_words: bool = True
     sentence_token: bool = True
@@ -146,8 +138,7 @@ class AlignerConfig(SystemConfig):
         self.require_below_one("feature_dropout", "dropout")
         self.require(self.temperature > 0, "temperature", "above 0")
         self.require(self.embed_dim % self.encoders == 0, "embed_dim", f"a multiple of the {self.encoders} encoders")
-        self.require_choice((("regions", RegionKind), ("score", Score), ("loss", Loss)))
-        self.require_choice((("cell", Cell), ("normalize", Normalize)))
+        self.require_choice((("regions", RegionKind), ("score", Score), ("loss", Loss), ("cell", Cell)))
         self.require(self.parses is not None or not self.relations, "relations", "empty without parses")
         if self.parses is not None:
             self.require(not self.sentence_token, "sentence_token", "false with parses: no relation is the sentence")
@@ -159,6 +150,7 @@ class AlignerConfig(SystemConfig):
     def vector_options(self) -> dict[str, Any]:
         """Return the options on which the vectors of regions depend, beside the weights."""
         stored = {name: value for name, value in self.to_dict().items() if name in VECTOR_OPTIONS}
+        stored["normalize"] = "none"  # an option that is gone: indexes that were made with it stay valid
         return stored if self.branch else {name: value for name, value in stored.items() if name != "branch"}
 
     @property
@@ -184,7 +176,6 @@ class AlignerConfig(SystemConfig):
             feature_dropout=0.5,
             dropout=0.5,
             word_dropout=0.0,
-            normalize="none",
             mean_over_words=False,
             sentence_token=False,
             loss="margin",

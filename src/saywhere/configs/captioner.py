@@ -9,7 +9,6 @@ from saywhere.configs.parts import LARGEST_GRID, MOST_SENTENCES, Config, Decodin
 
 DecoderKind = Literal["rnn", "lstm", "gru", "attention"]
 AttendTo = Literal["whole", "grid", "proposals", "transformer"]
-RegionPooling = Literal["mean", "max"]
 Reward = Literal["none", "cider"]
 Term = Literal["word-state", "word-region", "region-state", "word", "region"]
 Feedback = Literal["none", "marginal", "conditional"]
@@ -71,7 +70,6 @@ class CaptionerConfig(SystemConfig):
         attend_to: ``whole``, the image is one region; for ``attention`` the cells of a ``grid``, ``proposals`` of a
             DenseCap's localization layer or given boxes, or a spatial ``transformer`` in each cell of a grid.
         grid: rows and columns of the grid. It may be another in use than in training.
-        pooling: of the network's maps in a cell or box, ``mean`` or ``max``.
         zoom: size of the ``transformer``'s regions at first, see
             :class:`saywhere.networks.vision.spatial_transformer.SpatialTransformer`.
         region_size: dimensions of a region's features before ``attention``.
@@ -109,7 +107,6 @@ class CaptionerConfig(SystemConfig):
     decoder: DecoderKind = "attention"
     attend_to: AttendTo = "grid"
     grid: int = 6
-    pooling: RegionPooling = "mean"
     zoom: float = 2.0
     region_size: int = 384
     region_dropout: float = 0.3
@@ -136,8 +133,9 @@ class CaptionerConfig(SystemConfig):
         self.require_features("region_size", "word_size", "hidden_size")
         self.require_between(1, MOST_SENTENCES, "sentences")
         self.require_below_one("dropout", "region_dropout", "smoothing")
-        self.require_choice((("decoder", DecoderKind), ("attend_to", AttendTo), ("feedback", Feedback)))
-        self.require_choice((("pooling", RegionPooling), ("reward", Reward)))
+        self.require_choice(
+            (("decoder", DecoderKind), ("attend_to", AttendTo), ("feedback", Feedback), ("reward", Reward))
+        )
         self.require(set(self.terms) <= set(TERMS), "terms", f"some of {', '.join(TERMS)}")
         self.require(self.zoom > 0, "zoom", "above 0")
         self.require_at_least(0, "word_weight", "invented_weight", "similarity_weight", "seen_weight")

@@ -14,9 +14,8 @@ class NounsConfig(SystemConfig):
     Attributes:
         levels: strides of the maps that are averaged over a region, beside the backbone's last layer.
         branch: average the maps of the trunk's second branch too; for a trunk that has one.
-        context: the means of these layers, but for ``levels``, over the whole image come after the features of the
-            region.
-        embed_dim: numbers of the dense captioner's embedding of the region, which come last; 0 leaves it out.
+        embed_dim: numbers of the dense captioner's embedding of the region, which come last, after the means of these
+            layers, but for ``levels``, over the whole image; 0 leaves it out.
         temperature: that the logits of ImageNet's classifier are divided by.
         trust: weight of what ImageNet's classifier says of a kind, beside what was learnt of it from boxes.
         sharpness: that the sum of both is multiplied by: chosen on held-out boxes, so that probabilities are right.
@@ -26,7 +25,6 @@ class NounsConfig(SystemConfig):
 
     levels: tuple[int, ...] = (16,)
     branch: bool = False
-    context: bool = True
     embed_dim: int = 0
     temperature: float = 1.0
     trust: float = 1.0
@@ -54,7 +52,7 @@ class NounsConfig(SystemConfig):
     def context_size(self) -> int:
         """Features of the whole image."""
         more = self.branch_size + self.trunk.summary_channels if self.branch else 0
-        return LAST_CHANNELS + more if self.context else 0
+        return LAST_CHANNELS + more
 
     @property
     def uses_proposals(self) -> bool:

@@ -27,7 +27,7 @@ TEXT_FOLDERS = (".", "Flickr8k_text", "Entities", "flickr30k_entities")
 IMAGE_FOLDERS = ("Images", "images", "Flicker8k_Dataset", "Flickr8k_Dataset", "flickr30k-images", "flickr30k_images")
 ENTITIES_FOLDERS = ("Entities", "flickr30k_entities", ".")
 
-_MENTION = re.compile(r"\[/EN#(?P<entity>[^/\s]+)/\S+ (?P<phrase>[^\]]*)\]")
+_PIECE = re.compile(r"\[/EN#(?P<entity>[^/\s]+)/(?P<types>\S+) (?P<phrase>[^\]]*)\]|(?P<plain>[^\[]+|\[)")
 _SUFFIX = re.compile(r"\s+(?='(?:s|re|ve|ll|d|m)\b|n't\b)", re.IGNORECASE)
 
 
@@ -49,7 +49,7 @@ def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
     """Return the images of one split, in the order of its list, with boxes in pixels of the XML's ``<size>``."""
     names = [line.strip() for line in read_lines(splits(root)[split]) if line.strip()]
     images = find_images(root)
-    entities = next((root / f for f in ENTITIES_FOLDERS if (root / f / "Annotations").is_dir()), None)
+    entities = _find_entities(root)
     if entities is None:
         report.notes.append("no Entities/Annotations: the images have sentences and no regions")
     sentences = _sentences(root)
@@ -76,16 +76,15 @@ def find_images(root: Path) -> Path:
 
 def _add_entities(annotation: Annotation, folder: Path, report: Report) -> bool:
     """Add the image's Entities; return whether they could be read. If not, they are named in the report."""
-    key = Path(annotation.name).stem.split("_")[0]
-    marked = folder / "Sentences" / f"{key}.txt"
+    marked, boxed = _entities_of(annotation.name, folder)
     try:
-        size, boxes = read_boxes(folder / "Annotations" / f"{key}.xml")
-        mentions = [m for line in read_lines(marked) for m in _MENTION.finditer(line)]
+        size, boxes = read_boxes(boxed)
+        mentions = [m for line in read_lines(marked) for m in _PIECE.finditer(line) if m["entity"]]
     except FileNotFoundError as error:
         report.problem("missing annotation", Path(error.filename).name)
         return False
     except (OSError, ValueError) as error:
-        report.problem("broken annotation", f"{key} ({error})")
+        report.problem("broken annotation", f"{marked.stem} ({error})")
         return False
     annotation.size = size
     for mention in mentions:
@@ -154,9 +153,6 @@ def _sentences(root: Path) -> dict[str, list[str]]:
         if tab and sentence.strip():
             found.setdefault(key.rpartition("#")[0], []).append(tidy(sentence))
     return found
-
-
-_PIECE = re.compile(r"\[/EN#(?P<entity>[^/\s]+)/(?P<types>\S+) (?P<phrase>[^\]]*)\]|(?P<plain>[^\[]+|\[)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,10 +242,18 @@ def find_marks(image: Path) -> tuple[Path, Path]:
         UserError: there is no Entities folder beside the folder of the image.
     """
     root = image.parent.parent
-    folder = next((root / f for f in ENTITIES_FOLDERS if (root / f / "Annotations").is_dir()), None)
-    if folder is None:
+    if (folder := _find_entities(root)) is None:
         raise UserError(f"{root}: no Entities/Annotations and Entities/Sentences (Flickr30k Entities)")
-    key = image.stem.split("_")[0]
+    return _entities_of(image.name, folder)
+
+
+def _find_entities(root: Path) -> Path | None:
+    return next((root / f for f in ENTITIES_FOLDERS if (root / f / "Annotations").is_dir()), None)
+
+
+def _entities_of(name: str, folder: Path) -> tuple[Path, Path]:
+    """The files of an image in the Entities folder."""
+    key = Path(name).stem.split("_")[0]
     return folder / "Sentences" / f"{key}.txt", folder / "Annotations" / f"{key}.xml"
 
 

@@ -14,11 +14,11 @@ import numpy as np
 from saywhere import boxes as geometry
 from saywhere import options as user_options
 from saywhere.errors import UserError
-from saywhere.files import decode, parse_json, split_lines
-from saywhere.images import LYING, DiskSize, ImageError, MissingImageError, measure
+from saywhere.files import decode, parse_json, read_whole, split_lines
+from saywhere.images import LYING, DiskSize, ImageError, MissingImageError, measure, to_upright
 from saywhere.regions import LARGEST_SIDE, Regions
 from saywhere.report import Report
-from saywhere.text import strip_lead_in, tokenize
+from saywhere.text import tokenize
 
 Box = tuple[float, float, float, float]
 Labelled = tuple[Box, str]
@@ -29,14 +29,8 @@ Labelled = tuple[Box, str]
 class PhraseOptions:
     """Options of which regions of a data set are kept, and how their phrases are preprocessed.
 
-    The paper's training data is ``PhraseOptions(max_words=10, strip_lead_ins=True, min_regions=20, max_regions=50)``,
-    its test data the same with ``merge=0.7``.
-
     Attributes:
         max_words: longer phrases are dropped.
-        strip_lead_ins: remove openings such as "there is" from phrases, before the words are counted.
-        min_regions, max_regions: images with fewer or more regions are dropped. As in the paper, a region here is one
-            annotation: a box and a phrase, counted after the options above and before any boxes are merged.
         merge: boxes of at least this IoU become one, their mean, with all their references
             (:func:`saywhere.boxes.merge`). None: only identical boxes are joined.
 
@@ -45,18 +39,11 @@ class PhraseOptions:
     """
 
     max_words: int | None = None
-    strip_lead_ins: bool = False
-    min_regions: int = 0
-    max_regions: int | None = None
     merge: float | None = None
 
     def __post_init__(self) -> None:
         if self.max_words is not None and self.max_words < 1:
             raise UserError(f"max_words must be at least 1, not {self.max_words}")
-        if self.min_regions < 0:
-            raise UserError(f"min_regions must be at least 0, not {self.min_regions}")
-        if self.max_regions is not None and self.max_regions < self.min_regions:
-            raise UserError(f"max_regions {self.max_regions} is less than min_regions {self.min_regions}")
         if self.merge is not None and not 0 < self.merge <= 1:
             raise UserError(f"merge must be an IoU above 0 and at most 1, not {self.merge}")
 
@@ -82,8 +69,6 @@ def clean(labelled: Sequence[Labelled], options: PhraseOptions, report: Report, 
     kept = []
     for box, phrase in labelled:
         text = " ".join(phrase.split())
-        if options.strip_lead_ins:
-            text = strip_lead_in(text)
         words = len(tokenize(text))
         if words == 0:
             report.problem("phrase without a word", name)
@@ -294,12 +279,6 @@ def _sample(annotation: Annotation, size: DiskSize, options: PhraseOptions, repo
     if lost and not labels and not annotation.sentences:
         report.problem("image left out with all its regions", annotation.name)
         return None
-    if len(labels) < options.min_regions:
-        report.left_out[f"images of fewer than {options.min_regions} regions"] += 1
-        return None
-    if options.max_regions is not None and len(labels) > options.max_regions:
-        report.left_out[f"images of more than {options.max_regions} regions"] += 1
-        return None
     boxes, references = join(inside[solid], labels, options.merge)
     return Sample(annotation.image, size.width, size.height, boxes, tuple(references), annotation.sentences)
 
@@ -317,18 +296,8 @@ def to_disk(boxes: np.ndarray, annotated: tuple[float, float], size: DiskSize) -
     """
     width, height = annotated
     if size.orientation in LYING and (width - height) * (size.width - size.height) < 0:
-        boxes, (width, height) = turn(boxes, width, height, size.orientation), (height, width)
+        boxes, (width, height) = to_upright(boxes, size.orientation, width, height), (height, width)
     return geometry.scale(boxes, size.width / width, size.height / height)
-
-
-def turn(boxes: np.ndarray, width: float, height: float, orientation: int) -> np.ndarray:
-    """Turn boxes of an image stored as ``width x height`` by EXIF orientation 5, 6, 7 or 8."""
-    x1, y1, x2, y2 = boxes[..., 0], boxes[..., 1], boxes[..., 2], boxes[..., 3]
-    if orientation in (6, 7):
-        y1, y2 = height - y2, height - y1
-    if orientation in (7, 8):
-        x1, x2 = width - x2, width - x1
-    return np.stack((y1, x1, y2, x2), axis=-1)
 
 
 def find(root: Path, folders: Iterable[str], names: Sequence[str]) -> Path | None:
@@ -348,7 +317,7 @@ def read_lines(path: Path) -> list[str]:
         UserError: it is not UTF-8.
     """
     try:
-        return split_lines(decode(path.read_bytes()))
+        return split_lines(decode(read_whole(path)))
     except ValueError as error:
         raise UserError(f"{path} is {error}") from error
 
@@ -364,7 +333,7 @@ def read_json(path: Path, kind: type) -> Any:
         UserError: it is not JSON, or of another kind.
     """
     try:
-        content = parse_json(path.read_bytes())
+        content = parse_json(read_whole(path))
     except ValueError as error:
         raise UserError(f"{path} is not a JSON file: {error}") from error
     if not isinstance(content, kind):

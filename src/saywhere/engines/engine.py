@@ -122,6 +122,10 @@ class Preprocess(Protocol):
         """Return pixels ``(3, h, w)`` float32."""
         ...
 
+    def restore(self, pixels: np.ndarray) -> np.ndarray:
+        """Return such pixels as they are shown: ``(h, w, 3)`` uint8, R G B."""
+        ...
+
 
 class Trunk(Protocol):
     """The network that all questions share."""

@@ -87,7 +87,6 @@ def refused_options(trunk: TrunkConfig, configs: Mapping[str, Any]) -> list[str]
             refused.append(f"decoder={config.decoder}")
         elif isinstance(config, CaptionerConfig):
             refused += ["attend_to=transformer"] if config.attend_to == "transformer" else []
-            refused += [f"pooling={config.pooling}"] if config.pooling != "mean" else []
             refused += [f"feedback={config.feedback}"] if config.feedback != "none" else []
             refused += ["the term region-state"] if "region-state" in config.terms else []
         if part == "region-rnn":
@@ -400,7 +399,7 @@ def find_provider(device: str) -> str:
     if device not in DEVICES:
         raise UserError(f"the engine onnx has no device {device!r}; there are {', '.join(DEVICES)}")
     if device != "cpu" and (lacks := missing(device)):
-        raise UserError(f"device {device}: {lacks}; or choose the engine torch")
+        raise UserError(f"device {device}: {lacks}; or leave it out, for the CPU, or choose the engine torch")
     return DEVICES[device].name
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from numpy.typing import ArrayLike
 from saywhere import boxes as geometry
 from saywhere.data.flickr import MarkedImage, MarkedSentence
 from saywhere.errors import UserError
-from saywhere.evaluation.report import facts, table, write_report
+from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import Session, image_name
 from saywhere.images import LoadedImage
 from saywhere.inference import ResultsFile, Source
@@ -162,27 +161,6 @@ def measure(
 
 SENTENCES = ("given", "generated")
 """The sentences of the data set, and those that the model generates."""
-PAPER = ("paper: Areas of Attention, Flickr30k test", "40.2", "61.1", "", "")
-"""Table 3: its spatial transformers, trained on Flickr30k, in percent; uniform attention is not in the paper."""
-
-
-def write_attention_report(folder: Path, figures: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Write ``report.json`` and ``report.md``.
-
-    Args:
-        folder: where to.
-        figures: of :func:`saywhere.evaluation.attention.total`.
-        known: how they came about.
-    """
-    counts = [figures[f"{kind}_mentions"] for kind in SENTENCES]
-    rows = [
-        (title, *(percent(figures[f"{prefix}{kind}"]) for kind in SENTENCES), *counts)
-        for title, prefix in (("model", ""), ("uniform attention", "uniform_"))
-    ]
-    head = ("attention correctness, %", "given sentences", "generated sentences", "mentions, given", "generated")
-    lines = ["# Attention correctness", "", *table(head, [*rows, PAPER]), ""]
-    lines += facts({"images": figures["images"], **known})
-    write_report(folder, {"task": "attention", **figures, **known}, lines)
 
 
 def percent(share: float | None) -> str:
@@ -228,7 +206,7 @@ def run(model: Model, session: Session) -> dict[str, Any]:
             ask, sources, lines.done, lambda name, row: lines.append(row, name), long_side=model.long_side
         )
         figures = total([lines[source.name] for source in seen])
-    write_attention_report(session.out, figures, session.known(session.data.name))
+    write_report(session.out, {"task": "attention", **figures, **session.known(session.data.name)})
     return figures
 
 

@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
+from types import MappingProxyType
+from typing import Any
 
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor, ptb
 from saywhere.evaluation.examples import of_captions, write_examples
 from saywhere.evaluation.meteor import Meteor, pycocoevalcap_module
 from saywhere.evaluation.region_lines import matched, read_captions, read_references
-from saywhere.evaluation.report import facts, table, write_report
+from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import Session
 from saywhere.files import write_text
-from saywhere.images import LoadedImage
 from saywhere.inference import ResultsFile
-from saywhere.models.captioner import Caption
 from saywhere.models.model import Model
 from saywhere.models.nouns import NounTree, find_invented, find_nouns, noun_tree
 
@@ -154,39 +151,6 @@ def count_invented(captions: Mapping[str, str], mentions: Mapping[str, Iterable[
     return Invented(invented / max(nouns, 1), sentences / len(captions))
 
 
-PROTOCOL = "coco"
-"""The COCO caption evaluation's rules are the only ones."""
-
-
-def write_caption_report(folder: Path, scores: CaptionScores, known: Mapping[str, Any]) -> None:
-    """Write ``report.json`` and ``report.md``.
-
-    Args:
-        folder: where to.
-        scores: the figures.
-        known: how they came about: ``data``, ``split``, ``skipped``, ``command`` and whatever else is known.
-    """
-    row = {"task": "caption", "protocol": PROTOCOL, "data": known["data"], "split": known["split"]}
-    head = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr-D")
-    lines = [
-        "# Captions of images",
-        "",
-        *table(head, [[f"{scores.metrics[name]:.4f}" for name in ORDER]]),
-        "",
-        *facts(
-            {
-                "protocol": PROTOCOL,
-                "data": known["data"] + (f", split {known['split']}" if known["split"] else ""),
-                "images": len(scores.cider),
-                **{name: value for name, value in known.items() if name not in ("data", "split", "command", "skipped")},
-                "images skipped": len(known.get("skipped", {})),
-                "command": f"`{known['command']}`",
-            }
-        ),
-    ]
-    write_report(folder, row | {"images": len(scores.cider)} | scores.metrics | dict(known), lines)
-
-
 def score_files(predictions: Path, session: Session) -> CaptionScores:
     """Score the captions that any program has written, and write the report; needs no network.
 
@@ -207,51 +171,37 @@ def score_files(predictions: Path, session: Session) -> CaptionScores:
     session.notes += notes
     captions, references = {n: found.get(n, "") for n in names}, {n: true[n] for n in names}
     facts = {"predictions": str(predictions), **counts}
-    pairs = Comparison(str(session.data), captions, references, facts)
-    return compare(session, pairs, scorer)
+    return compare(session, captions, references, scorer, str(session.data), facts)
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """Captions and references to compare.
+def compare(
+    session: Session, captions: Mapping[str, str], references: Mapping[str, Sequence[str]], scorer: meteor.Meteor,
+    data: str, facts: Mapping[str, Any], phrases: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> CaptionScores:  # fmt: skip
+    """Score captions by the references, and write the report and a page of examples.
 
-    Attributes:
-        data: name of the data set, for the report.
+    Args:
+        session: where to.
         captions, references: of each image.
+        scorer: METEOR.
+        data: name of the data set, for the report.
         facts: of the report.
         phrases: of the boxes of each image, where they are known: what they name is not invented.
     """
-
-    data: str
-    captions: Mapping[str, str]
-    references: Mapping[str, Sequence[str]]
-    facts: Mapping[str, Any]
-    phrases: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-
-def compare(session: Session, pairs: Comparison, scorer: meteor.Meteor) -> CaptionScores:
-    """Score captions by the references, and write the report and a page of examples."""
-    scores = score_captions(pairs.captions, pairs.references, scorer)
-    mentions = {name: (*texts, *pairs.phrases.get(name, ())) for name, texts in pairs.references.items()}
-    invented = count_invented(pairs.captions, mentions, noun_tree())
-    facts = {"invented_nouns": invented.nouns, "sentences_with_invented_nouns": invented.sentences}
-    known = session.known(pairs.data, **pairs.facts, **facts, meteor_version=scorer.version)
-    write_caption_report(session.out, scores, known)
-    columns = {"true": of_captions(pairs.references), session.model or "predicted": of_captions(pairs.captions)}
-    write_examples(session.out, session.folder, list(pairs.captions), columns)
+    scores = score_captions(captions, references, scorer)
+    mentions = {name: (*texts, *phrases.get(name, ())) for name, texts in references.items()}
+    invented = count_invented(captions, mentions, noun_tree())
+    counted = {"invented_nouns": invented.nouns, "sentences_with_invented_nouns": invented.sentences}
+    known = session.known(data, **facts, **counted, meteor_version=scorer.version)
+    row = {"task": "caption", "protocol": "coco", "images": len(scores.cider), **scores.metrics, **known}
+    write_report(session.out, row)
+    columns = {"true": of_captions(references), session.model or "predicted": of_captions(captions)}
+    write_examples(session.out, session.folder, list(captions), columns)
     return scores
 
 
 PREDICTIONS, TRUTH = "predictions.jsonl", "truth.jsonl"
 """Files of a run: the captions of the model, and the references."""
-
-
-class Captioner(Protocol):
-    """What captions a few images at a time."""
-
-    def caption(self, images: Sequence[LoadedImage], *, beam_size: int | None = None) -> list[Caption]:
-        """Return a caption for each image."""
-        ...
 
 
 def run(model: Model, session: Session, beam_size: int | None = None) -> CaptionScores:
@@ -266,23 +216,6 @@ def run(model: Model, session: Session, beam_size: int | None = None) -> Caption
         UserError: the model has no captioner, no image can be read, or what measures is not installed.
     """
     model.check("captioner", "caption images")
-    return score_captioner(lambda: model, model.long_side, session, {"model": model.digest(), "beam_size": beam_size})
-
-
-def score_captioner(
-    start: Callable[[], Captioner | Model], long_side: int, session: Session, settings: Mapping[str, Any]
-) -> CaptionScores:
-    """Caption the images of a data set by anything, and score the sentences.
-
-    Args:
-        start: returns what captions, when the data has been read and the run prepared.
-        long_side: pixels on the long side that images should have at least.
-        session: the data and the results.
-        settings: what the captions depend on, beside the data; has ``beam_size``.
-
-    Raises:
-        UserError: no image can be read, or what measures is not installed.
-    """
     scorer = meteor.Meteor()
     samples = session.read()
     sources = {source.path: source for source in session.sources(samples)}
@@ -295,28 +228,22 @@ def score_captioner(
         phrases.setdefault(name, []).extend(text for texts in sample.phrases for text in texts)
     if not references:
         raise UserError(f"{session.data}: the split {samples.split} has no image with a sentence about all of it")
-    session.resume({**settings, "data": samples.name, "split": samples.split}, PREDICTIONS)
+    settings = {"model": model.digest(), "beam_size": beam_size, "data": samples.name, "split": samples.split}
+    session.resume(settings, PREDICTIONS)
     write_references(references, session.out / TRUTH)
     chosen = [source for source in sources.values() if source.name in references]
-    captioner, beam_size = start(), settings["beam_size"]
-
-    def ask(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[Caption]:
-        if isinstance(captioner, Model):
-            return captioner.caption(images, beam_size=beam_size, attention=False)
-        return captioner.caption(images, beam_size=beam_size)
 
     with ResultsFile(session.out / PREDICTIONS, "caption") as lines:
         seen = session.each(
-            ask, chosen, lines.done, lambda name, caption: lines.append(caption.to_dict(), name),
-            long_side=long_side,
+            lambda images, _: model.caption(images, beam_size=beam_size, attention=False), chosen, lines.done,
+            lambda name, caption: lines.append(caption.to_dict(), name), long_side=model.long_side,
         )  # fmt: skip
     found = read_captions(session.out / PREDICTIONS)
     captions = {source.name: found[os.path.normpath(source.name)] for source in seen}
     facts = {"beam_size": beam_size, "predictions": str(session.out / PREDICTIONS)}
     facts |= {"without_sentence": len(sources) - len(chosen)}
     kept = {name: references[name] for name in captions}
-    pairs = Comparison(samples.name, captions, kept, facts, phrases)
-    return compare(session, pairs, scorer)
+    return compare(session, captions, kept, scorer, samples.name, facts, phrases)
 
 
 def write_references(references: Mapping[str, Sequence[str]], path: Path) -> None:

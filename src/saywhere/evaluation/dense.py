@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +27,7 @@ from saywhere.errors import UserError
 from saywhere.evaluation import meteor
 from saywhere.evaluation.examples import of_regions, write_examples
 from saywhere.evaluation.region_lines import Array, RegionLines, matched
-from saywhere.evaluation.report import facts, table, write_report
+from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import Session, image_name
 from saywhere.files import write_atomically
 from saywhere.inference import ResultsFile
@@ -111,12 +112,12 @@ class Rules:
         """Return the mask ``(N,)`` of the detections that may be true, given the ``claim (N,)`` of all, best first."""
         return claim >= 0
 
-    def hits(self, qualifies: Array, overlap: Array, claim: Array, claimants: Array) -> Array:
+    def hits(self, qualifies: Array, claim: Array, claimants: Array) -> Array:
         """Return the mask ``(N,)`` of the true detections: of each true box the first that reaches the thresholds.
 
         Args:
             qualifies: mask of the detections that reach the thresholds.
-            overlap, claim: of all detections, see :class:`Matches`.
+            claim: of all detections, see :class:`Matches`.
             claimants: from :meth:`claimants`.
         """
         return first_claims(claim, qualifies)
@@ -317,7 +318,7 @@ class DenseCaptioning:
         order = self.rules.order(scores)
 
         def ap(qualifies: Array) -> float:
-            hits = self.rules.hits(qualifies, overlap, claim, claimants)
+            hits = self.rules.hits(qualifies, claim, claimants)
             return self.rules.average_precision(hits[order], len(self._references))
 
         detection = {f"iou_{iou}": ap(overlap >= iou) for iou in IOUS}
@@ -373,84 +374,6 @@ def _joined(parts: list[Array], dtype: type[np.generic]) -> Array:
     return np.concatenate([np.empty(0, dtype=dtype), *parts])
 
 
-LABELS = {
-    "meteor_version": "captions",
-    "skipped": "images skipped",
-    "without_prediction": "images without a prediction",
-    "without_truth": "predicted images without a truth",
-}
-"""What ``report.md`` calls facts whose names would not explain themselves."""
-
-HIDDEN = ("data", "split", "seconds", "command")
-"""Facts that ``report.md`` leaves out, or shows in a way of its own."""
-
-
-def write_dense_report(
-    folder: Path, result: DenseCaptioningResult, known: Mapping[str, Any], calibration: Reliability | None = None
-) -> list[Path]:
-    """Write ``report.json`` and ``report.md``, each atomically.
-
-    Args:
-        folder: where to.
-        result: the figures; scores are fractions.
-        known: how they came about, by name; has ``data``, ``split`` and ``command``.
-        calibration: of the scores, None if they are no probabilities.
-
-    Returns:
-        The paths of the files.
-    """
-    return write_report(folder, dense_row(result, known, calibration), dense_lines(result, known, calibration))
-
-
-def dense_row(
-    result: DenseCaptioningResult, known: Mapping[str, Any], calibration: Reliability | None = None
-) -> dict[str, Any]:
-    """Return the content of ``report.json``, without the version of saywhere; ``calibration`` may be null."""
-    scores = result.to_dict()
-    row = {"task": "dense", "protocol": scores["protocol"], "data": known["data"], "split": known["split"]}
-    order = ("images", "map", "detection_map", "language_meteor", "ap", "detection_ap", "detections", "truths")
-    row |= {name: scores[name] for name in order}
-    return row | {"calibration": calibration and calibration.to_dict()} | dict(known)
-
-
-def dense_lines(
-    result: DenseCaptioningResult, known: Mapping[str, Any], calibration: Reliability | None = None
-) -> list[str]:
-    """Return the lines of ``report.md``: the scores, the grid of average precisions, and how they came about."""
-    overall = (result.map, result.detection_map, result.language_meteor, calibration and calibration.ece)
-    cells = [
-        (
-            f"{iou:g}",
-            *(f"{result.ap[f'iou_{iou}/meteor_{m}']:.4f}" for m in METEORS),
-            f"{result.detection_ap[f'iou_{iou}']:.4f}",  # whatever the caption
-        )
-        for iou in IOUS
-    ]
-    about = {
-        "protocol": result.protocol,
-        "data": known["data"] + (f", split {known['split']}" if known["split"] else ""),
-        "images": f"{result.images:,}",
-        "regions predicted": f"{result.detections:,}",
-        "true regions (merged)": f"{result.truths:,}",
-        **{LABELS.get(name, name): value for name, value in known.items() if name not in HIDDEN},
-        "command": f"`{known['command']}`",
-    }
-    return [
-        "# Dense captioning",
-        "",
-        *table(
-            ("mAP", "detection mAP", "language METEOR", "calibration error"),
-            [[None if value is None else f"{value:.4f}" for value in overall]],
-        ),
-        "",
-        "Average precision:",
-        "",
-        *table(("IoU ≥", *(f"METEOR > {m:g}" for m in METEORS), "boxes alone"), cells),
-        "",
-        *facts(about),
-    ]
-
-
 def score_files(predictions: Path, session: Session, protocol: str = "clean") -> DenseCaptioningResult:
     """Score the regions that any program has written, and write the report; needs no network.
 
@@ -471,39 +394,35 @@ def score_files(predictions: Path, session: Session, protocol: str = "clean") ->
     counts, notes = matched(predictions, session.data, found.names, truth.names, names, "no region predicted")
     session.notes += notes
     facts = {"model": None, "split": session.split, **counts}
-    files = Comparison(str(session.data), found, truth, names, facts)
-    return compare(session, files, protocol, scorer)
+    return compare(session, found, truth, names, protocol, scorer, str(session.data), facts)
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """Predictions and ground truth to compare.
+def compare(
+    session: Session, predictions: RegionLines, truth: RegionLines, names: Sequence[str], protocol: str,
+    scorer: meteor.Meteor, data: str, facts: Mapping[str, Any] = MappingProxyType({}),
+) -> DenseCaptioningResult:  # fmt: skip
+    """Score predictions for some images by the truth, and write the report and a page of examples.
 
-    Attributes:
-        data: name of the data set, for the report.
+    Args:
+        session: where to.
         predictions, truth: the two files.
         names: of the images that count.
+        protocol: ``clean`` or ``original``.
+        scorer: METEOR.
+        data: name of the data set, for the report.
         facts: of the report.
     """
-
-    data: str
-    predictions: RegionLines
-    truth: RegionLines
-    names: Sequence[str]
-    facts: Mapping[str, Any]
-
-
-def compare(session: Session, files: Comparison, protocol: str, scorer: meteor.Meteor) -> DenseCaptioningResult:
-    """Score predictions by the truth, and write the report and a page of examples."""
     meter = CalibrationMeter()
     # One step more: the captions, which are scored together at the end.
-    with session.steps("scoring", len(files.names) + 1) as advance:
-        result = score(files.predictions, files.truth, files.names, protocol, scorer.score, advance, meter)
+    with session.steps("scoring", len(names) + 1) as advance:
+        result = score(predictions, truth, names, protocol, scorer.score, advance, meter)
         advance()
-    facts = {"predictions": str(files.predictions.path), **files.facts, "meteor_version": scorer.version}
-    write_dense_report(session.out, result, session.known(files.data, **facts), meter.result())
-    columns = {"true": of_regions(files.truth), session.model or "predicted": of_regions(files.predictions)}
-    write_examples(session.out, session.folder, list(files.names), columns)
+    found = meter.result()
+    scores = {"calibration": found and found.to_dict(), **result.to_dict()}
+    known = session.known(data, predictions=str(predictions.path), **facts, meteor_version=scorer.version)
+    write_report(session.out, {"task": "dense", **scores, **known})
+    columns = {"true": of_regions(truth), session.model or "predicted": of_regions(predictions)}
+    write_examples(session.out, session.folder, list(names), columns)
     return result
 
 
@@ -602,8 +521,8 @@ def run(model: Model, session: Session, protocol: str = "clean") -> DenseCaption
             long_side=model.long_side,
         )  # fmt: skip
     predictions = RegionLines(session.out / PREDICTIONS, needs=("scores", "captions"))
-    files = Comparison(samples.name, predictions, truth, [source.name for source in seen], {})
-    return compare(session, files, protocol, scorer)
+    names = [source.name for source in seen]
+    return compare(session, predictions, truth, names, protocol, scorer, samples.name)
 
 
 def write_truth(samples: Samples, root: Path, path: Path) -> None:

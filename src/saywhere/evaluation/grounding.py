@@ -9,19 +9,18 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere import boxes as geometry
-from saywhere.calibration import reliability
+from saywhere.calibration import Reliability, reliability
 from saywhere.data import flickr
 from saywhere.data.flickr import MarkedImage, MarkedSentence
 from saywhere.data.sample import Sample
 from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
-from saywhere.evaluation.report import facts, table, write_report
+from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import REGIONS, ArrayStore, Session, image_name
 from saywhere.images import LoadedImage
 from saywhere.inference import Source
@@ -30,7 +29,6 @@ from saywhere.models.chunker import Chunker, spans
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
 from saywhere.models.placing import Placer
-from saywhere.regions import Regions
 from saywhere.text import tokenize
 from saywhere.training.calibration import absent
 from saywhere.training.chunker import TaggedSentence
@@ -70,8 +68,6 @@ class GroundingResult:
 
 def pair_ious(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return the IoU ``(N,)`` of each pair of boxes of ``a (N, 4)`` and ``b (N, 4)``."""
-    if len(a) != len(b):
-        raise ValueError(f"{len(a)} boxes cannot be paired with {len(b)}")
     starts = range(0, len(a), PAIRS)
     parts = [np.diagonal(geometry.iou(a[start : start + PAIRS], b[start : start + PAIRS])) for start in starts]
     return np.concatenate([np.zeros(0, a.dtype), *parts])
@@ -122,6 +118,8 @@ class PresenceResult:
         refused: share of the others that are not.
         accuracy: share of the phrases that are there that are found and placed right.
         phrases, others: how many phrases are there, and how many are not.
+        boxes: how near the scores of the phrases that are found are to the share whose phrase is there and box right.
+        box_auc: probability that one of these has a higher score than one that is wrong; ties count half.
     """
 
     auc: float
@@ -131,23 +129,28 @@ class PresenceResult:
     accuracy: float
     phrases: int
     others: int
+    boxes: Reliability
+    box_auc: float
 
 
-def measure_presence(own: np.ndarray, others: np.ndarray, right: np.ndarray, threshold: float) -> PresenceResult:
-    """Compare the scores of N phrases that are there with those of M that are not.
+def measure_presence(
+    presence: np.ndarray, scores: np.ndarray, there: np.ndarray, right: np.ndarray, threshold: float
+) -> PresenceResult:
+    """Compare phrases that are there with others.
 
     Args:
-        own: ``(N,)`` probabilities.
-        others: ``(M,)`` probabilities.
-        right: ``(N,)`` whether the phrase's box is right.
-        threshold: phrases are found from this probability on.
+        presence: ``(N,)`` probabilities that they are there.
+        scores: ``(N,)`` probabilities that they are there and their boxes right.
+        there: ``(N,)`` whether they are.
+        right: ``(N,)`` whether their boxes are right; no box is for a phrase that is not there.
+        threshold: phrases are found from this ``presence`` on.
     """
-    scores = np.concatenate((own, others))
-    there = np.arange(len(scores)) < len(own)
-    seen = own >= threshold
+    seen, own = presence >= threshold, int(there.sum())
+    boxes = reliability(scores[seen], right[seen], BINS) if seen.any() else Reliability(0.0, 0.0, 0, ())
     return PresenceResult(
-        area_under_curve(own, others), reliability(scores, there, BINS).ece, share_of(seen),
-        share_of(others < threshold), share_of(seen & right), len(own), len(others),
+        area_under_curve(presence[there], presence[~there]), reliability(presence, there, BINS).ece,
+        share_of(seen[there]), share_of(~seen[~there]), share_of((seen & right)[there]), own, len(there) - own,
+        boxes, area_under_curve(scores[seen & right], scores[seen & ~right]),
     )  # fmt: skip
 
 
@@ -251,9 +254,12 @@ def _measure_placed(answers: Sequence[tuple[Asked, dict[str, np.ndarray]]], plac
         controls[name] = measure(boxes, _nearest_truths(boxes, answers), types)
     presence = None
     if "presence" in answers[0][1]:
-        own = np.concatenate([arrays["presence"][: len(asked.phrases)] for asked, arrays in answers])
-        others = np.concatenate([arrays["presence"][len(asked.phrases) :] for asked, arrays in answers])
-        presence = measure_presence(own, others, judge(found, truth)[0], placer.least())
+        shown, scores = (np.concatenate([arrays[name] for _, arrays in answers]) for name in ("presence", "score"))
+        own = [np.arange(len(arrays["presence"])) < len(asked.phrases) for asked, arrays in answers]
+        there = np.concatenate(own)
+        right = np.zeros(len(there), bool)
+        right[there] = judge(found, truth)[0]
+        presence = measure_presence(shown, scores, there, right, placer.least())
     return GroundingScores(measure(found, truth, types), controls, presence)
 
 
@@ -271,57 +277,6 @@ def _control(name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
     if name == "highest prior":
         return arrays["prior"]
     return arrays["boxes"][int(geometry.area(arrays["boxes"]).argmax())]
-
-
-def write_grounding_report(
-    folder: Path,
-    result: GroundingResult,
-    controls: Mapping[str, GroundingResult],
-    known: Mapping[str, Any],
-    presence: PresenceResult | None = None,
-) -> list[Path]:
-    """Write both files into ``folder``, and return their paths.
-
-    Args:
-        folder: where to.
-        result: the figures of the model.
-        controls: those of answers that do not read the phrase, by name.
-        known: how they came about, by name.
-        presence: how well phrases that are there are told from others.
-    """
-    rows = [
-        (name, f"{each.accuracy:.3f}", f"{each.pointing:.3f}", each.phrases)
-        for name, each in {"model": result, **controls}.items()
-    ]
-    types = [
-        (name, kind, score.phrases, f"{score.accuracy:.3f}", f"{score.pointing:.3f}")
-        for name, each in {"model": result, **controls}.items()
-        for kind, score in each.by_type.items()
-    ]
-    found = {} if presence is None else asdict(presence)
-    lines = [
-        "# Grounding",
-        "",
-        *table(("", "IoU ≥ 0.5", "pointing", "phrases"), rows),
-        "",
-        *(
-            ["## Found or not", "", *facts({name: _rounded(value) for name, value in found.items()}), ""]
-            if found
-            else []
-        ),
-        "## By type of phrase",
-        "",
-        *table(("", "type", "phrases", "IoU ≥ 0.5", "pointing"), types),
-        "",
-        *facts(known),
-    ]
-    row = {"task": "ground", **asdict(result), "controls": {name: asdict(each) for name, each in controls.items()}}
-    row |= {"presence": found} if found else {}
-    return write_report(folder, {**row, **known}, lines)
-
-
-def _rounded(value: object) -> object:
-    return f"{value:.3f}" if isinstance(value, float) else value
 
 
 def run(model: Model, session: Session, part: str | None = None) -> GroundingScores:
@@ -356,7 +311,8 @@ def run(model: Model, session: Session, part: str | None = None) -> GroundingSco
     answers = [(by_name[source.name], store.read(source.name)) for source in seen]
     scores = _measure_placed(answers, placer)
     known = session.known(session.data.name, images=len(seen), part=part)
-    write_grounding_report(session.out, scores.model, scores.controls, known, scores.presence)
+    figures = asdict(scores)
+    write_report(session.out, {"task": "ground", **figures.pop("model"), **figures, **known})
     return scores
 
 
@@ -365,7 +321,7 @@ Place = Callable[[Sequence[Encoding], Sequence[str]], list[dict[str, np.ndarray]
 
 
 def _as_model(model: Model, placer: Placer, by_name: Mapping[str, Asked]) -> Place:
-    """Place phrases as the model does; ``presence`` has the probabilities of its phrases, then of as many others."""
+    """Place phrases as the model does; ``presence`` and ``score`` are of its phrases, then of as many others."""
     others = absent([each.phrases for each in by_name.values()], [each.words for each in by_name.values()])
     missing = dict(zip(by_name, others, strict=True))
 
@@ -375,8 +331,12 @@ def _as_model(model: Model, placer: Placer, by_name: Mapping[str, Asked]) -> Pla
             own = by_name[name].phrases
             evidence = placer.evidence(encoding, [*own, *missing[name]])
             boxes, presence = evidence.regions.boxes, evidence.presence(placer.calibration)
-            arrays = {"boxes": boxes, "found": boxes[evidence.rows(placer.config)[: len(own)]]}
-            found.append(arrays if presence is None else arrays | {"presence": presence})
+            rows = evidence.rows(placer.config)
+            arrays = {"boxes": boxes, "found": boxes[rows[: len(own)]]}
+            if presence is not None:
+                score = presence * evidence.box_probability(placer.calibration, placer.config, rows)
+                arrays |= {"presence": presence, "score": score}
+            found.append(arrays)
         return found
 
     return place
@@ -390,9 +350,8 @@ def _as_aligner(model: Model, by_name: Mapping[str, Asked]) -> Place:
         found: list[dict[str, np.ndarray]] = []
         embedded = embed_images(aligner, encodings, placing=True, plain=True)
         for encoding, name, vectors in zip(encodings, names, embedded, strict=True):
-            regions = Regions(vectors.width, vectors.height, vectors.boxes, image=vectors.image)
             phrases = sorted(set(by_name[name].phrases))
-            kinds = dict(zip(phrases, placer.log_kinds(encoding, regions, phrases)[0].T, strict=True))
+            kinds = dict(zip(phrases, placer.log_kinds(encoding, vectors.regions, phrases)[0].T, strict=True))
             rows = [row for s in by_name[name].sentences for row in best_regions(aligner, vectors, s, kinds)]
             prior = int(region_bonus(aligner.config, vectors).argmax())
             boxes = vectors.boxes

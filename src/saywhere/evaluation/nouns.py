@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from saywhere.evaluation.report import facts, table, write_report
+from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import Session, image_name
 from saywhere.images import LoadedImage
 from saywhere.models.captioner import Caption
@@ -50,35 +48,6 @@ def measure(kinds: Sequence[str], right: Mapping[str, Sequence[bool]]) -> NounRe
     }
     means = {way: float(np.mean([shares[way] for _, shares in by_kind.values()])) for way in columns}
     return NounResult({way: float(values.mean()) for way, values in columns.items()}, means, by_kind)
-
-
-def write_noun_report(folder: Path, result: NounResult, known: Mapping[str, Any]) -> list[Path]:
-    """Write both files into ``folder``, and return their paths.
-
-    Args:
-        folder: where to.
-        result: the shares.
-        known: how they came about, by name.
-    """
-    ways = list(result.objects)
-    means = [(way, f"{result.kinds[way]:.3f}", f"{result.objects[way]:.3f}") for way in ways]
-    kinds = [(name, count, *(f"{shares[way]:.2f}" for way in ways)) for name, (count, shares) in result.by_kind.items()]
-    lines = [
-        "# Right nouns, given the boxes",
-        "",
-        *table(("", f"mean over {len(kinds)} kinds", "of all boxes"), means),
-        "",
-        *table(("kind", "boxes", *ways), kinds),
-        "",
-        *facts(known),
-    ]
-    row = {
-        "task": "nouns",
-        "kinds": dict(result.kinds),
-        "objects": dict(result.objects),
-        "by_kind": {name: {"boxes": count, **shares} for name, (count, shares) in result.by_kind.items()},
-    }
-    return write_report(folder, {**row, **known}, lines)
 
 
 Nouns = Mapping[str, Sequence[Sequence[str | Noun]]]
@@ -123,7 +92,10 @@ def run(model: Model, session: Session) -> NounResult:
                 any(is_right(tree, one, references) for one in names) for names, references in pairs
             )
     result = measure(kinds, right)
-    write_noun_report(session.out, result, session.known(samples.name, images=len(seen), boxes=len(kinds)))
+    by_kind = {name: {"boxes": count, **shares} for name, (count, shares) in result.by_kind.items()}
+    known = session.known(samples.name, images=len(seen), boxes=len(kinds))
+    write_report(session.out, {"task": "nouns", "kinds": result.kinds, "objects": result.objects, "by_kind": by_kind,
+                               **known})  # fmt: skip
     return result
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere.configs.aligner import Score
 from saywhere.errors import UserError
-from saywhere.evaluation.report import facts, table, write_report
+from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import Session, embed_images
 from saywhere.models.aligner import BLOCK, ImageVectors, TextVectors, hubness_of, similarities, similarity_blocks
 from saywhere.models.model import Model
@@ -62,10 +60,6 @@ class RankingResult:
     image_to_text: Recall
     text_to_image: Recall
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return ``image_to_text`` and ``text_to_image``, each ``r1 r5 r10 median_rank`` (shares, and ranks from 1)."""
-        return {name: {k: v for k, v in vars(recall).items() if k != "queries"} for name, recall in vars(self).items()}
-
 
 def rank(own: ArrayLike, owner: ArrayLike, images: int, parts: Iterable[Part]) -> RankingResult:
     """Rank all sentences for each image and all images for each sentence, a block of scores at a time.
@@ -105,27 +99,6 @@ def rank_matrix(scores: ArrayLike, owner: ArrayLike) -> RankingResult:
     return rank(own, owner, len(scores), [(slice(0, len(scores)), slice(0, scores.shape[1]), scores)])
 
 
-def write_ranking_report(folder: Path, result: RankingResult, known: Mapping[str, Any]) -> list[Path]:
-    """Write both files into ``folder``, and return their paths.
-
-    Args:
-        folder: where to.
-        result: the figures; recalls are fractions.
-        known: how they came about, by name.
-    """
-    head = ("", "R@1", "R@5", "R@10", "median rank", "queries")
-    directions = {
-        "annotation (image to sentences)": result.image_to_text,
-        "search (sentence to images)": result.text_to_image,
-    }
-    rows = [
-        (title, f"{recall.r1:.3f}", f"{recall.r5:.3f}", f"{recall.r10:.3f}", f"{recall.median_rank:g}", recall.queries)
-        for title, recall in directions.items()
-    ]
-    lines = ["# Ranking", "", *table(head, rows), "", *facts(known)]
-    return write_report(folder, {"task": "rank", **result.to_dict(), **known}, lines)
-
-
 def run(model: Model, session: Session) -> RankingResult:
     """Rank the sentences of a data set for each image, and the images for each sentence (Alignments, section 4.1).
 
@@ -150,7 +123,7 @@ def run(model: Model, session: Session) -> RankingResult:
     texts = model.embed_text([text for _, text in pairs])
     result = rank_embedded(images, texts, [row for row, _ in pairs], aligner.config.score)
     known = session.known(samples.name, images=len(images), sentences=result.text_to_image.queries)
-    write_ranking_report(session.out, result, known)
+    write_report(session.out, {"task": "rank", **asdict(result), **known})
     return result
 
 

@@ -9,11 +9,12 @@ from saywhere.data import PhraseOptions
 from saywhere.errors import UserError
 from saywhere.evaluation import captions as metrics
 from saywhere.evaluation import meteor
-from saywhere.evaluation.report import facts, table, write_report
+from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import Session
 from saywhere.inference import ResultsFile
 from saywhere.models.model import Model
-from saywhere.models.phrases import SEXES, colour_of
+from saywhere.models.nouns import colour_of
+from saywhere.models.phrases import SEXES
 from saywhere.text import tokenize
 
 MERGE = 0.7
@@ -137,19 +138,7 @@ def run(model: Model, session: Session) -> RegionCaptionScores:
                     found[f"{source.name}#{i}"], true[f"{source.name}#{i}"] = caption, sample.phrases[i]
     captions = metrics.score_captions(found, true, scorer)
     scores = RegionCaptionScores(captions.metrics, captions.cider, word_facts(found, true))
-    _write(session, samples.name, len(found), scores)
+    known = session.known(samples.name, merge=MERGE, boxes=len(found))
+    row = {"task": "region-captions", "protocol": "coco", **scores.metrics, **asdict(scores.words), **known}
+    write_report(session.out, row)
     return scores
-
-
-def _write(session: Session, data: str, boxes: int, scores: RegionCaptionScores) -> None:
-    known = session.known(data, merge=MERGE, boxes=boxes)
-    words = asdict(scores.words)
-    row = {"task": "region-captions", "protocol": "coco", **scores.metrics, **words, **known}
-    figures = table(list(scores.metrics), [[f"{value:.4f}" for value in scores.metrics.values()]])
-    said = table([name.replace("_", " ") for name in words], [[_figure(value) for value in words.values()]])
-    about = facts(known | {"command": f"`{known['command']}`"})
-    write_report(session.out, row, ["# Captions of given boxes", "", *figures, "", *said, "", *about])
-
-
-def _figure(value: float | None) -> object:
-    return f"{value:.4f}" if isinstance(value, float) else value

@@ -25,19 +25,51 @@ FIGURES: dict[str, dict[str, str]] = {
 """For each task that compares models: a column's name, and where a report has its figure."""
 
 
-def write_report(folder: Path, row: Mapping[str, Any], lines: Sequence[str]) -> list[Path]:
-    """Write ``report.json`` (``row`` and the version of saywhere) and ``report.md`` (``lines``), each atomically.
+def write_report(folder: Path, row: Mapping[str, Any], lines: Sequence[str] | None = None) -> list[Path]:
+    """Write ``report.json`` (``row`` and the version of saywhere) and ``report.md``, each atomically.
 
-    Returns their paths.
+    Args:
+        folder: where to.
+        row: the figures, and how they came about; has ``task``.
+        lines: of ``report.md``; the tables of ``row`` if None.
+
+    Returns:
+        the paths of the files.
     """
+    told = [f"# {row['task']}", "", *as_tables(row)] if lines is None else lines
     texts = {
         "report.json": json.dumps({**row, "saywhere": saywhere.__version__}, indent=2) + "\n",
-        "report.md": "\n".join(lines) + "\n",
+        "report.md": "\n".join(told) + "\n",
     }
     for name, text in texts.items():
         data = text.encode("utf-8", "replace")
         write_atomically(folder / name, lambda stream, data=data: stream.write(data))
     return [folder / name for name in texts]
+
+
+def as_tables(values: Mapping[str, Any], title: str = "") -> list[str]:
+    """Return nested figures as Markdown tables: one of the single values, then those of each mapping in it."""
+    nested = {name: rows for name, value in values.items() if (rows := _rows(value))}
+    single = {name: value for name, value in values.items() if name not in nested}
+    lines = [*([f"## {title}", ""] if title else []), *facts(single), ""] if single else []
+    for name, rows in nested.items():
+        below = f"{title} {name}".strip().replace("_", " ")
+        if not all(isinstance(row, Mapping) for row in rows.values()):
+            lines += as_tables(rows, below)
+            continue
+        head = list(dict.fromkeys(column for row in rows.values() for column in row if not _rows(row[column])))
+        cells = [(key, *(row.get(column) for column in head)) for key, row in rows.items()]
+        lines += [f"## {below}", "", *table(("", *head), cells), ""]
+        for key, row in rows.items():
+            lines += as_tables({column: value for column, value in row.items() if _rows(value)}, f"{below} {key}")
+    return lines
+
+
+def _rows(value: Any) -> dict[str, Any]:
+    """The named figures of a mapping, or a list of mappings by their numbers; none of anything else."""
+    if isinstance(value, list | tuple):
+        return {str(i): row for i, row in enumerate(value, 1)} if isinstance(next(iter(value), None), Mapping) else {}
+    return dict(value) if isinstance(value, Mapping) and not any(isinstance(v, str) for v in value.values()) else {}
 
 
 def table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> list[str]:
@@ -50,10 +82,13 @@ def table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> list[str]
 def facts(values: Mapping[str, object]) -> list[str]:
     """Return a Markdown table of how figures came about, from names to values.
 
-    Empty values and zeros are left out, underscores in names become spaces, a mapping (such as the images that were
-    skipped, with the reasons) is shown by its length, and the items of a list are joined by commas.
+    Empty values and counts of 0 are left out, underscores in names become spaces, a mapping (such as the images that
+    were skipped, with the reasons) is shown by its length, and the items of a list are joined by commas.
     """
-    return table(("", ""), [(name.replace("_", " "), _fact(value)) for name, value in values.items() if value])
+    return table(
+        ("", ""),
+        [(name.replace("_", " "), _fact(value)) for name, value in values.items() if value or type(value) is float],
+    )
 
 
 def _fact(value: object) -> object:
@@ -64,6 +99,7 @@ def _fact(value: object) -> object:
 
 def cell(value: object) -> str:
     """Return a value as the text of one cell of a Markdown table."""
+    value = round(value, 4) if isinstance(value, float) else value
     text = "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
     return " ".join(text.split()).replace("|", "\\|")
 

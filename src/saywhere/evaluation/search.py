@@ -7,21 +7,22 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import combinations, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from saywhere import boxes as geometry
-from saywhere.calibration import QUESTIONS, Logistic, Reliability, reliability
+from saywhere.calibration import QUESTIONS, Logistic, reliability
 from saywhere.configs.aligner import Score
 from saywhere.data import Sample, Samples
 from saywhere.data.flickr import MarkedImage, count_boxes, find_marks, read_entities
 from saywhere.errors import UserError
 from saywhere.evaluation.grounding import BINS, area_under_curve, share_of
 from saywhere.evaluation.ranking import Recall, rank_matrix
-from saywhere.evaluation.report import facts, table, write_report
-from saywhere.evaluation.session import Session, embed_images, image_name
+from saywhere.evaluation.report import write_report
+from saywhere.evaluation.session import DEV, Session, embed_images, image_name
 from saywhere.files import printable
 from saywhere.images import ImageError
 from saywhere.models.aligner import ImageVectors, TextVectors, plain_similarities
@@ -75,9 +76,6 @@ def is_right(entry: int, box: np.ndarray, truth: Mapping[int, Sequence[np.ndarra
     """
     boxes = truth.get(entry)
     return boxes is not None and bool(geometry.iou(box[None], np.stack(list(boxes))).max() >= RIGHT)
-
-
-Bins = tuple[tuple[float, float, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,8 +165,6 @@ class PresenceInIndex:
         in_index_auc: probability that a query that some image of the index shows is said to be there with a higher
             probability than one that none shows.
         in_index_error: calibration error of that probability.
-        reliability: of each used bin mean probability, share of hits that show the query, and number of hits.
-        in_index_reliability: the same of queries, and whether any image shows them.
         fits: ``hit`` to all hits, and ``chance`` and ``meant`` to all queries.
         queries: of all kinds, in both halves, and in albums of all sizes.
         groups: the same by kind and size.
@@ -178,8 +174,6 @@ class PresenceInIndex:
     calibration_error: float
     in_index_auc: float
     in_index_error: float
-    reliability: Bins
-    in_index_reliability: Bins
     fits: Mapping[str, Logistic]
     queries: int
     groups: tuple[Group, ...] = ()
@@ -324,7 +318,7 @@ def measure(halves: tuple[Answers, Answers]) -> PresenceInIndex | None:
     hits, queries = reliability(found[given], shown[given], BINS), reliability(there, in_index, BINS)
     return PresenceInIndex(
         area_under_curve(found[given & shown], found[given & ~shown]), hits.ece,
-        area_under_curve(there[in_index], there[~in_index]), queries.ece, _bins(hits), _bins(queries),
+        area_under_curve(there[in_index], there[~in_index]), queries.ece,
         {"hit": _fit(halves), "chance": of_all[0], "meant": of_all[1]}, len(in_index), _groups(both, found),
     )  # fmt: skip
 
@@ -358,10 +352,6 @@ def _fit(several: Sequence[Answers]) -> Logistic:
     return Logistic.fit(columns, both.shown[both.hits], shares / shares.mean(), "hits")
 
 
-def _bins(found: Reliability) -> Bins:
-    return tuple((round(one.score, 4), round(one.matched, 4), one.count) for one in found.bins)
-
-
 @dataclass(frozen=True)
 class SearchResult:
     """Figures of how well an index answers.
@@ -381,60 +371,6 @@ class SearchResult:
     phrases: int
     presence: PresenceInIndex | None
     layout: LayoutResult | None = None
-
-
-def write_search_report(session: Session, result: SearchResult, known: Mapping[str, Any]) -> None:
-    """Write ``report.json`` and ``report.md``."""
-    lines = table(("", ""), _rows(result))
-    there = result.presence
-    if there is not None:
-        bins = [(f"{mean:.3f}", f"{share:.3f}", count) for mean, share, count in there.reliability]
-        lines += ["", *table(("probability", "share of hits that show the query", "hits"), bins)]
-        bins = [(f"{mean:.3f}", f"{share:.3f}", count) for mean, share, count in there.in_index_reliability]
-        lines += ["", *table(("probability", "share of queries that any image shows", "queries"), bins)]
-        head = ("images", "queries", "number", "calibration error", "AUC", "first hit right", "nothing there",
-                "said to be there", "said not to be there")  # fmt: skip
-        shown = [
-            (f"{g.images:,}", g.kind, f"{g.queries:,}", f"{g.error:.3f}",
-             *("" if v is None else f"{v:.2f}" for v in (g.auc, g.right, g.absent, g.found, g.refused)))
-            for g in there.groups
-        ]  # fmt: skip
-        lines += ["", *table(head, shown)]
-    measured = {
-        "recall": {name: value for name, value in vars(result.recall).items() if name != "queries"},
-        "hit": result.hit, "phrases": result.phrases, "presence": None if there is None else asdict(there),
-        "layout": None if result.layout is None else asdict(result.layout),
-    }  # fmt: skip
-    write_report(session.out, {"task": "search", **measured, **known}, ["# Search", "", *lines, "", *facts(known)])
-
-
-def _shares(recall: Recall) -> dict[str, float]:
-    return {name: value for name, value in vars(recall).items() if name != "queries"}
-
-
-def _rows(result: SearchResult) -> list[tuple[str, str]]:
-    found = result.recall
-    rows = [(f"R@{at}", f"{share:.3f}") for at, share in ((1, found.r1), (5, found.r5), (10, found.r10))]
-    rows.append(("median rank", f"{found.median_rank:g}"))
-    if result.hit is not None:
-        what = f"phrase first in an image that shows it, IoU at least 0.5 ({result.phrases:,} phrases)"
-        rows.append((what, f"{result.hit:.3f}"))
-    if (layout := result.layout) is not None:
-        shares, what = (layout.counts, layout.places, layout.relations), ("two things or one", "places", "relations")
-        rows += [
-            (f"{name}: right answers ({number:,} cases)", f"{share:.3f}")
-            for name, share, number in zip(what, shares, layout.cases, strict=True)
-            if share is not None
-        ]
-    if (there := result.presence) is not None:
-        rows += [
-            ("a hit that shows its query is more probable than one that does not: AUC", f"{there.auc:.3f}"),
-            ("calibration error of that probability", f"{there.calibration_error:.3f}"),
-            ("whole queries that some image shows and those that none shows: AUC", f"{there.in_index_auc:.3f}"),
-            ("calibration error of their probability", f"{there.in_index_error:.3f}"),
-            *((f"weights of the probability `{question}`", str(fit)) for question, fit in there.fits.items()),
-        ]
-    return rows
 
 
 INDEX = "index"
@@ -469,17 +405,22 @@ def run(model: Model, session: Session, queries: int = 1000) -> SearchResult:
         owner = [entry for entry, _ in pairs]
         scores = np.stack(list(score_texts(snapshot, texts, aligner.config.score)), axis=1)
         found = rank_matrix(scores, owner).text_to_image
-        truth = _phrases(session, {image.image: entry for entry, image in enumerate(images)})
+        marked = _marks(session, images)
+        truth = _phrases(marked)
         asked = _spread(sorted(truth), queries)
         hit = _hit(model, snapshot, {phrase: truth[phrase] for phrase in asked}) if asked else None
         spoken = [sentences[image.image] for image in images]
-        presence = _presence(model, snapshot, spoken, queries)
-        layout = _layout(model, session, images)
+        presence = None
+        if model.calibration.phrase is not None and len(spoken) > 1:
+            presence = measure(_answers(model, snapshot, spoken, [said(each) for each in spoken], queries))
+        layout = None
+        if marked and model.calibration.phrase is not None:
+            layout = measure_layout(model, [images[entry] for entry, _ in marked], [marks for _, marks in marked])
         result = SearchResult(found, hit, len(asked), presence, layout)
         size = (snapshot.vectors.nbytes + snapshot.regions.nbytes) / len(images)
         known = session.known(samples.name, images=len(images), sentences=len(texts),
                               bytes_per_image=round(size))  # fmt: skip
-    write_search_report(session, result, known)
+    write_report(session.out, {"task": "search", **asdict(result), **known})
     return result
 
 
@@ -579,17 +520,16 @@ def measure_layout(model: Model, images: Sequence[ImageVectors], marked: Sequenc
             continue
         for entry, text, there in asked:
             hits.append(bool(fit.apply(_count(model, images[entry], text)) >= 0.5) == there)
-    placed, related = [list[bool](), list[bool]()], 0
+    placed = [list[bool](), list[bool]()]
     for image, marks, own in zip(images, marked, boxed, strict=True):
         for kind, right, wrong in _layout_cases(marks, own):
             one, other = (PhrasesInImages(model, Query((text,))).find(image).agree for text in (right, wrong))
             placed[kind].append(one > other)
-    related = placed[1]
-    if not placed[0] or not related:
+    if not all(placed):
         return None
-    numbers = len(hits), len(placed[0]), len(related)
-    return LayoutResult(share_of(np.array(hits)) if hits else None, share_of(np.array(placed[0])),
-                        share_of(np.array(related)), numbers)  # fmt: skip
+    places, relations = (share_of(np.array(each)) for each in placed)
+    numbers = len(hits), len(placed[0]), len(placed[1])
+    return LayoutResult(share_of(np.array(hits)) if hits else None, places, relations, numbers)
 
 
 NO_BOX = -1
@@ -737,19 +677,6 @@ def _sentences(session: Session, samples: Samples) -> dict[str, list[str]]:
     return found
 
 
-def _presence(
-    model: Model, snapshot: Snapshot, sentences: Sequence[Sequence[str]], queries: int
-) -> PresenceInIndex | None:
-    """Measure whether an index knows what it has; None if the model is not calibrated for phrases, or nothing tells.
-
-    Arguments are those of :func:`_answers`.
-    """
-    if model.calibration.phrase is None or len(sentences) < 2:
-        return None
-    words = [said(each) for each in sentences]
-    return measure(_answers(model, snapshot, sentences, words, queries))
-
-
 def _answers(
     model: Model, snapshot: Snapshot, sentences: Sequence[Sequence[str]], words: Sequence[frozenset[str]], queries: int
 ) -> tuple[Answers, Answers]:  # fmt: skip
@@ -796,33 +723,27 @@ def _spread(items: Sequence[Any], most: int) -> list[Any]:
     return [items[i] for i in chosen.tolist()]
 
 
-def _phrases(session: Session, entries: Mapping[str, int]) -> Truth:
-    """The phrases that have boxes, in the images that are indexed; none without Flickr30k Entities."""
+def _marks(session: Session, images: Sequence[ImageVectors]) -> list[tuple[int, MarkedImage]]:
+    """The marked sentences of the images, by their entries; none without Flickr30k Entities."""
     try:
-        marked = read_entities(session.data, session.split or "dev")
+        marked = read_entities(session.data, session.split or DEV)
     except UserError:
-        return {}
+        return []
+    entries = {image.image: entry for entry, image in enumerate(images)}
+    named = [(entries.get(image_name(image.image, session.folder)), image) for image in marked]
+    return sorted(((entry, image) for entry, image in named if entry is not None), key=itemgetter(0))
+
+
+def _phrases(marked: Sequence[tuple[int, MarkedImage]]) -> Truth:
+    """The phrases that have boxes, in the images that are indexed."""
     truth: Truth = {}
-    for image in marked:
-        entry = entries.get(image_name(image.image, session.folder))
-        for sentence in image.sentences if entry is not None else ():
+    for entry, image in marked:
+        for sentence in image.sentences:
             for phrase in sentence.phrases:
                 words = sentence.phrase(phrase)
-                if phrase.box is not None and entry is not None and words:
+                if phrase.box is not None and words:
                     truth.setdefault(words, {}).setdefault(entry, []).append(phrase.box)
     return truth
-
-
-def _layout(model: Model, session: Session, images: Sequence[ImageVectors]) -> LayoutResult | None:
-    """How well places, relations and numbers are told; None without Flickr30k Entities or a calibration."""
-    if model.calibration.phrase is None:
-        return None
-    try:
-        marked = {image_name(m.image, session.folder): m for m in read_entities(session.data, session.split or "dev")}
-    except UserError:
-        return None
-    both = [(image, marked[image.image]) for image in images if image.image in marked]
-    return measure_layout(model, [image for image, _ in both], [marks for _, marks in both]) if both else None
 
 
 def _hit(model: Model, snapshot: Snapshot, truth: Truth) -> float:

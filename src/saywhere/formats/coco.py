@@ -11,7 +11,7 @@ from typing import Any
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.files import parse_json, write_text
+from saywhere.files import parse_json, read_whole, write_text
 from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.reading import OtherShape, Row, entries_of, leave_out, reader, to_regions
 from saywhere.regions import Regions
@@ -75,7 +75,7 @@ def _number(name: str) -> int | None:
 @reader("coco")
 def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     """Yield the regions of each image; the text is the phrase if there is one, and the class otherwise."""
-    content = parse_json(path.read_bytes())
+    content = parse_json(read_whole(path))
     classes = by_id(content["categories"], f"{path}: two categories")
     known = by_id(content["images"], f"{path}: two images")
     entries: dict[Any, list[dict[str, Any]]] = {key: [] for key in known}

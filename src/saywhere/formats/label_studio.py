@@ -15,7 +15,7 @@ from xml.sax.saxutils import quoteattr
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.files import parse_json, write_text
+from saywhere.files import parse_json, read_whole, write_text
 from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.reading import (
     OtherShape,
@@ -95,7 +95,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
 
     A task without regions that does not say the size of its image is left out.
     """
-    for number, task in enumerate(entries_of(parse_json(path.read_bytes()), "the tasks")):
+    for number, task in enumerate(entries_of(parse_json(read_whole(path)), "the tasks")):
         with leave_out(report, "broken task", task.get("id", f"number {number}") if isinstance(task, dict) else task):
             data = task["data"]
             versions = [*(task.get("predictions") or []), *(task.get("annotations") or [])]

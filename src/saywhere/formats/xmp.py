@@ -28,7 +28,7 @@ from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, atomic_path, fits, short_name, write_atomically
 from saywhere.formats.reading import OtherShape, Row, leave_out, legal, reader, to_regions
-from saywhere.images import LYING, RAW_SUFFIXES, SUFFIXES, DiskSize, ImageError, measure, opened
+from saywhere.images import LYING, RAW_SUFFIXES, SUFFIXES, DiskSize, ImageError, flip, measure, opened, to_upright
 from saywhere.models.nouns import noun_tree
 from saywhere.regions import Regions
 from saywhere.report import Report
@@ -36,8 +36,10 @@ from saywhere.text import tokenize
 
 OURS = "saywhere"
 """What ``xmp:CreatorTool`` says, and the prefix of our namespace."""
+WRITER = "saywhere, a program (draft)"
+"""Who wrote a description of ours: photo managers show it as its writer."""
 SURE = 0.5
-"""Regions with at least this score give subjects and the description; those without scores all do."""
+"""Least probability of the boxes and words that give subjects and the description; unknown ones are taken for sure."""
 PHRASES = 3
 """Phrases in a description that is made of regions."""
 PEOPLE = frozenset(("Face", "Pet"))
@@ -49,6 +51,7 @@ NAMESPACES = {
     "rdf": RDF,
     "dc": "http://purl.org/dc/elements/1.1/",
     "xmp": "http://ns.adobe.com/xap/1.0/",
+    "photoshop": "http://ns.adobe.com/photoshop/1.0/",
     "Iptc4xmpCore": "http://iptc.org/std/Iptc4xmpCore/1.0/xmlns/",
     "Iptc4xmpExt": "http://iptc.org/std/Iptc4xmpExt/2008-02-29/",
     "mwg-rs": "http://www.metadataworkinggroup.com/schemas/regions/",
@@ -97,22 +100,7 @@ def sidecar(image: Path) -> Path:
 
 def to_stored(shares: np.ndarray, orientation: int) -> np.ndarray:
     """Turn boxes ``(N, 4)`` in shares of the upright image into shares of the image as stored, by EXIF orientation."""
-    return _flip(shares[:, [1, 0, 3, 2]] if orientation in LYING else shares, orientation)
-
-
-def to_upright(shares: np.ndarray, orientation: int) -> np.ndarray:
-    """Turn boxes ``(N, 4)`` in shares of the image as stored into shares of the upright image, by EXIF orientation."""
-    flipped = _flip(shares, orientation)
-    return flipped[:, [1, 0, 3, 2]] if orientation in LYING else flipped
-
-
-def _flip(shares: np.ndarray, orientation: int) -> np.ndarray:
-    x1, y1, x2, y2 = shares.T
-    if orientation in (2, 3, 7, 8):
-        x1, x2 = 1 - x2, 1 - x1
-    if orientation in (3, 4, 6, 7):
-        y1, y2 = 1 - y2, 1 - y1
-    return np.stack((x1, y1, x2, y2), axis=-1)
+    return flip(shares[:, [1, 0, 3, 2]] if orientation in LYING else shares, orientation)
 
 
 def subjects(regions: Regions) -> list[str]:
@@ -122,7 +110,9 @@ def subjects(regions: Regions) -> list[str]:
 
 
 def _sure(regions: Regions) -> list[str]:
-    found = (one for one in regions if one.caption and (one.score is None or one.score >= SURE))
+    found = (
+        one for one in regions if one.caption and all(v is None or v >= SURE for v in (one.score, one.caption_score))
+    )
     return list(dict.fromkeys(one.caption or "" for one in sorted(found, key=lambda one: -(one.score or 0))))
 
 
@@ -398,13 +388,9 @@ class _Sidecar:
         """Return the file, with what was put into it."""
         for holder, value in list(self.properties(f"{OURS}:Written")):
             _drop(holder, f"{OURS}:Written", value)
-        theirs = False
-        for holder, value in list(self.properties("xmp:CreatorTool")):
-            if _text(value) == OURS:
-                _drop(holder, "xmp:CreatorTool", value)
-            else:
-                theirs = True
-        new = [*([] if theirs else [f"<xmp:CreatorTool>{OURS}</xmp:CreatorTool>"]), *self._new]
+        described = any(f" {TEXTS[0]}:" in key for key in self.written)
+        signed = self._sign("xmp:CreatorTool", OURS) + self._sign("photoshop:CaptionWriter", WRITER, described)
+        new = [*signed, *self._new]
         keys = "".join(f"<rdf:li>{escape(key)}</rdf:li>" for key in sorted(self.written))
         new.append(f"<{OURS}:Written><rdf:Bag>{keys}</rdf:Bag></{OURS}:Written>")
         about = next((one.getAttributeNS(RDF, "about") for one in self.descriptions()), "")
@@ -412,6 +398,16 @@ class _Sidecar:
         _append(self.root, _node(f"<rdf:Description rdf:about={quoteattr(about)}>\n  {inside}\n </rdf:Description>"))
         start = '<?xml version="1.0" encoding="UTF-8"?>\n' if self.declared else ""
         return (start + "\n".join(_xml(node) for node in self.document.childNodes) + "\n").encode()
+
+    def _sign(self, name: str, text: str, wanted: bool = True) -> list[str]:
+        """Take our signature out, and return its XML anew if it is wanted and nobody else has signed there."""
+        theirs = False
+        for holder, value in list(self.properties(name)):
+            if _text(value) == text:
+                _drop(holder, name, value)
+            else:
+                theirs = True
+        return [] if theirs or not wanted else [f"<{name}>{text}</{name}>"]
 
     # What is read
 

@@ -350,8 +350,8 @@ def describe(
         out: folder of the drawn images, or of what ``output_format`` writes; without it ``xmp`` lies beside the images.
         boxes: file of the boxes to describe, see :func:`saywhere.inference.read_boxes`: all of them, and no others.
         top: at most so many regions an image; all of them if None.
-        threshold: only regions with at least this score; :data:`THRESHOLD` if None, or all for an evaluation
-            (:data:`FOR_EVALUATION`).
+        threshold: only regions with at least this score; :data:`THRESHOLD` (0.3) if None, for people look at the
+            results, or all for an evaluation (:data:`FOR_EVALUATION`), as of :meth:`saywhere.Model.describe`.
         batch: images at a time.
         output_format: one of :data:`saywhere.formats.registry.FORMATS`.
         classes: only regions whose phrase has one of these, which are also the classes of ``output_format``.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from saywhere.errors import UserError
-from saywhere.files import TAR, decode, parse_json, split_lines
+from saywhere.files import TAR, decode, parse_json, read_whole, split_lines
 from saywhere.images import SUFFIXES
 
 LIST = "@"
@@ -225,9 +225,10 @@ def _archives_in(folder: str) -> str:
 def _lines(file: str) -> list[str]:
     """The lines of a list that are not empty."""
     try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except OSError as error:
-        raise UserError(f"{LIST}{file}: this list cannot be read ({error.strerror})") from error
+        data = read_whole(file, sys.stdin.buffer if file == "-" else None)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{LIST}{file}: this list cannot be read ({reason})") from error
     lines = data.removeprefix(codecs.BOM_UTF8).split(b"\n")
     return [os.fsdecode(line.rstrip(b"\r")) for line in lines if line.strip()]
 
@@ -269,7 +270,7 @@ def read_boxes(file: Path, sources: Sequence[Source]) -> dict[str, list[Any]]:
         UserError: the file cannot be read, a line is malformed, or no image is in the file.
     """
     try:
-        text = decode(file.read_bytes())
+        text = decode(read_whole(file))
     except (OSError, ValueError) as error:
         raise UserError(f"{file}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
     whole = _whole_list(text)

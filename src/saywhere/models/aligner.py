@@ -11,11 +11,12 @@ from numpy.typing import ArrayLike
 
 from saywhere import boxes as geometry
 from saywhere.boxes import BoxCoder
+from saywhere.calibration import logistic
 from saywhere.configs.aligner import AlignerConfig, Score
 from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding, propose_boxes
-from saywhere.regions import Regions, drawn_png, open_pixels, show_image
+from saywhere.regions import Box, Regions, drawn_png, open_pixels, show_image
 from saywhere.text import END, pad, tokenize
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from saywhere.images import ImageLike
 
 TEXTS_AT_ONCE = 256
-Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +60,11 @@ class ImageVectors:
 
     def __len__(self) -> int:
         return len(self.boxes)
+
+    @property
+    def regions(self) -> Regions:
+        """The boxes; a score is the probability that there is something, 0.5 where nothing is known."""
+        return Regions(self.width, self.height, self.boxes, logistic(self.logits), image=self.image)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +155,7 @@ class Alignment:
         corners = self.boxes.tolist()
         return tuple(
             AlignedPhrase(
-                " ".join(self.words[start:stop]), start, stop, region, tuple(corners[region]),
+                " ".join(self.words[start:stop]), start, stop, region, Box(corners[region]),
                 float(self.products[start:stop, region].mean()),
             )
             for start, stop, region in segments(decode_chain(self.products, self.beta).regions.tolist())
@@ -460,12 +465,7 @@ def decode_chain(products: np.ndarray, beta: float = 0.0) -> Chain:
     Args:
         products: ``(T, R)`` of the words with the regions; a region that does not count has minus infinity.
         beta: affinity to longer segments, not negative.
-
-    Raises:
-        ValueError: ``beta`` is negative.
     """
-    if beta < 0:
-        raise ValueError(f"beta must be at least 0, not {beta}")
     length, count = products.shape
     if not length or not count:
         return Chain(np.full(length, -1), 0.0)

@@ -61,6 +61,12 @@ CONFIGS: dict[str, type[Config]] = {
     "nouns": NounsConfig,
 }
 """The options of each part, but for those that only reproduce a paper."""
+RETIRED: dict[str, dict[str, Any]] = {
+    "aligner": {"normalize": "none", "word_vectors": None, "train_words": True},
+    "captioner": {"pooling": "mean"},
+    "nouns": {"context": True},
+}
+"""Options that earlier versions stored, and the values with which their models are read: there are no others now."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -350,7 +356,9 @@ def _part(part: str, options: Any, trunk: TrunkConfig, path: Path) -> Config:
         from saywhere import reproductions
 
         kind = reproductions.find(f"config={part}")
-    return _config(kind, {**options, "trunk": trunk.to_dict()}, path, name)
+    gone = RETIRED.get(part, {})
+    kept = {option: value for option, value in options.items() if option not in gone or value != gone[option]}
+    return _config(kind, {**kept, "trunk": trunk.to_dict()}, path, name)
 
 
 def _levels(value: Any, source: str) -> tuple[float, ...]:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage, open_image
-from saywhere.models.encoding import Encoding, answer, is_one
+from saywhere.models.encoding import STEP, Encoding, answer, is_one
 from saywhere.models.nouns import NounEvidence
 from saywhere.options import require_ints, require_numbers
 
@@ -193,11 +193,13 @@ class Model:
                 raise UserError(
                     f"the encoding of {image.image} was made by another model; encode the image with this one"
                 )
-        pixels = [trunk.preprocess(image) for image in fresh]
+        preprocess = trunk.preprocess
+        pixels = [preprocess(image) for image in fresh]
         maps = trunk.encode(pixels) if pixels else []
+        shown = [preprocess.restore(p[:, ::STEP, ::STEP]) for p in pixels]
         made = iter(
-            Encoding(m, image.width, image.height, p.shape[2], p.shape[1], image.name, trunk)
-            for m, image, p in zip(maps, fresh, pixels, strict=True)
+            Encoding(m, image.width, image.height, p.shape[2], p.shape[1], image.name, trunk, small)
+            for m, image, p, small in zip(maps, fresh, pixels, shown, strict=True)
         )
         return [image if isinstance(image, Encoding) else next(made) for image in images]
 
@@ -224,14 +226,16 @@ class Model:
     ) -> Regions | list[Regions] | Iterator[Regions]:  # fmt: skip
         """Find the regions of an image and describe each with a phrase.
 
-        Of overlapping regions with the same caption the best is kept.
+        Of overlapping regions with the same caption the best is kept. All others are returned, whatever their score,
+        for the caller to choose from or to measure; the commands and :func:`saywhere.describe`, whose results people
+        look at, keep ``top=10, threshold=0.3``.
 
         Args:
             images: one or many.
             boxes: ``(N, 4)`` in pixels of the image (for many images, of each): describe just these, in this order. A
                 model with only a captioner describes given boxes too, without scores.
-            top: at most this many regions, best first.
-            threshold: only regions with at least this score.
+            top: at most this many regions, best first; all if None.
+            threshold: only regions with at least this score; all if None.
 
         Returns:
             :class:`Regions` with scores (probabilities that the box is right), captions and features.
@@ -356,11 +360,11 @@ class Model:
             beta: cut a sentence where the region changes instead (Eqs. 10 to 12), with this affinity of neighbouring
                 words to the same region; 0 is word by word. All phrases are found. Only for the aligner.
             regions: choose among at most this many regions.
-            threshold: least probability of a phrase that is found, instead of the configuration's 0.5; 0 finds all.
+            threshold: least probability that the image shows a phrase that is found, by default 0.5; 0 finds all.
 
         Returns:
             :class:`Regions` whose captions are the phrases that are found, in their order; the others are in
-            ``not_found``. For ``scores`` and ``similarities`` see :meth:`saywhere.models.placing.Placer.ground`.
+            ``not_found``. For ``scores`` and ``similarities`` see :meth:`saywhere.models.placing.Placer.find`.
 
         Raises:
             ImageError: an image cannot be read.

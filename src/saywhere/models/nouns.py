@@ -596,3 +596,40 @@ COLOURS = {
     **{"beige": "beige", "tan": "beige", "turquoise": "turquoise", "teal": "turquoise"},
 }
 """The colour that a word names; words for one colour are joined."""
+COLOUR_NAMES = tuple(dict.fromkeys(COLOURS.values()))
+NOT_ORANGE = frozenset({"juice", "slice", "slices", "peel", "tree", "trees", "half", "halves", "segments"})
+"""Words before which "orange" is the fruit, as it is at the end of a phrase."""
+STAYS_BEFORE = frozenset({"and", "or", "in", "on", "with", "of", "at", "to", "by", "from", "for", "over", "under"})
+"""Words that no adjective stands before: a colour before one of them is no adjective of what follows."""
+
+
+def colour_of(words: Sequence[str], place: int) -> str | None:
+    """Return the colour that a word of a phrase names; None if it names none."""
+    after = words[place + 1] if place + 1 < len(words) else ""
+    if words[place] == "orange" and (after == "" or after in NOT_ORANGE):
+        return None
+    return COLOURS.get(words[place])
+
+
+def end_of_colours(words: Sequence[str], place: int) -> int:
+    """Return the place behind the colours that begin at ``place``, joined by "and" or not; ``place`` without any."""
+    colours = [colour_of(words, number) is not None for number in range(len(words))] + [False, False]
+    stop = place
+    while colours[stop] or (stop > place and words[stop : stop + 1] == ["and"] and colours[stop + 1]):
+        stop += 1
+    return stop
+
+
+def noun_of(words: Sequence[str], place: int) -> str:
+    """Return the last of the words that the colour at ``place`` stands before: what has it; "" if there is none.
+
+    Example:
+        >>> noun_of("a man in a red rain coat with a bag".split(), 4)
+        'coat'
+    """
+    noun = ""
+    for word in words[end_of_colours(words, place) :]:
+        if word in STAYS_BEFORE or word in ("a", "an", "the", "its", "his", "her", "is", "are"):
+            break
+        noun = word
+    return noun

@@ -165,42 +165,40 @@ def _tree(phrases: Sequence[Sequence[int]]) -> list[_Level]:
     return levels
 
 
-def phrase_log_probs(
-    decoder: Decoder, embeddings: np.ndarray, phrases: Sequence[Sequence[int]], rows: int = ROWS
-) -> np.ndarray:
+def phrase_log_probs(decoder: Decoder, embeddings: np.ndarray, phrases: Sequence[Sequence[int]]) -> np.ndarray:
     """Return the natural log-probability ``(R, P)`` of each phrase, END included, for each region.
 
     All phrases and regions go through the decoder together, a word at a time: it takes as many steps as the longest
-    phrase has words, and one more (more only where ``rows`` and ``STATES`` bound the memory). What several phrases
+    phrase has words, and one more (more only where ``ROWS`` and ``STATES`` bound the memory). What several phrases
     begin with is decoded once.
 
     Args:
         decoder: the language model.
         embeddings: ``(R, D)``; R may be 0.
         phrases: P lists of token ids, without START and END; P may be 0, and a phrase may be empty.
-        rows: steps that are taken together at most.
     """
     if not len(embeddings) or not phrases:
         return np.zeros((len(embeddings), len(phrases)), np.float32)
     levels = _tree(phrases)
     regions = max(1, STATES // max(len(level.words) for level in levels))
     starts = range(0, len(embeddings), regions)
-    return np.concatenate([_walk(decoder, embeddings[i : i + regions], levels, len(phrases), rows) for i in starts])
+    return np.concatenate([_walk(decoder, embeddings[i : i + regions], levels, len(phrases)) for i in starts])
 
 
-def _walk(decoder: Decoder, embeddings: np.ndarray, levels: Sequence[_Level], count: int, rows: int) -> np.ndarray:
+def _walk(decoder: Decoder, embeddings: np.ndarray, levels: Sequence[_Level], count: int) -> np.ndarray:
     """As :func:`phrase_log_probs`, for N regions whose states fit into memory.
 
     The states of a level stand prefix by prefix: those of prefix k are the rows ``k N`` to ``k N + N - 1``.
     """
     n = len(embeddings)
+    together = max(1, ROWS // n)
     totals = np.zeros((count, n), np.float32)
     state, so_far = decoder.start(embeddings), np.zeros((1, n), np.float32)
     for level, after in zip(levels, [*levels[1:], None], strict=True):
         following = np.zeros((0 if after is None else len(after.words), n), np.float32)
         states: list[State] = []
-        for first in range(0, len(level.words), max(1, rows // n)):
-            last = min(first + max(1, rows // n), len(level.words))
+        for first in range(0, len(level.words), together):
+            last = min(first + together, len(level.words))
             parents = (level.parents[first:last, None] * n + np.arange(n)).reshape(-1)
             tokens = level.words[first:last].repeat(n)
             log_probs, stepped = decoder.step(tokens, decoder.select(state, parents))

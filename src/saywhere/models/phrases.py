@@ -2,22 +2,37 @@
 
 A phrase is the hypothesis with the highest sum of length-normalised log-probability and of how well the region fits it
 by the aligner. Words for somebody's sex stay where they are
-probably right, else the phrase says person or child; a colour that is not is left out.
+probably right, else the phrase says person or child; a colour is the likeliest by the pixels of the box, and is left
+out where it is probably wrong.
+
+The trunk was taught to tell kinds of things apart whatever their colour. So ``colours.npz`` beside this file has the
+weights of a small network, the same for all models, that names colours by the pixels in a box; it is trained by
+``benchmarks/colour_table.py`` on boxes whose phrases name a colour.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 
 import numpy as np
 
 from saywhere.calibration import Calibration
 from saywhere.engines.engine import Aligner, DenseCap
 from saywhere.models.decoding import Decoded, Hypotheses, search_each
-from saywhere.models.encoding import Encoding
-from saywhere.models.nouns import COLOURS, Noun, NounEvidence, repeated
+from saywhere.models.encoding import STEP, Encoding
+from saywhere.models.nouns import (
+    COLOUR_NAMES,
+    STAYS_BEFORE,
+    Noun,
+    NounEvidence,
+    colour_of,
+    end_of_colours,
+    noun_of,
+    repeated,
+)
 from saywhere.text import PAD
 
 SEXES = {
@@ -41,22 +56,13 @@ WITHOUT_SEX = {
 UNTAUGHT, LEAST_NOUN = 0.1, 0.01
 """Probability of a noun that the classifier was not taught, and the least of any."""
 
-COMPARED = ("man", "woman", "boy", "girl", *dict.fromkeys(COLOURS.values()))
+COMPARED = ("man", "woman", "boy", "girl", *COLOUR_NAMES)
 """Words that are compared with regions where one of them is said."""
-
-NOT_ORANGE = frozenset({"juice", "slice", "slices", "peel", "tree", "trees", "half", "halves", "segments"})
-"""Words before which "orange" is the fruit, as it is at the end of a phrase."""
-
-STAYS_BEFORE = frozenset({"and", "or", "in", "on", "with", "of", "at", "to", "by", "from", "for", "over", "under"})
-"""Words that no adjective stands before: a colour before one of them is no adjective of what follows."""
-
-
-def colour_of(words: Sequence[str], place: int) -> str | None:
-    """Return the colour that a word of a phrase names; None if it names none."""
-    after = words[place + 1] if place + 1 < len(words) else ""
-    if words[place] == "orange" and (after == "" or after in NOT_ORANGE):
-        return None
-    return COLOURS.get(words[place])
+COLOUR_TABLE = Path(__file__).with_name("colours.npz")
+GRID, CELLS, WHOLE = 16, 4, 8
+"""Pixels sampled across a box, parts of it across, and pixels sampled across the whole image."""
+SOFTNESS = 0.02
+"""Squared distance at which a pixel counts for a typical colour 1/e times as much."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,19 +72,14 @@ class Doubtful:
     Attributes:
         question: ``person`` or ``colour`` (:data:`saywhere.calibration.QUESTIONS`).
         place: of the word in its phrase.
-        word: the log-probability of the word, by the decoder.
-        similarity: of the region with the word, less that with the others that might stand there, by the aligner.
+        word: what should stand there: for a colour the likeliest by the pixels.
+        evidence: that ``word`` is right, by name, as a calibration takes it.
     """
 
     question: str
     place: int
-    word: float
-    similarity: float
-
-    @property
-    def evidence(self) -> dict[str, np.ndarray]:
-        """By name, as a calibration takes it."""
-        return {"word": np.array(self.word), "similarity": np.array(self.similarity)}
+    word: str
+    evidence: Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,10 +146,11 @@ class PhraseWriter:
         decoded = self._decode(np.concatenate(inputs), np.concatenate(chosen), vectors, posterior)
         texts, doubtful = list[str](), list[tuple[Doubtful, ...]]()
         fits = vectors @ self._word_table if doubts and vectors is not None else None
+        looks = [(e.pixels, box / STEP) for e, rows in zip(encodings, boxes, strict=True) for box in e.to_input(rows)]
         for row, (ids, log_probs) in enumerate(zip(decoded.token_ids.tolist(), decoded.log_probs, strict=True)):
             words = self._densecap.vocabulary.decode(ids, self._densecap.decoder.unknown).split()
             words = words if self.nouns is None else words[: repeated(words, self.nouns.tree)]
-            doubtful.append(() if fits is None else _doubtful(words, log_probs, fits[row]))
+            doubtful.append(() if fits is None else _doubtful(words, log_probs, fits[row], *looks[row]))
             texts.append(self._revise(words, doubtful[-1], calibration))
         ends = np.cumsum([len(rows) for rows in boxes]).tolist()
         confidence = decoded.confidence
@@ -224,7 +226,7 @@ class PhraseWriter:
         return np.stack([sums[word] for word in COMPARED], axis=1)
 
     def _revise(self, words: list[str], doubtful: Sequence[Doubtful], calibration: Calibration) -> str:
-        """A phrase without the words that are not sure enough."""
+        """A phrase with its likeliest colours, and without the words that are not sure enough."""
         fits = {"person": calibration.person, "colour": calibration.colour}
         least = {"person": self._config.person_threshold, "colour": self._config.colour_threshold}
         unsure: dict[str, set[int]] = {"person": set(), "colour": set()}
@@ -232,23 +234,51 @@ class PhraseWriter:
             fit = fits[doubt.question]
             if fit is not None and fit.apply(doubt.evidence) < least[doubt.question]:
                 unsure[doubt.question].add(doubt.place)
+            elif fit is not None and doubt.word != words[doubt.place]:
+                words = [*words[: doubt.place], doubt.word, *words[doubt.place + 1 :]]
+                words = with_articles(words, {doubt.place})
         words = without_sex(words, unsure["person"]) if unsure["person"] else words
         return " ".join(without_colours(words, unsure["colour"]) if unsure["colour"] else words)
 
 
-def _doubtful(words: Sequence[str], log_probs: np.ndarray, fits: np.ndarray) -> tuple[Doubtful, ...]:
-    """What speaks for the words of a region's phrase that may be wrong; ``fits (W,)`` are of :data:`COMPARED`."""
+def _doubtful(
+    words: Sequence[str], log_probs: np.ndarray, fits: np.ndarray, pixels: np.ndarray, box: np.ndarray
+) -> tuple[Doubtful, ...]:
+    """What speaks for the words of a region's phrase that may be wrong.
+
+    Args:
+        words: of the phrase.
+        log_probs: of each, by the decoder.
+        fits: ``(W,)`` similarities of :data:`COMPARED`.
+        pixels, box: of the image, and the region's box in them.
+    """
     found: list[Doubtful] = []
     for place, word in enumerate(words):
-        colour, said = colour_of(words, place), float(log_probs[place])
+        colour = colour_of(words, place)
         if word in SEXES:
             male, female = fits[2:4] if word in CHILDREN else fits[:2]
-            found.append(Doubtful("person", place, said, float(male - female) * (1 if SEXES[word] == "male" else -1)))
+            fit = np.array(float(male - female) * (1 if SEXES[word] == "male" else -1))
+            evidence = {"word": np.array(float(log_probs[place])), "similarity": fit}
+            found.append(Doubtful("person", place, word, evidence))
         elif colour is not None:
-            colours, own = fits[4:], fits[COMPARED.index(colour)]
-            others = (colours.sum() - own) / (len(colours) - 1)
-            found.append(Doubtful("colour", place, said, float(own - others)))
+            seen = colour_names().log_probs(pixels, box, noun_of(words, place))
+            said = COLOUR_NAMES.index(colour)
+            likeliest = said if _is_joined(words, place) else int(seen.argmax())
+            own, colours = fits[-len(COLOUR_NAMES) :][likeliest], fits[-len(COLOUR_NAMES) :]
+            evidence = {
+                "pixels": np.array(float(seen[likeliest])),
+                "similarity": np.array(float(own - (colours.sum() - own) / (len(COLOUR_NAMES) - 1))),
+                "agrees": np.array(float(likeliest == said)),
+            }
+            found.append(Doubtful("colour", place, word if likeliest == said else COLOUR_NAMES[likeliest], evidence))
     return tuple(found)
+
+
+def _is_joined(words: Sequence[str], place: int) -> bool:
+    """Return whether the colour at ``place`` stands beside another: "black and white", "blue gray"."""
+    return end_of_colours(words, place) > place + 1 or any(
+        colour_of(words, start) is not None and end_of_colours(words, start) > place for start in range(place)
+    )
 
 
 def noun_log_probs(nouns: NounEvidence, posterior: np.ndarray, texts: Sequence[str]) -> np.ndarray:
@@ -325,16 +355,14 @@ def without_colours(words: Sequence[str], places: set[int]) -> list[str]:
     gone: set[int] = set()
     place = 0
     while place < len(words):
-        stop = _end_of_colours(words, place)
+        stop = end_of_colours(words, place)
         before_noun = stop < len(words) and words[stop] not in STAYS_BEFORE
         if before_noun and places.intersection(range(place, stop)):
             gone.update(range(place, stop))
         place = stop + 1
     kept = [number for number in range(len(words)) if number not in gone]
     said = [words[number] for number in kept]
-    for number, place in enumerate(kept):
-        if place + 1 in gone and said[number] in ("a", "an"):
-            said[number] = "an" if said[number + 1][0] in "aeiou" else "a"
+    said = with_articles(said, {number + 1 for number, place in enumerate(kept) if place + 1 in gone})
     for place in [number for number, word in enumerate(said) if word == "and"][::-1]:
         article = said[place + 1 : place + 2] in (["a"], ["an"])
         if gone and place and said[place + 1 + article : place + 2 + article] == [said[place - 1]]:
@@ -342,10 +370,90 @@ def without_colours(words: Sequence[str], places: set[int]) -> list[str]:
     return said
 
 
-def _end_of_colours(words: Sequence[str], place: int) -> int:
-    """Return the place behind the colours that begin at ``place``, joined by "and" or not; ``place`` without any."""
-    colours = [colour_of(words, number) is not None for number in range(len(words))] + [False, False]
-    stop = place
-    while colours[stop] or (stop > place and words[stop : stop + 1] == ["and"] and colours[stop + 1]):
-        stop += 1
-    return stop
+def with_articles(words: Sequence[str], places: set[int]) -> list[str]:
+    """Return words with "a" or "an" as the words at ``places`` have it, if it stands before them.
+
+    Example:
+        >>> with_articles("a orange cup".split(), {1})
+        ['an', 'orange', 'cup']
+    """
+    said = list(words)
+    for place in places:
+        if place and said[place - 1] in ("a", "an"):
+            said[place - 1] = "an" if said[place][0] in "aeiou" else "a"
+    return said
+
+
+# Colours by pixels
+
+
+def to_lab(pixels: np.ndarray) -> np.ndarray:
+    """Return sRGB pixels ``(..., 3)`` uint8 as CIE L*a*b* (D65) divided by 100, float32."""
+    values = np.arange(256, dtype=np.float32) / 255
+    linear = np.where(values > 0.04045, ((values + 0.055) / 1.055) ** 2.4, values / 12.92).astype(np.float32)[pixels]
+    to_xyz = np.array([[0.4124, 0.2126, 0.0193], [0.3576, 0.7152, 0.1192], [0.1805, 0.0722, 0.9505]], np.float32)
+    xyz = linear @ (to_xyz / np.array([0.9505, 1, 1.089], np.float32))
+    x, y, z = np.moveaxis(np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116), -1, 0)
+    return np.stack([1.16 * y - 0.16, 5 * (x - y), 2 * (y - z)], axis=-1).astype(np.float32)
+
+
+def sample(pixels: np.ndarray, box: Sequence[float] | np.ndarray, count: int) -> np.ndarray:
+    """Return ``(count, count, 3)`` of the pixels ``(H, W, 3)`` in a box ``x1 y1 x2 y2``, evenly spaced."""
+    x1, y1, x2, y2 = (float(value) for value in box)
+    shares = (np.arange(count) + 0.5) / count
+    columns = np.clip((x1 + shares * (x2 - x1)).astype(int), 0, pixels.shape[1] - 1)
+    rows = np.clip((y1 + shares * (y2 - y1)).astype(int), 0, pixels.shape[0] - 1)
+    return pixels[rows[:, None], columns]
+
+
+def features(pixels: np.ndarray, box: Sequence[float] | np.ndarray, typical: np.ndarray) -> np.ndarray:
+    """Return how often typical colours occur in a box, in its parts, and in the image: square roots of the shares.
+
+    Args:
+        pixels: ``(H, W, 3)`` uint8, of the image.
+        box: ``x1 y1 x2 y2`` in these pixels.
+        typical: ``(K, 3)`` colours as :func:`to_lab` gives them.
+    """
+    height, width, _ = pixels.shape
+
+    def shares(found: np.ndarray) -> np.ndarray:
+        """``(count, count, K)``."""
+        distances = np.square(to_lab(found)[:, :, None] - typical).sum(axis=-1)
+        weights = np.exp((distances.min(axis=-1, keepdims=True) - distances) / SOFTNESS)
+        return weights / weights.sum(axis=-1, keepdims=True)
+
+    inside, side = shares(sample(pixels, box, GRID)), GRID // CELLS
+    parts = inside.reshape(CELLS, side, CELLS, side, -1).mean(axis=(1, 3))
+    image = shares(sample(pixels, (0, 0, width, height), WHOLE))
+    whole = (inside.mean(axis=(0, 1)), image.mean(axis=(0, 1)))
+    return np.sqrt(np.concatenate([parts.ravel(), *whole]))
+
+
+class ColourNames:
+    """Natural log-probabilities of :data:`saywhere.models.nouns.COLOUR_NAMES` for what is in a box.
+
+    Args:
+        table: ``typical (K, 3)``; ``nouns`` with ``vectors (M, E)`` and ``biases (M, 15)``, of which the first, "",
+            stands for those that are missing; ``hidden (F + E, H)``, ``hidden_bias``, ``out (H, 15)``, ``out_bias``.
+    """
+
+    def __init__(self, table: Mapping[str, np.ndarray]) -> None:
+        arrays = {name: values.astype(np.float32) for name, values in table.items() if name != "nouns"}
+        self._typical, self._vectors, self._biases = (arrays[name] for name in ("typical", "vectors", "biases"))
+        self._hidden, self._out = (arrays["hidden"], arrays["hidden_bias"]), (arrays["out"], arrays["out_bias"])
+        self._nouns = {noun: row for row, noun in enumerate(table["nouns"].tolist())}
+
+    def log_probs(self, pixels: np.ndarray, box: Sequence[float] | np.ndarray, noun: str) -> np.ndarray:
+        """Return ``(15,)``; arguments as of :func:`features`, and the noun of what has the colour."""
+        row = self._nouns.get(noun, 0)
+        inputs = np.concatenate([features(pixels, box, self._typical), self._vectors[row]])
+        hidden = np.maximum(inputs @ self._hidden[0] + self._hidden[1], 0)
+        logits = hidden @ self._out[0] + self._out[1] + self._biases[row]
+        return logits - np.logaddexp.reduce(logits)
+
+
+@cache
+def colour_names() -> ColourNames:
+    """Return the network of :data:`COLOUR_TABLE`."""
+    with np.load(COLOUR_TABLE, allow_pickle=False) as table:
+        return ColourNames(dict(table))

@@ -9,14 +9,15 @@ fits it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from saywhere.calibration import Calibration
+from saywhere import boxes as geometry
+from saywhere.calibration import MATCH, Calibration, logit
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.engines.engine import Aligner, DenseCap
 from saywhere.errors import UserError
@@ -47,7 +48,7 @@ class Evidence:
     """Scores of P phrases in an image's regions.
 
     Attributes:
-        regions: R that the phrases may be about.
+        regions: R that the phrases may be about; a score is the probability that there is something.
         fits: ``(R, P)`` how well each region fits each phrase: a log-probability (dense captioner) or a similarity
             (aligner), before the classes are asked.
         kinds: ``(R, P)`` log-probability that a region is of the kind that a phrase names; 0 if it names none.
@@ -72,9 +73,8 @@ class Evidence:
         counted = np.zeros(len(layout.phrases)) if self.counted is None else self.counted
         if not layout.places and not layout.relations:
             return self.rows(config), counted
-        fits = self.fits_in(config) / (1 if self.by == "densecap" else config.similarity_kind_weight or FIT_SCALE)
         size = self.regions.width, self.regions.height
-        rows, agree = layout.choose(fits.astype(np.float64), self.regions.boxes, size)
+        rows, agree = layout.choose(self._log_fits(config), self.regions.boxes, size)
         return rows, agree + counted
 
     def rows(self, config: GroundingConfig) -> np.ndarray:
@@ -91,6 +91,11 @@ class Evidence:
             fits = fits + np.float32(config.score_weight - 1) * np.log(np.maximum(self.regions.scores, LEAST))[:, None]
         return fits
 
+    def _log_fits(self, config: GroundingConfig) -> np.ndarray:
+        """The fits ``(R, P)`` as log-probabilities, up to a constant."""
+        scale = 1 if self.by == "densecap" else config.similarity_kind_weight or FIT_SCALE
+        return self.fits_in(config).astype(np.float64) / scale
+
     @property
     def inputs(self) -> dict[str, np.ndarray]:
         """What says how probably the image shows each phrase, ``(P,)`` each, by its names in a calibration."""
@@ -104,6 +109,29 @@ class Evidence:
             return None
         inputs, of_rare = self.inputs, calibration.rare_phrase or calibration.phrase
         return np.where(self.rare, of_rare.apply(inputs), calibration.phrase.apply(inputs)).astype(np.float32)
+
+    def place_inputs(self, config: GroundingConfig, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Return what says how probably the boxes of regions ``rows (P,)`` are right for the phrases, ``(P,)`` each.
+
+        ``share`` is the log-odds of the share of all regions, by how well they fit the phrase, that those have which
+        match the box: it is low if another place fits as well. ``box`` is the log-odds of the region's score.
+        """
+        fits, boxes = self._log_fits(config), self.regions.boxes
+        weights = np.exp(fits - fits.max(axis=0)).T
+        near = geometry.iou(boxes[rows], boxes) >= MATCH
+        share = (weights * near).sum(axis=1) / weights.sum(axis=1)
+        assert self.regions.scores is not None
+        return {"share": logit(share), "box": logit(self.regions.scores[rows])}
+
+    def box_probability(self, calibration: Calibration, config: GroundingConfig, rows: np.ndarray) -> np.ndarray:
+        """Return how probably the boxes of regions ``rows (P,)`` are right, if the image shows the phrases.
+
+        It is 1 if the model is not calibrated for that.
+        """
+        fit = calibration.densecap_place if self.by == "densecap" else calibration.aligner_place
+        if fit is None:
+            return np.ones(len(rows), np.float32)
+        return fit.apply(self.place_inputs(config, rows)).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,41 +162,54 @@ class Placer:
         """Return the regions of the phrases that are found, and the others as ``not_found``.
 
         Args:
+            encoding, asked, boxes, limit: see :meth:`find`.
+            threshold: least probability that the image shows a phrase that is found, instead of the configuration's.
+
+        Raises:
+            UserError: as :meth:`find`, or a threshold for a model that is not calibrated.
+        """
+        least = self.least(threshold)
+        regions, presence = self.find(encoding, asked, boxes, limit)
+        return regions if presence is None else found_of(regions, presence >= least)
+
+    def find(
+        self, encoding: Encoding, asked: Sequence[str] | Layout, boxes: ArrayLike | None = None,
+        limit: int | None = None,
+    ) -> tuple[Regions, np.ndarray | None]:  # fmt: skip
+        """Return the region of each phrase, found or not, and the probabilities ``(P,)`` that the image shows them.
+
+        Args:
             encoding: of the image.
             asked: P texts, or phrases with their places and relations, see :meth:`read`.
             boxes: ``(N, 4)`` in pixels of the image: choose among these.
             limit: choose among at most this many regions.
-            threshold: least probability of a phrase that is found, instead of the configuration's.
 
         Returns:
-            the regions, whose captions are the phrases. Scores are the probabilities that the phrases are in the image,
-            0 for a phrase of none but unknown words;
-            if the model is not calibrated for that, all are found, and the dense captioner's score is the joint
-            probability, the aligner has none.
+            the regions, whose captions are the phrases. A score is the probability that the image shows the phrase and
+            that this box is right; that the image shows it, if the model is not calibrated for boxes; 0 for a phrase of
+            none but unknown words. If the model is not calibrated for phrases, there are no probabilities, and the
+            dense captioner's score is the joint probability, the aligner has none.
 
         Raises:
-            UserError: a phrase without a word, no region, or a threshold for a model that is not calibrated.
+            UserError: a phrase without a word, or no region.
         """
-        least = self.least(threshold)
         layout = asked if isinstance(asked, Layout) else Layout(tuple(asked))
         phrases = layout.phrases
         found = self.evidence(encoding, phrases, boxes, limit)
         (rows, agree), columns = found.place(self.config, layout), np.arange(len(phrases))
-        fits, scores = found.fits[rows, columns], found.presence(self.calibration)
-        if scores is not None:
-            scores = np.where([self.is_unknown(phrase) for phrase in phrases], np.float32(0), scores)
-            scores = scores * np.exp(agree).astype(np.float32)
+        fits, presence = found.fits[rows, columns], found.presence(self.calibration)
+        scores = np.exp(fits) if found.by == "densecap" else None
+        if presence is not None:
+            presence = np.where([self.is_unknown(phrase) for phrase in phrases], np.float32(0), presence)
+            presence = presence * np.exp(agree).astype(np.float32)
+            scores = presence * found.box_probability(self.calibration, self.config, rows)
         regions = replace(
             found.regions[rows],
             captions=phrases, caption_scores=None, unused=layout.unused,
             similarities=fits if found.by == "aligner" else None,
-            scores=np.exp(fits) if scores is None and found.by == "densecap" else scores,
+            scores=scores,
         )  # fmt: skip
-        if scores is None:
-            return regions
-        there = scores >= least
-        missing = tuple(phrase for phrase, seen in zip(phrases, there, strict=True) if not seen)
-        return replace(regions[there], not_found=missing)
+        return regions, presence
 
     def read(self, text: str) -> Layout:
         """Return the phrases of a text, and what it says of their places, relations and numbers that can be used."""
@@ -209,7 +250,7 @@ class Placer:
             assert self.aligner is not None
             given = None if boxes is None else [boxes]
             image = embed_images(self.aligner, [encoding], given, limit, placing=True, plain=True)[0]
-            regions = Regions(image.width, image.height, image.boxes, image=image.image)
+            regions = image.regions
             fits = word_fits(self.aligner, image, texts)
         kinds, named = self.log_kinds(encoding, regions, phrases)
         similarity = np.zeros(len(phrases), np.float32)
@@ -254,6 +295,10 @@ class Placer:
         heard = any(known_form(word, part.vocabulary) in part.vocabulary for word in words for part in parts)
         return bool(words) and not heard and (self.nouns is None or self.nouns.lookup(phrase) is None)
 
+    def knows_none(self, phrases: Iterable[str]) -> bool:
+        """Return whether all phrases are unknown, as those of another language."""
+        return all(map(self.is_unknown, phrases))
+
     def unknown(self, phrases: Sequence[str]) -> list[str]:
         """Return the words that no part knows that was asked: neither the vocabulary nor, as a noun, the classes."""
         part = self.densecap if self.by == "densecap" else self.aligner
@@ -265,6 +310,13 @@ class Placer:
             unknown = unknown_words(part.vocabulary, familiar(phrase, part.vocabulary))
             found |= dict.fromkeys(word for word in unknown if word not in nouns)
         return list(found)
+
+
+def found_of(regions: Regions, there: np.ndarray) -> Regions:
+    """Return the regions of the phrases ``(P,)`` that are there, and the other phrases as ``not_found``."""
+    assert regions.captions is not None
+    missing = tuple(phrase for phrase, seen in zip(regions.captions, there, strict=True) if not seen)
+    return replace(regions[there], not_found=missing)
 
 
 def familiar(phrase: str, vocabulary: Vocabulary) -> str:

@@ -48,6 +48,8 @@ OPTIONAL = ("head", "pyramid", "localization")
 ARCHITECTURE = ("pyramid_channels", "anchors", "hidden_size", "two_way")
 """Options of proposals that the weights depend on, or that say what they mean."""
 SAVING = ".saving-"
+APART = "; parts of one model stand on one trunk: export it alone, or use saywhere finetune, which keeps the trunk"
+"""What helps where trunks differ."""
 
 
 def save(
@@ -153,16 +155,11 @@ def load_networks(
     return {part: network.to(place).eval() for part, network in networks.items()}
 
 
-def load_network(
-    name_or_folder: str | Path,
-    part: str | None = None,
-    device: str | torch.device = "cpu",
-    options: Mapping[str, Any] | None = None,
-) -> Any:
+def load_network(name_or_folder: str | Path, part: str | None = None) -> Any:
     """Return one network of a model, on a trunk with no more than it needs, in eval mode.
 
     Args:
-        name_or_folder, device, options: see :func:`load_networks`.
+        name_or_folder: see :func:`load_networks`.
         part: which; may be None if the model has only one.
 
     Raises:
@@ -173,7 +170,7 @@ def load_network(
         if len(parts) > 1:
             raise UserError(f"{name_or_folder} has the parts {', '.join(parts)}: one of them is needed here")
         part = parts[0]
-    return load_networks(name_or_folder, device, options, [part])[part]
+    return load_networks(name_or_folder, parts=[part])[part]
 
 
 def change_options(folder: Path, options: Mapping[str, Any]) -> None:
@@ -278,12 +275,13 @@ def merge(
         _require_same_pixels(first, bundle, but=("long_side",) if replace else ())
         if both := [part for part in bundle.configs if part in configs]:
             if not replace:
-                raise UserError(f"{sources[both[0]]} and {bundle.folder} both have the part {both[0]}")
+                both_have = f"{sources[both[0]]} and {bundle.folder} both have the part {both[0]}"
+                raise UserError(f"{both_have}; --replace takes the last one's")
             weights = {key: value for key, value in weights.items() if key.partition(".")[0] not in both}
         for key, value in read_weights(bundle.folder).items():
             if key in weights and not _identical(weights[key], value):
                 raise UserError(
-                    f"{bundle.folder} and {sources[key]} have different trunks: the tensor {key} is not the same"
+                    f"{bundle.folder} and {sources[key]} have different trunks: the tensor {key} is not the same{APART}"
                 )
             weights.setdefault(key, value)
             sources.setdefault(key, bundle.folder)
@@ -325,7 +323,8 @@ def find_device(device: str | torch.device) -> torch.device:
         torch.zeros(0, device=wanted)
         return wanted
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device {device!s} cannot be used: {str(error).splitlines()[0]}") from error
+        why = str(error).partition("\n")[0].partition(". ")[0]
+        raise UserError(f"device {device!s} cannot be used here ({why}); leave it out, or say cpu") from error
 
 
 def _identical(one: Tensor, other: Tensor) -> bool:
@@ -339,7 +338,7 @@ def _require_same_pixels(first: Bundle, other: Bundle, but: Collection[str] = ()
             continue
         one, two = getattr(first.trunk, f.name), getattr(other.trunk, f.name)
         if one != two:
-            raise UserError(f"{first.folder} and {other.folder} differ in trunk.{f.name}: {one!r} and {two!r}")
+            raise UserError(f"{first.folder} and {other.folder} differ in trunk.{f.name}: {one!r} and {two!r}{APART}")
     for name in ("mean", "std"):
         one, two = getattr(first, name), getattr(other, name)
         if one != two:

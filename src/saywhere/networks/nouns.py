@@ -67,9 +67,7 @@ class Nouns(nn.Module):
 
     def _classify(self, image: ImageMaps, boxes: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor]:
         config, sources = self.config, image.sources(self.config.levels, True, self.config.branch)
-        parts = [mean_features(sources, boxes, *image.size)]
-        if config.context:
-            whole = [features.mean(dim=(1, 2)) for features, _ in image.sources((), True, config.branch)]
-            parts.append(torch.cat((*whole, image.summary)).expand(len(boxes), -1))
-        features = torch.cat((*parts, embeddings), dim=1)
+        whole = [features.mean(dim=(1, 2)) for features, _ in image.sources((), True, config.branch)]
+        around = torch.cat((*whole, image.summary)).expand(len(boxes), -1)
+        features = torch.cat((mean_features(sources, boxes, *image.size), around, embeddings), dim=1)
         return self.imagenet(features[:, config.last_layer(features.shape[1])]), self.kinds(features)

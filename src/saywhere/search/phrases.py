@@ -279,9 +279,8 @@ class _Columns:
         kinds, asked = np.zeros_like(fits), self._leaves is not None and image.nouns is not None
         if self._leaves is not None and image.nouns is not None:
             kinds = packed_log_kinds(image.nouns, self._leaves) * self.named
-        regions = Regions(image.width, image.height, image.boxes, image=image.image)
         return Evidence(
-            regions=regions, fits=fits, kinds=kinds, named=self.named & asked, rare=rare,
+            regions=image.regions, fits=fits, kinds=kinds, named=self.named & asked, rare=rare,
             similarity=self._sums(products), by="aligner",
         )  # fmt: skip
 
@@ -371,14 +370,14 @@ class PhrasesInImages:
         if calibration.count is not None and self._counted:
             many, one = whole[: 2 * len(self._counted)].reshape(2, -1)
             counted[self._counted] = np.log(np.maximum(calibration.count.apply({"words": many - one}), NONE))
-        (rows, agree), columns = (
-            replace(evidence, counted=counted).place(self._aligner.config.grounding, self.layout), np.arange(several)
-        )  # fmt: skip
-        odds, scores = self._log_odds(evidence), None
+        config, columns = self._aligner.config.grounding, np.arange(several)
+        rows, agree = replace(evidence, counted=counted).place(config, self.layout)
+        odds, scores, there = self._log_odds(evidence), None, np.ones(several, bool)
         if odds is not None:
             odds = np.where(self._unknown, -MOST_ODDS, np.clip(odds, -MOST_ODDS, MOST_ODDS))
-            scores = np.where(self._unknown, 0, logistic(odds) * np.exp(agree)).astype(np.float32)
-        there = np.ones(several, bool) if scores is None else scores >= self._least
+            presence = np.where(self._unknown, 0, logistic(odds) * np.exp(agree)).astype(np.float32)
+            there = presence >= self._least
+            scores = presence * evidence.box_probability(calibration, config, rows)
         alone = several == 1 and calibration.hit is not None  # the hit's probability says it
         regions = Regions(
             image.width, image.height, image.boxes[rows[there]], None if scores is None or alone else scores[there],

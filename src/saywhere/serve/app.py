@@ -33,7 +33,7 @@ from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
 from saywhere.search.index import why_improbable
 from saywhere.search.indexing import open_found
-from saywhere.search.phrases import LIKELY
+from saywhere.search.phrases import LIKELY, Query
 from saywhere.search.stores import Located
 from saywhere.serve.gate import HEADERS, Gate, check_access
 from saywhere.serve.limits import Budget, Encodings, Limits, Problem, Workers, tag_of, to_json
@@ -76,7 +76,9 @@ class Gallery:
         options = {name: values[name] for name in ("without", "after", "before", "under") if name in values}
         hits = self.index.search(values["q"], top=values.get("top", 10), **options)
         rows = [{"entry": hit.entry, **hit.to_dict()} for hit in hits]
-        return {"query": values["q"], "hits": rows, "probably_not_there": why_improbable(hits), "unlikely": LIKELY}
+        foreign = self.index.model.placer("aligner").knows_none(Query.parse(values["q"]).wanted)
+        why = "the model knows none of these words; it reads English" if foreign else why_improbable(hits)
+        return {"query": values["q"], "hits": rows, "probably_not_there": why, "unlikely": LIKELY}
 
     def small_copy(self, entry: str) -> bytes:
         """Return an image of the index, or the frame at a moment of a video that it has, made small, as a JPEG.
@@ -490,6 +492,42 @@ def _fixed(page: Page) -> Callable[[Request], Any]:
     return answer
 
 
+_PICTURE = '{"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,..."}}'
+EXAMPLES: Mapping[str, tuple[str, str]] = {
+    "/api/generate": ("--protocols ollama", '{"model": "saywhere", "images": ["BASE64"]}'),
+    "/api/chat": ("--protocols ollama", '{"model": "saywhere", "messages": [{"role": "user", "images": ["BASE64"]}]}'),
+    "/api/show": ("--protocols ollama", '{"model": "saywhere"}'),
+    "/v1/chat/completions": (
+        "--protocols openai", f'{{"model": "saywhere", "messages": [{{"role": "user", "content": [{_PICTURE}]}}]}}'
+    ),
+    "/v1/responses": (
+        "--protocols openai", f'{{"model": "saywhere", "input": [{{"role": "user", "content": [{_PICTURE}]}}]}}'
+    ),
+    **{
+        f"/api/v1/vision{kind}": ("--protocols photoprism", '{"images": ["data:image/jpeg;base64,..."]}')
+        for kind in ("", "/caption", "/labels")
+    },
+    "/setup": ("--label-studio URL", '{"project": "1.1", "schema": "<View>...</View>"}'),
+    "/predict": (
+        "--label-studio URL", '{"tasks": [{"data": {"image": "/data/a.jpg"}}], "label_config": "<View>...</View>"}'
+    ),
+    "/webhook": ("--label-studio URL", "{}"),
+    "/mcp": ("saywhere mcp --port PORT", '{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'),
+}  # fmt: skip
+"""The paths of other programs' protocols that take POST: what serves them, and an example of a body."""
+
+
+def _example(request: Request, path: str) -> str:
+    """A command that asks a path as it wants to be asked."""
+    questions = {f"/v1/{question.name}": question.parameters for question in QUESTIONS}
+    needs = questions | {"/v1/embed_text": EMBED_TEXT, "/v1/search": SEARCH}
+    needed = next((one.name for one in needs.get(path, ()) if one.required), None)
+    address = request.url.replace(path=path, query=f"{needed}=a+dog" if needed else "")
+    if path in EXAMPLES:
+        return f"curl --json '{EXAMPLES[path][1]}' {address}"
+    return f"curl {'--data-binary @photo.jpg ' if path in questions else ''}'{address}'"
+
+
 # They are coroutines because Starlette runs others in threads, of which there may be no more when memory is short.
 
 
@@ -500,8 +538,17 @@ async def _problem(_: Request, error: Exception) -> Response:
 
 async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    messages = {404: f"there is no {request.url.path[:80]}; /openapi.json names what there is"}
-    return Problem(error.status_code, messages.get(error.status_code, error.detail), error.headers).response()
+    path, message = request.url.path[:80], error.detail
+    if error.status_code == 404 and path in EXAMPLES:
+        message = f"there is no {path}; a server has it with {EXAMPLES[path][0]}"
+    elif error.status_code == 404 and path[1:] in {question.name for question in QUESTIONS}:
+        message = f"there is no {path}, but /v1{path}: {_example(request, f'/v1{path}')}"
+    elif error.status_code == 404:
+        message = f"there is no {path}; /openapi.json names what there is"
+    elif error.status_code == 405:
+        wanted = "POST" if "POST" in (error.headers or {}).get("Allow", "") else "GET"
+        message = f"{path} takes {wanted}, not {request.method[:20]}: {_example(request, path)}"
+    return Problem(error.status_code, message, error.headers).response()
 
 
 def _refused(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:

@@ -27,6 +27,7 @@ from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
 from saywhere.serve.app import Service
 from saywhere.serve.limits import Problem, to_json
+from saywhere.text import two_digits
 
 MARKS = 100_000
 """Brackets, braces and commas of a request; each may become an object of many bytes."""
@@ -175,12 +176,13 @@ def find_labels(model: Model, seen: Encoding) -> list[dict[str, Any]]:
         name, (x1, y1, x2, y2) = Classes().label(region.caption) or NAMELESS, region.box
         if name != NAMELESS:
             shares[name] = max(shares.get(name, 0), (x2 - x1) * (y2 - y1) / (seen.width * seen.height))
-    rows: list[dict[str, Any]] = []
-    for region in model.ground(seen, list(shares), threshold=0) if shares else ():
-        chance = 1.0 if region.score is None else region.score
-        if chance >= LEAST and region.caption in shares:
-            topicality = round(shares[region.caption], 3)
-            rows.append({"name": region.caption, "confidence": round(chance, 3), "topicality": topicality})
+    presence = model.placer().find(seen, list(shares))[1] if shares else None
+    chances = [1.0] * len(shares) if presence is None else presence.tolist()
+    rows = [
+        {"name": name, "confidence": round(chance, 3), "topicality": round(share, 3)}
+        for (name, share), chance in zip(shares.items(), chances, strict=True)
+        if chance >= LEAST
+    ]
     return sorted(rows, key=lambda row: -row["confidence"])[:LABELS]
 
 
@@ -200,7 +202,7 @@ def write_answer(model: Model, seen: Encoding, want: Want) -> str:
         return str(model.caption(seen, attention=False))
     rows = find_labels(model, seen) if want.kind == "labels" else find_regions(model, seen)
     if not want.is_json:
-        return "\n".join(f"{row['name']} {row['box']} {row['confidence']:.2f}" for row in rows)
+        return "\n".join(f"{row['name']} {row['box']} {two_digits(row['confidence'])}" for row in rows)
     fields = want.fields
     found = [row["name"] if fields is None else {name: row[field] for name, field in fields.items()} for row in rows]
     return json.dumps(found if want.key is None else {want.key: found})

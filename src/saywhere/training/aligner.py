@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from saywhere import boxes as geometry
 from saywhere import reproductions
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.data.flickr import find_marks, read_marks
 from saywhere.data.sample import Sample
-from saywhere.errors import UserError
-from saywhere.images import LoadedImage, measure
+from saywhere.images import measure
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.loss import AlignmentCriterion, SentenceTarget
 from saywhere.networks.aligner.network import Aligner
@@ -125,10 +123,6 @@ class AlignerSystem:
         network = Aligner(config, vocabulary, pretrained_backbone=pretrained and not proposes)
         if pretrained and proposes:
             take_localizer(network, pretrained)
-        if config.word_vectors is not None:
-            vectors = read_word_vectors(config.word_vectors, vocabulary)
-            for encoder in network.encoders:
-                load_word_vectors(encoder.get_parameter("words.weight"), vectors)
         return network
 
     def extractor(self, network: Aligner) -> nn.Module:
@@ -146,59 +140,3 @@ class AlignerSystem:
         return SentenceTargets(
             network.vocabulary, config.sentences, config.sentence_token, phrases, _read_parses(config), config.relations
         )
-
-    def draw(self, network: Aligner, image: LoadedImage) -> None:
-        """Return None: without a sentence there is nothing to align."""
-        return None
-
-
-def read_word_vectors(path: str | Path, vocabulary: Vocabulary) -> dict[int, Tensor]:
-    """Return the vectors ``(E,)`` of the words of ``vocabulary`` that the file has, by token id.
-
-    Lines of other words are skipped. A first line of two numbers (the header of word2vec's text format) is skipped too.
-
-    Raises:
-        UserError: no such file, a line that is no vector or one of another length, or not one word in common.
-    """
-    wanted = {word: number for number, word in enumerate(vocabulary.tokens) if word in vocabulary}
-    found: dict[int, Tensor] = {}
-    try:
-        with Path(path).open(encoding="utf-8-sig", errors="replace", newline="\n") as lines:
-            for count, line in enumerate(lines, start=1):
-                word, _, rest = line.rstrip().partition(" ")
-                if word not in wanted or (count == 1 and rest.count(" ") == 0):
-                    continue
-                found[wanted[word]] = vector = _numbers(rest, f"{path}:{count}")
-                if len(vector) != (size := len(next(iter(found.values())))):
-                    raise UserError(f"{path}:{count}: {len(vector)} numbers, where the lines before have {size}")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read as word vectors: {error.strerror}") from error
-    if not found:
-        raise UserError(f"{path} has not one of the {len(wanted)} words of the vocabulary: is it a GloVe text file?")
-    return found
-
-
-def _numbers(text: str, place: str) -> Tensor:
-    try:
-        values = np.array(text.split(), dtype=np.float32)
-    except ValueError:
-        raise UserError(f"{place} is not a word and its numbers: {text[:40]!r}") from None
-    if len(values) == 0 or not np.isfinite(values).all():
-        raise UserError(f"{place} has no vector, or one with a number that is not finite")
-    return torch.from_numpy(values)
-
-
-def load_word_vectors(weight: Tensor, vectors: dict[int, Tensor]) -> None:
-    """Put ``vectors`` into the rows of ``weight (V, E)``; the other rows get their spread (padding stays as it is).
-
-    Raises:
-        UserError: the vectors have another size than the model's.
-    """
-    rows = torch.stack(list(vectors.values()))
-    if rows.shape[1] != weight.shape[1]:
-        raise UserError(f"the word vectors have {rows.shape[1]} numbers: set model.word_size={rows.shape[1]}")
-    with torch.no_grad():
-        padding = weight[0].clone()
-        weight.mul_(rows.std() / weight[1:].std().clamp(min=1e-6))
-        weight[torch.tensor(list(vectors))] = rows.to(weight)
-        weight[0] = padding

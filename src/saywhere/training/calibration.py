@@ -16,9 +16,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from saywhere import boxes as geometry
-from saywhere.adapters.adapter import Adapter, Question, ScoreCalibration, calibration_path, change_calibration, logit
+from saywhere.adapters.adapter import Adapter, Question, ScoreCalibration, calibration_path, change_calibration
 from saywhere.adapters.sources import Adapted
-from saywhere.calibration import MATCH, QUESTIONS, Calibration, Logistic
+from saywhere.calibration import MATCH, QUESTIONS, Calibration, Logistic, logit
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
@@ -27,8 +27,8 @@ from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.densecap import detect, rank
 from saywhere.models.model import Model
-from saywhere.models.nouns import is_right, noun_tree
-from saywhere.models.phrases import CHILDREN, SEXES, Doubtful, colour_of
+from saywhere.models.nouns import COLOURS, colour_of, is_right, noun_tree
+from saywhere.models.phrases import CHILDREN, SEXES, Doubtful
 from saywhere.models.placing import Evidence, noun_words
 from saywhere.report import leave_out
 from saywhere.text import tokenize
@@ -176,9 +176,9 @@ def collect_words(model: Model, samples: Sequence[Sample]) -> dict[str, Judged]:
     rows: dict[str, list[tuple[Doubtful, bool]]] = {"person": [], "colour": []}
     for sample, encoding in encode_each(model, [sample for sample in samples if len(sample.boxes)], "words"):
         (found,) = detect(detector, [encoding], [sample.boxes], writer=model.phrase_writer, doubts=True)
-        for phrase, doubtful, truths in zip(found.captions, found.phrases.doubtful, sample.phrases, strict=True):
+        for doubtful, truths in zip(found.phrases.doubtful, sample.phrases, strict=True):
             for doubt in doubtful:
-                right = says_truth(tokenize(phrase), doubt, [tokenize(truth) for truth in truths])
+                right = says_truth(doubt, [tokenize(truth) for truth in truths])
                 if right is not None:
                     rows[doubt.question].append((doubt, right))
     if not any(rows.values()):
@@ -190,7 +190,7 @@ def collect_words(model: Model, samples: Sequence[Sample]) -> dict[str, Judged]:
     return words
 
 
-def says_truth(words: Sequence[str], doubt: Doubtful, truths: Sequence[Sequence[str]]) -> bool | None:
+def says_truth(doubt: Doubtful, truths: Sequence[Sequence[str]]) -> bool | None:
     """Return whether a word of a phrase is right by the true phrases of the box; None where they do not tell.
 
     A word for somebody's sex is right if it is the first that a true phrase has, and of the same age. A colour is right
@@ -198,11 +198,10 @@ def says_truth(words: Sequence[str], doubt: Doubtful, truths: Sequence[Sequence[
     """
     if doubt.question == "colour":
         colours = {colour for truth in truths for place in range(len(truth)) if (colour := colour_of(truth, place))}
-        return colour_of(words, doubt.place) in colours if colours else None
+        return COLOURS[doubt.word] in colours if colours else None
     first = [next((word for word in truth if word in SEXES), None) for truth in truths]
     people = {(SEXES[word], word in CHILDREN) for word in first if word is not None}
-    word = words[doubt.place]
-    return (SEXES[word], word in CHILDREN) in people if people else None
+    return (SEXES[doubt.word], doubt.word in CHILDREN) in people if people else None
 
 
 def fit_words(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fitted, str]:
@@ -218,10 +217,11 @@ def fit_words(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fit
     about = f"words in phrases of boxes of {source}: {counts}"
     config = model.require("densecap", "be calibrated").config
     weights = "; ".join(f"{question}: {fit}" for question, fit in fits.items())
-    text = f"""A word for somebody's sex, and a colour, is right with a probability that is the logistic function of a
-weighted sum of its log-probability and of the aligner's similarity of it with the region, less that of the words that
-might stand there ({weights}), fitted by `saywhere calibrate` to {about}. Below {config.person_threshold:g} a phrase
-says person or child, and below {config.colour_threshold:g} it leaves out the colour.
+    text = f"""A word for somebody's sex is right with a probability that is the logistic function of a weighted sum of
+its log-probability and of the aligner's similarity of it with the region, less that of the words that might stand
+there. Of a colour, the likeliest by the pixels of the box, it is of that likelihood, such a similarity, and whether the
+decoder said it ({weights}). Fitted by `saywhere calibrate` to {about}. Below {config.person_threshold:g} a phrase says
+person or child, and below {config.colour_threshold:g} it leaves out the colour.
 """
     return Fitted(fits, {}, about), text
 
@@ -396,8 +396,21 @@ def fit_phrases(rows: Sequence[Collected]) -> tuple[Logistic, Logistic | None]:
     return fit(np.ones(len(there), bool) if few else ~rarely), None if few else fit(rarely)
 
 
+def fit_places(rows: Sequence[Collected], config: GroundingConfig) -> Logistic | None:
+    """Return how probably the boxes of phrases are right that their images show; None if few are, or few are not."""
+    found, marks = list[dict[str, np.ndarray]](), list[np.ndarray]()
+    for row in rows:
+        own, chosen = row.right.shape[1], row.evidence.rows(config)
+        found.append({name: column[:own] for name, column in row.evidence.place_inputs(config, chosen).items()})
+        marks.append(row.right[chosen[:own], np.arange(own)])
+    right = np.concatenate(marks)
+    if not FEW <= right.sum() <= len(right) - FEW:
+        return None
+    return Logistic.fit({name: np.concatenate([each[name] for each in found]) for name in found[0]}, right)
+
+
 def fit_grounding(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> tuple[Fitted, str]:
-    """Fit how probably an image shows a phrase, and how much a model's classes say where a phrase is.
+    """Fit how probably an image shows a phrase and its box is right, and how much the classes say where a phrase is.
 
     Phrases that an image does not show are drawn from the same set.
     """
@@ -406,6 +419,8 @@ def fit_grounding(model: Model, sets: Sequence[Sequence[Sample]], source: str) -
     by_aligner = [row for samples in sets for row in collect_phrases(model, samples, "aligner")] if both else []
     phrase, of_rare = fit_phrases(rows)
     config = choose_weights(rows, model.require("aligner", "be calibrated").config.grounding, by_aligner)
+    places = {rows[0].evidence.by: rows} | ({"aligner": by_aligner} if by_aligner else {})
+    fits = {f"{part}_place": fit_places(placed, config) for part, placed in places.items()}
     names = ("kind_weight", "rare_kind_weight", "similarity_kind_weight")
     options = {f"aligner.grounding.{name}": getattr(config, name) for name in names}
     own, total = sum(row.right.shape[1] for row in rows), sum(len(row.evidence.named) for row in rows)
@@ -415,9 +430,11 @@ phrase's similarity with the image, the log-probability of the kind that it name
 ({phrase}; of phrases with a rare noun {of_rare or phrase}), fitted by `saywhere calibrate` to
 {about}. Weights of the classes in placing, of {", ".join(f"{weight:g}" for weight in WEIGHTS)} those that place most of
 these phrases right: {config.kind_weight:g}, of rare nouns {config.rare_kind_weight:g}; by the aligner, of
-{", ".join(f"{weight:g}" for weight in SIMILARITY_WEIGHTS)}, {config.similarity_kind_weight:g}.
+{", ".join(f"{weight:g}" for weight in SIMILARITY_WEIGHTS)}, {config.similarity_kind_weight:g}. The score of a phrase
+is that probability times the probability that its box is right if the phrase is there, which was fitted to those that
+are ({"; ".join(f"{name}: {fit or 'too few, so 1'}" for name, fit in fits.items())}).
 """
-    return Fitted({"phrase": phrase, "rare_phrase": of_rare}, options, about), text
+    return Fitted({"phrase": phrase, "rare_phrase": of_rare, **fits}, options, about), text
 
 
 FITS = {

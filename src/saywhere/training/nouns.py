@@ -368,9 +368,8 @@ def _basis(inputs: Tensor, config: NounsConfig) -> Tensor:
     parts = [(last.start, last.stop, DIRECTIONS[0])]
     if config.branch:
         parts.append((last.stop, last.stop + config.branch_size, DIRECTIONS[0]))
-    if config.context:
-        parts.append((image, image + LAST_CHANNELS, DIRECTIONS[1]))
-    if config.context and config.branch:
+    parts.append((image, image + LAST_CHANNELS, DIRECTIONS[1]))
+    if config.branch:
         parts.append((image + LAST_CHANNELS, size - config.embed_dim, DIRECTIONS[1]))
     kept = torch.ones(size, dtype=torch.bool)
     columns: list[Tensor] = []

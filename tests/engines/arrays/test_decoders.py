@@ -11,10 +11,8 @@ import torch
 from tiny_captioner import tiny_config
 from torch import nn
 
-from saywhere.configs.parts import DecodingConfig
 from saywhere.engines.arrays import decoders
 from saywhere.engines.arrays.layers import Weights
-from saywhere.models.decoding import decode
 from saywhere.networks.language.decoders.attention import AttentionDecoder, pad_regions
 from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.language.decoders.protocol import TorchDecoder
@@ -127,22 +125,6 @@ def test_scores_so_wide_that_sums_of_exponentials_could_vanish(std: float):
     expected, found = (d.step(np.full(4, START), s)[0] for d, s in zip((theirs, ours), states, strict=True))
     assert np.isfinite(found).all() and found.min() < -60
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
-
-
-def pairs() -> list[tuple[Any, Any]]:
-    return [plain_pair(), *(attention_pair(terms)[:2] for terms in TERM_SETS)]
-
-
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_the_same_sentences_are_decoded(beam_size: int):
-    settings = DecodingConfig(max_words=7, length_penalty=0.7)
-    lengths: set[int] = set()
-    for theirs, ours in pairs():
-        expected, found = (decode(decoder, inputs(4), settings, beam_size) for decoder in (theirs, ours))
-        assert found.token_ids.tolist() == expected.token_ids.tolist()
-        np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-4)
-        lengths |= set((found.token_ids != 0).sum(axis=1).tolist())
-    assert len(lengths) > 1, "some sentences end early, so that their rows are dropped"
 
 
 def test_rows_of_attention_may_be_dropped():

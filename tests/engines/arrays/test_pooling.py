@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from saywhere.engines.arrays.pooling import ImageMaps, Pyramid, box_features, box_means, grid_boxes, grid_means, place
 from saywhere.networks.densecap.build import pool_pyramid
@@ -73,12 +71,6 @@ def test_boxes_go_to_the_level_of_their_size():
     assert found.tolist() == [0, 0, 1, 1, 1, 2, 2, 2]
     for some in ([0], [2], [5], [0, 7], [3, 4]):  # levels without boxes
         assert Pyramid(levels, STRIDES).pool(boxes[some], 2)[:, 0, 0].tolist() == found[some].tolist()
-
-
-@given(seed=st.integers(0, 999), height=st.integers(1, 6), width=st.integers(1, 6), count=st.integers(0, 9))
-def test_one_level(seed: int, height: int, width: int, count: int):
-    levels, boxes = maps(height, width, 2, (16,), seed), random_boxes(count, height, width, seed) / 2
-    same(Pyramid(levels, (16,)).pool(boxes, 3), pooled_by_torch(levels, (16,), boxes, 3), 1e-4)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -8,6 +8,7 @@ from tiny_densecap import tiny_model
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
+from saywhere.boxes import propose
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.errors import UserError
 from saywhere.networks.aligner.loss import AlignmentCriterion, SentenceTarget
@@ -115,8 +116,9 @@ def test_it_shares_the_trunk_of_a_densecap():
     assert network.trunk is network.extractor.trunk is densecap.trunk
     pixels = [tiny_pixels(network, IMAGES[0])]
     settings = network.config.proposals
-    maps = densecap.neck(densecap.trunk.backbone(pixels))
-    ((expected, _),) = densecap.trunk.propose(maps, [(96, 64)], settings)
+    (rpn,) = densecap.rpn(densecap.neck(densecap.trunk.backbone(pixels)))
+    limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
+    expected, _ = propose(densecap.box_coder, rpn, (96, 64), *limits)
     torch.testing.assert_close(network.extractor(pixels)[0][1][0, 1:], expected)
     with pytest.raises(UserError, match="no localization layer"):
         Aligner(tiny_aligner_config(), network.vocabulary, trunk=tiny_aligner(regions="whole").trunk)
@@ -129,19 +131,12 @@ def test_weights_of_the_trunk_are_listed_once():
     assert all(any(name.startswith(part) for name in names) for part in parts)
 
 
-def test_the_extractor_follows_the_mode_of_the_network():
-    network = tiny_aligner()
-    for mode in (True, False):
-        network.train(mode)
-        assert network.extractor.training == network.trunk.training == mode
-
-
 @pytest.mark.parametrize(
     "option",
     [
         {"score": "fragments"}, {"mean_over_words": False}, {"sentence_token": False}, {"loss": "margin"},
         {"temperature": 0.5}, {"loss": "margin", "margin": 0.2},
-        {"signed_sqrt": False}, {"normalize": "regions"}, {"normalize": "both"},
+        {"signed_sqrt": False},
         {"cell": "relu"}, {"cell": "none"}, {"rectified": True}, {"residual": True}, {"embed_dim": 8}, {"word_size": 4},
         {"hidden_size": 6}, {"feature_dropout": 0.5}, {"dropout": 0.5}, {"word_dropout": 0.5}, {"regions": "whole"},
         {"levels": (32,)}, {"proposals": {"post_nms_top_n": 2}}, {"proposals": {"nms_iou": 0.1}},
@@ -155,40 +150,12 @@ def test_every_option_changes_the_losses(option):
     assert losses(base) != losses(tiny_aligner(**option).train())
 
 
-@torch.no_grad()
-def test_vectors_may_have_length_1():
-    both, regions, none = (tiny_aligner(normalize=kind, encoders=2) for kind in ("both", "regions", "none"))
-    for network, of_regions, of_words in ((both, True, True), (regions, True, False), (none, False, False)):
-        vectors = embedded(network, IMAGES[:1])[0]
-        words = network.encode_text(tiny_token_ids(network, SENTENCES[:2]))
-        lengths = words.vectors[words.mask].norm(dim=1)
-        assert torch.allclose(vectors.norm(dim=1), torch.ones(len(vectors)), atol=1e-5) == of_regions
-        assert torch.allclose(lengths, torch.ones(len(lengths)), atol=1e-5) == of_words
-        assert words.vectors[~words.mask].abs().max() == 0
-
-
-def test_word_vectors_may_stay_as_they_are():
-    for learnt in (False, True):
-        network = tiny_aligner(train_words=learnt, encoders=2)
-        tables = [encoder.get_parameter("words.weight") for encoder in network.encoders]
-        assert [table.requires_grad for table in tables] == [learnt, learnt]
-
-
 def test_words_are_dropped_only_in_training():
     network = tiny_aligner(word_dropout=1.0)
     token_ids = tiny_token_ids(network, ["a red shirt"])
     assert torch.equal(network.drop_words(token_ids), token_ids)
     dropped = network.train().drop_words(token_ids, torch.Generator())
     assert dropped.tolist() == [[UNKNOWN, UNKNOWN, UNKNOWN, END]]
-
-
-def test_several_sentences_an_image_know_their_owner():
-    network = tiny_aligner()
-    rows = (SENTENCES[:2], SENTENCES[2:3])
-    (output,) = network(
-        features(network, IMAGES[:2]), [SentenceTarget(tiny_token_ids(network, texts)) for texts in rows]
-    )
-    assert output.scores.shape == (2, 3) and output.owner.tolist() == [0, 0, 1]
 
 
 def twins(**options):
@@ -236,7 +203,7 @@ def test_several_encoders_answer_together_by_the_mean_of_their_products():
     torch.testing.assert_close(found, (products[0] + products[1]) / 2)
 
 
-@pytest.mark.parametrize("options", [{}, {"normalize": "both"}, {"score": "fragments"}, {"loss": "margin"}])
+@pytest.mark.parametrize("options", [{}, {"score": "fragments"}, {"loss": "margin"}])
 def test_two_equal_encoders_are_as_good_as_one_of_them(options):
     one, two = twins(phrase_weight=1.0, temperature=2.0, **options)
     rows = features(one)
@@ -251,31 +218,6 @@ def test_two_equal_encoders_are_as_good_as_one_of_them(options):
         assert set(found) == {"images", "sentences", "phrases"}
         for name, value in expected.items():
             torch.testing.assert_close(found[name], value)
-
-
-def test_dropout_takes_other_features_from_each_encoder():
-    _, network = twins(feature_dropout=0.5)
-    network.train().standardise.eval()
-    first, second = network.embed_regions([features(network)[0][0][0]])[0].chunk(2, dim=-1)
-    assert not torch.allclose(first, second)
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"cells": "gru"}, "cells"), ({"cell": "rnn"}, "cell must be .* not 'rnn'"),
-        ({"embed_dim": 0}, "embed_dim is 0"),
-        ({"dropout": 1.0}, "dropout is 1.0"), ({"levels": (4,)}, "levels"), ({"temperature": 0.0}, "temperature"),
-        ({"beta": -1.0}, "beta"), ({"head": True}, "head is True, but must be false for test_efficientnet"),
-        ({"proposals": {"anchors": ()}}, "anchors"), ({"proposals": {"post_nms_top_n": -1}}, "post_nms_top_n"),
-        ({"levels": ()}, "levels"), ({"encoders": 3}, "embed_dim is 16, .* the 3 encoders"),
-        ({"normalize": "areas"}, "normalize must be .* not 'areas'"),
-        ({"regions": "all"}, "regions must be .* not 'all'"),
-    ],
-)  # fmt: skip
-def test_wrong_options_are_refused(option, message):
-    with pytest.raises(UserError, match=message):
-        tiny_aligner_config(**option)
 
 
 def test_phrases_with_boxes_are_compared_with_the_regions_of_their_own_image():

@@ -20,22 +20,6 @@ def random_sets(images=5, regions=4, sentences=6, words=7, size=3, seed=0):
     return draw(images, regions, size), real(images, regions), draw(sentences, words, size), real(sentences, words)
 
 
-def plainly(regions, region_mask, words, word_mask, score, mean):
-    """Eqs. 7 and 8 literally."""
-    table = torch.zeros(len(regions), len(words), dtype=regions.dtype)
-    for k in range(len(regions)):
-        for i in range(len(words)):
-            parts = []
-            for t in range(words.shape[1]):
-                if word_mask[i, t]:
-                    products = [
-                        float(regions[k, j] @ words[i, t]) for j in range(regions.shape[1]) if region_mask[k, j]
-                    ]
-                    parts.append(max(products) if score == "max" else sum(max(0.0, p) for p in products))
-            table[k, i] = sum(parts) / (len(parts) if mean else 1)
-    return table
-
-
 @pytest.mark.parametrize("score", ["max", "fragments"])
 def test_it_is_the_similarity_that_a_user_gets(score):
     regions, region_mask, words, word_mask = random_sets()
@@ -52,14 +36,6 @@ def test_by_hand():
     # products: word 1 with regions 3, 2; word 2 with regions -1, -4
     assert pair_scores(regions, real, words, mask).tolist() == [[3 - 1]]
     assert pair_scores(regions, real, words, mask, "fragments").tolist() == [[3 + 2]]
-    assert pair_scores(regions, real, words, mask, mean=True).tolist() == [[1]]
-
-
-@pytest.mark.parametrize("score", ["max", "fragments"])
-@pytest.mark.parametrize("mean", [False, True])
-def test_it_is_the_equation(score, mean):
-    sets = random_sets()
-    torch.testing.assert_close(pair_scores(*sets, score, mean), plainly(*sets, score, mean))
 
 
 @pytest.mark.parametrize("score", ["max", "fragments"])
@@ -82,13 +58,3 @@ def test_no_regions_or_no_words_score_nothing(score):
     assert scores[2].abs().max() == 0 and scores[:, 1].abs().max() == 0 and torch.isfinite(scores).all()
     assert pair_scores(regions[:, :0], region_mask[:, :0], words, word_mask, score).abs().max() == 0
     assert pair_scores(regions, region_mask, words[:0], word_mask[:0], score).shape == (5, 0)
-
-
-@pytest.mark.parametrize("score", ["max", "fragments"])
-def test_gradients_are_those_of_the_function(score):
-    regions, region_mask, words, word_mask = random_sets(3, 3, 2, 4)
-
-    def scores(a, w):
-        return pair_scores(a, region_mask, w, word_mask, score)
-
-    assert torch.autograd.gradcheck(scores, (regions.requires_grad_(), words.requires_grad_()))

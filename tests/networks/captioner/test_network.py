@@ -100,21 +100,6 @@ def test_a_box_is_captioned_by_what_is_in_it():
     assert not torch.allclose(out.log_probs, swapped.log_probs)
 
 
-@pytest.mark.parametrize("boxes", [None, torch.tensor([[0.0, 0, 24, 64]])])
-@torch.no_grad()
-def test_embeddings_have_one_scale(boxes):
-    network = tiny_captioner()
-    found = network.embed(tiny_maps(network, noise(96, 64))[0], boxes)
-    assert len(found) == 1
-    torch.testing.assert_close(found.mean(dim=1), torch.zeros(len(found)), atol=1e-5, rtol=0)
-    torch.testing.assert_close(found.var(dim=1, correction=0), torch.ones(len(found)), atol=5e-3, rtol=0)
-
-
-def test_weights_have_the_names_of_their_parts():
-    names = list(tiny_captioner(attend_to="transformer").state_dict())
-    assert all(name.startswith(("trunk.", "narrow.", "transformer.", "decoder.")) for name in names)
-
-
 def test_a_shared_trunk_must_have_what_is_needed():
     grid, wants = tiny_captioner(), tiny_captioner(attend_to="proposals")
     assert Captioner(grid.config, VOCABULARY, trunk=wants.trunk).trunk is wants.trunk

@@ -10,7 +10,6 @@ import torch
 from photographs import noise, quarters
 from tiny_captioner import (
     SENTENCES,
-    VOCABULARY,
     captioner_model,
     tiny_captioner,
     tiny_config,
@@ -28,9 +27,8 @@ from saywhere.networks.vision.region_features import position_features
 
 KINDS = (
     {"attend_to": "grid"},
-    {"attend_to": "grid", "pooling": "max"},
     {"attend_to": "proposals"},
-    {"attend_to": "proposals", "pooling": "max"},
+    {"attend_to": "proposals"},
     {"attend_to": "transformer"},
 )
 
@@ -115,7 +113,9 @@ def test_in_training_transformers_of_images_of_one_size_have_the_same_positions(
 def test_there_may_be_fewer_or_more_regions_than_in_training(kind, option, more, counts, tmp_path: Path):
     """Figure 4: the same weights with another number of regions."""
     folder = checkpoint.save(tiny_captioner(attend_to=kind), tmp_path / "model")
-    trained, other = (checkpoint.load_network(folder, options=options) for options in (None, {option: more}))
+    trained, other = (
+        checkpoint.load_networks(folder, options=options)["captioner"] for options in (None, {option: more})
+    )
     image = noise(96, 64)
     found, changed = (network.attend(tiny_maps(network, image)) for network in (trained, other))
     assert (found.features.shape[1], changed.features.shape[1]) == counts
@@ -141,47 +141,6 @@ def test_a_transformer_that_moves_nothing_passes_the_grid_on():
     torch.testing.assert_close(corners[:, 0], torch.stack((x - 96, y - 96), dim=1))
 
 
-def test_proposals_come_best_first():
-    few = tiny_captioner(attend_to="proposals", proposals={"post_nms_top_n": 2})
-    (found,), (fewer,) = (regions_of(n, noise(192, 128)) for n in (tiny_captioner(attend_to="proposals"), few))
-    torch.testing.assert_close(found.boxes[:2], fewer.boxes)
-
-
-def test_pooling_takes_the_mean_or_the_largest():
-    for kind in ("grid", "proposals"):
-        (mean,), (largest,) = (
-            regions_of(tiny_captioner(attend_to=kind, pooling=pooling), noise(96, 64)) for pooling in ("mean", "max")
-        )
-        torch.testing.assert_close(mean.boxes, largest.boxes)
-        torch.testing.assert_close(mean.embedding, largest.embedding)
-        assert not torch.allclose(mean.features, largest.features, atol=0.1)
-
-
-@pytest.mark.parametrize(
-    ("options", "name", "shape"),
-    [
-        ({"proposals": {"pyramid_channels": 24}}, "head.conv.weight", (16, 24, 3, 3)),
-        ({"proposals": {"hidden_size": 8}}, "head.conv.weight", (8, 16, 3, 3)),
-        ({"proposals": {"anchors": [[[40, 40]], [[80, 80]], [[90, 60]]]}}, "head.score.weight", (1, 16, 1, 1)),
-        (
-            {
-                "trunk": {"strides": [32]},
-                "levels": [32],
-                "proposals": {"pyramid_channels": 0, "anchors": [[[60, 60]]]},
-            },
-            None,
-            None,
-        ),
-    ],
-)
-def test_the_localization_layer_is_built_by_the_options(options, name, shape):
-    state = tiny_captioner(attend_to="proposals", **options).state_dict()
-    if name is None:
-        assert not any(key.startswith("trunk.pyramid") for key in state)
-    else:
-        assert tuple(state[f"trunk.localization.{name}"].shape) == shape
-
-
 def test_suppression_follows_the_options():
     found = {}
     for nms_iou, before in ((0.5, 100), (0.9, 100), (1.0, 7)):
@@ -200,14 +159,9 @@ def test_suppression_follows_the_options():
         ({"attend_to": "proposals", "proposals": {"nms_iou": 0.0}}, "nms_iou is 0.0"),
         ({"attend_to": "proposals", "proposals": {"post_nms_top_n": 0}}, "post_nms_top_n is 0"),
         ({"zoom": 0.0}, "zoom is 0.0"),
-        ({"pooling": "min"}, "pooling must be one of mean, max, not 'min'"),
         ({"attend_to": "boxes"}, "attend_to must be one of whole, grid"),
     ],
 )
 def test_what_does_not_fit_is_refused(options, message):
     with pytest.raises(UserError, match=message):
         tiny_config(**options)
-
-
-def test_a_vocabulary_sets_the_size_of_the_output():
-    assert tiny_captioner().decoder.words.weight.shape[0] == len(VOCABULARY)

@@ -15,7 +15,7 @@ from tiny_densecap import PHRASES, VOCABULARY, tiny_config, tiny_model, tiny_tar
 from torch.testing import assert_close
 
 from saywhere import boxes as geometry
-from saywhere.boxes import BoxCoder, propose
+from saywhere.boxes import propose
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.data import read
 from saywhere.engines.engine import RpnOutput
@@ -23,10 +23,9 @@ from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.images import open_image
 from saywhere.models.model import Model
-from saywhere.networks.densecap.build import Conventions, Pool, RegionDecoder, RegionSampler, pool_pyramid
+from saywhere.networks.densecap.build import RegionSampler, pool_pyramid
 from saywhere.networks.densecap.loss import DenseCapCriterion, balanced_score_loss, box_loss, caption_loss, score_loss
 from saywhere.networks.densecap.network import DenseCap, DenseCapOutput, Target
-from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.vision.trunk import build_trunk
 from saywhere.text import END, PAD, Vocabulary, pad, tokenize
 
@@ -175,88 +174,7 @@ def test_losses_have_their_published_values():
 # What each option changes: sizes
 
 
-def test_the_backbone_and_its_strides():
-    assert tiny_model(trunk={"backbone": "test_resnet"}).trunk.backbone.channels == (48, 192, 96)
-    two = tiny_model(trunk={"strides": (8, 16)}, proposals={"anchors": DenseCapConfig().proposals.anchors[:2]})
-    assert [m.shape[1:] for m in see(two)[0]] == [(8, 12), (4, 6)]
-    assert [m.shape[1:] for m in see(tiny_model())[0]] == [(8, 12), (4, 6), (2, 3)]
-
-
-def test_the_size_of_the_input():
-    sizes = [
-        tiny_model(trunk=options).preprocess.size(120, 100) for options in ({}, {"long_side": 128}, {"multiple": 16})
-    ]
-    assert sizes == [(96, 64), (128, 96), (96, 80)]
-
-
-def test_the_pyramid():
-    assert [m.shape[0] for m in see(tiny_model())[0]] == [16] * 3
-    assert [m.shape[0] for m in see(tiny_model(proposals={"pyramid_channels": 8}))[0]] == [8] * 3
-    one = {"trunk": {"strides": (16,)}, "proposals": {"pyramid_channels": 0, "anchors": [[[20.0, 20.0]]]}}
-    bare = tiny_model(**one)
-    assert bare.trunk.pyramid is None and see(bare)[0][0].shape[0] == bare.trunk.backbone.channels[0]
-
-
-def test_the_anchors():
-    shapes = [[[20.0, 10.0]], [[30.0, 40.0]], [[50.0, 50.0]]]
-    _, rpn = see(tiny_model(proposals={"anchors": shapes}))
-    sides = (rpn.anchors[:, 2:] - rpn.anchors[:, :2]).tolist()
-    assert sides == [[20, 10]] * 96 + [[30, 40]] * 24 + [[50, 50]] * 6
-    assert len(see(tiny_model())[1].anchors) == 6 * (96 + 24 + 6)
-
-
-@pytest.mark.parametrize(
-    ("options", "name", "shape"),
-    [
-        ({"proposals": {"hidden_size": 8}}, "trunk.localization.head.conv.weight", (8, 16, 3, 3)),
-        ({"proposals": {"two_way": True}}, "trunk.localization.head.score.weight", (12, 16, 1, 1)),
-        ({"pool_size": 3}, "region_head.layers.1.weight", (32, 16 * 9)),
-        ({"embed_dim": 20}, "region_head.score.weight", (1, 20)),
-        ({"fc_size": 20}, "region_head.layers.1.weight", (20, 16 * 49)),
-        ({"word_size": 8}, "decoder.words.weight", (len(VOCABULARY), 8)),
-        ({"hidden_size": 12}, "decoder.lstm.weight_hh_l0", (48, 12)),
-    ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
-)
-def test_sizes_of_layers(options: dict[str, Any], name: str, shape: tuple[int, ...]):
-    assert tuple(tiny_model(**options).get_parameter(name).shape) == shape
-    assert tuple(tiny_model().get_parameter(name).shape) != shape
-
-
-def test_the_pooling():
-    boxes = torch.tensor([[8.0, 8, 40, 40], [0, 0, 96, 24]])
-    model = tiny_model()
-    maps, _ = see(model)
-    assert_close(model.pool([maps], [boxes], [(WIDTH, HEIGHT)]), pool_pyramid(maps, (8, 16, 32), boxes, 7))
-
-
 # What each option changes: proposals
-
-
-def test_proposals_that_overlap_a_better_one_are_dropped():
-    for limit in (0.7, 0.3):
-        boxes, _ = found(tiny_model(proposals={"nms_iou": limit, "post_nms_top_n": 1000}))
-        overlap = geometry.iou(boxes, boxes).fill_diagonal_(0)
-        assert limit - 0.2 < overlap.max() <= limit + 1e-5
-
-
-def test_the_number_of_proposals():
-    assert len(found(tiny_model())[0]) == 20
-    boxes, logits = found(tiny_model(proposals={"post_nms_top_n": 5}))
-    assert_close((boxes, logits), tuple(part[:5] for part in found(tiny_model())))
-    few = tiny_model(proposals={"pre_nms_top_n": 5})
-    best = see(few)[1].logits.topk(5).values
-    assert set(found(few)[1].tolist()) <= set(best.tolist())
-
-
-def test_the_bound_on_growth():
-    model = tiny_model(max_log_scale=0.1)
-    with torch.no_grad():
-        model.trunk.localization.head.offset.bias.fill_(3.0)
-    _, rpn = see(model)
-    sides = (rpn.anchors[:, 2:] - rpn.anchors[:, :2]) * torch.tensor(0.1).exp()
-    boxes = model.box_coder.decode(rpn.offsets, rpn.anchors)
-    assert_close(boxes[:, 2:] - boxes[:, :2], sides, atol=1e-3, rtol=0)
 
 
 # What each option changes: the boxes that train
@@ -281,11 +199,6 @@ def test_anchors_are_sampled_by_their_iou():
         below = set((ious.max(dim=1).values < bg_iou).nonzero().flatten().tolist())
         assert set(sampled.positive.tolist()) == above | best
         assert set(sampled.negative.tolist()) == below - best
-
-
-def test_the_number_of_sampled_anchors():
-    assert len(step(tiny_model(), [tiny_target()]).rpn_logits) == 32
-    assert len(step(tiny_model(rpn_batch=8), [tiny_target()]).rpn_logits) == 8
 
 
 def test_anchors_may_be_sampled_by_the_iou_of_their_proposals():
@@ -408,31 +321,6 @@ def test_the_original_configuration_builds_the_published_network():
     assert frozen == [64, 64, 64, 64, 128, 128, 128, 128]  # weights and biases of the first four convolutions
     losses = DenseCapCriterion(model.config)(step(model.train(), [tiny_target()]))
     assert set(losses) == {"rpn_score", "rpn_box", "score", "box", "caption", "decay"}
-
-
-def test_conventions_are_taken_as_they_are_given() -> None:
-    """Box coder, pooling, sampler and decoder come from the argument, whatever the options name."""
-
-    class Others(Conventions):
-        def box_coder(self, config: DenseCapConfig) -> BoxCoder:
-            return BoxCoder(0.5)
-
-        def pooling(self, config: DenseCapConfig) -> Pool:
-            return lambda maps, boxes, size: torch.full((len(boxes), 1), float(size[0]))
-
-        def rpn_sampler(self, config: DenseCapConfig) -> RegionSampler:
-            return RegionSampler(2, 0.9, 0.1)
-
-        def decoder(self, config: DenseCapConfig, vocabulary_size: int) -> RegionDecoder:
-            return LstmDecoder(config.embed_dim, vocabulary_size, 3, 5)
-
-    usual = tiny_model()
-    other = DenseCap(usual.config, usual.vocabulary, pretrained_backbone=False, conventions=Others())
-    assert other.box_coder == BoxCoder(0.5) != usual.box_coder
-    assert other.rpn_sampler == RegionSampler(2, 0.9, 0.1) != usual.rpn_sampler
-    assert other.decoder.words.weight.shape[1] == 3
-    pooled = other.pool([()], [torch.zeros(2, 4)], [(7, 9)])
-    assert pooled.tolist() == [[7.0], [7.0]]
 
 
 IOUS = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.5, 0.3], [0.1, 0.35], [0.2, 0.0], [0.0, 0.0], [0.05, 0.29]])

@@ -7,11 +7,8 @@ import math
 import pytest
 import torch
 
-from saywhere.configs.parts import DecodingConfig
-from saywhere.models.decoding import decode
 from saywhere.networks.language.decoders.gru import GruDecoder
 from saywhere.networks.language.decoders.lstm import LstmDecoder
-from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.networks.language.decoders.rnn import RnnDecoder, log_frequencies
 from saywhere.text import END, PAD, START, Vocabulary
 
@@ -86,21 +83,6 @@ def test_the_gru_computes_equations_1_and_2():
     torch.testing.assert_close(model(embedding, torch.tensor([[5, 7]]))[0], torch.stack(expected), atol=1e-12, rtol=0)
 
 
-def test_word_vectors_of_the_gru_are_shared_by_inputs_and_outputs():
-    model = gru()
-    logits = model(torch.randn(1, 4), torch.tensor([[5]]))
-    logits[0, 0, 7].backward()  # a word that is no input
-    gradient = model.words.weight.grad
-    assert gradient is not None and gradient[7].abs().sum() > 0 and gradient[START].abs().sum() > 0
-
-
-def test_numeric_gradients_of_the_gru():
-    model = gru().double()
-    embeddings = torch.randn(2, 4).double().requires_grad_()
-    token_ids = torch.tensor([[4, 5], [6, PAD]])
-    assert torch.autograd.gradcheck(lambda c: model(c, token_ids).log_softmax(2)[..., 2].sum(), (embeddings,))
-
-
 def test_the_lstm_computes_the_recurrence_of_the_paper():
     """h, y = LSTM(h, x) with x = ReLU(norm(W embedding)), START, token_ids; gates by hand."""
     model = lstm().train()
@@ -156,22 +138,6 @@ def test_the_rnn_computes_equations_13_to_15():
     torch.testing.assert_close(found, torch.stack(expected), atol=1e-12, rtol=0)
 
 
-def test_a_recurrence_worked_by_hand():
-    """Sizes 1: START is 1, the word 4 is 2; W_hi 3, W_hx 0.5, W_hh -0.25, b_h 0.125; W_oh 1 for END, 2 for 4."""
-    model = RnnDecoder(1, 5, 1, 1).eval()
-    with torch.no_grad():
-        model.words.weight.copy_(torch.tensor([[0.0], [1.0], [0.0], [0.0], [2.0]]))
-        model.image.weight.fill_(3.0)
-        model.heard.weight.fill_(0.5)
-        model.again.weight.fill_(-0.25)
-        model.again.bias.fill_(0.125)
-        model.output.weight.copy_(torch.tensor([[0.0], [0.0], [1.0], [0.0], [2.0]]))
-    logits = model(torch.tensor([[0.5]]), torch.tensor([[4, 4]]))[0]
-    # h_1 = 0.5 + 0.125 + 1.5 = 2.125; h_2 = 1 - 0.53125 + 0.125 = 0.59375; h_3 = 1 - 0.1484375 + 0.125
-    assert logits[:, END].tolist() == [2.125, 0.59375, 0.9765625]
-    assert logits[:, 4].tolist() == [4.25, 1.1875, 1.953125]
-
-
 def test_the_image_enters_the_first_step_only():
     model = rnn().eval()
     with torch.no_grad():
@@ -180,20 +146,6 @@ def test_the_image_enters_the_first_step_only():
     one, other = model(torch.randn(1, 4) + 2, words)[0], model(torch.randn(1, 4) - 2, words)[0]
     assert not torch.allclose(one[0], other[0])
     torch.testing.assert_close(one[1:], other[1:])
-
-
-def test_numeric_gradients_of_the_rnn():
-    """Of everything but the vectors of reserved words; the output reads a place where no state is at ReLU's kink."""
-    model = rnn().double()
-    embeddings, words = torch.randn(2, 4).double(), torch.tensor([[4, 5], [6, 7]])
-    names = ("image.weight", "heard.weight", "again.weight", "again.bias", "output.weight", "output.bias")
-    values = [model.get_parameter(name).detach().clone().requires_grad_() for name in names]
-
-    def loss(embeddings, *values):
-        named = dict(zip(names, values, strict=True))
-        return torch.func.functional_call(model, named, (embeddings, words)).log_softmax(2)[..., END].sum()
-
-    assert torch.autograd.gradcheck(loss, (embeddings.requires_grad_(), *values))
 
 
 def test_an_untrained_decoder_chooses_words_as_often_as_they_were_seen():
@@ -206,39 +158,3 @@ def test_an_untrained_decoder_chooses_words_as_often_as_they_were_seen():
     torch.testing.assert_close(share[vocabulary.encode("a dog")], torch.tensor([6.0, 3.0]))
     assert math.isclose(share[END].item(), 6.0, rel_tol=1e-5)
     assert RnnDecoder(4, 7, 5, 6).output.bias.tolist() == [0.0] * 7
-
-
-def test_weights_begin_small_and_those_of_the_output_smaller():
-    torch.manual_seed(0)
-    model = RnnDecoder(40, 50, 60, 70)
-    for weight in (model.image.weight, model.words.weight, model.heard.weight, model.again.weight):
-        assert 0.099 < float(weight.detach().abs().max()) <= 0.1
-    assert 0.0099 < float(model.output.weight.detach().abs().max()) <= 0.01
-    assert model.words.weight[PAD].tolist() == [0.0] * 60
-
-
-def test_dropout_of_the_rnn_is_not_on_the_way_from_step_to_step():
-    model = rnn(0.5).train()
-    embeddings, words = torch.randn(2, 4), torch.tensor([[4, 5], [6, 7]])
-    assert not torch.equal(model(embeddings, words), model(embeddings, words))
-    with torch.no_grad():
-        model.image.weight.zero_()
-        model.heard.weight.zero_()
-        model.output.weight.copy_(torch.eye(9, 6))
-        model.output.bias.zero_()
-    h = torch.relu(model.again.bias)
-    for _ in range(2):
-        h = torch.relu(model.again(h))
-    kept = model(embeddings, words)[:, 2, :6]
-    assert all(
-        min(abs(v), abs(v - 2 * w)) < 1e-6 for row in kept.tolist() for v, w in zip(row, h.tolist(), strict=True)
-    )
-
-
-def test_beam_search_with_the_rnn_is_never_less_likely_than_greedy():
-    model = rnn().eval()
-    embeddings = torch.randn(20, 4) * 3
-    adapted, settings = TorchDecoder(model, model.words.weight), DecodingConfig(max_words=4)
-    assert (
-        decode(adapted, embeddings, settings, 7).total >= decode(adapted, embeddings, settings, 1).total - 1e-5
-    ).all()

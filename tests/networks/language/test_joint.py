@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch.autograd import gradcheck
 
 from saywhere.networks.language.decoders import attention
-from saywhere.networks.language.decoders.attention import WordRegion, log_joint, log_regions, log_words
+from saywhere.networks.language.decoders.attention import WordRegion, log_regions, log_words
 
 N, K, R, V = 2, 3, 4, 5
 
@@ -21,6 +19,12 @@ def parts(scale: float = 1.0, seed: int = 0, dtype: torch.dtype = torch.float64)
     mask = torch.ones(N, R, dtype=torch.bool)
     mask[1, 2] = False
     return a.to(dtype), m.to(dtype), c.to(dtype).masked_fill(~mask[:, None], -torch.inf), mask
+
+
+def log_joint(words, word_region, regions):
+    """``ln p(w, r | h)`` literally by Eq. 4."""
+    scores = words[:, :, None] + word_region[:, None] + regions[..., None]
+    return scores - scores.flatten(2).logsumexp(dim=2)[..., None, None]
 
 
 def test_two_words_and_two_regions_by_hand():
@@ -76,18 +80,6 @@ def test_regions_far_apart_need_no_logarithms_while_their_words_are_near():
     torch.testing.assert_close(log_words(a.float(), c.float(), tables).double(), plain, atol=1e-4, rtol=1e-5)
 
 
-def test_products_alone_would_be_wrong_there():
-    """The region that makes a word likely has a tiny weight: a product of tables misses it, the blocks do not."""
-    m = torch.tensor([[[0.0, 0.0], [0.0, 200.0]]])
-    c = torch.tensor([[[0.0, -150.0]]])
-    tables = WordRegion.of(m, torch.ones(1, 2, dtype=torch.bool))
-    assert (c.exp() @ tables.table)[0, 0, 1] == 0
-    words = log_words(torch.zeros(1, 1, 2), c, tables)
-    torch.testing.assert_close(words[0, 0], torch.tensor([-50.0, 0.0]))
-    regions = log_regions(torch.zeros(1, 1, 2), c, tables)
-    torch.testing.assert_close(regions[0, 0], torch.tensor([math.log(2) - 50, 0.0]))
-
-
 @pytest.mark.parametrize("block", [1, 2, 3, 8])
 def test_blocks_of_any_size_give_the_same(block, monkeypatch):
     a, m, c, mask = parts(300.0)
@@ -113,11 +105,3 @@ def test_numeric_gradients(far, monkeypatch):
         return log_words(a, c, tables), log_regions(a, c, tables).exp()
 
     assert gradcheck(marginals, [tensor.clone().requires_grad_() for tensor in (a, m, c)])
-
-
-def test_one_region_changes_no_word_probability_but_by_its_score():
-    a, m, _, _ = parts()
-    one = WordRegion.of(m[:, :1], torch.ones(N, 1, dtype=torch.bool))
-    c = torch.randn(N, K, 1, dtype=torch.float64)
-    torch.testing.assert_close(log_words(a, c, one), (a + m[:, :1]).log_softmax(2))
-    assert log_regions(a, c, one).abs().max() == 0

@@ -71,47 +71,9 @@ def test_a_word_is_encoded_in_the_context_of_both_sides(cell):
     assert not torch.allclose(model(torch.tensor([[5, 7, 8]])).vectors[0, 1], base)
 
 
-def test_without_a_cell_a_word_is_encoded_alone():
-    model = encoder("none", rectified=False)
-    a, b = model(torch.tensor([[5, 7, 4]])).vectors[0, 1], model(torch.tensor([[8, 7]])).vectors[0, 1]
-    torch.testing.assert_close(a, b)
-
-
 def test_a_word_s_own_vector_may_be_added_to_the_cell_s():
     words = torch.tensor([[5, 7, 4]])
     plain, residual = (encoder("gru", rectified=False, residual=residual) for residual in (False, True))
     own = torch.relu(plain.encode(plain.words(words)))
     expected = plain(words).vectors + own @ plain.decode.weight.T
     torch.testing.assert_close(residual(words).vectors, expected)
-
-
-def test_cells_differ():
-    words = torch.tensor([[5, 7, 4]])
-    outputs = [encoder(cell, rectified=False)(words).vectors for cell in CELLS]
-    assert all(not torch.allclose(a, b) for i, a in enumerate(outputs) for b in outputs[:i])
-
-
-def test_only_rectified_vectors_have_one_sign():
-    words = torch.tensor([[5, 7, 4, 8, 6]])
-    assert encoder(rectified=True)(words).vectors.min() >= 0
-    assert encoder(rectified=False)(words).vectors.min() < 0
-
-
-def test_dropout_is_for_training():
-    model = encoder(dropout=0.5)
-    words = torch.tensor([[5, 7, 4]])
-    assert torch.equal(model(words).vectors, model(words).vectors)
-    model.train()
-    assert not torch.equal(model(words).vectors, model(words).vectors)
-
-
-@pytest.mark.parametrize("cell", CELLS)
-def test_gradients_are_those_of_the_function(cell):
-    model = encoder(cell, rectified=False).double()
-    words = torch.tensor([[5, 7, 4], [6, 8, PAD]])
-
-    def encode(weight: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(model, {"encode.weight": weight}, words).vectors.sin().sum()
-
-    weight = model.encode.weight.detach().clone().requires_grad_()
-    assert torch.autograd.gradcheck(encode, (weight,))

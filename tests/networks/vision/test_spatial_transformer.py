@@ -39,22 +39,6 @@ def test_patches_of_boxes_that_stay_are_the_cells_around():
     torch.testing.assert_close(cells[0, 0], padded[0, :, :3, :3], atol=1e-6, rtol=0)
 
 
-def test_a_patch_between_cells_by_hand():
-    maps = torch.arange(20.0).reshape(1, 1, 4, 5)  # value 5 row + column
-    affine = torch.tensor([[[[0.5, 0, 0.25], [0, 0.5, 0.5]]]])
-    patch = patches(maps, torch.tensor([[1, 2]]), affine)[0, 0, 0]
-    rows, columns = torch.tensor([1.0, 1.5, 2.0]), torch.tensor([1.75, 2.25, 2.75])
-    torch.testing.assert_close(patch, 5 * rows[:, None] + columns)
-
-
-def test_numeric_gradients_in_the_map_and_the_coordinates():
-    rng = torch.Generator().manual_seed(0)
-    maps = torch.randn(2, 2, 5, 6, generator=rng, dtype=torch.float64, requires_grad=True)
-    positions = pick(5, 6, 2, False)
-    affine = ONES.double() * 1.3 + 0.2 * torch.randn(2, 4, 2, 3, generator=rng, dtype=torch.float64)
-    assert gradcheck(lambda m, a: patches(m, positions, a), (maps, affine.requires_grad_()))
-
-
 def test_captions_can_move_the_boxes():
     """Numeric gradients of the features in the layers that regress the affine maps."""
     transformer = SpatialTransformer(2, 8, cells=2, hidden=3, zoom=1.4).double().eval()

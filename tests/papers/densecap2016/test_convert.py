@@ -32,10 +32,6 @@ def node(tree, place):
     return tree
 
 
-def logistic(values):
-    return 1 / (1 + np.exp(-values))
-
-
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     return write(tmp_path_factory.mktemp("t7") / "made-up.t7", random_checkpoint())
@@ -59,21 +55,6 @@ def test_every_weight_arrives_and_goes_back(file):
         module, name = place.rsplit(".", 1)
         assert np.array_equal(value.numpy(), node(nets, module)[name]), place
     assert all(not g.any() for g in to_torch7(gradients(model)).values())
-
-
-def test_the_lstm_computes_what_the_programs_layout_says(file):
-    """One step by the program's layout: rows x then h, columns i, f, o, g."""
-    model = convert(file)
-    fields = node(random_checkpoint()["model"].fields["nets"], "language_model.rnn.modules[1]")
-    weight, bias = fields["weight"].astype(float), fields["bias"].astype(float)
-    x, h, c = (np.linspace(-1, 1, n) for n in (6, 8, 8))
-    i, f, o, g = np.split(np.concatenate((x, h)) @ weight + bias, 4)
-    cell = logistic(f) * c + logistic(i) * np.tanh(g)
-    expected = logistic(o) * np.tanh(cell)
-    as_state = [torch.from_numpy(v)[None, None] for v in (h, c)]
-    out, (_, new) = model.decoder.lstm.double()(torch.from_numpy(x)[None, None], tuple(as_state))
-    torch.testing.assert_close(out[0, 0], torch.from_numpy(expected))
-    torch.testing.assert_close(new[0, 0], torch.from_numpy(cell))
 
 
 def test_strided_views_of_one_storage_are_read(file, tmp_path):

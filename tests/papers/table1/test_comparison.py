@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from statistics import stdev
 from typing import Any
@@ -223,16 +222,6 @@ def test_the_table_is_printed_and_written(results: Results, recipe: Path, folder
     assert (folder / "out" / "table.md").read_text() in done.output
 
 
-def test_wrong_recipes_end_with_one_line(recipe: Path, tmp_path: Path) -> None:
-    for arguments, message in (
-        ((tmp_path / "none.yaml",), "no such recipe"),
-        ((recipe, "seed=[0]"), "unknown key seed; did you mean seeds?"),
-        ((recipe, "seeds=[9]"), "fcln-9: no FCLN of seed 9; train it first (docs/comparison.md), or leave"),
-    ):
-        done = table1(*arguments, "--out", tmp_path / "out")
-        assert done.exit_code == 2 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1
-
-
 AP = {"full-image-rnn": (0.02, 0.03), "region-rnn": (0.04, 0.05), "fcln": (0.08, 0.08)}
 """With RPN proposals, of the seeds 0 and 1."""
 
@@ -278,16 +267,6 @@ def test_one_seed_has_no_spread(made_results: Results) -> None:
     alone = Results(**{**vars(made_results), "plan": plan})
     assert alone.to_dict()["rows"]["fcln"]["cells"]["gt"]["map"]["spread"] is None
     assert "±" not in markdown(alone, "x")
-
-
-def test_a_watch_adds_up_its_stages(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 0.5, 2.0, 2.25])
-    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
-    watch = Watch()
-    for _ in range(2):
-        with watch.stage("network"):
-            pass
-    assert watch.stages == {"proposals": 0.0, "network": 750.0, "language": 0.0}
 
 
 def test_the_median_of_rounds_then_the_mean_of_images(tmp_path: Path) -> None:

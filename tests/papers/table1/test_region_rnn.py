@@ -15,8 +15,7 @@ from torch.testing import assert_close
 from saywhere.configs.parts import TrunkConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
-from saywhere.images import ImageError, open_image
-from saywhere.networks import checkpoint
+from saywhere.images import open_image
 from saywhere.papers.table1 import region_rnn
 from saywhere.papers.table1.config import RegionRnnConfig
 from saywhere.papers.table1.plan import FitConfig
@@ -85,14 +84,6 @@ def test_features_are_means_over_the_grid() -> None:
     assert features.shape == (3, model.feature_size) == (3, 4 * (fine.shape[1] + coarse.shape[1]))
     assert_close(features[:, : 4 * fine.shape[1]].reshape(3, -1, 2, 2)[..., 0, 1], fine[:, :, :2, 2:].mean((2, 3)))
     assert_close(features[:, 4 * fine.shape[1] :].reshape(3, -1, 2, 2), coarse)
-
-
-def test_a_region_does_not_see_what_is_around_it() -> None:
-    model, box = tiny(), torch.tensor([[0.0, 0, 32, 16]])
-    other = quarters(64, 32)
-    other.paste((1, 2, 3), (32, 0, 64, 32))
-    other.paste((3, 2, 1), (0, 16, 64, 32))
-    assert_close(model.features(open_image(quarters(64, 32)), box), model.features(open_image(other), box))
 
 
 def test_each_image_has_a_crop_before_any_has_two_and_fewer_crops_are_the_first_of_more() -> None:
@@ -169,15 +160,6 @@ def test_each_box_has_a_caption_of_its_own() -> None:
 def test_wrong_options_are_named(options: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         RegionRnnConfig.from_dict(options)
-
-
-def test_a_checkpoint_captions_the_same(tmp_path: Path) -> None:
-    model = tiny(trunk={"strides": [16, 32]})
-    checkpoint.save(model, tmp_path / "model")
-    loaded = checkpoint.load_network(tmp_path / "model")
-    assert isinstance(loaded, RegionRnn) and loaded.config == model.config
-    features = torch.randn(20, model.feature_size)
-    assert loaded.caption(features) == model.caption(features)
 
 
 PHRASES = ("a red square", "the green grass", "blue sky", "a yellow dog")
@@ -257,17 +239,6 @@ def test_the_cache_depends_on_network_size_box_and_file(tmp_path: Path, crops: l
         next(other.trunk.backbone.parameters()).add_(1)
     crop_features(tmp_path, other, crops[:1])
     assert files() == 8
-
-
-def test_half_precision_agrees(tmp_path: Path, crops: list[Crop]) -> None:
-    exact, half = (crop_features(tmp_path, tiny_of_crops(), crops, half).float() for half in (False, True))
-    assert not torch.equal(exact, half)
-    assert float(torch.cosine_similarity(exact, half).min()) > 0.99
-
-
-def test_a_missing_image_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match=r"gone\.jpg: no such file"):
-        crop_features(tmp_path, tiny_of_crops(), [Crop(tmp_path / "gone.jpg", BOXES[0])])
 
 
 def test_it_learns_the_phrases_of_crops() -> None:

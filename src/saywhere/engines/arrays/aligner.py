@@ -77,13 +77,13 @@ class Aligner:
                 features = np.sign(features) * np.sqrt(np.abs(features))
             features = standardise(features)
             parts = [encoder.project(features) for encoder in self._encoders]
-            vectors.append(side_by_side(parts, self.config.normalize != "none"))
+            vectors.append(side_by_side(parts))
         return vectors
 
     def text_vectors(self, token_ids: np.ndarray) -> EncodedText:
         """Return the vectors of the words of sentences ``(S, T)``, padded on the right (Eqs. 2 to 6)."""
         parts = [encoder.text(token_ids) for encoder in self._encoders]
-        return EncodedText(side_by_side(parts, self.config.normalize == "both"), token_ids != PAD)
+        return EncodedText(side_by_side(parts), token_ids != PAD)
 
 
 def _read_hubness(weights: Weights) -> Hubness:

@@ -369,12 +369,11 @@ class WordGates:
 
 
 class Lstm:
-    """One direction of a long short-term memory, with torch's order of gates: input, forget, cell, output."""
+    """A long short-term memory, with torch's order of gates: input, forget, cell, output."""
 
-    def __init__(self, weights: Weights, suffix: str = "l0") -> None:
-        self.w_in = weights.for_few_rows(f"weight_ih_{suffix}")
-        self.w_state = weights.for_few_rows(f"weight_hh_{suffix}")
-        self.bias = weights[f"bias_ih_{suffix}"] + weights[f"bias_hh_{suffix}"]
+    def __init__(self, weights: Weights) -> None:
+        self.w_in, self.w_state = weights.for_few_rows("weight_ih_l0"), weights.for_few_rows("weight_hh_l0")
+        self.bias = weights["bias_ih_l0"] + weights["bias_hh_l0"]
 
     @property
     def size(self) -> int:
@@ -421,12 +420,6 @@ def layer_norm(x: np.ndarray, eps: float = 1e-5) -> np.ndarray:
     return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + np.float32(eps))
 
 
-def unit_length(x: np.ndarray, eps: float = 1e-12) -> np.ndarray:
-    """Return vectors of length 1 along the last axis; of length 0 where they are 0."""
-    return x / np.maximum(np.sqrt((x**2).sum(axis=-1, keepdims=True)), np.float32(eps))
-
-
-def side_by_side(parts: Sequence[np.ndarray], unit: bool) -> np.ndarray:
+def side_by_side(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Return the vectors of several encoders as one, such that its products are the mean of the encoders'."""
-    parts = [unit_length(part) for part in parts] if unit else parts
     return np.concatenate(parts, axis=-1) / np.float32(np.sqrt(len(parts)))

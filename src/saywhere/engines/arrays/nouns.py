@@ -61,9 +61,7 @@ def class_features(
     """Return what the classifier reads of all images' boxes, one after the other: ``(N, D)``."""
     rows: list[np.ndarray] = []
     for number, (image, own) in enumerate(zip(maps, boxes, strict=True)):
-        parts = [box_features(image, own, config.levels, True, config.branch)]
-        if config.context:
-            sources = [source for source, _ in image.sources((), True, config.branch)]
-            parts.append(image_means(image, sources, len(own)))
+        sources = [source for source, _ in image.sources((), True, config.branch)]
+        parts = [box_features(image, own, config.levels, True, config.branch), image_means(image, sources, len(own))]
         rows.append(np.concatenate([*parts, *([] if embeddings is None else [embeddings[number]])], axis=1))
     return np.concatenate(rows)

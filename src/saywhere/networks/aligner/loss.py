@@ -65,6 +65,10 @@ def phrase_products(
     return torch.cat(products), torch.cat(overlaps, dim=1).T
 
 
+FITS = 0.5
+"""A region fits a phrase from this IoU with its box on."""
+
+
 class AlignmentOutput(NamedTuple):
     """What the losses of a batch need.
 
@@ -137,7 +141,7 @@ def max_margin(output: AlignmentOutput, margin: float = 1.0) -> dict[str, Tensor
     return {"images": images.sum(dim=0).mean(), "sentences": sentences.sum(dim=1).mean()}
 
 
-def phrase_loss(output: AlignmentOutput, min_iou: float = 0.5) -> Tensor:
+def phrase_loss(output: AlignmentOutput) -> Tensor:
     """Return minus the log-probability that a phrase falls on a region that fits its box; the mean over the phrases.
 
     The probability of a region is the softmax of its product with the phrase. Phrases whose box no region fits are left
@@ -145,10 +149,9 @@ def phrase_loss(output: AlignmentOutput, min_iou: float = 0.5) -> Tensor:
 
     Args:
         output: see :class:`AlignmentOutput`; it has phrases.
-        min_iou: from which on a region fits.
     """
     assert output.products is not None and output.overlaps is not None
-    fits = (output.overlaps >= min_iou) & torch.isfinite(output.products)
+    fits = (output.overlaps >= FITS) & torch.isfinite(output.products)
     counted = fits.any(dim=1)
     if not bool(counted.any()):
         return output.scores.sum() * 0

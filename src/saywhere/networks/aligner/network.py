@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from saywhere import reproductions
@@ -178,8 +177,6 @@ class Aligner(nn.Module):
         self.feature_dropout = nn.Dropout(config.feature_dropout)
         self.projects = nn.ModuleList(nn.Linear(features, dim) for _ in range(config.encoders))
         self.encoders = nn.ModuleList(_text_encoder(config, len(vocabulary), dim) for _ in range(config.encoders))
-        for encoder in self.encoders:
-            encoder.get_parameter("words.weight").requires_grad_(config.train_words)
         self.hubs = Hubs(config.embed_dim, config.hubs) if config.hubs else None
         self.log_scale = nn.Parameter(torch.tensor(-math.log(config.temperature)))
         self.log_scale.requires_grad_(config.loss == "contrastive")
@@ -263,7 +260,7 @@ class Aligner(nn.Module):
         flat = self.standardise(flat)
         projects = list(self.projects)[-1 if last else 0 :]
         parts = [project(self.feature_dropout(flat)) for project in projects]
-        vectors = _side_by_side(parts, self.config.normalize != "none")
+        vectors = _side_by_side(parts)
         mask = pad_sequence([torch.ones(n, dtype=torch.bool, device=flat.device) for n in counts], batch_first=True)
         return pad_sequence(list(vectors.split(counts)), batch_first=True), mask
 
@@ -274,7 +271,7 @@ class Aligner(nn.Module):
         those of relations. With ``last`` the last encoder alone is asked.
         """
         encoded = [encoder(token_ids) for encoder in list(self.encoders)[-1 if last else 0 :]]
-        vectors = _side_by_side([text.vectors for text in encoded], self.config.normalize == "both")
+        vectors = _side_by_side([text.vectors for text in encoded])
         return EncodedText(vectors, encoded[0].mask)
 
     def weighed(self, encoded: EncodedText) -> Tensor:
@@ -327,15 +324,12 @@ def _signed_sqrt(features: Tensor) -> Tensor:
     return features.sign() * (root + (features.detach().abs().sqrt() - root.detach()))
 
 
-def _side_by_side(parts: Sequence[Tensor], normalize: bool) -> Tensor:
-    """Vectors of all encoders as one, such that its products are the mean of the encoders'; of length 1 if wanted."""
-    parts = [functional.normalize(part, dim=-1) for part in parts] if normalize else parts
+def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    """Vectors of all encoders as one, such that its products are the mean of the encoders'."""
     return torch.cat(list(parts), dim=-1) / math.sqrt(len(parts))
 
 
-def pair_scores(
-    regions: Tensor, region_mask: Tensor, words: Tensor, word_mask: Tensor, score: Score = "max", mean: bool = False
-) -> Tensor:
+def pair_scores(regions: Tensor, region_mask: Tensor, words: Tensor, word_mask: Tensor, score: Score = "max") -> Tensor:
     """Return the scores ``S_kl`` of all images k with all sentences l, as one masked contraction.
 
     ``max`` is Eq. 8, the sum over the words of their best region; ``fragments`` is Eq. 7, the sum of all positive
@@ -347,7 +341,6 @@ def pair_scores(
         regions: ``(K, R, D)``. region_mask: ``(K, R)``, which are real.
         words: ``(L, T, D)``. word_mask: ``(L, T)``, which are real.
         score: see above.
-        mean: divide by the number of the sentence's words.
 
     Returns:
         ``(K, L)``, differentiable in regions and words.
@@ -368,5 +361,4 @@ def pair_scores(
         best = products.masked_fill(hidden, -torch.inf).amax(dim=1)
         best = best.where(region_mask.any(dim=1, keepdim=True), 0.0)
     best = best.to(torch.promote_types(best.dtype, torch.float32))  # half precision is too coarse for long sums
-    scores = best.new_zeros(len(regions), len(words)).index_add(1, sentence, best)
-    return scores / word_mask.sum(dim=1).clamp(min=1) if mean else scores
+    return best.new_zeros(len(regions), len(words)).index_add(1, sentence, best)

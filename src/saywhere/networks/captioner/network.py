@@ -21,14 +21,13 @@ from saywhere.networks.captioner.loss import CaptionOutput, CaptionTarget, Sampl
 from saywhere.networks.language.decoders.attention import AttentionDecoder, BoundDecoder, pad_regions
 from saywhere.networks.language.decoders.gru import GruDecoder
 from saywhere.networks.language.decoders.lstm import LstmDecoder
-from saywhere.networks.language.decoders.protocol import TensorDecoder, TorchDecoder
+from saywhere.networks.language.decoders.protocol import TensorDecoder, TorchDecoder, with_end
 from saywhere.networks.language.decoders.rnn import RnnDecoder, log_frequencies
 from saywhere.networks.vision.backbones import by_shape
-from saywhere.networks.vision.grid import cell_boxes, cell_features
+from saywhere.networks.vision.grid import cell_features
 from saywhere.networks.vision.region_features import (
     ImageMaps,
     feature_size,
-    max_features,
     mean_features,
     position_features,
     propose_regions,
@@ -76,7 +75,7 @@ def extract_regions(
         boxes: of each image ``(R, 4)`` in pixels of the network's input, instead of its proposals.
     """
     sources = [image.sources(config.levels, config.head, config.branch) for image in images]
-    if config.attend_to == "grid" and config.pooling == "mean":
+    if config.attend_to == "grid":
         cells = [region_cells(config, image) for image in images]
         rows = [(normalised(features), places) for features, places in cells]
         return [ImageRegions(features[:1], features[1:], places[1:]) for features, places in rows]
@@ -84,14 +83,9 @@ def extract_regions(
     if transformer is not None:
         rows = [position_features(s, config.grid, *image.size)[0] for s, image in zip(sources, images, strict=True)]
         return _warped(transformer, narrow, rows, wholes)
-    if config.uses_proposals:
-        places = _proposed(config, images, boxes)
-    else:
-        places = [cell_boxes(config.grid, *image.size)[1:].to(wholes[0].device) for image in images]
-    pool = mean_features if config.pooling == "mean" else max_features
     return [
-        ImageRegions(whole, normalised(pool(s, rows, *image.size)), rows)
-        for whole, s, rows, image in zip(wholes, sources, places, images, strict=True)
+        ImageRegions(whole, normalised(mean_features(s, rows, *image.size)), rows)
+        for whole, s, rows, image in zip(wholes, sources, _proposed(config, images, boxes), images, strict=True)
     ]
 
 
@@ -263,7 +257,7 @@ class Captioner(nn.Module):
         return self._supervised(images, targets)
 
     def _supervised(self, images: Sequence[ImageMaps], targets: Sequence[CaptionTarget]) -> CaptionOutput:
-        token_ids = _with_end([target.token_ids for target in targets])
+        token_ids = with_end([target.token_ids for target in targets])
         inputs = token_ids[:, :-1].masked_fill(token_ids[:, :-1] == END, PAD)
         real = (token_ids != PAD) & (token_ids != UNKNOWN)
         if isinstance(self.decoder, AttentionDecoder):
@@ -348,13 +342,6 @@ class Captioner(nn.Module):
         return self.decoder, torch.cat([self.embed(image) for image in images])
 
 
-def _with_end(token_ids: Sequence[Tensor]) -> Tensor:
-    """Sentences of several images, each ``(K, T)`` padded, as one ``(sum K, max T + 1)`` with END after each."""
-    length = max(rows.shape[1] for rows in token_ids) + 1
-    rows = torch.cat([functional.pad(rows, (0, length - rows.shape[1]), value=PAD) for rows in token_ids])
-    return rows.scatter(1, (rows != PAD).sum(dim=1, keepdim=True), END)
-
-
 def sample(
     decoder: TensorDecoder,
     embeddings: Tensor,
@@ -367,19 +354,14 @@ def sample(
     Args:
         decoder: the language model.
         embeddings: ``(N, D)``; N may be 0.
-        max_words: bound on the words; a sentence that reaches it has no END.
+        max_words: bound on the words, at least 1; a sentence that reaches it has no END.
         count: sentences an embedding; they are neighbouring rows.
         generator: of the random numbers, on the CPU.
 
     Returns:
         token ids ``(N count, T)``, END and then padding after the last word if that fits in T; and the natural
         log-probability of each among the words that may be chosen, with gradients, 0 where padded.
-
-    Raises:
-        ValueError: ``max_words`` or ``count`` is below 1.
     """
-    if max_words < 1 or count < 1:
-        raise ValueError(f"max_words ({max_words}) and count ({count}) must be at least 1")
     state = tuple(part.repeat_interleave(count, dim=0) for part in decoder.start(embeddings))
     last = torch.full((len(embeddings) * count,), START, device=embeddings.device)
     ended = torch.zeros(len(last), dtype=torch.bool, device=embeddings.device)

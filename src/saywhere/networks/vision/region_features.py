@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -151,26 +150,6 @@ def _inside(low: Tensor, high: Tensor, cells: int) -> Tensor:
     return torch.where(total > 0, lengths / total.clamp(min=torch.finfo(low.dtype).tiny), 0.0)
 
 
-def box_maxima(features: Tensor, boxes: Tensor, stride: float) -> Tensor:
-    """Return the largest value of each channel of a map in the cells that a box touches: ``(R, C)``.
-
-    Args:
-        features: ``(C, H, W)``.
-        boxes: ``(R, 4)`` in pixels of the network's input. A box outside the map, or without area, has 0.
-        stride: input pixels per cell.
-    """
-    height, width = features.shape[1:]
-    rows = []
-    for x1, y1, x2, y2 in (boxes / stride).tolist():
-        left, top = max(0, math.floor(x1)), max(0, math.floor(y1))
-        right, bottom = min(width, math.ceil(x2)), min(height, math.ceil(y2))
-        solid = x2 > x1 and y2 > y1 and left < right and top < bottom
-        rows.append(
-            features[:, top:bottom, left:right].amax(dim=(1, 2)) if solid else features.new_zeros(len(features))
-        )
-    return torch.stack(rows) if rows else features.new_zeros(0, len(features))
-
-
 def mean_features(sources: Sequence[Source], boxes: Tensor, width: float, height: float) -> Tensor:
     """Return the means of an image's maps over boxes and where these are.
 
@@ -224,12 +203,6 @@ def context_size(trunk: Trunk, levels: Sequence[int], embed_dim: int) -> int:
     config = trunk.config
     channels = sum(config.branch_channels) or LAST_CHANNELS
     return feature_size(trunk, levels, False) + 2 * channels + config.summary_channels + embed_dim
-
-
-def max_features(sources: Sequence[Source], boxes: Tensor, width: float, height: float) -> Tensor:
-    """Return features as :func:`mean_features`, with the largest values in the boxes instead of the means."""
-    peaks = [box_maxima(features, boxes, stride) for features, stride in sources]
-    return torch.cat((*peaks, place(boxes, width, height)), dim=1)
 
 
 def position_features(sources: Sequence[Source], cells: int, width: float, height: float) -> tuple[Tensor, int]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saywhere.boxes import BoxCoder, propose
+from saywhere.boxes import BoxCoder
 from saywhere.configs.parts import SUMMARY, TOWER, ProposalConfig, TrunkConfig
 from saywhere.engines.engine import RpnOutput
 from saywhere.engines.onnx import Session, open_tower
@@ -25,7 +25,7 @@ class AnchorGenerator:
     """Places k anchors of given shapes on every cell of every level.
 
     Args:
-        shapes: for each level its k pairs (w, h) in pixels of the network's input.
+        shapes: for each level its k pairs (w, h), as many on every level, in pixels of the network's input.
         strides: of each level.
         box_coder: format and order of the anchors.
     """
@@ -36,8 +36,6 @@ class AnchorGenerator:
         strides: Sequence[int],
         box_coder: BoxCoder | None = None,
     ):
-        if len(shapes) != len(strides) or len({len(level) for level in shapes}) != 1:
-            raise ValueError("anchors need the same number of shapes on every level")
         self.shapes = tuple(tuple((float(w), float(h)) for w, h in level) for level in shapes)
         self.strides = tuple(strides)
         self.per_cell = len(self.shapes[0])
@@ -248,26 +246,6 @@ class Trunk(nn.Module):
         """Return what the localization layer computes for every anchor of images, given their :meth:`neck` maps."""
         assert self.localization is not None, "this trunk was built without proposals"
         return self.localization(maps)
-
-    @torch.no_grad()
-    def propose(
-        self, maps: Sequence[tuple[Tensor, ...]], sizes: Sequence[tuple[float, float]], settings: ProposalConfig
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Return the best proposals of images, best first; nothing is differentiated.
-
-        Args:
-            maps: of each image, from :meth:`neck`.
-            sizes: width and height of each image's input.
-            settings: of the suppression, and how many boxes are kept.
-
-        Returns:
-            of each image boxes ``(B, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input, and logits ``(B,)``.
-        """
-        assert self.localization is not None, "this trunk was built without proposals"
-        coder = self.localization.box_coder
-        limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
-        found = [propose(coder, rpn, size, *limits) for rpn, size in zip(self.rpn(maps), sizes, strict=True)]
-        return [(coder.to_xyxy(boxes), logits) for boxes, logits in found]
 
     def require_parts(self, proposals: bool, head: bool) -> None:
         """Refuse a trunk without the parts that a network needs.

@@ -391,6 +391,11 @@ class OriginalPreprocess(Preprocess):
         values = torch.from_numpy(np.array(image.pixels)).permute(2, 0, 1).float() / 255
         return caffe_pixels(scale_image(values, width, height)).numpy()
 
+    def restore(self, pixels: np.ndarray) -> np.ndarray:
+        """See :meth:`Preprocess.restore`."""
+        shown = pixels.transpose(1, 2, 0) + np.asarray(BLUE_GREEN_RED_MEANS, np.float32)
+        return np.round(shown[:, :, ::-1].clip(0, 255)).astype(np.uint8)
+
 
 # The optimizer
 

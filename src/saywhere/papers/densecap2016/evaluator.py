@@ -73,28 +73,21 @@ def _insertion_sort(keys: list[float], order: list[int]) -> None:
 
 @dataclass(frozen=True)
 class OriginalRules(Rules):
-    """How the program departs from the definition; each way can be switched off.
+    """How the program departs from the definition.
+
+    Boxes are float32 corners of the first and last pixel, sizes have 1 added, and merging counts neighbours in a byte.
+    A true box is taken by the first detection that overlaps it most, however little, and a detection that overlaps no
+    true box takes the last one of the image. Precision is averaged over 100 recalls, added up with rounding errors.
 
     Attributes:
         name: the protocol, as reports name it.
-        corner_boxes: boxes are float32 corners of the first and last pixel, sizes have 1 added, and merging counts
-            neighbours in a byte. Otherwise they are continuous.
-        any_overlap_claims: a true box is taken by the first detection that overlaps it most, however little. Otherwise
-            by the first that reaches the thresholds, determined anew for each pair of thresholds.
-        unmatched_claim_last: a detection that overlaps no true box takes the last one of the image.
-        drifting_recall: precision is averaged over 100 recalls, added up with rounding errors. Otherwise over the 101
-            recalls from 0 to 1, compared as integers.
         ties: equal scores stand in the order of the ``input``, or as the unstable quicksort of Torch7 (``torch``)
             leaves them: :func:`ascending_order`.
         precision: of IoUs in merging, of recall and of precision. The program uses double in its evaluation and float
-            in the validation during training. Has no effect without ``corner_boxes`` and ``drifting_recall``.
+            in the validation during training.
     """
 
     name: str = "original"
-    corner_boxes: bool = True
-    any_overlap_claims: bool = True
-    unmatched_claim_last: bool = True
-    drifting_recall: bool = True
     ties: Literal["input", "torch"] = "input"
     precision: Literal["double", "float"] = "double"
 
@@ -107,8 +100,6 @@ class OriginalRules(Rules):
 
     def merge(self, boxes: Array) -> tuple[Array, list[list[int]]]:
         """See :func:`merge`."""
-        if not self.corner_boxes:
-            return super().merge(boxes)
         return merge(boxes.astype(np.float32), MERGE_IOU, self.dtype)
 
     def order(self, scores: Array) -> Array:
@@ -117,33 +108,27 @@ class OriginalRules(Rules):
 
     def overlaps(self, boxes: Array, truths: Array) -> Array:
         """See :func:`overlaps`."""
-        return overlaps(boxes.astype(np.float32), truths) if self.corner_boxes else super().overlaps(boxes, truths)
+        return overlaps(boxes.astype(np.float32), truths)
 
     def claims(self, truth: Array, truths: int) -> Array:
         """Let a detection without a true box claim the last one: -1 is an index."""
-        return np.where(truth < 0, truths - 1, truth) if self.unmatched_claim_last else truth
+        return np.where(truth < 0, truths - 1, truth)
 
     def claimants(self, claim: Array) -> Array:
         """Of each true box only its first detection may be true, whatever it overlaps."""
-        claimants = super().claimants(claim)
-        return first_claims(claim, claimants) if self.any_overlap_claims else claimants
+        return first_claims(claim, claim >= 0)
 
-    def hits(self, qualifies: Array, overlap: Array, claim: Array, claimants: Array) -> Array:
-        """See :class:`OriginalRules`; those that overlap nothing claim too."""
-        if self.any_overlap_claims:
-            return claimants & qualifies
-        blind = claimants & (overlap == 0)  # there are none without unmatched_claim_last
-        return first_claims(claim, qualifies | blind) & qualifies
+    def hits(self, qualifies: Array, claim: Array, claimants: Array) -> Array:
+        """Return the claimants that reach the thresholds."""
+        return claimants & qualifies
 
     def recall_starts(self, hits: Array, positives: int) -> Array:
         """See :func:`recall_starts`."""
-        if not self.drifting_recall:
-            return super().recall_starts(hits, positives)
         return recall_starts(hits, positives, self.dtype)
 
     def total(self, values: Sequence[float]) -> float:
         """Add up as a loop does, a rounding at each step."""
-        return sum_in_order(values) if self.drifting_recall else super().total(values)
+        return sum_in_order(values)
 
 
 ORIGINAL = OriginalRules()

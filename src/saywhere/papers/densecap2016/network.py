@@ -16,7 +16,7 @@ from saywhere.configs.parts import VGG16_CHANNELS
 from saywhere.errors import UserError
 from saywhere.networks.densecap.build import Conventions, Pool, RegionSampler
 from saywhere.networks.language.decoders.protocol import State as DecoderState
-from saywhere.networks.vision.backbones import Backbone, Single, fetching_vgg16, first_four
+from saywhere.networks.vision.backbones import Backbone
 from saywhere.papers.densecap2016.conventions import OriginalBoxCoder, OriginalPreprocess, roi_pooling
 from saywhere.text import END, PAD, RESERVED, START, UNKNOWN
 
@@ -203,6 +203,14 @@ class OriginalConventions(Conventions):
         return OriginalDecoder(config.embed_dim, vocabulary_size, *sizes, config.decoder_dropout)
 
 
+class Single(nn.Sequential):
+    """A sequential network whose one output is returned as a tuple of one level."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the one map."""
+        return (super().forward(x),)
+
+
 def build_caffe_vgg16(channels: Sequence[int] = VGG16_CHANNELS, pretrained: bool = True) -> Backbone:
     """Build VGG-16 as the published DenseCap has it: without the last pooling, and the others round up.
 
@@ -225,9 +233,13 @@ def build_caffe_vgg16(channels: Sequence[int] = VGG16_CHANNELS, pretrained: bool
 
         if tuple(channels) != VGG16_CHANNELS:
             raise UserError(f"the ImageNet weights of vgg16 have the widths {VGG16_CHANNELS}, not {tuple(channels)}")
-        with fetching_vgg16():
+        try:
             stored = VGG16_Weights.IMAGENET1K_FEATURES.get_state_dict(progress=False)
+        except OSError as error:
+            way_out = "use efficientnet_lite2"
+            raise UserError(f"the ImageNet weights of vgg16 cannot be fetched ({error}); {way_out}") from error
         prefix = "features."
         weights = {key.removeprefix(prefix): value for key, value in stored.items() if key.startswith(prefix)}
         body.load_state_dict({**weights, "0.weight": weights["0.weight"].flip(1)})
-    return Backbone(body, (16,), channels[-1:], CAFFE_MEAN, (1 / 255,) * 3, first_four(layers), OriginalPreprocess)
+    first_four = [p for layer in layers[:10] for p in layer.parameters()]  # before the second pooling: never trained
+    return Backbone(body, (16,), channels[-1:], CAFFE_MEAN, (1 / 255,) * 3, first_four, OriginalPreprocess)

@@ -62,13 +62,12 @@ class InferenceTrace:
 
 
 @torch.no_grad()
-def trace_inference(model: DenseCap, pixels: Tensor, proposals: int | None = None) -> InferenceTrace:
+def trace_inference(model: DenseCap, pixels: Tensor) -> InferenceTrace:
     """Run the program's forward pass at test time.
 
     Args:
         model: with ``conventions: original``, in eval mode.
         pixels: ``(3, h, w)`` as ``model.trunk.preprocess`` gives them, in the model's precision.
-        proposals: instead of the configuration's.
 
     Raises:
         UserError: the model has other conventions.
@@ -81,8 +80,7 @@ def trace_inference(model: DenseCap, pixels: Tensor, proposals: int | None = Non
     scores = model.trunk.localization.head.score_and_offset(maps[0][0][None])[0][0]
     boxes = coder.decode(rpn.offsets, rpn.anchors)
     clipped, valid = coder.clip(boxes, width, height)
-    overlap = config.proposals.nms_iou
-    limit = config.proposals.post_nms_top_n if proposals is None else proposals
+    overlap, limit = config.proposals.nms_iou, config.proposals.post_nms_top_n
     kept = coder.suppress_proposals(clipped[valid], rpn.logits[valid], overlap, limit)
     found, _ = propose(coder, rpn, (width, height), overlap, config.proposals.pre_nms_top_n, limit)
     features = model.pool(maps, [found], [(width, height)])

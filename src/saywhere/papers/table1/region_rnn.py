@@ -31,11 +31,11 @@ from saywhere.files import write_atomically
 from saywhere.images import LoadedImage, open_image
 from saywhere.models.decoding import decode
 from saywhere.networks.language.decoders.lstm import LstmDecoder
-from saywhere.networks.language.decoders.protocol import TorchDecoder
+from saywhere.networks.language.decoders.protocol import TorchDecoder, with_end
 from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.papers.table1.config import RegionRnnConfig
 from saywhere.papers.table1.plan import FitConfig
-from saywhere.text import END, PAD, Vocabulary, pad, tokenize
+from saywhere.text import PAD, Vocabulary, pad, tokenize
 from saywhere.training.cache import HALF_MAX, file_digest
 from saywhere.training.loop import explain_precision, learning_rate_factor
 
@@ -125,8 +125,7 @@ class RegionRnn(nn.Module):
         Returns:
             ``(K, V)`` logits and the ``(K,)`` token ids they are for: all words and ENDs, row after row.
         """
-        ends = (token_ids != PAD).sum(dim=1, keepdim=True)
-        targets = functional.pad(token_ids, (0, 1), value=PAD).scatter(1, ends, END)
+        targets = with_end([token_ids])
         real = targets != PAD
         return self.decoder(self.layers(features), token_ids, real), targets[real]
 

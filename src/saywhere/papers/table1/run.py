@@ -323,8 +323,8 @@ def _score(path: Path, truth: RegionLines, names: Sequence[str], scorer: Scorer)
             scores = () if ours.scores is None else ours.scores
             phrases = [[caption] for caption in true.captions or ()]
             metric.add_arrays(ours.boxes, scores, ours.captions or (), true.boxes, phrases, name)
-        result = metric.result(scorer).to_dict()
-        write_text(place, json.dumps({key: result[key] for key in SCORES}, indent=2) + "\n")
+        result = metric.result(scorer)
+        write_text(place, json.dumps({key: getattr(result, key) for key in SCORES}, indent=2) + "\n")
     return json.loads(place.read_text())
 
 

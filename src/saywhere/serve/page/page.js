@@ -284,7 +284,7 @@ function showHit(hit, unlikely) {
   button.append(shot, caption);
   if (hit.probability !== undefined) {
     const chance = document.createElement("small");
-    chance.textContent = hit.probability.toFixed(2) + (hit.probability < unlikely ? ", probably not" : "");
+    chance.textContent = twoDigits(hit.probability) + (hit.probability < unlikely ? ", probably not" : "");
     chance.setAttribute("aria-label", `probability ${chance.textContent}`);
     button.append(chance);
     button.classList.toggle("unlikely", hit.probability < unlikely);
@@ -324,6 +324,11 @@ function show() {
   hover(null);
 }
 
+// A probability as people are shown it: never 1.00, for no box is certain.
+function twoDigits(probability) {
+  return Math.min(probability, 0.99).toFixed(2);
+}
+
 function list(id, rows) {
   const focused = document.activeElement?.dataset.number;
   $(id).replaceChildren(...rows.map((item) => {
@@ -335,12 +340,12 @@ function list(id, rows) {
     const words = document.createElement("span");
     words.textContent = (item.own ? "your box: " : "") + item.label;
     const score = document.createElement("small");
-    score.textContent = item.score?.toFixed(2) ?? "";
+    score.textContent = item.score === undefined ? "" : twoDigits(item.score);
     if (item.score !== undefined) score.setAttribute("aria-label", `score ${score.textContent}`);
     button.append(words, score);
     if (item.sure !== undefined) {
       words.classList.toggle("unsure", item.sure < UNSURE);
-      score.textContent = `box ${score.textContent}, words ${item.sure.toFixed(2)}`;
+      score.textContent = `box ${score.textContent}, words ${twoDigits(item.sure)}`;
       score.setAttribute("aria-label", `scores: ${score.textContent}`);
     }
     button.addEventListener("pointerenter", () => hover(item.number));

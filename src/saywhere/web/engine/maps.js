@@ -124,8 +124,8 @@ export function contextFeatures(image, boxes, levels, embeddings) {
 }
 
 // What classes are told from: the features of boxes, the means of the last layer and of the branch over the image, the embeddings.
-export function classFeatures(image, boxes, {levels, branch, context}, embeddings) {
-  const whole = context ? sources(image, {levels: [], head: true, branch}).map(([map]) => wholeMeans(map, boxes.length)) : [];
+export function classFeatures(image, boxes, {levels, branch}, embeddings) {
+  const whole = sources(image, {levels: [], head: true, branch}).map(([map]) => wholeMeans(map, boxes.length));
   return sideBySide([boxFeatures(image, boxes, {levels, head: true, branch}), ...whole, ...(embeddings ? [embeddings] : [])]);
 }
 

@@ -29,7 +29,7 @@ export class NounEvidence {
   posteriors(image, boxes, embeddings) {
     const {config} = this, {channels} = image.head, own = config.embed_dim ? embeddings : null;
     const features = classFeatures(image, boxes, config, own), ofBranch = config.branch ? branchSize(image) : 0;
-    const behind = (config.context ? channels + ofBranch : 0) + config.embed_dim + PLACE + ofBranch;
+    const behind = channels + config.embed_dim + PLACE + 2 * ofBranch;
     const last = new Matrix(boxes.length, channels), end = features.columns - behind;
     for (let i = 0; i < boxes.length; i++) last.row(i).set(features.row(i).subarray(end - channels, end));
     return this.combine(linear(last, this.imagenet), linear(features, this.taught));

@@ -113,7 +113,9 @@ def test_the_saved_model_describes_the_image_in_our_format(model, pixels, golden
     loaded = saywhere.load(save(model, tmp_path / "tiny"), "cpu")
     height, width = pixels.shape[1:]
     (maps,) = loaded.engine.trunk.encode([pixels.numpy()])
-    regions = loaded.describe(Encoding(maps, width, height, width, height, "image", loaded.engine.trunk))
+    regions = loaded.describe(
+        Encoding(maps, width, height, width, height, "image", loaded.engine.trunk, np.zeros((1, 1, 3), np.uint8))
+    )
     ours = original.xcycwh_to_ours(case["boxes"])
     cut = saywhere.boxes.clip(ours, width, height)
     inside = ((cut[:, 2:] - cut[:, :2]) > 0).all(dim=1)

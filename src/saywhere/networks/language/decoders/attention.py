@@ -42,30 +42,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from saywhere.configs.captioner import TERMS, Feedback, Term
-from saywhere.networks.language.decoders.protocol import NEVER, UNKNOWN_WORD, State
+from saywhere.networks.language.decoders.protocol import State, WordDecoder
 from saywhere.text import END, PAD, START
 
 BLOCK = 512
 """Words at a time where the sums are made of logarithms."""
-
-
-def log_joint(words: Tensor, word_region: Tensor, regions: Tensor) -> Tensor:
-    """Return ``ln p(w, r | h)`` ``(N, K, R, V)`` literally by Eq. 4: for reading and checking, not for large tables.
-
-    Args:
-        words: a, ``(N, K, V)``.
-        word_region: m, ``(N, R, V)``.
-        regions: c, ``(N, K, R)``; minus infinity where an image has fewer regions.
-    """
-    scores = words[:, :, None] + word_region[:, None] + regions[..., None]
-    return scores - scores.flatten(2).logsumexp(dim=2)[..., None, None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +174,7 @@ class _Regions:
     word_region: WordRegion | None
 
 
-class AttentionDecoder(nn.Module):
+class AttentionDecoder(WordDecoder):
     """Decode an image's embedding and regions by the joint distribution p(w, r | h) over words and regions.
 
     With ``W`` = ``words``, ``g`` = ``gru``, ``theta_hi`` = ``begin`` and R the regions of an image, one a row::
@@ -210,16 +197,7 @@ class AttentionDecoder(nn.Module):
         dropout: on the GRU's inputs and outputs and on the embeddings.
         terms: of Eq. 5, any of :data:`saywhere.configs.captioner.TERMS`.
         feedback: which attention-weighted features are an input of the GRU.
-
-    Attributes:
-        never, unknown: token ids that decoding never chooses, and how the unknown word is written.
-
-    Raises:
-        ValueError: an unknown term or feedback.
     """
-
-    never = NEVER
-    unknown = UNKNOWN_WORD
 
     def __init__(
         self,
@@ -233,10 +211,6 @@ class AttentionDecoder(nn.Module):
         feedback: Feedback = "marginal",
     ):
         super().__init__()
-        if unknown := set(terms) - set(TERMS):
-            raise ValueError(f"terms must be some of {', '.join(TERMS)}, not {unknown.pop()!r}")
-        if feedback not in get_args(Feedback):
-            raise ValueError(f"feedback must be one of {', '.join(get_args(Feedback))}, not {feedback!r}")
         self.feedback: Feedback = feedback
         self.begin = nn.Linear(embed_dim, hidden_size)
         self.words = nn.Embedding(vocabulary_size, word_size, padding_idx=PAD)

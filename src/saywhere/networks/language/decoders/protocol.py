@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
-from saywhere.text import PAD, RESERVED, START, UNKNOWN
+from saywhere.text import END, PAD, RESERVED, START, UNKNOWN
 
 State = tuple[Tensor, ...]
 """The state of a decoder: tensors whose first dimension is the hypotheses."""
@@ -19,6 +20,13 @@ NEVER = (PAD, START, UNKNOWN)
 
 UNKNOWN_WORD = RESERVED[UNKNOWN]
 """How the unknown word is written, unless a decoder says otherwise."""
+
+
+def with_end(token_ids: Sequence[Tensor]) -> Tensor:
+    """Return the texts of several images, each ``(K, T)`` padded, as one ``(sum K, max T + 1)`` with END after each."""
+    length = max(rows.shape[1] for rows in token_ids) + 1
+    joined = torch.cat([functional.pad(rows, (0, length - rows.shape[1]), value=PAD) for rows in token_ids])
+    return joined.scatter(1, (joined != PAD).sum(dim=1, keepdim=True), END)
 
 
 class TensorDecoder(Protocol):
@@ -46,6 +54,21 @@ class TensorDecoder(Protocol):
     def step(self, token_ids: Tensor, state: State) -> tuple[Tensor, State]:
         """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
         ...
+
+
+class WordDecoder(nn.Module):
+    """A decoder of this package; each computes all sentences of a batch in training, and one word at a time in use.
+
+    Attributes:
+        words: the word vectors.
+        never, unknown: token ids that decoding never chooses, and how the unknown word is written.
+        independent: rows of a state may be dropped.
+    """
+
+    words: nn.Embedding
+    never = NEVER
+    unknown = UNKNOWN_WORD
+    independent = True
 
 
 class TorchDecoder:

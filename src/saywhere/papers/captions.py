@@ -94,7 +94,9 @@ class CaptionEnsemble:
         """Pixels on the long side that images should have at least."""
         return max(model.long_side for model in self.models)
 
-    def caption(self, images: Sequence[LoadedImage], *, beam_size: int | None = None) -> list[Caption]:
+    def caption(
+        self, images: Sequence[LoadedImage], *, beam_size: int | None = None, attention: bool = False
+    ) -> list[Caption]:
         """Return a sentence for each image, without attention; ``UserError`` if ``beam_size`` is below 1."""
         encodings = [model.encode(list(images)) for model in self.models]
         bound = [bind(c, e) for c, e in zip(self._captioners, encodings, strict=True)]

@@ -59,7 +59,7 @@ def word_magnitudes(model: Model, sentences: Sequence[str], min_count: int = 5) 
 def region_magnitudes(images: Iterable[ImageVectors]) -> list[RegionMagnitude]:
     """Return all regions of embedded images, longest vector first."""
     rows = [
-        RegionMagnitude(image.image, tuple(box), length)
+        RegionMagnitude(image.image, Box(box), length)
         for image in images
         for box, length in zip(image.boxes.tolist(), np.linalg.norm(image.vectors, axis=1).tolist(), strict=True)
     ]

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import saywhere
 from saywhere import UserError, cli
 from saywhere import boxes as geometry
+from saywhere.papers.captions import CaptionEnsemble
 
 IMAGE = noise(64, 64, 0)
 WRITE = ("florence2",)
@@ -32,6 +33,7 @@ EVERYTHING: dict[str, Callable[[Any], object]] = {
     "attend": lambda model: model.attend(IMAGE, ["a dog"]),
     "ground by a part": lambda model: model.ground(IMAGE, "a dog", part="aligner"),
     "ground by beta": lambda model: model.ground(IMAGE, "a dog", beta=0),
+    "an ensemble": lambda model: CaptionEnsemble([model, model]),
 }
 
 

@@ -202,6 +202,18 @@ def test_a_second_ctrl_c_ends_the_program_at_once():
         assert (process.wait(timeout=600), process.stderr.read()) == (130, "")
 
 
+def test_the_program_ends_after_its_threads_and_what_is_to_be_called_at_the_end():
+    code = (
+        "import atexit, sys, threading, time\nfrom saywhere import __main__ as program, cli\n"
+        "def end():\n    time.sleep(0.01)\n    print('a thread')\n"
+        "def run():\n    atexit.register(print, 'at the end')\n    threading.Thread(target=end).start()\n"
+        "    sys.exit(7)\n"
+        "cli.main = run\nprogram.main()"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (7, "a thread\nat the end\n", "")
+
+
 @pytest.mark.parametrize("closed", [(0, 1, 2), (1,), (2,)])
 def test_closed_streams_are_no_error_and_no_file_takes_their_place(tmp_path, closed):
     """As a daemon starts programs, or ``saywhere ... >&-``."""

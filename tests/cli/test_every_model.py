@@ -42,6 +42,8 @@ DETECTS = {"flickr-coco", "tower", "densecap"}
 ALIGNS = {"flickr-coco", "tower", "aligner"}
 CAPTIONS = {"flickr-coco", "tower", "captioner", "box-captioner"}
 WRITES, PLACES = {"florence2"}, {*ADAPTED}
+TOGETHER = {"tower", "captioner", "box-captioner"}
+"""Those of one vocabulary."""
 COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "describe": (["IMAGE"], DETECTS | WRITES),
     "describe ": (["IMAGE", "--boxes", "BOXES"], DETECTS | WRITES | {"box-captioner"}),
@@ -60,6 +62,7 @@ COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "evaluate rank": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], ALIGNS),
     "pseudo-label": (["ALBUM", "--split", "dev", "--limit", "2", "--out", "OUT"], ALIGNS),
     "papers retrieval": (["--data", "ALBUM", "--limit", "2", "--queries", "2", "--out", "OUT"], DETECTS),
+    "papers caption": (["--data", "ALBUM", "--limit", "2", "--model", "CAPTIONER", "--out", "OUT"], TOGETHER),
     "evaluate search": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], ALIGNS),
     "evaluate ground": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], DETECTS | ALIGNS | PLACES),
     "evaluate nouns": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], DETECTS),
@@ -124,7 +127,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "PAGE": album / "page.html",
         "FLICKR": flickr,
     }
-    data |= {"INDEX": root / "index"}
+    data |= {"INDEX": root / "index", "CAPTIONER": Path(made["captioner"])}
     return {"flickr-coco": "flickr-coco", **made, **{word: str(place) for word, place in data.items()}}
 
 

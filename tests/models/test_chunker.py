@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from saywhere.errors import UserError
-from saywhere.models.chunker import Chunker
+from saywhere.models.chunker import BEGIN, BEGIN_HIDDEN, INSIDE, INSIDE_HIDDEN, OUTSIDE, Chunker, hash_words, spans
 from saywhere.models.nouns import noun_tree, plural
-from saywhere.text import tokenize
+from saywhere.text import split_words, tokenize
 
 
 def cut(text: str) -> list[str]:
@@ -76,6 +76,27 @@ def test_a_name_does_not_join_what_punctuation_parts():
 def test_what_names_nothing_visible_is_said():
     phrases = Chunker.load().chunk("Two dogs look at each other.")
     assert [(phrase.words, phrase.visible) for phrase in phrases] == [("two dogs", True), ("each other", False)]
+
+
+def test_tags_and_phrases():
+    tags = [BEGIN, INSIDE, OUTSIDE, BEGIN_HIDDEN, INSIDE_HIDDEN, BEGIN, BEGIN]
+    assert spans(tags) == [(0, 2, True), (3, 5, False), (5, 6, True), (6, 7, True)]
+    assert spans([]) == []
+
+
+def test_a_later_word_follows_a_first_one():
+    weights = np.zeros((16, 5), np.float32)
+    weights[:, INSIDE] = 2
+    weights[:, BEGIN] = 1
+    assert [phrase.words for phrase in Chunker(weights).chunk("red shirt green")] == ["red shirt green"]
+
+
+def test_features_depend_on_the_words_and_the_punctuation_around():
+    rows = {text: hash_words(*split_words(text), 1 << 16) for text in ("a man a dog", "a man, a dog", "a man a cat")}
+    plain, comma, other = rows.values()
+    assert plain.shape == comma.shape == (4, plain.shape[1])
+    assert (plain[0] == comma[0]).all() and (plain[1] != comma[1]).any() and (plain[2] != comma[2]).any()
+    assert (plain[0] == other[0]).all() and (plain[2] != other[2]).any()
 
 
 def test_weights_are_kept(tmp_path):

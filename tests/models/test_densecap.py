@@ -266,6 +266,13 @@ def test_only_boxes_that_are_kept_are_described_all_images_together():
         np.testing.assert_allclose(f.confidence, np.log(0.5))
 
 
+def test_given_boxes_are_all_described_in_their_order_as_they_are():
+    boxes = [[[3.3, 4.4, 180.1, 120.9], [0, 0, 5, 5]], np.zeros((0, 4))]
+    found = detect(detector(Speaks()), [encoding(), encoding()], boxes)
+    np.testing.assert_array_equal(found[0].boxes, np.array(boxes[0], np.float32))
+    assert found[0].captions == Speaks.words.tokens[4:6] and found[1].captions == ()
+
+
 @pytest.mark.parametrize("calibration", [(1.0, 0.0, 0.0), (100.0, 100.0, 1e9), (-100.0, 0.0, -1e9)])
 def test_scores_are_probabilities_whatever_the_calibration(calibration: Any):
     (found,) = detect(detector(Speaks()), [encoding()], [[[0, 0, 5, 5]] * 7])

@@ -246,6 +246,43 @@ def test_an_image_that_cannot_be_read_is_named(model: Model, tmp_path: Path):
 # Vectors and sentences
 
 
+def test_similarity_is_the_sum_over_the_words_of_their_best_region(model: Model):
+    images, texts = model.embed(IMAGES), model.embed_text(TEXTS)
+    table = model.similarity(images, texts)
+    assert table.shape == (4, 4) and table.dtype == np.float32
+    for k, image in enumerate(images):
+        assert image.boxes[0].tolist() == [0, 0, image.width, image.height] and len(image) == len(image.vectors) > 1
+        for i, text in enumerate(texts):
+            products = text.vectors @ image.vectors.T
+            assert table[k, i] == pytest.approx(products.max(axis=1).sum(), rel=1e-4)
+    assert model.embed_text(TEXTS[0]).words == ("a", "man", "in", "a", "red", "shirt", "rides", "a", "horse")
+    assert len(model.embed_text(TEXTS[0])) == 10, "the sentence has a vector too"
+    assert model.embed_text([]) == [] and model.similarity([], texts).shape == (0, 4)
+    many = [f"{'a red ' * (number % 7)}dog {number}" for number in range(300)]
+    alone, last = model.embed_text(many[299]), model.embed_text(many)[299]
+    np.testing.assert_allclose(last.vectors, alone.vectors, atol=1e-5)
+    assert last.words == alone.words
+
+
+def test_given_boxes_come_back_as_they_are(model: Model):
+    boxes = [[1.1, 2.3, 101.7, 88.9]]
+    for result in (model.describe(IMAGES[0], boxes), model.embed(IMAGES[0], boxes)):
+        assert result.boxes[-1].tolist() == np.float32(boxes)[0].tolist()
+
+
+def test_attention_of_a_caption_is_that_of_its_sentence(model: Model):
+    caption = model.caption(IMAGES[0])
+    assert caption.attention is not None and caption.boxes is not None and len(set(caption.words)) > 1
+    assert caption.attention.shape == (len(caption.words), 4) and len(caption.boxes) == 4
+    np.testing.assert_allclose(caption.attention.sum(axis=1), 1, rtol=1e-5)
+    attended, other = model.attend(IMAGES[0], [caption.sentence, "a dog"])
+    np.testing.assert_allclose(attended.attention, caption.attention, atol=1e-5)
+    assert other.words == ("a", "dog") and other.to_dict()["caption"] == "a dog"
+    plain = model.caption(IMAGES[0], attention=False)
+    assert plain.sentence == caption.sentence and plain.attention is plain.boxes is None
+    assert {caption.sentence for caption in model.caption(IMAGES, beam_size=1)} != {caption.sentence}
+
+
 # Models with some of the parts
 
 CALLS: dict[str, tuple[str, Callable[[Model], Any]]] = {
@@ -281,6 +318,16 @@ def test_a_model_says_which_part_it_lacks(part: str):
 def test_phrases_are_grounded_by_the_aligner_where_there_is_no_dense_captioner():
     regions = bundle_model(aligner={}).ground(IMAGES[0], PHRASES[0])
     assert regions.similarities is not None and regions.captions == tuple(PHRASES[0])
+
+
+def test_a_captioner_of_boxes_describes_given_boxes():
+    model = bundle_model(captioner={"decoder": "gru", "describe_boxes": True})
+    boxes = [[[0, 0, 130, 90], [5, 5, 60, 60]], [[0, 0, 64, 96]]]
+    regions = model.describe(IMAGES[:2], boxes)
+    assert [len(r) for r in regions] == [2, 1] and regions[0].scores is None
+    assert [r.captions[0] for r in regions] == [c.sentence for c in model.caption(IMAGES[:2])]
+    with pytest.raises(UserError, match="top and threshold cannot choose among them"):
+        model.describe(IMAGES[0], boxes[0], top=1)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -52,7 +52,7 @@ class Task:
 
     name: str
     data: Path | None
-    model: str | None
+    models: Sequence[str]
     format: str | None
     split: str | None
     change: list[str] | None
@@ -61,23 +61,26 @@ class Task:
     batch: int
     runtime: Runtime
 
-    def load(self, part: str | None = None) -> Model:
-        """Load the model, which must have a part."""
-        return load_model(self.model, self.runtime, self.change, part)
+    def load(self, part: str | None = None, model: str | None = None) -> Model:
+        """Load the model, or another one, which must have a part."""
+        return load_model(model or (self.models[0] if self.models else None), self.runtime, self.change, part)
 
     @contextlib.contextmanager
-    def session(self, written: str = "report.json", truth: Path | None = None) -> Iterator[Session]:
+    def session(
+        self, written: str = "report.json", model: str | None = None, truth: Path | None = None
+    ) -> Iterator[Session]:
         """Yield the session of a model; print at its end what was written and left out; exit with 1 if it is partial.
 
         Args:
             written: what is in ``out`` beside ``report.md``.
+            model: its name for the report.
             truth: of predictions that are scored, in place of a model.
         """
         from saywhere.evaluation.session import Session
 
         data = truth or self.data
         assert data is not None
-        name = None if truth else self.model or DEFAULT_MODEL
+        name = None if truth else model or ", ".join(self.models) or DEFAULT_MODEL
         command = shlex.join(["saywhere", *sys.argv[1:]])
         with explain_oom(self.batch), _bars() as bars:
             now = Session(
@@ -104,7 +107,7 @@ class Task:
         if self.data and not (predictions or truth):
             return True
         chosen = (self.runtime.device, self.runtime.engine, self.runtime.threads, self.change)
-        if predictions and truth and not any((self.data, self.model, self.format, *own, *chosen)):
+        if predictions and truth and not any((self.data, self.models, self.format, *own, *chosen)):
             return False
         raise UserError(
             "give --data, for a model; or --predictions and --truth, without options of a model and of data"
@@ -167,11 +170,13 @@ def task(
         def called(**given: Any) -> None:
             values = {key: given.pop(key, None) for key in SHARED}
             runtime = Runtime(*(values.pop(key) for key in ("device", "engine", "threads", "precision")))
+            models = values.pop("model")
             if model is options.ComparedModels:
                 from saywhere.cli.comparing import one_or_compare
 
-                values["model"] = one_or_compare(name, values["model"], values["out"], values["data"])
-            command(Task(name=name, runtime=runtime, **values), **given)
+                models = one_or_compare(name, models, values["out"], values["data"])
+            named = [models] if isinstance(models, str) else models or []
+            command(Task(name=name, models=named, runtime=runtime, **values), **given)
 
         declared = [
             inspect.Parameter(key, options.OPTION, default=default, annotation=kind)

@@ -26,13 +26,14 @@ from saywhere.models.encoding import STEP, Encoding
 from saywhere.models.nouns import (
     COLOUR_NAMES,
     STAYS_BEFORE,
+    Noun,
     NounEvidence,
     colour_of,
     end_of_colours,
     noun_of,
     repeated,
 )
-from saywhere.text import PAD, tokenize
+from saywhere.text import PAD
 
 SEXES = {
     **dict.fromkeys(("man", "men", "boy", "boys", "guy", "guys", "gentleman", "gentlemen", "male"), "male"),
@@ -285,10 +286,20 @@ def noun_log_probs(nouns: NounEvidence, posterior: np.ndarray, texts: Sequence[s
 
     That of a noun of which the classifier knows nothing counts as :data:`UNTAUGHT`; none is below :data:`LEAST_NOUN`.
     """
-    heads = [nouns.tree.head(tokenize(text)).noun for text in texts]
+    return _log_probs(nouns, [posterior] * len(texts), [_taught_noun(nouns, text) for text in texts])
+
+
+def _taught_noun(nouns: NounEvidence, text: str) -> Noun | None:
+    """The noun of a phrase; None if the classifier knows nothing of it."""
+    noun = nouns.tree.find(text)
+    return noun if noun is not None and nouns.knows(noun) else None
+
+
+def _log_probs(nouns: NounEvidence, posteriors: Sequence[np.ndarray], taught: Sequence[Noun | None]) -> np.ndarray:
+    """The log-probability of each noun by its own posterior ``(K,)``, see :func:`noun_log_probs`."""
     likely = [
-        UNTAUGHT if noun is None or not nouns.knows(noun) else float(nouns.probability(posterior[None], noun)[0])
-        for noun in heads
+        UNTAUGHT if noun is None else float(nouns.probability(posterior[None], noun)[0])
+        for posterior, noun in zip(posteriors, taught, strict=True)
     ]
     return np.log(np.maximum(np.array(likely, np.float32), np.float32(LEAST_NOUN)))
 
@@ -306,10 +317,9 @@ def caption_evidence(
     """
     likely, known = np.zeros((2, len(texts)), np.float32)
     if nouns is not None and posterior is not None:
-        for row, text in enumerate(texts):
-            noun = nouns.tree.head(tokenize(text)).noun
-            known[row] = noun is not None and nouns.knows(noun)
-            likely[row] = noun_log_probs(nouns, posterior[row], [text])[0]
+        taught = [_taught_noun(nouns, text) for text in texts]
+        known[:] = [noun is not None for noun in taught]
+        likely = _log_probs(nouns, list(posterior), taught)
     return {"confidence": np.asarray(confidence), "noun": likely, "known": known}
 
 

@@ -5,12 +5,24 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from saywhere import DEFAULT_MODEL
 from saywhere.cli import options
-from saywhere.cli.evaluate import Task, task
+from saywhere.cli.evaluate import Task, print_scores, task
 from saywhere.cli.options import Seed
+
+Together = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        metavar="NAME|DIR",
+        help="Name or folder of a model; repeat to caption with several together.",
+        show_default="the bundled model",
+    ),
+]
 
 app = typer.Typer(help="Reproduce published programs and tables.", no_args_is_help=True)
 
@@ -86,3 +98,21 @@ def retrieval(
             f"R@1 {result.r1:.3f}, R@5 {result.r5:.3f}, R@10 {result.r10:.3f}, median rank {result.median_rank:g}; "
             f"IoU > 0.5 {result.iou_recall['0.5']:.3f}, median IoU {result.median_iou:.3f}"
         )
+
+
+@app.command()
+@task("caption", model=Together)
+def caption(
+    now: Task,
+    beam_size: options.BeamSize = None,
+) -> None:
+    """Score captions of several models together (Areas of Attention, Table 4).
+
+    Exit code 0 if all went well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong.
+    """
+    from saywhere.papers.captions import run
+
+    names = now.models or [DEFAULT_MODEL]
+    loaded = [now.load("captioner", name) for name in names]
+    with now.session("report.json", ", ".join(names)) as session:
+        print_scores(run(loaded, session, beam_size))

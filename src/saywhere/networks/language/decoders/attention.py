@@ -48,7 +48,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from saywhere.configs.captioner import TERMS, Feedback, Term
-from saywhere.networks.language.decoders.protocol import State, WordDecoder
+from saywhere.networks.language.decoders.protocol import NEVER, UNKNOWN_WORD, State
 from saywhere.text import END, PAD, START
 
 BLOCK = 512
@@ -174,7 +174,7 @@ class _Regions:
     word_region: WordRegion | None
 
 
-class AttentionDecoder(WordDecoder):
+class AttentionDecoder(nn.Module):
     """Decode an image's embedding and regions by the joint distribution p(w, r | h) over words and regions.
 
     With ``W`` = ``words``, ``g`` = ``gru``, ``theta_hi`` = ``begin`` and R the regions of an image, one a row::
@@ -197,7 +197,13 @@ class AttentionDecoder(WordDecoder):
         dropout: on the GRU's inputs and outputs and on the embeddings.
         terms: of Eq. 5, any of :data:`saywhere.configs.captioner.TERMS`.
         feedback: which attention-weighted features are an input of the GRU.
+
+    Attributes:
+        never, unknown: token ids that decoding never chooses, and how the unknown word is written.
     """
+
+    never = NEVER
+    unknown = UNKNOWN_WORD
 
     def __init__(
         self,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from saywhere.networks.language.decoders.protocol import State, WordDecoder
+from saywhere.networks.language.decoders.protocol import NEVER, UNKNOWN_WORD, State
 from saywhere.text import PAD, START
 
 
-class GruDecoder(WordDecoder):
+class GruDecoder(nn.Module):
     """Decode an image's embedding, from which the GRU's first state is made.
 
     With ``theta_hi`` = ``begin``, ``W`` = ``words``, ``g`` = ``gru``, and ``theta_wh`` with the word bias ``theta_w``
@@ -27,7 +27,15 @@ class GruDecoder(WordDecoder):
         word_size: of the word vectors.
         hidden_size: of the GRU.
         dropout: on the GRU's inputs and outputs.
+
+    Attributes:
+        never, unknown: token ids that decoding never chooses, and how the unknown word is written.
+        independent: rows of a state may be dropped.
     """
+
+    never = NEVER
+    unknown = UNKNOWN_WORD
+    independent = True
 
     def __init__(self, embed_dim: int, vocabulary_size: int, word_size: int, hidden_size: int, dropout: float = 0.0):
         super().__init__()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saywhere.networks.language.decoders.protocol import State, WordDecoder
+from saywhere.networks.language.decoders.protocol import NEVER, UNKNOWN_WORD, State
 from saywhere.text import PAD, START
 
 
@@ -20,7 +20,7 @@ class BatchNorm(nn.BatchNorm1d):
         return functional.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
 
-class LstmDecoder(WordDecoder):
+class LstmDecoder(nn.Module):
     """Decode a region's embedding: the LSTM's inputs are the encoded embedding, START, and then each word.
 
     The encoded embedding is normalised over the batch before its ReLU. Embeddings of different regions have most of
@@ -32,7 +32,15 @@ class LstmDecoder(WordDecoder):
         word_size: of the word vectors, and of the encoded embedding.
         hidden_size: of the LSTM.
         dropout: on the LSTM's inputs and outputs.
+
+    Attributes:
+        never, unknown: token ids that decoding never chooses, and how the unknown word is written.
+        independent: rows of a state may be dropped.
     """
+
+    never = NEVER
+    unknown = UNKNOWN_WORD
+    independent = True
 
     def __init__(self, embed_dim: int, vocabulary_size: int, word_size: int, hidden_size: int, dropout: float = 0.0):
         super().__init__()

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from saywhere.text import END, PAD, RESERVED, START, UNKNOWN
@@ -54,21 +54,6 @@ class TensorDecoder(Protocol):
     def step(self, token_ids: Tensor, state: State) -> tuple[Tensor, State]:
         """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
         ...
-
-
-class WordDecoder(nn.Module):
-    """A decoder of this package; each computes all sentences of a batch in training, and one word at a time in use.
-
-    Attributes:
-        words: the word vectors.
-        never, unknown: token ids that decoding never chooses, and how the unknown word is written.
-        independent: rows of a state may be dropped.
-    """
-
-    words: nn.Embedding
-    never = NEVER
-    unknown = UNKNOWN_WORD
-    independent = True
 
 
 class TorchDecoder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from saywhere.networks.language.decoders.protocol import State, WordDecoder
+from saywhere.networks.language.decoders.protocol import NEVER, UNKNOWN_WORD, State
 from saywhere.text import END, PAD, START, Vocabulary
 
 SPREAD = 0.1
@@ -23,7 +23,7 @@ def log_frequencies(vocabulary: Vocabulary) -> Tensor:
     return (counts / counts.sum()).log()
 
 
-class RnnDecoder(WordDecoder):
+class RnnDecoder(nn.Module):
     """Decode an image's or region's embedding, which enters the first step only.
 
     With ``W_hi`` = ``image``, ``W_hx`` = ``heard``, ``W_hh`` and ``b_h`` = ``again``, ``W_oh`` and ``b_o`` =
@@ -40,7 +40,15 @@ class RnnDecoder(WordDecoder):
         hidden_size: of the state.
         dropout: on the embedding, the word vectors and the state before the output; never from step to step.
         bias: ``(V,)`` from which the output's bias starts, such as :func:`log_frequencies`; 0 if None.
+
+    Attributes:
+        never, unknown: token ids that decoding never chooses, and how the unknown word is written.
+        independent: rows of a state may be dropped.
     """
+
+    never = NEVER
+    unknown = UNKNOWN_WORD
+    independent = True
 
     def __init__(
         self,

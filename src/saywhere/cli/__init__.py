@@ -144,7 +144,7 @@ def _refuse_odd_values(command: Any) -> None:
     command.make_parser = make_strict
 
 
-def _explain_hyphen(error: Any, typed: list[str], ctx: Any) -> Exception:
+def _explain_hyphen(error: Exception, typed: list[str], ctx: Any) -> Exception:
     """Return what is to be said instead of "no such option" where a text or a file name begins with a hyphen."""
     name = getattr(error, "option_name", "")
     texts = (text for text in typed if text.startswith("-") and (" " in text or not text.startswith("--")))

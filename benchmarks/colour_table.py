@@ -20,8 +20,10 @@ from torch import nn
 from saywhere import data
 from saywhere.boxes import scale
 from saywhere.images import Preprocess, open_image
-from saywhere.models import colours
-from saywhere.models.colours import NAMES, OTHER, STEP, TABLE, colour_of, noun_of
+from saywhere.models import phrases
+from saywhere.models.encoding import STEP
+from saywhere.models.nouns import COLOUR_NAMES, colour_of, noun_of
+from saywhere.models.phrases import COLOUR_TABLE
 from saywhere.text import tokenize
 from saywhere.training.nouns import is_held_out
 from saywhere.training.progress import track
@@ -44,7 +46,7 @@ class Boxes:
         with track("boxes with colours", len(samples)) as progress:
             for one in samples:
                 progress.advance(1)
-                texts = [[tokenize(phrase) for phrase in phrases] for phrases in one.phrases]
+                texts = [[tokenize(phrase) for phrase in own] for own in one.phrases]
                 said = [[(w, at) for w in words for at in range(len(w)) if colour_of(w, at)] for words in texts]
                 if not any(said):
                     continue
@@ -63,7 +65,7 @@ class Boxes:
                         self.samples.append((pixels, moved))
                         for words, place in places:
                             self.nouns.append(noun_of(words, place))
-                            self.names.append(NAMES.index(str(colour_of(words, place))))
+                            self.names.append(COLOUR_NAMES.index(str(colour_of(words, place))))
                             self.rows.append(len(self.samples) - 1)
                             self.held_out.append(held_out)
 
@@ -72,7 +74,7 @@ def typical_colours(boxes: Boxes) -> np.ndarray:
     """Return ``(K, 3)``: the means that k-means finds among pixels."""
     random = np.random.default_rng(0)
     some = random.choice(len(boxes.samples), min(len(boxes.samples), 4000), replace=False)
-    pixels = np.concatenate([colours.to_lab(colours.sample(*boxes.samples[row], 3)).reshape(-1, 3) for row in some])
+    pixels = np.concatenate([phrases.to_lab(phrases.sample(*boxes.samples[row], 3)).reshape(-1, 3) for row in some])
     means = pixels[random.choice(len(pixels), TYPICAL, replace=False)]
     for _ in range(25):
         nearest = np.square(pixels[:, None] - means).sum(axis=2).argmin(axis=1)
@@ -83,13 +85,13 @@ def typical_colours(boxes: Boxes) -> np.ndarray:
 
 
 class Network(nn.Module):
-    """As :class:`saywhere.models.colours.ColourNames`."""
+    """As :class:`saywhere.models.phrases.ColourNames`."""
 
     def __init__(self, inputs: int, nouns: int) -> None:
         super().__init__()
-        self.vectors, self.biases = nn.Embedding(nouns, VECTOR), nn.Embedding(nouns, len(NAMES))
+        self.vectors, self.biases = nn.Embedding(nouns, VECTOR), nn.Embedding(nouns, len(COLOUR_NAMES))
         nn.init.zeros_(self.biases.weight)
-        self.hidden, self.out = nn.Linear(inputs + VECTOR, HIDDEN), nn.Linear(HIDDEN, len(NAMES))
+        self.hidden, self.out = nn.Linear(inputs + VECTOR, HIDDEN), nn.Linear(HIDDEN, len(COLOUR_NAMES))
         self.dropout, self.hidden_dropout = nn.Dropout(DROPPED), nn.Dropout(HIDDEN_DROPPED)
 
     def forward(self, features: torch.Tensor, nouns: torch.Tensor) -> torch.Tensor:
@@ -102,16 +104,16 @@ def main() -> None:
     """Train, say how often the likeliest colour is right, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=TABLE)
+    parser.add_argument("--out", type=Path, default=COLOUR_TABLE)
     options = parser.parse_args()
     torch.manual_seed(0)
     boxes = Boxes(options.data)
     typical = typical_colours(boxes).astype(np.float16).astype(np.float32)
-    seen = torch.from_numpy(np.stack([colours.features(*one, typical) for one in boxes.samples])).float()
+    seen = torch.from_numpy(np.stack([phrases.features(*one, typical) for one in boxes.samples])).float()
     rows, names = torch.tensor(boxes.rows), torch.tensor(boxes.names)
     held_out = torch.tensor(boxes.held_out)
-    counts = Counter(noun for noun, held in zip(boxes.nouns, boxes.held_out, strict=True) if not held and noun != OTHER)
-    nouns = [OTHER, *sorted(noun for noun, count in counts.items() if count >= LEAST * (1 + MOVES))]
+    counts = Counter(noun for noun, held in zip(boxes.nouns, boxes.held_out, strict=True) if noun and not held)
+    nouns = ["", *sorted(noun for noun, count in counts.items() if count >= LEAST * (1 + MOVES))]
     numbers = {noun: number for number, noun in enumerate(nouns)}
     noun = torch.tensor([numbers.get(one, 0) for one in boxes.nouns])
     network = Network(seen.shape[1], len(nouns))

@@ -48,7 +48,7 @@ Found = dict[str, dict[str, list[tuple[float, float, float]]]]
 
 def take_turns(photo: Path, rounds: int, engines: Sequence[str], model: str) -> Found:
     """Measure all commands with each engine in turns; the first round is not counted."""
-    program = [sys.executable, "-c", "from saywhere.cli import main; main()"]
+    program = [sys.executable, "-c", "from saywhere.__main__ import main; main()"]  # as the command saywhere does
     found: Found = {name: {engine: [] for engine in engines} for name in COMMANDS}
     for number in range(rounds + 1):
         for name, words in COMMANDS.items():

@@ -55,7 +55,7 @@ def test_html(before: str, after: str | None, tmp_path: Path) -> None:
     path.write_bytes(before.encode())
     document = Document.read(path)
     new = document.with_texts([(image, NEW) for image in document.images if image.source and image.alt is None])
-    assert new == (before if after is None else after.replace("@", f' alt="{AS_HTML}" data-alt-draft=""'))
+    assert new == (before if after is None else after.replace("@", f' alt="{AS_HTML}"'))
 
 
 @pytest.mark.parametrize(
@@ -95,15 +95,15 @@ def test_other_bytes_stay_in_every_encoding(encoding: str, tmp_path: Path) -> No
     assert document.text.encode(document.encoding) == text.encode(encoding)
     new = document.with_texts([(document.images[0], "a dog…")]).encode(document.encoding)
     alt = "a dog&#8230;" if encoding == "latin-1" else "a dog…"
-    assert new == text.replace("<img", f'<img alt="{alt}" data-alt-draft=""').encode(encoding)
+    assert new == text.replace("<img", f'<img alt="{alt}"').encode(encoding)
 
 
 def test_texts_that_are_there_are_replaced_when_asked_for() -> None:
-    text = "<img src='a.jpg' alt='x &amp; y'><img src=b.jpg alt=z data-alt-draft>"
+    text = "<img src='a.jpg' alt='x &amp; y'><img src=b.jpg alt=z>"
     found = list(find_in_html(text))
     assert [image.alt for image in found] == ["x & y", "z"]
     new = Document(Path("a.html"), text, "utf-8", found).with_texts([(image, "n") for image in found])
-    assert new == '<img src=\'a.jpg\' alt="n" data-alt-draft=""><img src=b.jpg alt="n" data-alt-draft>'
+    assert new == '<img src=\'a.jpg\' alt="n"><img src=b.jpg alt="n">'
 
 
 def test_a_text_is_the_sentence_and_sure_regions_that_it_does_not_name() -> None:
@@ -179,7 +179,6 @@ def test_the_command_shows_a_diff_and_writes_when_told_to(model: Captions) -> No
     assert model.asked == 2
     written = Path("site/index.html").read_bytes().decode()
     assert 'alt="old"' not in written and written.count("a picture of 64 pixels") == 2
-    assert written.count(' data-alt-draft=""') == 3
     assert Path("site/sub/note.md").read_text().startswith("![a picture of 64 pixels")
     again = run("site", "--root", "site", "--write")
     assert (again.exit_code, again.stdout) == (0, "") and again.stderr.startswith("0 proposed, 5 have one")

@@ -49,7 +49,6 @@ def tiny_recipe(root: Path, **training: Any) -> dict[str, Any]:
         "clip": 5.0,
         "pretrained": False,
         "accelerator": "cpu",
-        "samples": 1,
         **training,
     }
     data = {"format": "jsonl", "root": str(root), "train": "train", "validation": "val"}
@@ -82,7 +81,7 @@ def aligner_recipe(root: Path, **model: Any) -> Recipe:
     config = plain(tiny_aligner_config(**{"signed_sqrt": False, **model}).to_dict())
     settings = {
         "epochs": 8, "batch_size": 4, "shuffle": False, "rest": {"kind": "adamw", "lr": 0.01}, "pretrained": False,
-        "accelerator": "cpu", "flip": False, "samples": 1, "cache": str(root / "cache"),
+        "accelerator": "cpu", "flip": False, "cache": str(root / "cache"),
     }  # fmt: skip
     data = {"format": "jsonl", "root": str(root), "train": "train", "validation": "val"}
     tree = {"name": "tiny", "system": "aligner", "data": data, "model": config, "training": settings}

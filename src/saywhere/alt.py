@@ -1,7 +1,6 @@
 """Alternative texts of the images in HTML and Markdown files: which have none, and the files with them put in.
 
-Nothing of a file changes but its alternative texts, which HTML marks as drafts: they are put in by their places, and
-nothing is written anew.
+Nothing of a file changes but its alternative texts: they are put in by their places, and nothing is written anew.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ SURE = 0.5
 """Least probability of the boxes, and of their words, that are named after the sentence."""
 REGIONS = 3
 """Regions that are named after the sentence, at most."""
-DRAFT = "data-alt-draft"
-"""Attribute of an HTML image whose text nobody has read yet."""
 
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|<%.*?%>|<\?.*?(?:\?>|\Z)", re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?\]\]>|<!.*?>", re.DOTALL)
@@ -251,10 +248,9 @@ def _image(text: str, name_end: int, attributes: dict[str, tuple[int, int]]) -> 
     url = value("src") or (value("srcset") or "").strip().split(" ")[0]
     templated = _TEMPLATE.search(f"{url} {alt or ''}") is not None
     source = None if templated or not url else html.unescape(url).strip()
-    after = '"' if DRAFT in attributes else f'" {DRAFT}=""'
     if alt is None:
-        return Image(source, None, name_end, name_end, (' alt="', after), _escape_html)
-    return Image(source, html.unescape(alt), *attributes["alt"], ('"', after), _escape_html)
+        return Image(source, None, name_end, name_end, (' alt="', '"'), _escape_html)
+    return Image(source, html.unescape(alt), *attributes["alt"], ('"', '"'), _escape_html)
 
 
 def find_in_markdown(text: str) -> Iterator[Image]:

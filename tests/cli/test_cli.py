@@ -91,6 +91,17 @@ def test_a_user_fixable_error_is_one_line(monkeypatch, error, code, message):
         (["describ", "a.jpg"], "error: no such command 'describ'. Did you mean 'describe'?; see "),
         (["evaluate", "dense", "--nope"], "error: no such option: --nope"),
         (["--nope"], "error: no such option: --nope"),
+        (["search", "a dog", "-q"], "error: no such option: -q"),
+        *(
+            ([*words, text], f"error: what begins with - is taken for an option; put it last, after --: {command} ")
+            for command, words, text in (
+                ("root search", ["search"], "- people"),
+                ("root search", ["search", "--top", "2"], "-horse"),
+                ("root ground", ["ground", "a.png", "a cat"], "--the dog"),
+                ("root describe", ["describe"], "-x.png"),
+                ("root alt", ["alt"], "-x.md"),
+            )
+        ),
     ],
 )
 def test_a_wrong_command_line_is_one_line(words, message):
@@ -98,6 +109,18 @@ def test_a_wrong_command_line_is_one_line(words, message):
     assert result.exit_code == 2 and result.stdout == ""
     assert result.stderr.startswith(message) and result.stderr.count("\n") == 1
     assert result.stderr.endswith(" --help\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "way_out"),
+    [
+        (["search", "-a dog"], "root search [OPTIONS] -- '-a dog'; to leave out images that show something, give what "
+         "is wanted and --without 'a dog'; see"),
+        (["ground", "a.png", "-dog"], "root ground [OPTIONS] -- -dog; see"),
+    ],
+)  # fmt: skip
+def test_a_text_that_begins_with_a_hyphen_is_answered_with_what_to_type(words, way_out):
+    assert f"after --: {way_out}" in RUNNER.invoke(cli.app, words).stderr
 
 
 def test_without_a_command_there_is_help():
@@ -177,6 +200,18 @@ def test_a_second_ctrl_c_ends_the_program_at_once():
         process.stdin.write("x")
         process.stdin.flush()
         assert (process.wait(timeout=600), process.stderr.read()) == (130, "")
+
+
+def test_the_program_ends_after_its_threads_and_what_is_to_be_called_at_the_end():
+    code = (
+        "import atexit, sys, threading, time\nfrom saywhere import __main__ as program, cli\n"
+        "def end():\n    time.sleep(0.01)\n    print('a thread')\n"
+        "def run():\n    atexit.register(print, 'at the end')\n    threading.Thread(target=end).start()\n"
+        "    sys.exit(7)\n"
+        "cli.main = run\nprogram.main()"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (7, "a thread\nat the end\n", "")
 
 
 @pytest.mark.parametrize("closed", [(0, 1, 2), (1,), (2,)])

@@ -35,7 +35,7 @@ def test_a_column_is_shown_if_a_report_has_it(tmp_path: Path):
     assert [each["map"] for each in row["models"]] == [0.25, 0.125] and row["protocol"] == "clean"
     assert [each["resumed"] for each in row["models"]] == [False, True]
     text = (tmp_path / "report.md").read_text()
-    assert "| b | 0.1250 | 0.5000 | 19 | 3.0* |  | 7 |" in text and "earlier run" in text and "`saywhere x`" in text
+    assert "| 2 | b | 0.125 | 0.5 |  | 19 | 3 |  | 7 | 1 |" in text and "| command | saywhere x |" in text
 
 
 @pytest.mark.parametrize("task", FIGURES)

@@ -187,7 +187,8 @@ class Describer:
     def digest(self) -> str:
         return "x"
 
-    def caption(self, images: list[LoadedImage], *, beam_size: int | None = None) -> list[Caption]:
+    def caption(self, images: list[LoadedImage], *, beam_size: int | None, attention: bool) -> list[Caption]:
+        assert not attention
         self.batches.append((len(images), beam_size))
         return [Caption(f"{i.width} wide", (f"{i.width}", "wide"), i.width, i.height, i.name) for i in images]
 

@@ -34,6 +34,28 @@ def test_what_a_text_says_of_places_is_read(text, phrases, places, relations, un
     assert [*layout.places] == places and [tuple(asked) for asked in layout.relations] == relations
 
 
+def test_what_is_not_found_is_said_with_what_was_asked_of_it() -> None:
+    """A dog that is there, but not on the left, is no missing dog."""
+    for text, scores, agree, missing in (
+        ("a dog on the left", [0.4], [-0.8], ("a dog on the left",)),
+        ("a dog on the left", [0.1], [-0.1], ("a dog",)),
+        ("a cup at the top right", [0.1], [-2], ("a cup at the top on the right",)),
+        ("a man left of a dog", [0.1, 0.9], [-2, 0], ("a man left of a dog",)),
+        ("a man left of a dog", [0.1, 0.1], [-2, -2], ("a man left of a dog",)),
+        ("a man left of a dog", [0.9, 0.1], [0, 0], ("a dog",)),
+        ("two dogs and a cat", [0.1, 0.9], [-2, 0], ("two dogs",)),
+        ("a dog", [0.9], [0], ()),
+    ):
+        assert Layout.parse(text).missing(np.array(scores), np.array(agree, float), 0.5) == missing, text
+
+
+def test_phrases_can_be_left_out_of_a_layout() -> None:
+    layout = Layout.parse("two dogs left of a zzyx on a bench at the top")
+    found = layout.only([True, False, True])
+    assert found.phrases == ("two dogs", "a bench") and not found.relations and found.places == ((1, "top"),)
+    assert found.unused == ("a zzyx on a bench",) and layout.only([True] * 3) == layout
+
+
 def test_of_two_that_fit_alike_the_place_decides() -> None:
     boxes = np.array([[0, 40, 20, 60], [80, 40, 100, 60]], np.float32)
     fits = np.array([[-1.0], [-1.1]])

@@ -15,10 +15,11 @@ from saywhere.models.nouns import (
     find_nouns,
     is_right,
     kind_of,
-    leaf_columns,
+    leaf_tables,
+    log_kinds,
     noun_tree,
     pack_leaves,
-    packed_log_kinds,
+    packed_kinds,
     plural,
 )
 from saywhere.text import tokenize
@@ -166,7 +167,7 @@ def test_what_is_kept_of_the_classes_says_nearly_the_same() -> None:
     tree = noun_tree()
     posterior = np.random.default_rng(0).dirichlet(np.full(tree.leaves, 0.001), 40).astype(np.float32)
     nouns = [tree.find("a dog"), None, tree.find("an animal"), tree.find("a pizza")]
-    found = packed_log_kinds(pack_leaves(posterior), leaf_columns(nouns))
+    found = log_kinds(packed_kinds(pack_leaves(posterior), leaf_tables(nouns)))
     for column, noun in enumerate(nouns):
         whole = np.zeros(40) if noun is None else posterior[:, noun.leaves].sum(axis=1)
         sure = whole > 0.3
@@ -174,5 +175,5 @@ def test_what_is_kept_of_the_classes_says_nearly_the_same() -> None:
         np.testing.assert_allclose(found[whole < 1e-5, column], np.log(1e-4), atol=0.1)
     assert (found[:, 0] > -1.5).sum() >= 4
     nothing = np.full((2, KEPT), NO_LEAF, np.uint16)
-    assert packed_log_kinds(nothing, leaf_columns(nouns)) == pytest.approx(np.log(1e-4))
+    assert log_kinds(packed_kinds(nothing, leaf_tables(nouns))) == pytest.approx(np.log(1e-4))
     assert tree.leaves <= 1 << LEAF_BITS

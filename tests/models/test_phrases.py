@@ -11,11 +11,11 @@ from stubs import calibrated
 from tiny_bundle import bundle_model
 
 from saywhere.calibration import QUESTIONS, Calibration, Logistic
-from saywhere.models.colours import NAMES, colour_names, colour_of, noun_of
 from saywhere.models.decoding import search, search_each
 from saywhere.models.densecap import detect
 from saywhere.models.model import Model
-from saywhere.models.phrases import text_sums, with_articles, without_colours, without_sex
+from saywhere.models.nouns import COLOUR_NAMES, colour_of, noun_of
+from saywhere.models.phrases import colour_names, text_sums, with_articles, without_colours, without_sex
 
 BOXES = np.array([[0, 0, 40, 30], [10, 20, 96, 64], [50, 0, 96, 20], [5, 5, 60, 60]], np.float32)
 
@@ -121,7 +121,7 @@ def test_a_colour_is_named_by_the_pixels_of_its_box(colour: str, painted: tuple[
     pixels[10:50, 20:60] = painted
     for noun in ("shirt", "no such noun"):
         log_probs = colour_names().log_probs(pixels, (20, 10, 60, 50), noun)
-        assert NAMES[int(log_probs.argmax())] == colour
+        assert COLOUR_NAMES[int(log_probs.argmax())] == colour
         np.testing.assert_allclose(np.exp(log_probs).sum(), 1, rtol=1e-5)
 
 

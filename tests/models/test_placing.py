@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from saywhere import Regions, UserError
 from saywhere import boxes as geometry
 from saywhere.calibration import Calibration
 from saywhere.configs.aligner import GroundingConfig
-from saywhere.models.nouns import plural
+from saywhere.models.nouns import noun_tree, plural
 from saywhere.models.placing import Evidence, cut_phrases, familiar, noun_words, unused_words
 from saywhere.text import Vocabulary
 
@@ -63,6 +64,10 @@ def test_what_is_known_of_a_phrase_is_weighed():
     other = calibrated(phrase=(1.0, 2.0, 3.0, -1.0), rare_phrase=(0.0, 0.0, 0.0, 2.0))
     assert rare.presence(common).tolist() == both.presence(common).tolist()
     assert rare.presence(other) == pytest.approx([0.5, 1 / (1 + np.exp(-2))])
+    by_classes = replace(both, lacking=np.array([True, False]))  # the aligner lacks the word: the classes tell alone
+    assert by_classes.presence(common) == pytest.approx([np.exp(-1), common.phrase.apply(both.inputs)[1]])
+    sure = replace(by_classes, kinds=np.zeros_like(both.kinds), named=np.array([True, True]))
+    assert 0.9 < sure.presence(other)[0] < 0.95  # what an index keeps as 1 is rounded
 
 
 def test_a_box_is_probable_where_no_other_place_fits_as_well():
@@ -129,8 +134,8 @@ def test_a_phrase_below_the_threshold_is_not_found():
 
 def test_a_phrase_of_unknown_words_is_not_found():
     judge = model(phrase=(0.0, 0.0, 0.0, 2.0))
-    found = judge.ground(IMAGE, ["a dog", "the blorb", "a blorb dog"])
-    assert (found.captions, found.not_found) == (("a dog", "a blorb dog"), ("the blorb",))
+    found = judge.ground(IMAGE, ["a dog", "the blorb", "a blorb dog", "a big blorb"])
+    assert (found.captions, found.not_found) == (("a dog", "a blorb dog"), ("the blorb", "a big blorb"))
     everything = judge.ground(IMAGE, ["a dog", "the blorb"], threshold=0)
     assert everything.scores == pytest.approx([1 / (1 + np.exp(-2)), 0])
 
@@ -158,6 +163,26 @@ def test_rare_and_unknown_nouns():
     unknown = [word for word in ("a", "xylophone") if word not in vocabulary]
     assert placer.unknown(["a xylophone", vocabulary.tokens[4]]) == unknown
     assert noun_words("two big dogs on the grass") == ("dogs",)
+
+
+def test_a_noun_that_only_the_classes_know_is_placed_and_judged_by_them():
+    made = model(phrase=(0.0, 0.0, 0.0, 9.0))
+    tree, rows = noun_tree(), noun_tree().find("a raccoon").leaves
+
+    def log_kinds(_, regions, phrases):
+        named = np.array([tree.find(phrase) is not None for phrase in phrases])
+        kinds = np.full((len(regions), len(phrases)), np.log(0.01), np.float32) * named
+        kinds[-1, named] = np.log(0.4)
+        return kinds, named
+
+    made.nouns = SimpleNamespace(log_kinds=log_kinds, lookup=tree.find, tells=lambda noun: {*noun.leaves} == {*rows})
+    for part in ("densecap", "aligner"):
+        found = made.ground(IMAGE, ["a raccoon", "two racoons", "a violin"], part=part, threshold=0)
+        assert found.scores == pytest.approx([0.4, 0.4, 0], abs=1e-4) and found.captions[0] == "a raccoon"
+        assert made.ground(IMAGE, ["a raccoon"], part=part).not_found == ("a raccoon",)
+        placer = made.placer(part)
+        assert "raccoon" not in placer.unknown(["a raccoon"]) and "violin" in placer.unknown(["a violin"])
+        assert placer.needs_classes("a raccoon") and not placer.needs_classes("a violin")
 
 
 def test_a_plural_finds_what_its_singular_finds():

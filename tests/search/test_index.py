@@ -253,6 +253,63 @@ def test_a_search_is_narrowed_by_dates_and_folders(model, tmp_path) -> None:
             found(after="May")
 
 
+def test_a_noun_that_only_the_classes_know_is_searched_by_them(album, tmp_path) -> None:
+    """A leaf or a group, singular or plural, alone or beside what the aligner knows; in a folder and in Qdrant."""
+    made, tree = aligner_model(tiny_aligner()), noun_tree()
+    paths = {str(album / "1/3.png"): 0.98, str(album / "0/4.png"): 0.4, str(album / "0/0.png"): 0.1}
+
+    def posteriors(encodings, boxes):
+        found = [np.zeros((len(rows), tree.leaves), np.float32) for rows in boxes]
+        for posterior, seen in zip(found, encodings, strict=True):
+            posterior[-1, tree.find("a raccoon").leaves] = paths.get(seen.image, 0)
+        return found
+
+    made.nouns = SimpleNamespace(posteriors=posteriors, lookup=tree.find, tells=lambda noun: noun.name != "violin")
+    made.calibration = calibrated(phrase=(0, 1, 9, 3), hit=(1, 0, 0, 0, 0, 0), chance=(1, 9), meant=(1, 9))
+    with saywhere.Index(tmp_path / "i", made) as index:
+        index.add(album)
+        for query in ("a raccoon", "Raccoons", "a red racoon", "a animal", "the animals"):
+            hits = index.search(query)
+            assert [hit.image for hit in hits[:3]] == [*paths] and len(hits) == 6, query
+            assert [hit.probability for hit in hits[:3]] == pytest.approx([*paths.values()], abs=0.06), query
+            assert hits[3].probability < 0.001 and hits[0].in_index_probability == hits[0].probability
+            assert hits[0].regions.captions == (query.lower(),) and not hits[0].unknown
+            assert [hit.regions.not_found for hit in hits[1:]] == [(query.lower(),)] * 5
+        both = index.search("a horse + a raccoon")
+        horse = {hit.image: hit.probability for hit in index.search("a horse")}
+        assert [hit.image for hit in both[:2]] == [*paths][:2]
+        chance = index.search("a raccoon")[0].probability
+        assert both[0].probability == pytest.approx(chance * horse[both[0].image], abs=1e-4)
+        assert {*horse} - {hit.image for hit in index.search("a horse", without="raccoons")} == {next(iter(paths))}
+        with pytest.raises(UserError, match="^the model knows none of these words: zzyx, violin; it reads English$"):
+            index.search("a zzyx + a violin")
+        part = index.search("a horse + a zzyx")
+        assert {hit.image: hit.probability for hit in part} == horse and part[0].to_dict()["unknown"] == ["zzyx"]
+        assert part[0].regions.unused == ("a zzyx",) and not part[0].regions.not_found
+        pytest.importorskip("qdrant_client")
+        with saywhere.Index(Qdrant(":memory:", "i"), made) as other:
+            other.add(album)
+            for query in ("a raccoon", "a horse + a raccoon"):
+                rows = [[(hit.image, round(hit.probability, 3)) for hit in i.search(query)] for i in (index, other)]
+                assert rows[0][:3] == rows[1][:3]
+            assert [hit.image for hit in other.search("a raccoon", top=1)] == [*paths][:1]
+
+
+def test_hits_are_in_the_order_of_the_probability_that_is_shown(album, tmp_path) -> None:
+    made = aligner_model(tiny_aligner())
+    made.calibration = calibrated(phrase=(0, 0, 0, 0), hit=(0, 0, 0, 0, -1, 0))  # what fits worst is most probable
+    with saywhere.Index(tmp_path / "i", made) as index:
+        index.add(album)
+        for query in ("two dogs", "a horse", "a horse + grass", "a man on the left"):
+            hits = index.search(query)
+            chances = [hit.probability for hit in hits]
+            assert chances == sorted(chances, reverse=True) and chances[0] > chances[-1]
+            assert [hit.image for hit in index.search(query, top=2)] == [hit.image for hit in hits[:2]]
+        made.calibration = calibrated(phrase=(0, 0, 0, 0), hit=(0, 0, 0, 0, 0, 0))
+        values = [hit.similarity for hit in index.search("a horse")]
+        assert values == sorted(values, reverse=True) and values[0] > values[-1]
+
+
 def test_an_index_keeps_what_the_classes_say_and_asks_them(album, tmp_path) -> None:
     made, tree, path = aligner_model(tiny_aligner()), noun_tree(), str(album / "0/2.png")
     posterior = np.zeros((1, tree.leaves), np.float32)
@@ -262,7 +319,7 @@ def test_an_index_keeps_what_the_classes_say_and_asks_them(album, tmp_path) -> N
         pairs = zip(encodings, boxes, strict=True)
         return [posterior.repeat(len(rows), axis=0) * (seen.image == path) for seen, rows in pairs]
 
-    made.nouns = SimpleNamespace(posteriors=posteriors, lookup=tree.find)
+    made.nouns = SimpleNamespace(posteriors=posteriors, lookup=tree.find, tells=lambda noun: True)
     made.calibration = calibrated(phrase=(0, 0, 0, -9), indexed_phrase=(0, 1, 9, 0), hit=(1, 0, 0, 0, 0, 0))
     with saywhere.Index(tmp_path / "i", made) as index:
         index.add(album)

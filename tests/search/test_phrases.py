@@ -156,14 +156,6 @@ def test_images_that_show_what_is_not_wanted_are_left_out(album, tmp_path, way) 
         ]
 
 
-def test_a_phrase_of_unknown_words_is_not_found(album, tmp_path) -> None:
-    with saywhere.Index(tmp_path / "i", model(phrase=(0.0, 0.0, 0.0, 9.0), hit=HIT)) as index:
-        index.add(album)
-        for query, found, missing in (("xyzzy", [], ["xyzzy"]), ("a horse + xyzzy", ["a horse"], ["xyzzy"])):
-            for hit in index.search(query):
-                assert [[*(hit.regions.captions or ())], [*hit.regions.not_found]] == [found, missing]
-
-
 def test_without_calibration_there_is_no_probability(album) -> None:
     for numbers, judged in (({}, False), ({"phrase": PHRASE}, True), ({"hit": HIT}, False)):
         made = model(**numbers)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_regions, similarity_matrix
+from saywhere.models.nouns import leaf_tables, log_kinds, noun_tree, pack_leaves, packed_kinds
 from saywhere.search.scan import (
     WORD,
     Question,
@@ -101,6 +102,27 @@ def test_codes_of_all_components_estimate_closely_and_the_answer_is_exact(tmp_pa
             entries, values, *_ = nearest(snapshot, asked, 5, exact=way)
             assert entries.tolist() == best(exact, 5).tolist()
             np.testing.assert_allclose(values, exact[entries], rtol=1e-5)
+
+
+def test_the_classes_put_images_in_another_order(tmp_path, random_images, monkeypatch) -> None:
+    monkeypatch.setattr("saywhere.search.scan.CANDIDATES", 20)
+    monkeypatch.setattr("saywhere.search.scan.EACH", 1)
+    tree, draws = noun_tree(), np.random.default_rng(0)
+    posteriors = [draws.dirichlet(np.full(tree.leaves, 0.001), len(image)) for image in random_images(60)]
+    images = [replace(i, nouns=pack_leaves(p)) for i, p in zip(random_images(60), posteriors, strict=True)]
+    nouns = [tree.find("an animal"), tree.find("a vehicle")]
+    with fill(tmp_path, images) as store:
+        store.encode(25)
+        snapshot, asked = store.snapshot(), question(1)[0]
+        plain = similarities(snapshot, asked)[:, 0]
+        columns = leaf_tables(nouns)
+        weights = np.array([[3.0], [1.0]], np.float32)
+        added = [float(log_kinds(packed_kinds(image.nouns, columns)).max(axis=0) @ weights[:, 0]) for image in images]
+        for way, threads in ((True, 1), (False, 1), (True, 2)):
+            both = nearest(snapshot, replace(asked, kinds=columns, kind_weights=weights), 5, exact=way, threads=threads)
+            assert both.entries.tolist() == best(plain + np.array(added, np.float32), 5).tolist()
+            assert both.entries.tolist() != best(plain, 5).tolist()
+            np.testing.assert_allclose(both.values, plain[both.entries], rtol=1e-5)
 
 
 def test_the_system_is_told_which_vectors_come_next(tmp_path, random_images) -> None:

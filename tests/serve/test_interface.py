@@ -411,8 +411,8 @@ def test_a_search_answers_as_the_index_does(model: saywhere.Model, indexed: Path
         assert response.json() == {"query": "a cat - snow", "hits": wanted, **sure}
         doubt = client.get("/v1/search", params={"q": "a submarine"}).json()["probably_not_there"]
         assert doubt.startswith("no image shows all of this with a probability of more than 0.0")
-        foreign = client.get("/v1/search", params={"q": "un perro"}).json()["probably_not_there"]
-        assert foreign == "the model knows none of these words; it reads English"
+        part = client.get("/v1/search", params={"q": "a cat + a zzyx"}).json()["hits"]
+        assert all(hit["unknown"] == ["zzyx"] and hit["unused"] == ["a zzyx"] for hit in part) and len(part) == 5
         assert client.get("/v1/models").json()["indexed"] == 5
         entries = {hit.image: hit.entry for hit in index.search("a cat")}
         copy = client.get("/v1/search/image", params={"entry": entries[str(indexed.parent / "chelsea.jpg")]})
@@ -432,6 +432,7 @@ def test_a_search_answers_as_the_index_does(model: saywhere.Model, indexed: Path
             "q=": "characters",
             "q=a&top=0": "from 1 to 100",
             "q=%2C": "no word",
+            "q=un+perro": "the model knows none of these words: un, perro; it reads English",
             "": "parameter q is missing",
         }
         for params, message in wrong.items():

@@ -277,6 +277,11 @@ def test_a_search_shows_a_gallery(visit: Callable[..., Page], model: saywhere.Mo
     page.locator("#query").fill("a submarine")
     expect(page.locator("#status")).to_contain_text("5 images; probably not there: no image shows all of this")
     expect(page.locator("#hits .unlikely")).to_have_count(5)
+    page.locator("#query").fill("a zzyx")
+    expect(page.locator("#hits li")).to_have_count(0)
+    expect(page.locator("#status")).not_to_contain_text("probably")
+    page.locator("#query").fill("a cat + a zzyx")
+    expect(page.locator("#status")).to_contain_text("words that the model does not know: zzyx")
     page.locator("#query").fill("a man on a motorcycle")
     expect(page.locator("#status")).not_to_contain_text("probably")
     with saywhere.Index(indexed, model) as index:

@@ -23,7 +23,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(root: Path, **training: Any) -> Recipe:
-    return from_dict(Recipe, tiny_recipe(root, samples=0, **training))
+    return from_dict(Recipe, tiny_recipe(root, **training))
 
 
 def last_weights(out: Path) -> dict[str, torch.Tensor]:

@@ -90,7 +90,7 @@ def test_views_are_the_whole_and_parts_that_the_name_decides() -> None:
 
 def recipe(root: Path, teacher: Path) -> Recipe:
     settings = {"epochs": 8, "batch_size": 8, "rest": {"lr": 3e-3}, "backbone": {"lr": 1.5e-3}, "accelerator": "cpu",
-                "cache": str(root.parent / "cache"), "flip": False, "samples": 0, "log_every": 1}  # fmt: skip
+                "cache": str(root.parent / "cache"), "flip": False, "log_every": 1}  # fmt: skip
     model = {"trunk": TRUNK, "teacher": str(teacher), "views": 2}
     return from_dict(Recipe, {"name": "b", "system": "branch", "data": {"root": str(root)}, "model": model,
                               "training": settings})  # fmt: skip

@@ -121,7 +121,6 @@ def tiny_recipe(folder: Path, config: CaptionerConfig, repeats: int = 1, **train
             "cache": str(folder / "cache"),
             "pretrained": False,
             "accelerator": "cpu",
-            "samples": 1,
             **training,
         },
     }

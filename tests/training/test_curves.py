@@ -2,9 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PIL import Image
-
-from saywhere.training.loop import CsvLog, draw_curves, read_log
+from saywhere.training.loop import CsvLog, read_log
 
 
 def write(path: Path, steps: range, start: int = 0) -> None:
@@ -31,16 +29,3 @@ def test_a_resumed_log_drops_what_was_not_saved_and_a_half_row(tmp_path: Path) -
     resumed = path.read_text()
     write(path, range(1, 6))
     assert resumed == path.read_text()
-
-
-def test_curves_have_a_panel_for_each_term(tmp_path: Path) -> None:
-    draw_curves(tmp_path / "none.csv", tmp_path / "none.png")
-    assert not (tmp_path / "none.png").exists()
-    write(tmp_path / "metrics.csv", range(1, 4))
-    draw_curves(tmp_path / "metrics.csv", tmp_path / "two.png")
-    log = CsvLog(tmp_path / "metrics.csv", 3)
-    log.write(3, 0, {f"val/{name}": 1.0 for name in ("loss", "a", "b", "c")})
-    draw_curves(tmp_path / "metrics.csv", tmp_path / "five.png")
-    with Image.open(tmp_path / "two.png") as two, Image.open(tmp_path / "five.png") as five:
-        assert two.height * 2 == five.height
-        assert two.width < five.width

@@ -161,12 +161,3 @@ def test_a_resumed_epoch_begins_where_it_was_and_the_next_is_whole() -> None:
     for sampler in (whole, resumed):
         sampler.set_epoch(6)
     assert list(resumed) == list(whole)
-
-
-@pytest.mark.parametrize(("count", "world"), [(10, 3), (9, 3), (2, 5)])
-def test_processes_share_an_epoch_in_equal_parts(count: int, world: int) -> None:
-    parts = [EpochSampler(count, 2, seed=1, rank=rank, world=world) for rank in range(world)]
-    assert len({len(part) for part in parts}) == 1
-    assert len({len(keys(part)) for part in parts}) == 1
-    assert {i for part in parts for _, i in keys(part)} == set(range(count))
-    assert sum(len(keys(part)) for part in parts) == -(-count // world) * world

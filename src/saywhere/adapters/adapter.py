@@ -154,6 +154,10 @@ class Pixels:
         """Return the RGB pixels ``(3, h, w)``, uint8."""
         return np.asarray(image.pixels).transpose(2, 0, 1)
 
+    def restore(self, pixels: np.ndarray) -> np.ndarray:
+        """Return these pixels as ``(h, w, 3)``."""
+        return pixels.transpose(1, 2, 0)
+
 
 class Images:
     """Encode an image as itself: these networks read image and question together."""

@@ -128,7 +128,11 @@ def _refuse_odd_values(command: Any) -> None:
         parse_args = parser.parse_args
 
         def parse(args: list[str]) -> Any:
-            values, rest, order = parse_args(args=args)
+            typed = list(args)
+            try:
+                values, rest, order = parse_args(args=args)
+            except UsageError as error:
+                raise _explain_hyphen(error, typed, ctx) from None
             if not ctx.resilient_parsing:
                 for option in order:
                     _check_values(option, values.get(option.name), order.count(option), ctx)
@@ -138,6 +142,22 @@ def _refuse_odd_values(command: Any) -> None:
         return parser
 
     command.make_parser = make_strict
+
+
+def _explain_hyphen(error: UsageError, typed: list[str], ctx: Any) -> Exception:
+    """Return what is to be said instead of "no such option" where a text or a file name begins with a hyphen."""
+    name = getattr(error, "option_name", "")
+    texts = (text for text in typed if text.startswith("-") and (" " in text or not text.startswith("--")))
+    text = next((text for text in texts if len(text) > 2 and name[1:2] in text[1:]), None)
+    if type(error).__name__ != "NoSuchOption" or text is None:
+        return error
+    import shlex
+
+    leave_out = "" if not any("--without" in option.opts for option in ctx.command.params) else (
+        f"; to leave out images that show something, give what is wanted and --without {shlex.quote(text.lstrip('- '))}"
+    )  # fmt: skip
+    after = f"put it last, after --: {ctx.command_path} [OPTIONS] -- {shlex.quote(text)}"
+    return UsageError(f"what begins with - is taken for an option; {after}{leave_out}", ctx)
 
 
 def _check_values(option: Any, value: Any, count: int, ctx: Any) -> None:
@@ -226,8 +246,6 @@ def _fail_usage(error: Any) -> None:
     if type(error).__name__ == "NoArgsIsHelpError":
         raise error
     message, command = error.format_message().rstrip("."), error.ctx.command_path if error.ctx else "saywhere"
-    if not getattr(error, "option_name", "option").strip("- "):  # "- people" is no option, but looks like one
-        message = f"what begins with - is taken for an option; put it last, after --: {command} [OPTIONS] -- '- ...'"
     _fail(f"error: {message[:1].lower()}{message[1:]}; see {command} --help", 2)
 
 

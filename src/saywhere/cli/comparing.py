@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from saywhere.errors import UserError
-from saywhere.evaluation.report import FIGURES, facts, figure_of, table, write_report
+from saywhere.evaluation.report import FIGURES, figure_of, write_report
 
 START = "from saywhere.cli import main; main()"
 """What a Python runs that is this program."""
@@ -103,10 +103,7 @@ class Compared:
             {"model": name, **{path: figure_of(report, path) for path in paths}, "resumed": name in self.resumed}
             for name, report in self.reports.items()
         ]
-        lines = ["# Models compared", "", *table(self.header, self.rows), ""]
-        lines += ["\\* of the images that an earlier run had not done", ""] if self.resumed else []
-        row = {"task": f"compare {self.task}", **self.facts, "models": models, "command": command}
-        write_report(folder, row, [*lines, *facts({**self.facts, "command": f"`{command}`"})])
+        write_report(folder, {"task": f"compare {self.task}", **self.facts, "models": models, "command": command})
 
 
 def read_report(folder: Path) -> dict[str, Any]:

@@ -58,10 +58,11 @@ def search(
         raise UserError("a search needs a QUERY or --image FILE, and not both")
     place = find_place(index, url, collection)
     with saywhere.Index(place, chosen.model, load=chosen.load, threads=chosen.threads) as opened:
-        none_known = query is not None and _note_words(opened.model, query)
         hits = opened.search(query, image=image, top=top, without=without or (), after=after, before=before,
                              under=under or ())  # fmt: skip
         names = {} if out is None else _drawings(opened, hits, out)
+    if hits:
+        note_words(hits[0].unknown, hits[0].regions.unused)
     if json is None:
         narrowed = without or after or before or under
         _print_hits(hits, "no image is left by what is asked for" if narrowed else "the index is empty")
@@ -72,27 +73,13 @@ def search(
         else:
             write_text(json, lines)
             typer.echo(f"written: {json}")
-    if not none_known and (why := why_improbable(hits)):
+    if why := why_improbable(hits):
         typer.echo(f"probably not there: {why}", err=True)
     if out is not None:
         _draw(hits, names)
         typer.echo(f"written: {out}", err=json == STDOUT)
         if others := len({*out.glob("*")} - {*names.values()}):
             typer.echo(f"note: {out} also has files that are not of this search ({others})", err=True)
-
-
-def _note_words(model: saywhere.Model, query: str) -> bool:
-    """Print which words the model does not know; return whether it knows none."""
-    from saywhere.models.layout import Layout
-    from saywhere.models.phrase_scores import unknown_words
-    from saywhere.models.placing import familiar
-    from saywhere.search.phrases import Query
-
-    wanted, known = Query.parse(query).wanted, model.require("aligner", "search").vocabulary
-    unused = Layout.parse(wanted[0]).unused if len(wanted) == 1 else ()
-    none_known = model.placer("aligner").knows_none(wanted)
-    note_words(unknown_words(known, familiar(query, known)), unused, none_known)
-    return none_known
 
 
 def _print_hits(hits: Sequence[saywhere.Hit], reason: str) -> None:

@@ -72,7 +72,6 @@ def _train_stages(recipe: Path, tree: dict[str, object], out: Path | None, resta
 def _train_one(recipe: Path, tree: dict[str, object], out: Path | None, restart: bool) -> None:
     from saywhere import options
     from saywhere.training.recipe import Recipe
-    from saywhere.training.run import first_process
     from saywhere.training.run import train as run
 
     chosen = options.from_dict(Recipe, tree, source=str(recipe))
@@ -82,7 +81,5 @@ def _train_one(recipe: Path, tree: dict[str, object], out: Path | None, restart:
         last = folder / "last.ckpt"
         more = f"; the state is in {last}. The same command resumes it." if last.exists() else ""
         raise KeyboardInterrupt(f"stopped{more}")
-    if not first_process():
-        return
     values = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
     typer.echo(f"{result.model}: weights after epoch {result.epoch}{': ' if values else ''}{values}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import sys
 import threading
@@ -447,7 +448,9 @@ def read_graph(
             raise UserError(f"{path} does not belong to {WEIGHTS} or {GRAPH_WEIGHTS} beside it: export the model again")
         sources = info.weights
     with _user_errors(path):
-        values = [runtime.OrtValue.ortvalue_from_numpy(folded(weights, weight)) for weight in sources.values()]
+        kernels = _make_room(weights, sources)
+        arrays = [folded(weights, weight, kernels.get(name)) for name, weight in sources.items()]
+        values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in arrays]
     weights.release()
 
     def open(provider: str) -> Any:
@@ -507,15 +510,25 @@ def weights_digest(weights: Weights) -> str:
     return digest.hexdigest()
 
 
-def folded(weights: Weights, weight: GraphWeight) -> np.ndarray:
-    """Return a weight of the graph, with the batch normalisation after its layer folded in."""
+def _make_room(weights: Weights, sources: Mapping[str, GraphWeight]) -> dict[str, np.ndarray]:
+    """Arrays of the kernels to be folded in one piece of memory: it has huge pages, which the system makes faster."""
+    folds = [name for name, weight in sources.items() if weight.kind == "weight" and weight.normalisation is not None]
+    shapes = [weights.below(sources[name].layer).shape("weight") for name in folds]
+    ends = np.cumsum([math.prod(shape) for shape in shapes], dtype=np.int64)
+    parts = np.split(np.empty(ends[-1] if folds else 0, np.float32), ends[:-1])
+    return {name: part.reshape(shape) for name, part, shape in zip(folds, parts, shapes, strict=False)}
+
+
+def folded(weights: Weights, weight: GraphWeight, out: np.ndarray | None = None) -> np.ndarray:
+    """Return a weight of the graph, with the batch normalisation after its layer folded in; a kernel in ``out``."""
     layer = weights.below(weight.layer)
     if weight.normalisation is None:
         return layer[weight.kind]
     norm = weights.below(weight.normalisation)
     scale = norm["weight"] / np.sqrt(norm["running_var"] + np.float32(weight.eps))
     if weight.kind == "weight":
-        kernel = in_single(stored := layer.stored("weight"), np.empty(stored.shape, np.float32))
+        stored = layer.stored("weight")
+        kernel = in_single(stored, np.empty(stored.shape, np.float32) if out is None else out)
         kernel *= scale.reshape(-1, *[1] * (kernel.ndim - 1))
         return kernel
     bias = layer["bias"] if layer.has("bias") else np.float32(0)

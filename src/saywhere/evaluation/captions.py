@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from saywhere.errors import UserError
@@ -170,39 +171,32 @@ def score_files(predictions: Path, session: Session) -> CaptionScores:
     session.notes += notes
     captions, references = {n: found.get(n, "") for n in names}, {n: true[n] for n in names}
     facts = {"predictions": str(predictions), **counts}
-    pairs = Comparison(str(session.data), captions, references, facts)
-    return compare(session, pairs, scorer)
+    return compare(session, captions, references, scorer, str(session.data), facts)
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """Captions and references to compare.
+def compare(
+    session: Session, captions: Mapping[str, str], references: Mapping[str, Sequence[str]], scorer: meteor.Meteor,
+    data: str, facts: Mapping[str, Any], phrases: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> CaptionScores:  # fmt: skip
+    """Score captions by the references, and write the report and a page of examples.
 
-    Attributes:
-        data: name of the data set, for the report.
+    Args:
+        session: where to.
         captions, references: of each image.
+        scorer: METEOR.
+        data: name of the data set, for the report.
         facts: of the report.
         phrases: of the boxes of each image, where they are known: what they name is not invented.
     """
-
-    data: str
-    captions: Mapping[str, str]
-    references: Mapping[str, Sequence[str]]
-    facts: Mapping[str, Any]
-    phrases: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-
-def compare(session: Session, pairs: Comparison, scorer: meteor.Meteor) -> CaptionScores:
-    """Score captions by the references, and write the report and a page of examples."""
-    scores = score_captions(pairs.captions, pairs.references, scorer)
-    mentions = {name: (*texts, *pairs.phrases.get(name, ())) for name, texts in pairs.references.items()}
-    invented = count_invented(pairs.captions, mentions, noun_tree())
-    facts = {"invented_nouns": invented.nouns, "sentences_with_invented_nouns": invented.sentences}
-    known = session.known(pairs.data, **pairs.facts, **facts, meteor_version=scorer.version)
+    scores = score_captions(captions, references, scorer)
+    mentions = {name: (*texts, *phrases.get(name, ())) for name, texts in references.items()}
+    invented = count_invented(captions, mentions, noun_tree())
+    counted = {"invented_nouns": invented.nouns, "sentences_with_invented_nouns": invented.sentences}
+    known = session.known(data, **facts, **counted, meteor_version=scorer.version)
     row = {"task": "caption", "protocol": "coco", "images": len(scores.cider), **scores.metrics, **known}
     write_report(session.out, row)
-    columns = {"true": of_captions(pairs.references), session.model or "predicted": of_captions(pairs.captions)}
-    write_examples(session.out, session.folder, list(pairs.captions), columns)
+    columns = {"true": of_captions(references), session.model or "predicted": of_captions(captions)}
+    write_examples(session.out, session.folder, list(captions), columns)
     return scores
 
 
@@ -249,8 +243,7 @@ def run(model: Model, session: Session, beam_size: int | None = None) -> Caption
     facts = {"beam_size": beam_size, "predictions": str(session.out / PREDICTIONS)}
     facts |= {"without_sentence": len(sources) - len(chosen)}
     kept = {name: references[name] for name in captions}
-    pairs = Comparison(samples.name, captions, kept, facts, phrases)
-    return compare(session, pairs, scorer)
+    return compare(session, captions, kept, scorer, samples.name, facts, phrases)
 
 
 def write_references(references: Mapping[str, Sequence[str]], path: Path) -> None:

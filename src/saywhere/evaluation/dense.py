@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -206,6 +207,10 @@ class DenseCaptioningResult:
     ap: dict[str, float]
     detection_ap: dict[str, float]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form: every attribute by its name."""
+        return asdict(self)
+
 
 class DenseCaptioning:
     """Collect the predictions of one image at a time, then score all of them.
@@ -389,41 +394,35 @@ def score_files(predictions: Path, session: Session, protocol: str = "clean") ->
     counts, notes = matched(predictions, session.data, found.names, truth.names, names, "no region predicted")
     session.notes += notes
     facts = {"model": None, "split": session.split, **counts}
-    files = Comparison(str(session.data), found, truth, names, facts)
-    return compare(session, files, protocol, scorer)
+    return compare(session, found, truth, names, protocol, scorer, str(session.data), facts)
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """Predictions and ground truth to compare.
+def compare(
+    session: Session, predictions: RegionLines, truth: RegionLines, names: Sequence[str], protocol: str,
+    scorer: meteor.Meteor, data: str, facts: Mapping[str, Any] = MappingProxyType({}),
+) -> DenseCaptioningResult:  # fmt: skip
+    """Score predictions for some images by the truth, and write the report and a page of examples.
 
-    Attributes:
-        data: name of the data set, for the report.
+    Args:
+        session: where to.
         predictions, truth: the two files.
         names: of the images that count.
+        protocol: ``clean`` or ``original``.
+        scorer: METEOR.
+        data: name of the data set, for the report.
         facts: of the report.
     """
-
-    data: str
-    predictions: RegionLines
-    truth: RegionLines
-    names: Sequence[str]
-    facts: Mapping[str, Any]
-
-
-def compare(session: Session, files: Comparison, protocol: str, scorer: meteor.Meteor) -> DenseCaptioningResult:
-    """Score predictions by the truth, and write the report and a page of examples."""
     meter = CalibrationMeter()
     # One step more: the captions, which are scored together at the end.
-    with session.steps("scoring", len(files.names) + 1) as advance:
-        result = score(files.predictions, files.truth, files.names, protocol, scorer.score, advance, meter)
+    with session.steps("scoring", len(names) + 1) as advance:
+        result = score(predictions, truth, names, protocol, scorer.score, advance, meter)
         advance()
-    facts = {"predictions": str(files.predictions.path), **files.facts, "meteor_version": scorer.version}
     found = meter.result()
-    scores = {"calibration": found and found.to_dict(), **asdict(result)}
-    write_report(session.out, {"task": "dense", **scores, **session.known(files.data, **facts)})
-    columns = {"true": of_regions(files.truth), session.model or "predicted": of_regions(files.predictions)}
-    write_examples(session.out, session.folder, list(files.names), columns)
+    scores = {"calibration": found and found.to_dict(), **result.to_dict()}
+    known = session.known(data, predictions=str(predictions.path), **facts, meteor_version=scorer.version)
+    write_report(session.out, {"task": "dense", **scores, **known})
+    columns = {"true": of_regions(truth), session.model or "predicted": of_regions(predictions)}
+    write_examples(session.out, session.folder, list(names), columns)
     return result
 
 
@@ -522,8 +521,8 @@ def run(model: Model, session: Session, protocol: str = "clean") -> DenseCaption
             long_side=model.long_side,
         )  # fmt: skip
     predictions = RegionLines(session.out / PREDICTIONS, needs=("scores", "captions"))
-    files = Comparison(samples.name, predictions, truth, [source.name for source in seen], {})
-    return compare(session, files, protocol, scorer)
+    names = [source.name for source in seen]
+    return compare(session, predictions, truth, names, protocol, scorer, samples.name)
 
 
 def write_truth(samples: Samples, root: Path, path: Path) -> None:

@@ -12,8 +12,8 @@ from saywhere.evaluation import meteor
 from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import Session
 from saywhere.inference import ResultsFile
-from saywhere.models.colours import colour_of
 from saywhere.models.model import Model
+from saywhere.models.nouns import colour_of
 from saywhere.models.phrases import SEXES
 from saywhere.text import tokenize
 

@@ -43,7 +43,7 @@ from saywhere.search.phrases import (
     in_index_probability,
     kinds,
 )
-from saywhere.search.scan import Question, Snapshot, best, lead, similarities, spread
+from saywhere.search.scan import Question, Snapshot, best, kind_bonus, lead, similarities, spread
 from saywhere.search.store import Stamp, Store
 from saywhere.text import tokenize
 from saywhere.training.progress import track
@@ -226,11 +226,19 @@ def short_queries(sentence: str) -> list[tuple[str, str]]:
 
 
 class Compared(NamedTuple):
-    """What finds the phrases of a query, its similarities ``(E,)`` with the images of an index, and which show it."""
+    """A query beside the images of an index.
+
+    Attributes:
+        phrases: what finds its phrases.
+        similarities: ``(E,)`` with the images.
+        shown: ``(E,)`` which show it.
+        bonus: ``(E,)`` what the classes add to the similarities for the order.
+    """
 
     phrases: PhrasesInImages
     similarities: np.ndarray
     shown: np.ndarray
+    bonus: np.ndarray
 
 
 def compare(
@@ -240,8 +248,9 @@ def compare(
     score = model.require("aligner", "search").config.score
     columns = score_texts(snapshot, model.embed_text(list(queries)), score)
     for query, column in zip(queries, columns, strict=True):
-        wanted = nouns(query)
-        yield Compared(PhrasesInImages(model, Query((query,))), column, np.array([wanted <= each for each in words]))
+        wanted, phrases = nouns(query), PhrasesInImages(model, Query((query,)))
+        shown = np.array([wanted <= each for each in words])
+        yield Compared(phrases, column, shown, kind_bonus(snapshot, phrases.question()))
 
 
 def answer(
@@ -262,17 +271,18 @@ def answer(
     places, draws = np.flatnonzero(inside), np.random.default_rng(seed)
     size = len(places) if album is None else min(album, len(places))
     evidence, chances, shown, about, in_index = [], [], [], [], []
-    for number, (query, (phrases, column, there)) in enumerate(zip(queries, compared, strict=True)):
+    for number, (query, (phrases, column, there, bonus)) in enumerate(zip(queries, compared, strict=True)):
         own, among = np.array([entry for entry in query.about if inside[entry]], np.int64), places
         if size < len(places):
             among = _draw(places, own, places[~there[places]], size, number % 2 == 0, draws)
-        chosen, everyday = among[best(column[among], min(DEPTH, size))], spread(column[among])
+        chosen = among[best((column + bonus)[among], min(DEPTH, size))]
+        everyday = spread(column[among])
         found = [
             phrases.find(snapshot.load(entry, ""), lead(float(column[entry]), *everyday), size)
             for entry in chosen.tolist()
         ]
         evidence.append([each.evidence for each in found])
-        chances.append(in_index_evidence(phrases.together, size, found[0].similarity))
+        chances.append(in_index_evidence(phrases.together, size, max(each.similarity for each in found)))
         shown.append(there[chosen])
         in_index.append(bool(there[among].any()))
         about.append(bool(np.isin(own, among).any()))

@@ -23,6 +23,9 @@ from saywhere.options import require_ints
 from saywhere.regions import check_boxes
 from saywhere.report import progress as show_progress
 
+STEP = 2
+"""Of the network's pixels an encoding keeps every second, across and down."""
+
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
@@ -34,7 +37,7 @@ class Encoding:
         input_width, input_height: of the network's input.
         image: name of the image.
         trunk: the network that made the maps; no other can read them.
-        pixels: ``(h, w, 3)`` uint8, every second of the network's input (:data:`saywhere.models.colours.STEP`).
+        pixels: ``(h, w, 3)`` uint8, every second of the network's input (:data:`STEP`).
 
     Example:
         >>> model = saywhere.load()

@@ -108,6 +108,8 @@ RELATIONS: dict[str, Relation] = {
 }  # fmt: skip
 """The relations of two boxes by name."""
 
+_SAID = {"left": "on the left", "right": "on the right", "top": "at the top", "bottom": "at the bottom",
+         "middle": "in the middle"}  # fmt: skip
 _SIDES = {"left": "left", "right": "right"}
 _HEIGHTS = {"top": "top", "bottom": "bottom", "middle": "middle", "center": "middle", "centre": "middle"}
 _CORNERS = {f"{height} {side}": f"{height} {side}" for height in ("top", "bottom") for side in _SIDES}
@@ -186,6 +188,34 @@ class Layout:
             used.update(range(start, stop))
         phrases = tuple(" ".join(words[start:stop]) for start, stop in found)
         return cls(phrases, tuple(places), tuple(relations), unused_runs(words, used))
+
+    def said(self, number: int) -> str:
+        """Return a phrase with its places and relations: ``a dog on the left``, ``a dog left of a man``."""
+        own = [_SAID[name] for phrase, name in self.places if phrase == number]
+        own += [f"{name} {self.phrases[other]}" for name, one, other in self.relations if one == number]
+        subjects = [one for _, one, other in self.relations if other == number]
+        return " ".join([self.phrases[number], *own]) if own or not subjects else self.said(subjects[0])
+
+    def missing(self, scores: np.ndarray, agree: np.ndarray, least: float) -> tuple[str, ...]:
+        """Return what is not found: phrases, with their places and relations where only these are not as is said.
+
+        Args:
+            scores: ``(P,)`` probability that each phrase is there, and where it should be.
+            agree: ``(P,)`` log-probability of the latter, see :meth:`choose`.
+            least: probability of what is found.
+        """
+        there = scores / np.exp(agree) >= least
+        absent = np.flatnonzero(scores < least).tolist()
+        return tuple(dict.fromkeys(self.said(i) if there[i] else self.phrases[i] for i in absent))
+
+    def only(self, kept: Sequence[bool]) -> Layout:
+        """Return the layout of some of the phrases; the words of the others are not used."""
+        new = {old: number for number, old in enumerate(i for i, keep in enumerate(kept) if keep)}
+        places = tuple((new[phrase], name) for phrase, name in self.places if phrase in new)
+        pairs = (each for each in self.relations if each.subject in new and each.object in new)
+        relations = tuple(Asked(name, new[one], new[other]) for name, one, other in pairs)
+        dropped = tuple(self.said(i) for i, keep in enumerate(kept) if not keep)
+        return Layout(tuple(self.phrases[i] for i in new), places, relations, self.unused + dropped)
 
     @property
     def counts(self) -> tuple[int, ...]:

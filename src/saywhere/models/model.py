@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike
 
 from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage, open_image
-from saywhere.models.colours import STEP
-from saywhere.models.encoding import Encoding, answer, is_one
+from saywhere.models.encoding import STEP, Encoding, answer, is_one
 from saywhere.models.nouns import NounEvidence
 from saywhere.options import require_ints, require_numbers
 

@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike
 
 from saywhere.engines.engine import DenseCap, Nouns
 from saywhere.errors import UserError
-from saywhere.models.colours import COLOURS
 from saywhere.models.encoding import Encoding
 from saywhere.regions import Regions
 from saywhere.text import RESERVED, tokenize
@@ -448,6 +447,11 @@ class NounEvidence:
         """Return whether the classifier was taught what a noun names, or something that this is a kind of."""
         return not self._taught.isdisjoint(noun.ancestors)
 
+    def tells(self, noun: Noun) -> bool:
+        """Return whether regions can be found to show what a noun names: a taught kind or class is at or below it."""
+        classes = len(self.groups)
+        return any(leaf < classes or leaf in self._taught for leaf in noun.leaves.tolist())
+
     @cached_property
     def _taught(self) -> frozenset[int]:
         return frozenset(kind.row for kind in self.kinds)
@@ -520,26 +524,34 @@ def pack_leaves(posterior: np.ndarray) -> np.ndarray:
     return (leaves | steps << LEAF_BITS).astype(np.uint16)
 
 
-def leaf_columns(nouns: Sequence[Noun | None]) -> np.ndarray:
-    """Return for each possible leaf 1 where it is of the kind of thing that a noun names: ``(leaves, P)``."""
-    columns = np.zeros((1 << LEAF_BITS, len(nouns)), np.float32)
-    for column, noun in enumerate(nouns):
+MOST = LEAST ** (1 / STEPS / 4)
+"""What is kept as 1 is as much on average: the middle of what is rounded to it."""
+
+
+def leaf_tables(nouns: Sequence[Noun | None]) -> np.ndarray:
+    """Return what each kept leaf adds to the probability of the kind of thing that a noun names: ``(P, 65536)``."""
+    tables = np.zeros((len(nouns), STEPS + 1, 1 << LEAF_BITS), np.float32)
+    chances = np.append(np.exp(np.arange(STEPS) * (np.log(LEAST) / STEPS)), 0)[:, None]
+    for table, noun in zip(tables, nouns, strict=True):
         if noun is not None:
-            columns[noun.leaves, column] = 1
-    return columns
+            table[:, noun.leaves] = chances
+    return tables.reshape(len(nouns), -1)
 
 
-def packed_log_kinds(packed: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Return log-probabilities ``(N, P)`` that regions show what nouns name.
+def packed_kinds(packed: np.ndarray, tables: np.ndarray) -> np.ndarray:
+    """Return probabilities ``(N, P)``, which rounding may put above 1, that regions show what nouns name.
 
     Args:
         packed: of N regions, see :func:`pack_leaves`.
-        columns: of P nouns, see :func:`leaf_columns`.
+        tables: of P nouns, see :func:`leaf_tables`.
     """
-    steps = (packed >> LEAF_BITS).astype(np.float32)
-    chances = np.where(steps < STEPS, np.exp(steps * np.float32(np.log(LEAST) / STEPS)), np.float32(0))
-    found = np.einsum("nk,nkp->np", chances, columns[packed & ((1 << LEAF_BITS) - 1)])
-    return np.log(np.clip(found, np.float32(LEAST), 1))
+    rows = np.ascontiguousarray(packed.T)
+    return np.stack([table.take(rows).sum(axis=0) for table in tables], axis=1)
+
+
+def log_kinds(probabilities: np.ndarray) -> np.ndarray:
+    """Return the natural logarithms of probabilities that are at least :data:`LEAST`."""
+    return np.log(np.clip(probabilities, np.float32(LEAST), 1))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -583,11 +595,52 @@ NEUTRAL_DETERMINERS = frozenset({
     "a", "an", "the", "one", "two", "three", "four", "five", "several", "some", "many",
 })  # fmt: skip
 """Words that may stand before any noun."""
-DETERMINERS = NEUTRAL_DETERMINERS | {"his", "her", "their", "its"}
-"""Those, and whose a thing is."""
 
 
 PLACES = frozenset(
     {"in", "on", "at", "near", "under", "behind", "beside", "against", "next", "above", "below", "inside"}
 )
 """Words that begin to say where a thing is."""
+COLOURS = {
+    **{name: name for name in ("red", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white")},
+    **{"orange": "orange", "gray": "gray", "grey": "gray", "silver": "silver", "gold": "gold", "golden": "gold"},
+    **{"beige": "beige", "tan": "beige", "turquoise": "turquoise", "teal": "turquoise"},
+}
+"""The colour that a word names; words for one colour are joined."""
+COLOUR_NAMES = tuple(dict.fromkeys(COLOURS.values()))
+NOT_ORANGE = frozenset({"juice", "slice", "slices", "peel", "tree", "trees", "half", "halves", "segments"})
+"""Words before which "orange" is the fruit, as it is at the end of a phrase."""
+STAYS_BEFORE = frozenset({"and", "or", "in", "on", "with", "of", "at", "to", "by", "from", "for", "over", "under"})
+"""Words that no adjective stands before: a colour before one of them is no adjective of what follows."""
+
+
+def colour_of(words: Sequence[str], place: int) -> str | None:
+    """Return the colour that a word of a phrase names; None if it names none."""
+    after = words[place + 1] if place + 1 < len(words) else ""
+    if words[place] == "orange" and (after == "" or after in NOT_ORANGE):
+        return None
+    return COLOURS.get(words[place])
+
+
+def end_of_colours(words: Sequence[str], place: int) -> int:
+    """Return the place behind the colours that begin at ``place``, joined by "and" or not; ``place`` without any."""
+    colours = [colour_of(words, number) is not None for number in range(len(words))] + [False, False]
+    stop = place
+    while colours[stop] or (stop > place and words[stop : stop + 1] == ["and"] and colours[stop + 1]):
+        stop += 1
+    return stop
+
+
+def noun_of(words: Sequence[str], place: int) -> str:
+    """Return the last of the words that the colour at ``place`` stands before: what has it; "" if there is none.
+
+    Example:
+        >>> noun_of("a man in a red rain coat with a bag".split(), 4)
+        'coat'
+    """
+    noun = ""
+    for word in words[end_of_colours(words, place) :]:
+        if word in STAYS_BEFORE or word in ("a", "an", "the", "its", "his", "her", "is", "are"):
+            break
+        noun = word
+    return noun

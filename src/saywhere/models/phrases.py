@@ -4,23 +4,36 @@ A phrase is the hypothesis with the highest sum of length-normalised log-probabi
 by the aligner. Words for somebody's sex stay where they are
 probably right, else the phrase says person or child; a colour is the likeliest by the pixels of the box, and is left
 out where it is probably wrong.
+
+The trunk was taught to tell kinds of things apart whatever their colour. So ``colours.npz`` beside this file has the
+weights of a small network, the same for all models, that names colours by the pixels in a box; it is trained by
+``benchmarks/colour_table.py`` on boxes whose phrases name a colour.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 
 import numpy as np
 
 from saywhere.calibration import Calibration
 from saywhere.engines.engine import Aligner, DenseCap
-from saywhere.models.colours import NAMES, STAYS_BEFORE, STEP, colour_names, colour_of, end_of_colours, noun_of
 from saywhere.models.decoding import Decoded, Hypotheses, search_each
-from saywhere.models.encoding import Encoding
-from saywhere.models.nouns import NounEvidence, repeated
-from saywhere.text import PAD, tokenize
+from saywhere.models.encoding import STEP, Encoding
+from saywhere.models.nouns import (
+    COLOUR_NAMES,
+    STAYS_BEFORE,
+    Noun,
+    NounEvidence,
+    colour_of,
+    end_of_colours,
+    noun_of,
+    repeated,
+)
+from saywhere.text import PAD
 
 SEXES = {
     **dict.fromkeys(("man", "men", "boy", "boys", "guy", "guys", "gentleman", "gentlemen", "male"), "male"),
@@ -43,8 +56,13 @@ WITHOUT_SEX = {
 UNTAUGHT, LEAST_NOUN = 0.1, 0.01
 """Probability of a noun that the classifier was not taught, and the least of any."""
 
-COMPARED = ("man", "woman", "boy", "girl", *NAMES)
+COMPARED = ("man", "woman", "boy", "girl", *COLOUR_NAMES)
 """Words that are compared with regions where one of them is said."""
+COLOUR_TABLE = Path(__file__).with_name("colours.npz")
+GRID, CELLS, WHOLE = 16, 4, 8
+"""Pixels sampled across a box, parts of it across, and pixels sampled across the whole image."""
+SOFTNESS = 0.02
+"""Squared distance at which a pixel counts for a typical colour 1/e times as much."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,15 +262,15 @@ def _doubtful(
             found.append(Doubtful("person", place, word, evidence))
         elif colour is not None:
             seen = colour_names().log_probs(pixels, box, noun_of(words, place))
-            said = NAMES.index(colour)
+            said = COLOUR_NAMES.index(colour)
             likeliest = said if _is_joined(words, place) else int(seen.argmax())
-            own, colours = fits[-len(NAMES) :][likeliest], fits[-len(NAMES) :]
+            own, colours = fits[-len(COLOUR_NAMES) :][likeliest], fits[-len(COLOUR_NAMES) :]
             evidence = {
                 "pixels": np.array(float(seen[likeliest])),
-                "similarity": np.array(float(own - (colours.sum() - own) / (len(NAMES) - 1))),
+                "similarity": np.array(float(own - (colours.sum() - own) / (len(COLOUR_NAMES) - 1))),
                 "agrees": np.array(float(likeliest == said)),
             }
-            found.append(Doubtful("colour", place, word if likeliest == said else NAMES[likeliest], evidence))
+            found.append(Doubtful("colour", place, word if likeliest == said else COLOUR_NAMES[likeliest], evidence))
     return tuple(found)
 
 
@@ -268,10 +286,20 @@ def noun_log_probs(nouns: NounEvidence, posterior: np.ndarray, texts: Sequence[s
 
     That of a noun of which the classifier knows nothing counts as :data:`UNTAUGHT`; none is below :data:`LEAST_NOUN`.
     """
-    heads = [nouns.tree.head(tokenize(text)).noun for text in texts]
+    return _log_probs(nouns, [posterior] * len(texts), [_taught_noun(nouns, text) for text in texts])
+
+
+def _taught_noun(nouns: NounEvidence, text: str) -> Noun | None:
+    """The noun of a phrase; None if the classifier knows nothing of it."""
+    noun = nouns.tree.find(text)
+    return noun if noun is not None and nouns.knows(noun) else None
+
+
+def _log_probs(nouns: NounEvidence, posteriors: Sequence[np.ndarray], taught: Sequence[Noun | None]) -> np.ndarray:
+    """The log-probability of each noun by its own posterior ``(K,)``, see :func:`noun_log_probs`."""
     likely = [
-        UNTAUGHT if noun is None or not nouns.knows(noun) else float(nouns.probability(posterior[None], noun)[0])
-        for noun in heads
+        UNTAUGHT if noun is None else float(nouns.probability(posterior[None], noun)[0])
+        for posterior, noun in zip(posteriors, taught, strict=True)
     ]
     return np.log(np.maximum(np.array(likely, np.float32), np.float32(LEAST_NOUN)))
 
@@ -289,10 +317,9 @@ def caption_evidence(
     """
     likely, known = np.zeros((2, len(texts)), np.float32)
     if nouns is not None and posterior is not None:
-        for row, text in enumerate(texts):
-            noun = nouns.tree.head(tokenize(text)).noun
-            known[row] = noun is not None and nouns.knows(noun)
-            likely[row] = noun_log_probs(nouns, posterior[row], [text])[0]
+        taught = [_taught_noun(nouns, text) for text in texts]
+        known[:] = [noun is not None for noun in taught]
+        likely = _log_probs(nouns, list(posterior), taught)
     return {"confidence": np.asarray(confidence), "noun": likely, "known": known}
 
 
@@ -355,3 +382,78 @@ def with_articles(words: Sequence[str], places: set[int]) -> list[str]:
         if place and said[place - 1] in ("a", "an"):
             said[place - 1] = "an" if said[place][0] in "aeiou" else "a"
     return said
+
+
+# Colours by pixels
+
+
+def to_lab(pixels: np.ndarray) -> np.ndarray:
+    """Return sRGB pixels ``(..., 3)`` uint8 as CIE L*a*b* (D65) divided by 100, float32."""
+    values = np.arange(256, dtype=np.float32) / 255
+    linear = np.where(values > 0.04045, ((values + 0.055) / 1.055) ** 2.4, values / 12.92).astype(np.float32)[pixels]
+    to_xyz = np.array([[0.4124, 0.2126, 0.0193], [0.3576, 0.7152, 0.1192], [0.1805, 0.0722, 0.9505]], np.float32)
+    xyz = linear @ (to_xyz / np.array([0.9505, 1, 1.089], np.float32))
+    x, y, z = np.moveaxis(np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116), -1, 0)
+    return np.stack([1.16 * y - 0.16, 5 * (x - y), 2 * (y - z)], axis=-1).astype(np.float32)
+
+
+def sample(pixels: np.ndarray, box: Sequence[float] | np.ndarray, count: int) -> np.ndarray:
+    """Return ``(count, count, 3)`` of the pixels ``(H, W, 3)`` in a box ``x1 y1 x2 y2``, evenly spaced."""
+    x1, y1, x2, y2 = (float(value) for value in box)
+    shares = (np.arange(count) + 0.5) / count
+    columns = np.clip((x1 + shares * (x2 - x1)).astype(int), 0, pixels.shape[1] - 1)
+    rows = np.clip((y1 + shares * (y2 - y1)).astype(int), 0, pixels.shape[0] - 1)
+    return pixels[rows[:, None], columns]
+
+
+def features(pixels: np.ndarray, box: Sequence[float] | np.ndarray, typical: np.ndarray) -> np.ndarray:
+    """Return how often typical colours occur in a box, in its parts, and in the image: square roots of the shares.
+
+    Args:
+        pixels: ``(H, W, 3)`` uint8, of the image.
+        box: ``x1 y1 x2 y2`` in these pixels.
+        typical: ``(K, 3)`` colours as :func:`to_lab` gives them.
+    """
+    height, width, _ = pixels.shape
+
+    def shares(found: np.ndarray) -> np.ndarray:
+        """``(count, count, K)``."""
+        distances = np.square(to_lab(found)[:, :, None] - typical).sum(axis=-1)
+        weights = np.exp((distances.min(axis=-1, keepdims=True) - distances) / SOFTNESS)
+        return weights / weights.sum(axis=-1, keepdims=True)
+
+    inside, side = shares(sample(pixels, box, GRID)), GRID // CELLS
+    parts = inside.reshape(CELLS, side, CELLS, side, -1).mean(axis=(1, 3))
+    image = shares(sample(pixels, (0, 0, width, height), WHOLE))
+    whole = (inside.mean(axis=(0, 1)), image.mean(axis=(0, 1)))
+    return np.sqrt(np.concatenate([parts.ravel(), *whole]))
+
+
+class ColourNames:
+    """Natural log-probabilities of :data:`saywhere.models.nouns.COLOUR_NAMES` for what is in a box.
+
+    Args:
+        table: ``typical (K, 3)``; ``nouns`` with ``vectors (M, E)`` and ``biases (M, 15)``, of which the first, "",
+            stands for those that are missing; ``hidden (F + E, H)``, ``hidden_bias``, ``out (H, 15)``, ``out_bias``.
+    """
+
+    def __init__(self, table: Mapping[str, np.ndarray]) -> None:
+        arrays = {name: values.astype(np.float32) for name, values in table.items() if name != "nouns"}
+        self._typical, self._vectors, self._biases = (arrays[name] for name in ("typical", "vectors", "biases"))
+        self._hidden, self._out = (arrays["hidden"], arrays["hidden_bias"]), (arrays["out"], arrays["out_bias"])
+        self._nouns = {noun: row for row, noun in enumerate(table["nouns"].tolist())}
+
+    def log_probs(self, pixels: np.ndarray, box: Sequence[float] | np.ndarray, noun: str) -> np.ndarray:
+        """Return ``(15,)``; arguments as of :func:`features`, and the noun of what has the colour."""
+        row = self._nouns.get(noun, 0)
+        inputs = np.concatenate([features(pixels, box, self._typical), self._vectors[row]])
+        hidden = np.maximum(inputs @ self._hidden[0] + self._hidden[1], 0)
+        logits = hidden @ self._out[0] + self._out[1] + self._biases[row]
+        return logits - np.logaddexp.reduce(logits)
+
+
+@cache
+def colour_names() -> ColourNames:
+    """Return the network of :data:`COLOUR_TABLE`."""
+    with np.load(COLOUR_TABLE, allow_pickle=False) as table:
+        return ColourNames(dict(table))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere import boxes as geometry
-from saywhere.calibration import MATCH, Calibration, logit
+from saywhere.calibration import MATCH, Calibration, logistic, logit
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.engines.engine import Aligner, DenseCap
 from saywhere.errors import UserError
@@ -33,7 +33,7 @@ from saywhere.models.chunker import Chunker
 from saywhere.models.densecap import describe
 from saywhere.models.encoding import Encoding
 from saywhere.models.layout import Layout, count_of, one_of, unused_runs
-from saywhere.models.nouns import DETERMINERS, LEAST, NounEvidence, known_form, noun_tree
+from saywhere.models.nouns import LEAST, MOST, Noun, NounEvidence, known_form, noun_tree
 from saywhere.models.phrase_scores import score_regions, unknown_words
 from saywhere.options import require_numbers
 from saywhere.regions import Regions
@@ -57,6 +57,8 @@ class Evidence:
         similarity: ``(P,)`` of the phrase with the image (Eq. 8); 0 without an aligner.
         by: the part that the fits are of.
         counted: ``(P,)`` log-probability that there are as many things as each phrase says; None for 0.
+        lacking: ``(P,)`` whether the text encoder does not know the noun and the classes do: they alone tell; None for
+            no phrase.
     """
 
     regions: Regions
@@ -67,6 +69,7 @@ class Evidence:
     similarity: np.ndarray
     by: Literal["densecap", "aligner"]
     counted: np.ndarray | None = None
+    lacking: np.ndarray | None = None
 
     def place(self, config: GroundingConfig, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
         """Return the region of each phrase ``(P,)``, and the log-probability ``(P,)`` of what the layout says of it."""
@@ -105,10 +108,27 @@ class Evidence:
 
     def presence(self, calibration: Calibration) -> np.ndarray | None:
         """Return the probabilities ``(P,)`` that the phrases are in the image; None if they are not calibrated."""
+        odds = self.log_odds(calibration)
+        return None if odds is None else logistic(odds).astype(np.float32)
+
+    def log_odds(self, calibration: Calibration, indexed: bool = False) -> np.ndarray | None:
+        """Return the log-odds ``(P,)`` that the phrases are in the image; None if they are not calibrated.
+
+        Args:
+            calibration: of the model.
+            indexed: an index, and not the pixels, says what the regions show.
+        """
         if calibration.phrase is None:
             return None
         inputs, of_rare = self.inputs, calibration.rare_phrase or calibration.phrase
-        return np.where(self.rare, of_rare.apply(inputs), calibration.phrase.apply(inputs)).astype(np.float32)
+        if indexed and calibration.indexed_phrase is not None:
+            odds = calibration.indexed_phrase.log_odds(inputs)
+        else:
+            odds = np.where(self.rare, of_rare.log_odds(inputs), calibration.phrase.log_odds(inputs))
+        if self.lacking is None:
+            return odds
+        kinds = np.minimum(inputs["kind"], np.log(MOST))
+        return np.where(self.lacking, kinds - np.log1p(-np.exp(kinds)), odds)
 
     def place_inputs(self, config: GroundingConfig, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Return what says how probably the boxes of regions ``rows (P,)`` are right for the phrases, ``(P,)`` each.
@@ -168,9 +188,11 @@ class Placer:
         Raises:
             UserError: as :meth:`find`, or a threshold for a model that is not calibrated.
         """
-        least = self.least(threshold)
-        regions, presence = self.find(encoding, asked, boxes, limit)
-        return regions if presence is None else found_of(regions, presence >= least)
+        least, layout = self.least(threshold), asked if isinstance(asked, Layout) else Layout(tuple(asked))
+        regions, presence, agree = self._find(encoding, layout, boxes, limit)
+        if presence is None:
+            return regions
+        return replace(regions[presence >= least], not_found=layout.missing(presence, agree, least))
 
     def find(
         self, encoding: Encoding, asked: Sequence[str] | Layout, boxes: ArrayLike | None = None,
@@ -193,7 +215,12 @@ class Placer:
         Raises:
             UserError: a phrase without a word, or no region.
         """
-        layout = asked if isinstance(asked, Layout) else Layout(tuple(asked))
+        return self._find(encoding, asked if isinstance(asked, Layout) else Layout(tuple(asked)), boxes, limit)[:2]
+
+    def _find(
+        self, encoding: Encoding, layout: Layout, boxes: ArrayLike | None, limit: int | None
+    ) -> tuple[Regions, np.ndarray | None, np.ndarray]:
+        """What :meth:`find` returns, and the log-probabilities ``(P,)`` that regions are where the layout says."""
         phrases = layout.phrases
         found = self.evidence(encoding, phrases, boxes, limit)
         (rows, agree), columns = found.place(self.config, layout), np.arange(len(phrases))
@@ -209,7 +236,7 @@ class Placer:
             similarities=fits if found.by == "aligner" else None,
             scores=scores,
         )  # fmt: skip
-        return regions, presence
+        return regions, presence, agree
 
     def read(self, text: str) -> Layout:
         """Return the phrases of a text, and what it says of their places, relations and numbers that can be used."""
@@ -260,7 +287,8 @@ class Placer:
         counted = None
         if self.aligner is not None and image is not None:
             counted = log_counted(self.aligner, self.calibration, phrases, image, texts)
-        return Evidence(regions, fits, kinds, named, rare, similarity, self.by, counted)
+        lacking = np.array([self.needs_classes(phrase) for phrase in phrases], bool)
+        return Evidence(regions, fits, kinds, named, rare, similarity, self.by, counted, lacking)
 
     def log_kinds(self, encoding: Encoding, regions: Regions, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return what :meth:`NounEvidence.log_kinds` does; without classes no phrase names a kind that they know."""
@@ -282,18 +310,32 @@ class Placer:
         asked = [familiar(phrase, known) for phrase in phrases]
         return regions, score_regions(self.densecap.decoder, known, regions, asked).joint
 
+    @property
+    def _vocabulary(self) -> Vocabulary:
+        """That of the text encoder which says how probably phrases are there."""
+        return (self.aligner or self.densecap).vocabulary  # pyright: ignore[reportOptionalMemberAccess]
+
     def is_rare(self, phrase: str) -> bool:
         """Return whether the text encoder hardly saw the noun of a phrase in training."""
-        vocabulary = (self.aligner or self.densecap).vocabulary  # pyright: ignore[reportOptionalMemberAccess]
-        nouns = noun_words(familiar(phrase, vocabulary))
-        return any(vocabulary.counts.get(word, 0) < self.config.rare for word in nouns)
+        counts = self._vocabulary.counts
+        return any(counts.get(word, 0) < self.config.rare for word in noun_words(familiar(phrase, self._vocabulary)))
+
+    def class_noun(self, phrase: str) -> Noun | None:
+        """Return the noun of a phrase if the classes can tell where it is, else None."""
+        noun = None if self.nouns is None else self.nouns.lookup(phrase)
+        return noun if noun is not None and self.nouns is not None and self.nouns.tells(noun) else None
+
+    def needs_classes(self, phrase: str) -> bool:
+        """Return whether the text encoder does not know the noun of a phrase, and the classes do."""
+        words = noun_words(familiar(phrase, self._vocabulary))
+        return any(word not in self._vocabulary for word in words) and self.class_noun(phrase) is not None
 
     def is_unknown(self, phrase: str) -> bool:
-        """Return whether no part knows any word of a phrase, articles and the like aside."""
-        words = [word for word in tokenize(phrase) if word not in DETERMINERS]
-        parts = [part for part in (self.densecap, self.aligner) if part is not None]
-        heard = any(known_form(word, part.vocabulary) in part.vocabulary for word in words for part in parts)
-        return bool(words) and not heard and (self.nouns is None or self.nouns.lookup(phrase) is None)
+        """Return whether no part that is asked knows the noun of a phrase."""
+        asked = (self.densecap if self.by == "densecap" else None, self.aligner)
+        known = [part.vocabulary for part in asked if part is not None]
+        heard = any(known_form(word, words) in words for word in noun_words(phrase) for words in known)
+        return not heard and self.class_noun(phrase) is None
 
     def knows_none(self, phrases: Iterable[str]) -> bool:
         """Return whether all phrases are unknown, as those of another language."""
@@ -305,8 +347,7 @@ class Placer:
         assert part is not None
         found: dict[str, None] = {}
         for phrase in phrases:
-            seen = self.nouns is not None and self.nouns.lookup(phrase) is not None
-            nouns = noun_words(phrase) if seen else ()
+            nouns = noun_words(phrase) if self.class_noun(phrase) is not None else ()
             unknown = unknown_words(part.vocabulary, familiar(phrase, part.vocabulary))
             found |= dict.fromkeys(word for word in unknown if word not in nouns)
         return list(found)

@@ -45,6 +45,8 @@ class Hit:
             of a search; None as ``probability``.
         entry: by which the index finds it again (:meth:`saywhere.search.store.Store.locate`), until it is indexed
             anew.
+        unknown: words of the query that the model does not know, the same for all hits of a search: nothing was looked
+            for by them.
 
     Example:
         >>> with saywhere.Index("holiday.index") as index:
@@ -62,6 +64,7 @@ class Hit:
     time: float | None = None
     in_index_probability: float | None = None
     entry: str = ""
+    unknown: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form: all but ``regions`` and ``entry`` as they are called here, of each phrase its place."""
@@ -71,6 +74,7 @@ class Hit:
             row = {"words": region.caption, "box": [round(v, 2) for v in region.box], "similarity": round(value, 5)}
             phrases.append(row if region.score is None else {**row, "score": round(region.score, 5)})
         missing = {name: list(texts) for name in TEXTS if (texts := getattr(found, name))}
+        missing |= {"unknown": list(self.unknown)} if self.unknown else {}
         size = {"width": found.width, "height": found.height}
         chances = {"probability": self.probability, "in_index_probability": self.in_index_probability}
         likely = {name: round(value, 5) for name, value in chances.items() if value is not None}
@@ -251,7 +255,7 @@ class Index:
         exact: bool = False, without: str | Sequence[str] = (), after: str | date | None = None,
         before: str | date | None = None, under: str | Path | Sequence[str | Path] = (),
     ) -> list[Hit]:  # fmt: skip
-        """Return the images that fit best, best first.
+        """Return the images that fit best, those that most probably show all of a text first.
 
         Args:
             query: a sentence, or phrases with ``+`` and ``-`` between them, see :meth:`saywhere.search.Query.parse`.
@@ -264,8 +268,8 @@ class Index:
             under: folders, by their names or paths, in one of which an image is.
 
         Raises:
-            UserError: not one of the two, a text without a word, a damaged index, or another model's; dates are asked
-                for that the index does not have.
+            UserError: not one of the two, a text without a word or without one that the model knows, a damaged index,
+                or another model's; dates are asked for that the index does not have.
             ImageError: the image cannot be read.
         """
         if (query is None) == (image is None):
@@ -284,7 +288,9 @@ class Index:
                 for value, v, t, entry, *_ in found
             ]
         phrases = PhrasesInImages(self.model, Query(parsed.wanted, parsed.unwanted + unwanted))
-        question, many = phrases.question(), max(RERANKED * top, FEWEST) if phrases.reranks else top
+        if not phrases.known:
+            raise UserError(f"the model knows none of these words: {', '.join(phrases.unknown)}; it reads English")
+        question, many = phrases.question(), max(RERANKED * top, FEWEST) if phrases.reranks else max(top, TOP)
         asked = many
         while True:
             found = self.store.nearest(question, asked, exact=exact, threads=self._workers, only=only)
@@ -293,15 +299,13 @@ class Index:
                 break
             asked *= 4
         placed = [phrases.find(each.vectors, each.lead, each.among) for each in kept]
-        in_index = phrases.in_index_probability(placed[0], kept[0].among) if placed else None
+        in_index = phrases.in_index_probability(placed, kept[0].among) if placed else None
         hits = [
             Hit(each.vectors.image, each.similarity - phrases.hubness, there.regions, there.probability, each.time,
-                in_index, each.entry)
+                in_index, each.entry, phrases.unknown)
             for each, there in zip(kept, placed, strict=True)
         ]  # fmt: skip
-        if phrases.reranks:
-            hits.sort(key=lambda hit: -(hit.probability or 0))
-        return hits[:top]
+        return sorted(hits, key=lambda hit: -(hit.probability or 0))[:top]
 
     @property
     def _workers(self) -> int:

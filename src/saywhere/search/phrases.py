@@ -26,7 +26,7 @@ from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_
 from saywhere.models.layout import CHOOSES, Layout, count_of, one_of
 from saywhere.models.model import Model
 from saywhere.models.nouns import LEAST as NONE
-from saywhere.models.nouns import Noun, leaf_columns, noun_tree, packed_log_kinds
+from saywhere.models.nouns import Noun, leaf_tables, log_kinds, noun_tree, packed_kinds
 from saywhere.models.placing import Evidence, familiar, noun_words
 from saywhere.regions import Regions
 from saywhere.search.scan import Question
@@ -134,6 +134,9 @@ RERANKED = 3
 """This many times the hits that are asked for, :data:`FEWEST` at least, are put in order by probability where a query
 says where things are or how many there are: the similarity knows little of that."""
 FEWEST = 30
+KIND_WEIGHT = 20.0
+"""What the classes say counts so much beside the similarity, where images are put in order; the nouns of a query that
+the aligner knows, too, share it (docs/search.md)."""
 FEW = 100
 """A lead counts by the share of the images among themselves and so many more: among three one always leads."""
 START = np.array([1.0, -5.0, 1.0, 0.0])
@@ -251,17 +254,20 @@ class _Columns:
         aligner: that embedded them.
         texts: P of them.
         nouns: of each the noun that the classes are asked for; None without one.
+        lacking: ``(P,)`` see :class:`saywhere.models.placing.Evidence`.
     """
 
-    def __init__(self, aligner: Aligner, texts: Sequence[TextVectors], nouns: Sequence[Noun | None]) -> None:
+    def __init__(
+        self, aligner: Aligner, texts: Sequence[TextVectors], nouns: Sequence[Noun | None], lacking: np.ndarray
+    ) -> None:
         self._aligner, self._count = aligner, len(texts)
         words = [text.vectors for text in texts]
         shares = [1 if aligner.config.mean_over_words else 1 / len(text.words) for text in texts]
         sums = [t.vectors[: len(t.words)].sum(axis=0) * share for t, share in zip(texts, shares, strict=True)]
         self._matrix = np.concatenate([*words, sums]).T if texts else np.zeros((0, 0), np.float32)
         self._starts = np.cumsum([0, *map(len, words)])[:-1]
-        self.named = np.array([noun is not None for noun in nouns], bool)
-        self._leaves = leaf_columns(nouns) if self.named.any() else None
+        self.named, self._lacking = np.array([noun is not None for noun in nouns], bool), lacking
+        self._leaves = leaf_tables(nouns) if self.named.any() else None
 
     def similarities(self, image: ImageVectors) -> np.ndarray:
         """Return the similarities ``(P,)`` of the texts with an image; no hubness is taken off."""
@@ -278,10 +284,10 @@ class _Columns:
         fits = fits + region_bonus(self._aligner.config, image)[:, None].astype(np.float32)
         kinds, asked = np.zeros_like(fits), self._leaves is not None and image.nouns is not None
         if self._leaves is not None and image.nouns is not None:
-            kinds = packed_log_kinds(image.nouns, self._leaves) * self.named
+            kinds = log_kinds(packed_kinds(image.nouns, self._leaves)) * self.named
         return Evidence(
             regions=image.regions, fits=fits, kinds=kinds, named=self.named & asked, rare=rare,
-            similarity=self._sums(products), by="aligner",
+            similarity=self._sums(products), by="aligner", lacking=self._lacking & asked,
         )  # fmt: skip
 
 
@@ -293,7 +299,10 @@ class PhrasesInImages:
         query: what is looked for.
 
     Attributes:
-        layout: the phrases that are wanted, and what is said of their places, relations and numbers.
+        layout: the phrases that are wanted, and what is said of their places, relations and numbers; those whose noun
+            nothing knows are left out.
+        known: whether the noun of any is known; else all are kept, and no image shows them.
+        unknown: words that neither the aligner nor, as nouns, the classes know.
         together: how often their nouns are said (:meth:`saywhere.search.phrases.Commonness.together`).
 
     Raises:
@@ -307,33 +316,48 @@ class PhrasesInImages:
                 f"{model.name} does not know how probably images show {query.unwanted[0]!r}, so that none can be left "
                 "out: saywhere calibrate --what phrase"
             )
-        alone = len(query.wanted) == 1
-        self.layout = Layout.parse(query.wanted[0]) if alone else Layout(query.wanted)
+        placer, alone = model.placer("aligner"), len(query.wanted) == 1
+        asked = Layout.parse(query.wanted[0]) if alone else Layout(query.wanted)
+        known = [not placer.is_unknown(phrase) for phrase in asked.phrases]
+        self.unknown = tuple(placer.unknown((*asked.phrases, *asked.unused, *query.unwanted)))
+        self.known = any(known)
+        self.layout = asked.only(known) if self.known else asked
+        wanted = query.wanted if alone else self.layout.phrases
         self._unwanted, own = query.unwanted, self.layout.phrases
         singles = {column: one_of(phrase) for column, phrase in enumerate(own) if count_of(phrase) > 1}
         if model.calibration.count is None:
             singles = {}
-        texts = list(dict.fromkeys((*own, *query.phrases, *singles.values())))
-        asked = [familiar(text, self._aligner.vocabulary) for text in texts]
-        known = dict(zip(texts, model.embed_text(asked), strict=True))
-        self._wanted = [known[text] for text in query.wanted]
-        classes = [None if model.nouns is None else noun_tree().find(phrase) for phrase in (*own, *query.unwanted)]
-        self._seen = _Columns(self._aligner, [known[text] for text in own], classes[: len(own)])
-        self._shunned = _Columns(self._aligner, [known[text] for text in query.unwanted], classes[len(own) :])
+        texts = list(dict.fromkeys((*own, *wanted, *query.unwanted, *singles.values())))
+        embedded = model.embed_text([familiar(text, self._aligner.vocabulary) for text in texts])
+        vectors = dict(zip(texts, embedded, strict=True))
+        self._wanted = [vectors[text] for text in wanted]
+
+        def columns(phrases: Sequence[str], nouns: bool = True) -> _Columns:
+            found = [noun_tree().find(phrase) if nouns and model.nouns is not None else None for phrase in phrases]
+            lacking = np.array([nouns and placer.needs_classes(phrase) for phrase in phrases], bool)
+            return _Columns(self._aligner, [vectors[phrase] for phrase in phrases], found, lacking)
+
+        self._seen, self._shunned = columns(own), columns(query.unwanted)
         self._counted = [*singles]
-        said = (*(own[column] for column in singles), *singles.values(), *query.wanted)
-        self._whole = _Columns(self._aligner, [known[text] for text in said], [None] * len(said))
-        placer = model.placer("aligner")
+        self._whole = columns((*(own[column] for column in singles), *singles.values(), *wanted), nouns=False)
         self._least = placer.least()
-        self._unknown = np.array([placer.is_unknown(phrase) for phrase in own], bool)
+        self._lacking = np.array([placer.needs_classes(phrase) for phrase in own], bool)
+        self._nouns = [placer.class_noun(phrase) for phrase in own]
         common = commonness_of(self._aligner.vocabulary)
-        self._rarest, self.together = common.rarest(own), common.together(own)
+        judged = [phrase for phrase, lacks in zip(own, self._lacking, strict=True) if not lacks]
+        self._rarest, self.together = common.rarest(judged or own), common.together(own)
         self._rare = np.array([placer.is_rare(phrase) for phrase in (*own, *query.unwanted)], bool)
 
     def question(self) -> Question:
         """Return the query as images are compared with it; its :attr:`hubness` is left out."""
         weights = np.ones((len(self._wanted), 1), np.float32)
-        return Question.of(self._wanted, weights, self._aligner.config.score)
+        config, found = self._aligner.config, Question.of(self._wanted, weights, self._aligner.config.score)
+        chosen = np.array([noun is not None for noun in self._nouns], bool)
+        if not chosen.any():
+            return found
+        each = np.where(self._lacking, config.grounding.similarity_kind_weight, KIND_WEIGHT / chosen.sum())[chosen]
+        tables = leaf_tables([noun for noun in self._nouns if noun is not None])
+        return replace(found, kinds=tables, kind_weights=each[:, None].astype(np.float32))
 
     @property
     def hubness(self) -> float:
@@ -351,7 +375,8 @@ class PhrasesInImages:
         """Return whether an image probably shows something that is not wanted."""
         if not self._unwanted:
             return False
-        odds = self._log_odds(self._shunned.evidence(image, self._rare[len(self.layout.phrases) :]))
+        shown = self._shunned.evidence(image, self._rare[len(self.layout.phrases) :])
+        odds = shown.log_odds(self._model.calibration, indexed=True)
         assert odds is not None
         return bool((logistic(odds) >= self._least).any())
 
@@ -372,46 +397,44 @@ class PhrasesInImages:
             counted[self._counted] = np.log(np.maximum(calibration.count.apply({"words": many - one}), NONE))
         config, columns = self._aligner.config.grounding, np.arange(several)
         rows, agree = replace(evidence, counted=counted).place(config, self.layout)
-        odds, scores, there = self._log_odds(evidence), None, np.ones(several, bool)
+        odds, presence, scores = evidence.log_odds(calibration, indexed=True), None, None
         if odds is not None:
-            odds = np.where(self._unknown, -MOST_ODDS, np.clip(odds, -MOST_ODDS, MOST_ODDS))
-            presence = np.where(self._unknown, 0, logistic(odds) * np.exp(agree)).astype(np.float32)
-            there = presence >= self._least
+            odds = np.clip(odds if self.known else -np.inf, -MOST_ODDS, np.full(several, MOST_ODDS))
+            presence = (logistic(odds) * np.exp(agree)).astype(np.float32)
             scores = presence * evidence.box_probability(calibration, config, rows)
+        there = np.ones(several, bool) if presence is None else presence >= self._least
         alone = several == 1 and calibration.hit is not None  # the hit's probability says it
         regions = Regions(
             image.width, image.height, image.boxes[rows[there]], None if scores is None or alone else scores[there],
             tuple(phrase for phrase, seen in zip(phrases, there, strict=True) if seen), image=image.image,
             similarities=evidence.fits[rows, columns][there],
-            not_found=tuple(phrase for phrase, seen in zip(phrases, there, strict=True) if not seen),
+            not_found=() if presence is None else self.layout.missing(presence, agree, self._least),
             unused=self.layout.unused,
         )  # fmt: skip
         wanted = whole[2 * len(self._counted) :] - image.hubness - hubness_of(self._wanted)
         similarity, inputs = float(wanted.mean()), np.stack([*evidence.inputs.values()])
         if odds is None:
             return Placed(regions, similarity, inputs, None, None)
-        joint = np.array(hit_evidence(odds, similarity, self._rarest, lead, among))
-        shown = None if calibration.hit is None else float(calibration.hit.apply(joint) * np.exp(agree.sum()))
+        lacking, shown = self._lacking, None
+        joint = np.array(hit_evidence(odds if lacking.all() else odds[~lacking], similarity, self._rarest, lead, among))
+        if calibration.hit is not None:
+            shown = float(logistic(odds[lacking]).prod() * np.exp(agree.sum()))
+            shown *= 1 if lacking.all() else float(calibration.hit.apply(joint))
         return Placed(regions, similarity, inputs, joint, shown, float(agree.sum()))
 
-    def _log_odds(self, evidence: Evidence) -> np.ndarray | None:
-        """The log-odds ``(P,)`` that an image shows each phrase; None if the model is not calibrated for that."""
-        calibration, inputs = self._model.calibration, evidence.inputs
-        if calibration.phrase is None:
-            return None
-        if calibration.indexed_phrase is not None:
-            return calibration.indexed_phrase.log_odds(inputs)
-        of_rare = calibration.rare_phrase or calibration.phrase
-        return np.where(evidence.rare, of_rare.log_odds(inputs), calibration.phrase.log_odds(inputs))
-
-    def in_index_probability(self, best: Placed, images: int) -> float | None:
+    def in_index_probability(self, found: Sequence[Placed], images: int) -> float | None:
         """Return the probability that any image of an index shows what is wanted; None if the model cannot tell.
 
+        How often a noun that the aligner has not read is there by chance is not known: then it is the best hit's.
+
         Args:
-            best: the query in the image that fits best.
+            found: the query in the images that fit best.
             images: of the index.
         """
         chance, meant = self._model.calibration.chance, self._model.calibration.meant
-        if chance is None or meant is None or best.evidence is None:
+        if chance is None or meant is None or found[0].evidence is None:
             return None
-        return float(in_index_probability(in_index_evidence(self.together, images, best.similarity), chance, meant))
+        if self._lacking.any():
+            return max((each.probability for each in found if each.probability is not None), default=None)
+        best = max(each.similarity for each in found)
+        return float(in_index_probability(in_index_evidence(self.together, images, best), chance, meant))

@@ -23,6 +23,7 @@ import numpy as np
 
 from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, over_regions
+from saywhere.models.nouns import log_kinds, packed_kinds
 from saywhere.search.scan import VECTOR, Question, lead, spread, to_arrays, with_hubness, without_hubness
 from saywhere.search.stores import Found, Located, Only, Stamp, Video, split_moment
 
@@ -290,13 +291,32 @@ class QdrantStore:
             if len(some) >= top or len(points) < most:
                 break
             most *= 4
+        bonus = self._bonus(question, only, dates) if question.kinds is not None else {}
+        some = list(dict.fromkeys([*some[:top], *sorted(bonus, key=lambda point: -bonus[point])[:top]]))
         everyday, among = spread(np.array([_similarity(image, question) for image in self._sample])), len(self)
         found: list[Found] = []
-        for point in self._points(some[:top], vectors=True) if some else ():
+        for point in self._points(some[: None if bonus else top], vectors=True) if some else ():
             image, time = _image_of(point)
             value = _similarity(image, question)
             found.append(Found(value, image, time, str(point.id), lead(value, *everyday), among))
-        return sorted(found, key=lambda row: -row.similarity)
+        return sorted(found, key=lambda row: -(row.similarity + bonus.get(row.entry, 0.0)))[:top]
+
+    def _bonus(self, question: Question, only: Only | None, dates: Mapping[str, str]) -> dict[str, float]:
+        """What the classes add to the similarity of images, by the ids of their points; all payloads are read."""
+        found, offset = dict[str, float](), None
+        assert question.kinds is not None and question.kind_weights is not None
+        while True:
+            with self._place.asking() as client:
+                points, offset = client.scroll(self._name, _matching("kind", (IMAGE, MOMENT)), PAGE, offset=offset,
+                                               with_payload=["path", "nouns"])  # fmt: skip
+            for point in points:
+                row = point.payload or {}
+                path = _path_of(row)
+                if not only or only.accepts(path, dates.get(path, "")):
+                    nouns = packed_kinds(np.array(row["nouns"], np.uint16), question.kinds).max(axis=0)
+                    found[str(point.id)] = float(log_kinds(nouns) @ question.kind_weights[:, 0])
+            if offset is None:
+                return found
 
     @cached_property
     def _sample(self) -> list[ImageVectors]:

@@ -21,7 +21,7 @@ from saywhere.engines.onnx import import_runtime
 from saywhere.errors import UserError
 from saywhere.files import sync
 from saywhere.models.aligner import ImageVectors, TextVectors, over_regions
-from saywhere.models.nouns import KEPT, NO_LEAF
+from saywhere.models.nouns import KEPT, NO_LEAF, log_kinds, packed_kinds
 
 ENTRY = np.dtype([("count", "<i4"), ("width", "<i4"), ("height", "<i4")])
 """An image: how many regions it has, which lie behind those of the image before it, and its size in pixels."""
@@ -382,11 +382,17 @@ class Question:
         words: ``(T, D)`` of all queries, as :func:`saywhere.search.scan.with_hubness` has them.
         weights: ``(T, Q)`` by which each word counts in each query: -1 for one that is not wanted.
         score: see :func:`saywhere.models.aligner.similarity_blocks`.
+        kinds: ``(C, 65536)`` of nouns that the classes are asked for, see :func:`saywhere.models.nouns.leaf_tables`;
+            None for none.
+        kind_weights: ``(C, 1)`` by which the log-probability of each of these nouns in an image's best region is added
+            to the similarity where images are put in order.
     """
 
     words: np.ndarray
     weights: np.ndarray
     score: Score = "max"
+    kinds: np.ndarray | None = None
+    kind_weights: np.ndarray | None = None
 
     @classmethod
     def of(cls, texts: Sequence[TextVectors], weights: np.ndarray, score: Score) -> Question:
@@ -423,12 +429,26 @@ def estimates(snapshot: Snapshot, question: Question, threads: int = 1) -> np.nd
     return found
 
 
+def kind_bonus(snapshot: Snapshot, question: Question, threads: int = 1) -> np.ndarray:
+    """Return what the classes add to the similarity of each image ``(E,)``; 0 if they are not asked."""
+    kinds, weights = question.kinds, question.kind_weights
+    if kinds is None or weights is None:
+        return np.zeros(snapshot.extent.entries, np.float32)
+    found = np.empty((snapshot.extent.entries, len(kinds)), np.float32)
+    each = replace(question, weights=np.eye(len(kinds), dtype=np.float32), score="max")
+    nouns = snapshot.regions["nouns"]
+    _scan(
+        snapshot, each, (0, len(found)), lambda rows: packed_kinds(nouns[rows], kinds), NUMBERS // KEPT, found, threads
+    )
+    return (log_kinds(found) @ weights)[:, 0]
+
+
 class Nearest(NamedTuple):
     """What a search finds.
 
     Attributes:
         entries: ``(K,)`` best first.
-        values: ``(K,)`` their similarities.
+        values: ``(K,)`` their similarities, without what the classes add for the order.
         mean, deviation: of the similarities of all images, by the codes where there are codes.
     """
 
@@ -450,7 +470,7 @@ def lead(value: float, mean: float, deviation: float) -> float:
 
 
 def nearest(snapshot: Snapshot, question: Question, top: int, *, exact: bool = False, threads: int = 1) -> Nearest:
-    """Return the entries of the highest similarity with one query, best first.
+    """Return the entries of the highest similarity with one query and what the classes add to it, best first.
 
     Args:
         snapshot: of the index.
@@ -459,13 +479,13 @@ def nearest(snapshot: Snapshot, question: Question, top: int, *, exact: bool = F
         exact: compare all images by their whole vectors; else, if there are codes, only those that they put first.
         threads: that share the images.
     """
-    wanted = max(CANDIDATES, EACH * top)
+    wanted, bonus = max(CANDIDATES, EACH * top), kind_bonus(snapshot, question, threads)
     if exact or not snapshot.extent.coded or snapshot.extent.entries <= wanted:
         values = similarities(snapshot, question, threads)[:, 0]
-        chosen = best(values, top)
+        chosen = best(values + bonus, top)
         return Nearest(chosen, values[chosen], *spread(values))
     estimated = estimates(snapshot, question, threads)[:, 0]
-    candidates = np.sort(best(estimated, wanted))
+    candidates = np.sort(best(estimated + bonus, wanted))
     snapshot.expect(candidates)
     values = np.empty(len(candidates), np.float32)
 
@@ -475,7 +495,7 @@ def nearest(snapshot: Snapshot, question: Question, top: int, *, exact: bool = F
             values[some] = _compare(snapshot, question, candidates[some])
 
     _share(compare, range(0, len(candidates), TOGETHER), threads)
-    chosen = best(values, top)
+    chosen = best(values + bonus[candidates], top)
     return Nearest(candidates[chosen], values[chosen], *spread(estimated))
 
 

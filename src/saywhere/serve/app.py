@@ -33,7 +33,7 @@ from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
 from saywhere.search.index import why_improbable
 from saywhere.search.indexing import open_found
-from saywhere.search.phrases import LIKELY, Query
+from saywhere.search.phrases import LIKELY
 from saywhere.search.stores import Located
 from saywhere.serve.gate import HEADERS, Gate, check_access
 from saywhere.serve.limits import Budget, Encodings, Limits, Problem, Workers, tag_of, to_json
@@ -76,9 +76,7 @@ class Gallery:
         options = {name: values[name] for name in ("without", "after", "before", "under") if name in values}
         hits = self.index.search(values["q"], top=values.get("top", 10), **options)
         rows = [{"entry": hit.entry, **hit.to_dict()} for hit in hits]
-        foreign = self.index.model.placer("aligner").knows_none(Query.parse(values["q"]).wanted)
-        why = "the model knows none of these words; it reads English" if foreign else why_improbable(hits)
-        return {"query": values["q"], "hits": rows, "probably_not_there": why, "unlikely": LIKELY}
+        return {"query": values["q"], "hits": rows, "probably_not_there": why_improbable(hits), "unlikely": LIKELY}
 
     def small_copy(self, entry: str) -> bytes:
         """Return an image of the index, or the frame at a moment of a video that it has, made small, as a JPEG.

@@ -253,44 +253,7 @@ PROBLEMS = {
     "429": "The queue is full: try again after the seconds of Retry-After.",
     "503": "There was no answer in time, or too little memory.",
 }
-_NUMBER, _TEXT = {"type": "number"}, {"type": "string"}
-_BOXES = {"type": "array", "items": {"type": "array", "items": _NUMBER, "minItems": 4, "maxItems": 4}}
-_NUMBERS, _TEXTS = {"type": "array", "items": _NUMBER}, {"type": "array", "items": _TEXT}
-_MATRIX = {"type": "array", "items": _NUMBERS}
-_IMAGE = {"image": {"type": ["string", "null"]}, "width": {"type": "integer"}, "height": {"type": "integer"}}
-_REGION_ROWS = {
-    "type": "object",
-    "required": ["width", "height", "boxes"],
-    "properties": _IMAGE
-    | {"boxes": _BOXES, "scores": _NUMBERS, "similarities": _NUMBERS, "captions": _TEXTS, "caption_scores": _NUMBERS}
-    | {"not_found": _TEXTS, "unused": _TEXTS},
-}
-_PHRASE = {"type": "object", "properties": {"words": _TEXT, "box": _NUMBERS, "similarity": _NUMBER}}
-_HIT = {
-    "type": "object",
-    "properties": _IMAGE
-    | {"entry": _TEXT, "time": _NUMBER, "similarity": _NUMBER, "probability": _NUMBER, "in_index_probability": _NUMBER}
-    | {"phrases": {"type": "array", "items": _PHRASE}, "not_found": _TEXTS, "unused": _TEXTS},
-}
-_JPEG = {"type": "string", "format": "binary"}
-SCHEMAS = {
-    "describe": _REGION_ROWS,
-    "ground": _REGION_ROWS,
-    "caption": {
-        "type": "object",
-        "required": ["width", "height", "caption"],
-        "properties": _IMAGE | {"caption": _TEXT, "words": _TEXTS, "boxes": _BOXES, "attention": _MATRIX},
-    },
-    "embed": {"type": "object", "properties": _IMAGE | {"boxes": _BOXES, "vectors": _MATRIX}},
-    "embed_text": {"type": "object", "properties": {"text": _TEXT, "words": _TEXTS, "vectors": _MATRIX}},
-    "search": {
-        "type": "object",
-        "properties": {"query": _TEXT, "hits": {"type": "array", "items": _HIT}}
-        | {"probably_not_there": {"type": ["string", "null"]}, "unlikely": _NUMBER},
-    },
-    "image": _JPEG,
-}
-"""The answer to each question."""
+_TEXT = {"type": "string"}
 
 
 def describe_api(needs_token: bool) -> dict[str, Any]:
@@ -305,7 +268,7 @@ def describe_api(needs_token: bool) -> dict[str, Any]:
     )
     for path, summary, parameters in plain:
         schemas = [parameter.schema() for parameter in parameters]
-        answers = _responses(SCHEMAS.get(path.rpartition("/")[2], {"type": "object"}))
+        answers = _responses("image/jpeg" if parameters is SEARCH_IMAGE else "application/json")
         paths[path] = {"get": {"summary": summary, "parameters": schemas, "responses": answers}}
     described: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -331,16 +294,14 @@ def _question(question: Question) -> dict[str, Any]:
         "summary": question.summary,
         "parameters": [*(parameter.schema() for parameter in question.parameters), match],
         "requestBody": {"content": {"image/*": {"schema": image}, "multipart/form-data": {"schema": form}}},
-        "responses": _responses(SCHEMAS[question.name]),
+        "responses": _responses("application/json"),
     }
 
 
-def _responses(schema: dict[str, Any]) -> dict[str, Any]:
+def _responses(media_type: str) -> dict[str, Any]:
     error = {"type": "object", "required": ["error"], "properties": {"error": _TEXT}}
     responses: dict[str, Any] = {
         status: {"description": text, "content": {"application/json": {"schema": error}}}
         for status, text in PROBLEMS.items()
     }
-    media_type = "image/jpeg" if schema == _JPEG else "application/json"
-    responses["200"] = {"description": "The answer.", "content": {media_type: {"schema": schema}}}
-    return responses
+    return responses | {"200": {"description": "The answer.", "content": {media_type: {}}}}

@@ -7,7 +7,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -237,9 +237,7 @@ class _Run:
         self.network, self.words = heads.with_words(self.networks["densecap"], texts)
         self.networks["densecap"] = self.network
         self.skipped: list[str] = []
-        usual = heads.HeadOptions(seed=seed)
-        steps = -(-len(own.learnt) // usual.batch)
-        self.options = replace(usual, epochs=epochs or max(usual.epochs, -(-STEPS // steps)))
+        self.epochs = epochs or max(heads.EPOCHS, -(-STEPS // -(-len(own.learnt) // heads.BATCH)))
 
     def __call__(self) -> Finetuned:
         """Learn, choose, calibrate, and write the model."""
@@ -251,7 +249,7 @@ class _Run:
         layers = heads.Heads(self.network).eval()
         before = copy.deepcopy(layers)
         lessons = self._lessons(before, learnt, "learnt"), self._lessons(before, held_out, "held-out")
-        epoch = heads.train(layers, *lessons, self.options, self.folder / RUN / STATE)
+        epoch = heads.train(layers, *lessons, self.epochs, self.seed, self.folder / RUN / STATE)
         trained = copy.deepcopy(layers.state_dict())
         start, end, share, kept = self._choose(layers, before, trained if epoch else {}, *lessons)
         result = Finetuned(

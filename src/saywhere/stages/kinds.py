@@ -31,14 +31,6 @@ from saywhere.training.recipe import DataConfig, Recipe, SourceConfig, TrainingC
 
 MODEL = "model"
 """Folder of what a stage has made."""
-BYTES_PER_PIXEL = 3.2
-"""Size of cached maps of EfficientNet-Lite2 at the strides 8, 16 and 32; features of regions take about as many."""
-LESSON = 210_000
-"""Bytes of what the teacher of a branch says of a view; what the branch reads is a third of all maps."""
-AREA = 0.7
-"""Share of a square that an image fills."""
-STATE = 200_000_000
-"""Bytes of the state of a training run, which is removed when its stage is done."""
 CARD_FIGURES: dict[str, dict[str, str]] = {
     **FIGURES,
     "region-captions": {
@@ -177,10 +169,6 @@ class Stage:
         """Return a hash of what each data set says; where it is does not matter."""
         return [(source, digest_of(read(source, options))) for source, options in self.sets()]
 
-    def caches(self, read: Reader) -> dict[tuple[Any, ...], float]:
-        """Return about how many bytes of features are cached, by their folder and what they are made of."""
-        return {}
-
     def run(self, work: Work) -> Done:
         """Make it."""
         raise TypeError(f"{type(self).__name__} cannot be run")
@@ -228,7 +216,7 @@ class Train(Stage):
 
     SYSTEM: ClassVar[str] = ""
     CONTINUES = "training.start"
-    UNKEYED = ("description", "training.cache", "training.workers", "training.samples")
+    UNKEYED = ("description", "training.cache", "training.workers")
 
     data: DataConfig = field(default_factory=lambda: DataConfig(""))
     model: dict[str, Any] = field(default_factory=dict)
@@ -241,8 +229,6 @@ class Train(Stage):
             raise UserError(f"average must be from 0 to below 1, not {self.average:g}")
         if self.average and self.training.start is None:
             raise UserError("average needs training.start, whose weights are averaged with")
-        if self.training.devices != 1:
-            raise UserError("training.devices must be 1 in a recipe of stages")
 
     def recipe(self, name: str, seed: int) -> Recipe:
         """Return it as a recipe of one stage."""
@@ -276,24 +262,6 @@ class Train(Stage):
                 raise UserError(f"{source.root}: the split {source.split} has no image with {system.unit}")
         if self.SYSTEM == "densecap":
             freeze(system.build(config, Vocabulary({"a": 1}), False), self.training.freeze)
-
-    def features(self) -> tuple[str, float]:
-        """Return the sort of features that are cached of an image, and about how many bytes they take."""
-        side = self.model.get("trunk", {}).get("long_side", 416)
-        return ("regions" if self.SYSTEM == "aligner" else "maps"), BYTES_PER_PIXEL * AREA * side * side
-
-    def caches(self, read: Reader) -> dict[tuple[Any, ...], float]:
-        """Return the size of the cached features of its images."""
-        if self.training.cache is None or self.training.unfreeze_after == 0:
-            return {}
-        kind, each = self.features()
-        views = 2 if self.training.flip else 1
-        return {
-            (self.training.cache, kind, each, views, source.root, source.split, source.limit): each
-            * views
-            * min(len(read(source, options)), source.limit or sys.maxsize)
-            for source, options in self.sets()
-        }
 
     def run(self, work: Work) -> Done:
         """Train, or go on with it."""
@@ -343,11 +311,6 @@ class BranchStage(Train):
         """Return a hash of the teacher too."""
         digest = hashlib.sha256(self.teacher().read_bytes()).hexdigest()
         return [*super().digests(read), (DataSet(str(self.model["teacher"]), None, "teacher"), digest)]
-
-    def features(self) -> tuple[str, float]:
-        """Return what the branch reads of a view, and what the teacher says of it."""
-        _, maps = super().features()
-        return "lessons", self.model.get("views", branch.BranchConfig.views) * (maps / 3 + LESSON)
 
 
 class DenseCapStage(Train):

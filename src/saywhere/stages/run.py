@@ -25,7 +25,6 @@ from saywhere.stages.kinds import (
     EYES,
     KINDS,
     MODEL,
-    STATE,
     Card,
     DataSet,
     Done,
@@ -43,8 +42,6 @@ RECORD = "stage.json"
 """In the folder of a stage: of what it is made, and what it has made."""
 STAGES = "stages"
 """Folder of the stages in that of a run."""
-STAGE_BYTES = 50_000_000
-"""Approximate size of a stage's results."""
 _NAME = re.compile(r"\$([A-Za-z][\w-]*)")
 
 
@@ -132,14 +129,11 @@ def train(
         the folder of the model; None if no stage makes one.
 
     Raises:
-        UserError: before anything begins, if an option, a data set or a model is wrong or missing, the disk too full,
-            or ``out`` has what no run has written; or what a stage raises.
+        UserError: before anything begins, if an option, a data set or a model is wrong or missing, or
+            ``out`` has what no run has written; or what a stage raises.
         KeyboardInterrupt: with a line that says where it stopped.
     """
-    reader = Reader()
-    plans = plan(recipe, out, without, reader, source)
-    _check_space(plans, out, reader)
-    reader.read.clear()
+    plans = plan(recipe, out, without, source)
     with locked(out):
         if not any((out / STAGES).glob(f"*/{RECORD}")):  # no run has been here
             recipes.require_own(out, STAGES, MODEL)
@@ -157,7 +151,7 @@ def train(
         return out / MODEL
 
 
-def plan(recipe: StagedRecipe, out: Path, without: Sequence[str], read: Reader, source: str) -> list[Planned]:
+def plan(recipe: StagedRecipe, out: Path, without: Sequence[str], source: str) -> list[Planned]:
     """Check all stages of a recipe and their data, and return those that are not left out.
 
     Raises:
@@ -165,7 +159,7 @@ def plan(recipe: StagedRecipe, out: Path, without: Sequence[str], read: Reader, 
     """
     if unknown := [name for name in without if name not in recipe.stages]:
         raise UserError(f"--without {unknown[0]}: the stages of {source} are {', '.join(recipe.stages)}")
-    plans: list[Planned] = []
+    plans, read = list[Planned](), Reader()
     chosen = list(_stages(recipe, out, without, source))
     places = {str(stage.output(out / STAGES / name)) for name, _, stage, _ in chosen}
     with track("checking the stages", len(chosen)) as progress:
@@ -178,7 +172,7 @@ def plan(recipe: StagedRecipe, out: Path, without: Sequence[str], read: Reader, 
                 inputs |= {_title(data, recipe.data): digest for data, digest in stage.digests(read)}
             except UserError as error:
                 raise UserError(f"{source}: stage {name}: {error}") from error
-            flat = {key: value for key, value in flatten(written).items() if not key.startswith(stage.UNKEYED)}
+            flat = {key: value for key, value in recipes.flatten(written).items() if not key.startswith(stage.UNKEYED)}
             plans.append(Planned(name, kind, stage, flat | {"seed": stage.seed}, inputs))
             progress.advance(1)
     return plans
@@ -198,7 +192,7 @@ def _stages(
             continue
         kind = KINDS[kinds[name]]
         written = _rewrite(tree, partial(_found, user=name, instead=instead, before=places, without=without))
-        _require(name, flatten(tree), flatten(written), source)
+        _require(name, recipes.flatten(tree), recipes.flatten(written), source)
         if issubclass(kind, Train):
             _complete(written, trunk, branch if kind not in EYES else "", dropped)
         concrete = _rewrite(written, partial(_place, places={**recipe.data, **places}, source=source))
@@ -281,7 +275,7 @@ def _found(
 def _changed_by(stage: Mapping[str, Any], kind: str) -> str | None:
     """The model that a stage changes, as it is written; None if it makes one of its own."""
     option = KINDS[kind].CONTINUES
-    value = flatten(stage).get(option) if option else None
+    value = recipes.flatten(stage).get(option) if option else None
     return value if isinstance(value, str) else None
 
 
@@ -303,14 +297,6 @@ def _title(source: DataSet, data: Mapping[str, str]) -> str:
         if root == place or root.startswith(f"{place}/"):
             return f"${name}{root.removeprefix(place)} {split}"
     return f"{root} {split}"
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of a nested tree by their keys with dots."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
 
 
 # What things are made of
@@ -402,33 +388,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(record, indent=1, default=str) + "\n")
-
-
-def _check_space(plans: Sequence[Planned], out: Path, read: Reader) -> None:
-    """Refuse a run for which a disk has not space enough, as far as that can be told before."""
-    todo = [p for p in plans if not ((r := _read(out / STAGES / p.name / RECORD)).get("done") and r["key"] == p.key)]
-    if not todo:
-        return
-    needed: dict[Path, float] = {out: len(todo) * STAGE_BYTES}
-    if any(isinstance(planned.stage, Train) for planned in todo):
-        needed[out] += STATE
-    cached: dict[tuple[Any, ...], float] = {}
-    for planned in todo:
-        cached |= planned.stage.caches(read)
-    for (folder, *_), size in cached.items():
-        needed[Path(folder)] = needed.get(Path(folder), 0.0) + size
-    of_disk: dict[int, tuple[Path, float]] = {}
-    for folder, size in needed.items():
-        there = sum(file.stat().st_size for file in folder.rglob("features.bin")) if folder != out else 0
-        disk = next(parent for parent in (folder.resolve(), *folder.resolve().parents) if parent.exists())
-        named, before = of_disk.get(disk.stat().st_dev, (disk, 0.0))
-        of_disk[disk.stat().st_dev] = named, before + max(0.0, size - there)
-    for disk, size in of_disk.values():
-        if size > (free := shutil.disk_usage(disk).free):
-            raise UserError(
-                f"{disk}: about {size / 1e9:.1f} GB are needed, and {free / 1e9:.1f} GB are free; name other folders "
-                "with --out and training.cache"
-            )
 
 
 def load(path: str | Path, tree: Mapping[str, Any]) -> StagedRecipe:

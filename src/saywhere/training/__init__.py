@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,8 @@ def train(recipe: str | Path, out: str | Path | None = None, *, restart: bool = 
     from saywhere.training import recipe as recipes
     from saywhere.training.run import train as run
 
-    chosen = recipes.load(recipe, list(_changes(overrides)))
+    changes = [f"{key}={json.dumps(value, default=str)}" for key, value in recipes.flatten(overrides).items()]
+    chosen = recipes.load(recipe, changes)  # JSON is YAML
     return run(chosen, Path("runs") / chosen.name if out is None else out, restart)
 
 
@@ -50,14 +51,3 @@ def require_training() -> None:
                 f"training needs {module}, which is not installed: pip install 'saywhere[train]' (6.3 GB; "
                 "without a GPU first: pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu)"
             )
-
-
-def _changes(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield values as ``KEY=VALUE``, as a command takes them; JSON is YAML."""
-    import json
-
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _changes(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}={json.dumps(value, default=str)}"

@@ -17,7 +17,7 @@ from saywhere import reproductions
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.data.flickr import find_marks, read_marks
 from saywhere.data.sample import Sample
-from saywhere.images import LoadedImage, measure
+from saywhere.images import measure
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.loss import AlignmentCriterion, SentenceTarget
 from saywhere.networks.aligner.network import Aligner
@@ -140,7 +140,3 @@ class AlignerSystem:
         return SentenceTargets(
             network.vocabulary, config.sentences, config.sentence_token, phrases, _read_parses(config), config.relations
         )
-
-    def draw(self, network: Aligner, image: LoadedImage) -> None:
-        """Return None: without a sentence there is nothing to align."""
-        return None

@@ -29,7 +29,7 @@ from saywhere.data.sample import Sample
 from saywhere.engines.tower import build_tower, restore
 from saywhere.errors import UserError
 from saywhere.files import write_atomically, write_text
-from saywhere.images import ImageError, LoadedImage, Preprocess
+from saywhere.images import ImageError, Preprocess
 from saywhere.models.bundle import CARD
 from saywhere.networks.checkpoint import load_tensors
 from saywhere.networks.vision.backbones import Backbone, by_shape
@@ -391,10 +391,6 @@ class BranchSystem:
     def targets(self, network: Student) -> Callable[..., NoTarget]:
         """Return what makes nothing."""
         return lambda sample, size, flipped, random: NoTarget()
-
-    def draw(self, network: Student, image: LoadedImage) -> None:
-        """Return None."""
-        return None
 
     def save(self, network: Student, folder: Path, card: str, description: str, dtype: torch.dtype) -> None:
         """Write the weights of the branch, and the card."""

@@ -10,7 +10,6 @@ while a cache is filled, so that of several runs one fills it and the others wai
 from __future__ import annotations
 
 import dataclasses
-import errno
 import hashlib
 import json
 import os
@@ -30,6 +29,7 @@ from torch import Tensor, nn
 from saywhere.errors import UserError
 from saywhere.files import FULL, sync
 from saywhere.images import ImageError, LoadedImage, Preprocess, open_image
+from saywhere.inference.claims import lock
 
 HALF_MAX = float(np.finfo(np.float16).max)
 
@@ -214,22 +214,13 @@ def build(
 def _locked(folder: Path) -> Iterator[None]:
     """Wait until no other run fills this cache, and keep others waiting; a killed run releases it.
 
-    Windows and some network drives have no such locks: there users must start one run at a time.
+    Where a system or a file system has no locks, users must start one run at a time.
     """
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
     with (folder / "lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if lock(file.fileno()) is False:
             print(f"{folder}: another run is filling this cache; waiting for it", file=sys.stderr, flush=True)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
-                raise
+            while lock(file.fileno()) is False:
+                pass
         yield
 
 

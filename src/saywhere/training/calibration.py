@@ -25,10 +25,9 @@ from saywhere.errors import UserError
 from saywhere.images import ImageError
 from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
-from saywhere.models.colours import COLOURS, colour_of
 from saywhere.models.densecap import detect, rank
 from saywhere.models.model import Model
-from saywhere.models.nouns import is_right, noun_tree
+from saywhere.models.nouns import COLOURS, colour_of, is_right, noun_tree
 from saywhere.models.phrases import CHILDREN, SEXES, Doubtful
 from saywhere.models.placing import Evidence, noun_words
 from saywhere.report import leave_out

@@ -1,4 +1,4 @@
-"""Around the training steps: state and resuming, the best weights and their mean, examples, curves, progress."""
+"""Around the training steps: state and resuming, the best weights and their mean, curves, progress."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
@@ -18,14 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from saywhere.errors import UserError
-from saywhere.files import fit_name, write_atomically
-from saywhere.images import ImageError, LoadedImage, open_image
 from saywhere.training.dataset import Batch, Digest
-from saywhere.training.loop import TrainingModule, draw_curves, stepped
+from saywhere.training.loop import TrainingModule, stepped
 from saywhere.training.progress import Progress
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    pass
 
 
 class InterruptedRun(Exception):
@@ -70,13 +67,16 @@ class RunState(lightning.Callback):
         batch: Batch,
         batch_idx: int,
     ) -> None:
-        """Save in the middle of an epoch, when it is time; after its last batch :meth:`on_train_epoch_end` saves."""
+        """Log the losses, and save in the middle of an epoch, when it is time: no saved state is ahead of the log.
+
+        After its last batch :meth:`on_train_epoch_end` saves.
+        """
+        cast(TrainingModule, pl_module).log_training(batch_idx)
         if not stepped(trainer, batch_idx) or batch_idx + 1 == trainer.num_training_batches:
             return
-        interrupted = self._agree(trainer)
-        if interrupted or trainer.global_step % self.save_every == 0:
+        if self._interrupted or trainer.global_step % self.save_every == 0:
             self._save(trainer, (trainer.current_epoch, batch_idx + 1))
-        if interrupted:
+        if self._interrupted:
             raise InterruptedRun
 
     def on_validation_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
@@ -90,19 +90,12 @@ class RunState(lightning.Callback):
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Save after an epoch, when the best weights are stored."""
         self._save(trainer, (trainer.current_epoch + 1, 0))
-        if self._agree(trainer):
+        if self._interrupted:
             raise InterruptedRun
-
-    def _agree(self, trainer: lightning.Trainer) -> bool:
-        """Whether any process was interrupted."""
-        if trainer.world_size == 1:
-            return self._interrupted
-        return trainer.strategy.reduce_boolean_decision(self._interrupted, all=False)
 
     def _save(self, trainer: lightning.Trainer, position: tuple[int, int]) -> None:
         self._position = position
-        trainer.save_checkpoint(self.path)  # called by all processes, written by the first
-        trainer.strategy.barrier("last.ckpt")
+        trainer.save_checkpoint(self.path)
 
     def on_save_checkpoint(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: dict[str, Any]
@@ -127,21 +120,6 @@ class RunState(lightning.Callback):
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers = {}
-
-
-class LossLog(lightning.Callback):
-    """Log the training losses; comes before :class:`RunState`, so that no saved state is ahead of the log."""
-
-    def on_train_batch_end(
-        self,
-        trainer: lightning.Trainer,
-        pl_module: lightning.LightningModule,
-        outputs: Any,
-        batch: Batch,
-        batch_idx: int,
-    ) -> None:
-        """Write a row, when it is time."""
-        cast(TrainingModule, pl_module).log_training(batch_idx)
 
 
 class Best(lightning.Callback):
@@ -176,9 +154,8 @@ class Best(lightning.Callback):
         better = value < self.best
         if better:
             self.best, self.best_epoch, self.metrics = value, trainer.current_epoch, dict(losses)
-            if trainer.is_global_zero:
-                self._save(self.epochs, self.metrics, self.elapsed())
-        if trainer.is_global_zero and losses:
+            self._save(self.epochs, self.metrics, self.elapsed())
+        if losses:
             mark = " (best so far)" if better else f" (best {self.best:.4f} after epoch {self.best_epoch + 1})"
             terms = "  ".join(f"{name} {loss:.4f}" for name, loss in losses.items())
             print(f"epoch {self.epochs}/{trainer.max_epochs}: {terms}{mark}", file=sys.stderr, flush=True)
@@ -202,40 +179,8 @@ class Best(lightning.Callback):
             setattr(self, name, value)
 
 
-class Examples(lightning.Callback):
-    """Draw, after each epoch, the curves and what the network finds in some validation images.
-
-    Args:
-        out: folder of the run.
-        images: the images.
-        draw: draws what a network finds in an image; None if there is nothing to draw.
-    """
-
-    def __init__(self, out: Path, images: Sequence[Path], draw: Callable[[Any, LoadedImage], Image | None]):
-        self.out, self.images, self._draw = out, images, draw
-
-    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Draw in the first process."""
-        if trainer.is_global_zero:
-            draw_curves(self.out / "metrics.csv", self.out / "curves.png")
-            folder = self.out / "samples" / f"epoch-{trainer.current_epoch + 1:02d}"
-            self._show(cast(TrainingModule, pl_module).network, folder)
-
-    def _show(self, network: nn.Module, folder: Path) -> None:
-        training = network.training
-        network.eval()
-        for image in self.images:
-            try:
-                drawn = self._draw(network, open_image(image))
-            except ImageError:
-                continue
-            if drawn is not None:
-                write_atomically(folder / fit_name(image.stem, ".png"), partial(drawn.save, format="PNG"))
-        network.train(training)
-
-
 class ShowProgress(lightning.Callback):
-    """Show the progress of each epoch, in the first process."""
+    """Show the progress of each epoch."""
 
     def __init__(self) -> None:
         self._progress: Progress | None = None
@@ -244,7 +189,7 @@ class ShowProgress(lightning.Callback):
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, batch: Batch, batch_idx: int
     ) -> None:
         """Start the bar, also in the middle of an epoch."""
-        if self._progress is None and trainer.is_global_zero:
+        if self._progress is None:
             title = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
             self._progress = Progress(title, int(trainer.num_training_batches), batch_idx)
 

@@ -13,7 +13,6 @@ from torch import nn
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
-from saywhere.images import LoadedImage
 from saywhere.models.nouns import noun_tree
 from saywhere.networks import checkpoint
 from saywhere.networks.captioner.loss import CaptionCriterion, CaptionTarget, Cider, InventedNouns, RewardCriterion
@@ -140,7 +139,3 @@ class CaptionerSystem:
         if config.describe_boxes:
             return BoxTargets(network.vocabulary)
         return CaptionTargets(network.vocabulary, config.sentences if config.reward == "none" else None)
-
-    def draw(self, network: Captioner, image: LoadedImage) -> None:
-        """Return None: a caption is no drawing."""
-        return None

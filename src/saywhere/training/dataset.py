@@ -189,31 +189,16 @@ def digest_of(samples: Sequence[Sample]) -> str:
 class EpochSampler:
     """Give batches of keys ``(epoch, number)`` in an order that depends on (seed, epoch) alone.
 
-    With several processes each takes its share of one common order, which is filled up from its beginning so that all
-    have the same number of batches.
-
     Args:
         count: images in the data set.
-        batch_size: images a batch in this process.
+        batch_size: images a batch.
         seed: of the run.
         shuffle: another order in each epoch; otherwise that of the data set.
-        rank, world: this process, and how many there are.
         epoch, skip: where a run is resumed: the first ``skip`` batches of ``epoch`` are left out.
     """
 
-    def __init__(
-        self,
-        count: int,
-        batch_size: int,
-        seed: int,
-        shuffle: bool = True,
-        rank: int = 0,
-        world: int = 1,
-        epoch: int = 0,
-        skip: int = 0,
-    ):
+    def __init__(self, count: int, batch_size: int, seed: int, shuffle: bool = True, epoch: int = 0, skip: int = 0):
         self.count, self.batch_size, self.seed, self.shuffle = count, batch_size, seed, shuffle
-        self.rank, self.world = rank, world
         self.epoch, self._resumed = epoch, (epoch, skip)
         self.sampler = self  # Lightning calls set_epoch on the sampler of the batch sampler
 
@@ -222,16 +207,13 @@ class EpochSampler:
         self.epoch = epoch
 
     def __len__(self) -> int:
-        share = -(-self.count // self.world)
-        return -(-share // self.batch_size)
+        return -(-self.count // self.batch_size)
 
     def __iter__(self) -> Iterator[list[Key]]:
         epoch = self.epoch
-        order = np.arange(self.count)
+        numbers = np.arange(self.count)
         if self.shuffle:
-            order = np.random.default_rng((self.seed, epoch)).permutation(self.count)
-        share = -(-self.count // self.world)
-        numbers = np.tile(order, self.world)[: share * self.world][self.rank :: self.world].tolist()
+            numbers = np.random.default_rng((self.seed, epoch)).permutation(self.count)
         skip = self._resumed[1] if epoch == self._resumed[0] else 0
-        for start in range(skip * self.batch_size, len(numbers), self.batch_size):
-            yield [(epoch, number) for number in numbers[start : start + self.batch_size]]
+        for start in range(skip * self.batch_size, self.count, self.batch_size):
+            yield [(epoch, number) for number in numbers[start : start + self.batch_size].tolist()]

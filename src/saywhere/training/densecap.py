@@ -14,9 +14,6 @@ from torch import nn
 from saywhere import boxes as geometry
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.data.sample import Sample
-from saywhere.engines.torch import TorchEngine
-from saywhere.images import LoadedImage
-from saywhere.models.model import Model
 from saywhere.networks import checkpoint
 from saywhere.networks.densecap.loss import DenseCapCriterion
 from saywhere.networks.densecap.network import DenseCap, Target
@@ -24,10 +21,7 @@ from saywhere.text import Vocabulary, pad, tokenize
 from saywhere.training.dataset import mirror_phrase
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
-DRAWN = 8
-"""Regions in a drawing."""
+    pass
 
 
 @dataclass(frozen=True)
@@ -91,10 +85,6 @@ class DenseCapSystem:
     def targets(self, network: DenseCap) -> PhraseTargets:
         """Return what makes boxes with phrases."""
         return PhraseTargets(network.vocabulary)
-
-    def draw(self, network: DenseCap, image: LoadedImage) -> Image:
-        """Return the image with its best regions."""
-        return Model(TorchEngine({"densecap": network})).describe(image, top=DRAWN).draw(image.pixels)
 
 
 def usable(samples: Sequence[Sample], longest: int | None = None) -> list[Sample]:

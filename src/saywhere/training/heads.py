@@ -30,7 +30,7 @@ from saywhere.networks.densecap.network import DenseCap, move
 from saywhere.networks.vision.region_features import ImageMaps, context_features
 from saywhere.text import END, PAD, RESERVED, START, Vocabulary, pad
 from saywhere.training.finetuning import take_over
-from saywhere.training.loop import save_state, seed_step
+from saywhere.training.loop import learning_rate_factor, save_state, seed_step
 from saywhere.training.progress import track
 
 COPIES = 3
@@ -39,8 +39,12 @@ OTHERS = 16
 """Regions of an image, at most, whose phrases by the model are kept: the best that nobody annotated."""
 NEAR = 0.2
 """IoU with a true box from which a region that the model finds is annotated."""
-CLIP = 10.0
-"""Largest norm of a gradient."""
+EPOCHS, PATIENCE, BATCH = 14, 4, 8
+"""Passes over the images, at least; so many without a smaller loss of the images that are held out end training; images
+of a step."""
+RATE, DECAY, WARM_UP, CLIP = 1e-3, 0.01, 0.1, 10.0
+"""Learning rate and weight decay of AdamW, the share of the steps in which the rate grows, and the largest norm of a
+gradient."""
 SAVE_EVERY = 20.0
 """Seconds after which the state of a run is saved again."""
 UNCOMMON = 2.0
@@ -152,30 +156,6 @@ def _relatives(word: str, known: Sequence[str]) -> list[str]:
     return list(known)
 
 
-@dataclass(frozen=True)
-class HeadOptions:
-    """Options of :func:`train`.
-
-    Attributes:
-        epochs: passes over the images.
-        patience: stop after so many epochs without a smaller loss of the images that are held out.
-        batch: images a step.
-        lr, weight_decay: of AdamW; the rate grows from 0 in the first steps, and falls to 0 at the last.
-        warmup: share of the steps in which it grows.
-        keep: weight of the model's own answers where nobody annotated.
-        seed: of the random choices.
-    """
-
-    epochs: int = 14
-    patience: int = 4
-    batch: int = 8
-    lr: float = 1e-3
-    weight_decay: float = 0.01
-    warmup: float = 0.1
-    keep: float = 1.0
-    seed: int = 0
-
-
 class Heads(nn.Module):
     """The last layers of a dense captioner: those that say phrases.
 
@@ -248,9 +228,7 @@ def phrases(heads: Heads, vocabulary: Vocabulary, batch: Sequence[Lesson]) -> li
     return [vocabulary.decode(token_ids) for token_ids in said.tolist()]
 
 
-def losses(
-    heads: Heads, before: Heads, batch: Sequence[Lesson], keep: float, random: np.random.Generator
-) -> dict[str, Tensor]:
+def losses(heads: Heads, before: Heads, batch: Sequence[Lesson], random: np.random.Generator) -> dict[str, Tensor]:
     """Return the losses of some images, scalars: ``words`` of annotated regions, and ``kept`` of the others."""
     chosen = [
         lesson.phrases[box][int(random.integers(len(lesson.phrases[box])))]
@@ -262,32 +240,25 @@ def losses(
     said = heads.words(contexts, token_ids).gather(1, token_ids[token_ids != PAD][:, None])
     found = {"words": -said.sum() / len(chosen)}
     contexts = others(batch)
-    if keep and len(contexts):
+    if len(contexts):
         token_ids = torch.cat([lesson.others for lesson in batch])
         now = heads.words(contexts, token_ids)
         with torch.no_grad():
             then = before.words(contexts, token_ids)
-        found["kept"] = keep * functional.kl_div(now, then, reduction="sum", log_target=True) / len(contexts)
+        found["kept"] = functional.kl_div(now, then, reduction="sum", log_target=True) / len(contexts)
     return found
 
 
-def rate(step: int, steps: int, warmup: float) -> float:
-    """Return the share of the learning rate in a step (counted from 0): it grows for a share of all, then falls."""
-    grown = max(1.0, warmup * steps)
-    if step < grown:
-        return (step + 1) / grown
-    return (1 + math.cos(math.pi * (step - grown) / max(1.0, steps - grown))) / 2
-
-
 def train(
-    heads: Heads, learnt: Sequence[Lesson], held_out: Sequence[Lesson], options: HeadOptions, state: Path | None = None
+    heads: Heads, learnt: Sequence[Lesson], held_out: Sequence[Lesson], epochs: int, seed: int, state: Path
 ) -> int:
     """Train the last layers of a dense captioner; at the end they have the weights with the smallest held-out loss.
 
     Args:
         heads: are changed.
         learnt, held_out: the images.
-        options: of training.
+        epochs: passes over the images, at most.
+        seed: of the random choices.
         state: file in which the run is saved now and then, and from which one that was killed goes on.
 
     Returns:
@@ -298,21 +269,20 @@ def train(
     """
     before = copy.deepcopy(heads).eval().requires_grad_(False)
     heads.requires_grad_(True)
-    optimizer = torch.optim.AdamW(heads.parameters(), lr=options.lr, weight_decay=options.weight_decay)
-    run = _Run(heads, optimizer, measure(heads, before, held_out, options))
+    optimizer = torch.optim.AdamW(heads.parameters(), lr=RATE, weight_decay=DECAY)
+    run = _Run(heads, optimizer, measure(heads, before, held_out))
     run.resume(state)
     saved = time.monotonic()
-    with track("learning", options.epochs) as progress:
+    with track("learning", epochs) as progress:
         progress.advance(run.epoch)
-        while run.epoch < options.epochs and run.epoch - run.best_epoch < options.patience:
-            _train_epoch(heads, before, optimizer, learnt, run.epoch, options)
-            run.add(measure(heads, before, held_out, options))
+        while run.epoch < epochs and run.epoch - run.best_epoch < PATIENCE:
+            _train_epoch(heads, before, optimizer, learnt, run.epoch, epochs, seed)
+            run.add(measure(heads, before, held_out))
             progress.advance(1, f"held-out loss {run.loss:.4f}")
-            if state is not None and time.monotonic() - saved > SAVE_EVERY:
+            if time.monotonic() - saved > SAVE_EVERY:
                 saved = time.monotonic()
                 run.save(state)
-    if state is not None:
-        run.save(state)
+    run.save(state)
     heads.load_state_dict(run.best)
     return run.best_epoch
 
@@ -337,9 +307,9 @@ class _Run:
         weights = {"heads": self.heads.state_dict(), "optimizer": self.optimizer.state_dict(), "best": self.best}
         save_state({**numbers, **weights}, path)
 
-    def resume(self, path: Path | None) -> None:
+    def resume(self, path: Path) -> None:
         """Go on from what :meth:`save` wrote, if there is a file."""
-        if path is None or not path.exists():
+        if not path.exists():
             return
         try:
             stored = torch.load(path, map_location="cpu", weights_only=True)
@@ -351,29 +321,29 @@ class _Run:
             raise UserError(f"{path} cannot be read ({reason}); start over with --restart") from error
 
 
-def measure(heads: Heads, before: Heads, held_out: Sequence[Lesson], options: HeadOptions) -> float:
+def measure(heads: Heads, before: Heads, held_out: Sequence[Lesson]) -> float:
     """Return the mean loss of images, with the same choice among their phrases each time."""
     heads.eval()
     with torch.no_grad():
-        each = [losses(heads, before, [one], options.keep, np.random.default_rng(0)) for one in held_out]
+        each = [losses(heads, before, [one], np.random.default_rng(0)) for one in held_out]
     return sum(float(sum(terms.values())) for terms in each) / len(each)
 
 
 def _train_epoch(
     heads: Heads, before: Heads, optimizer: torch.optim.Optimizer, learnt: Sequence[Lesson], epoch: int,
-    options: HeadOptions,
+    epochs: int, seed: int,
 ) -> None:  # fmt: skip
     """Take the steps of an epoch (counted from 0), whose random choices depend on the seed and its number alone."""
-    order = np.random.default_rng((options.seed, epoch)).permutation(len(learnt))
-    batches = np.array_split(order, math.ceil(len(order) / options.batch))
+    order = np.random.default_rng((seed, epoch)).permutation(len(learnt))
+    batches = np.array_split(order, math.ceil(len(order) / BATCH))
     heads.train()
     for number, rows in enumerate(batches):
-        seed_step(options.seed, epoch, number, 0)
-        random = np.random.default_rng((options.seed, epoch, number))
+        seed_step(seed, epoch, number)
+        random = np.random.default_rng((seed, epoch, number))
         for group in optimizer.param_groups:
-            steps = options.epochs * len(batches)
-            group["lr"] = options.lr * rate(epoch * len(batches) + number, steps, options.warmup)
-        loss = torch.stack([*losses(heads, before, [learnt[i] for i in rows], options.keep, random).values()]).sum()
+            step, steps = epoch * len(batches) + number, epochs * len(batches)
+            group["lr"] = RATE * learning_rate_factor(step, steps, max(1.0, WARM_UP * steps), "cosine")
+        loss = torch.stack([*losses(heads, before, [learnt[i] for i in rows], random).values()]).sum()
         if not math.isfinite(float(loss.detach())):
             raise UserError(
                 f"the loss is not finite in epoch {epoch + 1}; start over with --restart and fewer --epochs"

@@ -20,17 +20,15 @@ from torch.nn.utils.rnn import pad_sequence
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
-from saywhere.images import ImageError
 from saywhere.loading import load
 from saywhere.models.aligner import similarity_matrix
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Hubs
-from saywhere.report import leave_out
 from saywhere.text import tokenize
 from saywhere.training.card import replace_section
-from saywhere.training.progress import track
+from saywhere.training.progress import encode_each, track
 
 HUBS = 512
 """Typical texts, and typical images."""
@@ -70,24 +68,16 @@ class Embedded:
 def embed(model: Model, sets: Sequence[Sequence[Sample]]) -> Embedded:
     """Return the vectors of images that have sentences, and of the sentences; images that cannot be read are named.
 
-    A progress bar is shown.
+    A progress bar is shown for each set.
     """
     images, sentences = list[np.ndarray](), list[tuple[int, str]]()
     starts = list[int]()
-    with track("images", sum(len(samples) for samples in sets)) as progress:
-        for samples in sets:
-            starts.append(len(images))
-            for sample in samples:
-                progress.advance(1)
-                texts = [text for text in sample.sentences if tokenize(text)]
-                try:
-                    vectors = model.embed(sample.image).vectors if texts else None
-                except ImageError as error:
-                    leave_out(f"skipped: {error}")
-                    continue
-                if vectors is not None:
-                    sentences += [(len(images), text) for text in texts[:SENTENCES]]
-                    images.append(vectors)
+    for samples in sets:
+        starts.append(len(images))
+        for sample, encoding in encode_each(model, [s for s in samples if any(map(tokenize, s.sentences))], "images"):
+            texts = [text for text in sample.sentences if tokenize(text)]
+            sentences += [(len(images), text) for text in texts[:SENTENCES]]
+            images.append(model.embed(encoding).vectors)
     words = [text.vectors for text in model.embed_text([text for _, text in sentences])]
     return Embedded(images, words, np.array([row for row, _ in sentences], np.int64), starts)
 

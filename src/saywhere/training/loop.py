@@ -8,7 +8,7 @@ import logging
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,79 +32,40 @@ from saywhere.training.dataset import Batch, EpochSampler, ImageDataset
 from saywhere.training.recipe import OptimizerConfig, Recipe, TrainingConfig
 
 
-class Several(Optimizer):
-    """Use optimisers of different kinds on different parameters as one.
-
-    The paper trains the convolutional network by SGD and the rest by Adam (section 3.4).
-    """
-
-    def __init__(self, optimizers: Sequence[Optimizer]):
-        self.optimizers = list(optimizers)
-        super().__init__([{"params": g["params"]} for o in self.optimizers for g in o.param_groups], {})
-        self._share()
-
-    def _share(self) -> None:
-        """Make our groups those of the parts: schedulers change ours."""
-        self.param_groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
-
-    @property
-    def names(self) -> list[str]:
-        """The name of each group."""
-        return [group["name"] for group in self.param_groups]
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Take a step of each optimiser; ``closure`` computes the loss and the gradients once."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for optimizer in self.optimizers:
-            optimizer.step()
-        return loss
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients."""
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the states of the parts."""
-        return {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned."""
-        for optimizer, state in zip(self.optimizers, state_dict["optimizers"], strict=True):
-            optimizer.load_state_dict(state)
-        self._share()
-
-
-def build_optimizer(network: nn.Module, extractor: nn.Module, config: TrainingConfig) -> Several:
-    """Return the optimisers of the groups ``rest`` and, if it is ever trained, ``backbone``.
+def build_optimizer(network: nn.Module, extractor: nn.Module, config: TrainingConfig) -> Optimizer:
+    """Return the optimiser of the groups ``rest`` and, if it is ever trained, ``backbone``.
 
     Args:
         network: all that is trained; parameters that take no gradients are left out.
         extractor: its part whose trained parameters are the group ``backbone``.
         config: the settings of both groups.
+
+    Raises:
+        UserError: the two groups are to have different kinds of optimisers.
     """
     inside = {id(p) for p in extractor.parameters()}
     rest = [p for p in network.parameters() if p.requires_grad and id(p) not in inside]
-    optimizers = [_single(config.rest, rest, "rest")]
+    groups: list[dict[str, Any]] = [{"params": rest, "name": "rest", **_settings(config.rest)}]
+    kind = config.rest.kind
     if trained := [p for p in extractor.parameters() if p.requires_grad]:
-        optimizers.append(_single(config.backbone, trained, "backbone"))
-    return Several(optimizers)
+        if config.backbone.kind != kind:
+            raise UserError(
+                f"training.backbone.kind is {config.backbone.kind}, but must be {kind}, as training.rest.kind"
+            )
+        groups.append({"params": trained, "name": "backbone", **_settings(config.backbone)})
+    if kind == "original_adam":
+        return reproductions.find("kind=original_adam")(groups)
+    if kind in ("adam", "adamw"):  # fused: a third of the time on a CPU
+        optimizer = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind](groups, fused=True)
+        vars(optimizer)["_step_supports_amp_scaling"] = False  # no loss is scaled, and Lightning would clip nothing
+        return optimizer
+    return {"sgd": torch.optim.SGD, "rmsprop": torch.optim.RMSprop}[kind](groups)
 
 
-def _single(config: OptimizerConfig, parameters: list[nn.Parameter], name: str) -> Optimizer:
-    groups = [{"params": parameters, "name": name}]
-    if config.kind == "sgd":
-        return torch.optim.SGD(groups, config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
-    if config.kind == "rmsprop":
-        return torch.optim.RMSprop(groups, config.lr, config.alpha, config.eps, config.weight_decay)
-    settings: Any = {"betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
-    if config.kind == "original_adam":
-        return reproductions.find("kind=original_adam")(groups, config.lr, **settings)
-    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.kind]
-    return kind(groups, config.lr, **settings, fused=True)  # a third of the time on a CPU
+def _settings(config: OptimizerConfig) -> dict[str, Any]:
+    """The options of a parameter group, by torch's names."""
+    own = {"sgd": ("momentum",), "rmsprop": ("alpha", "eps")}.get(config.kind, ("betas", "eps"))
+    return {name: getattr(config, name) for name in ("lr", "weight_decay", *own)}
 
 
 def build_schedule(optimizer: Optimizer, config: TrainingConfig, steps: int) -> LambdaLR:
@@ -112,7 +73,7 @@ def build_schedule(optimizer: Optimizer, config: TrainingConfig, steps: int) -> 
     return LambdaLR(optimizer, lambda step: learning_rate_factor(step, steps, config.warmup, config.schedule))
 
 
-def learning_rate_factor(step: int, steps: int, warmup: int, schedule: str) -> float:
+def learning_rate_factor(step: int, steps: int, warmup: float, schedule: str) -> float:
     """Return what the learning rates are multiplied by in step ``step`` (counted from 0) of ``steps``."""
     if step < warmup:
         return (step + 1) / warmup
@@ -228,13 +189,13 @@ class StateFiles(TorchCheckpointIO):
         save_state(checkpoint, Path(path))
 
 
-def seed_step(seed: int, epoch: int, batch: int, rank: int) -> torch.Generator:
+def seed_step(seed: int, epoch: int, batch: int) -> torch.Generator:
     """Seed torch's global randomness (dropout) for one step, and return a generator (samplers) seeded alike.
 
     A step's randomness thus depends on where in the run it is, not on the steps before, which makes a resumed run equal
     to an uninterrupted one.
     """
-    number = int(np.random.SeedSequence((seed, epoch, batch, rank)).generate_state(1, np.uint64)[0] >> 1)
+    number = int(np.random.SeedSequence((seed, epoch, batch, 0)).generate_state(1, np.uint64)[0] >> 1)
     torch.manual_seed(number)
     return torch.Generator().manual_seed(number)
 
@@ -249,7 +210,7 @@ class TrainingModule(lightning.LightningModule):
         recipe: of the run.
         train, validation: the data; ``validation`` may be None.
         position: where the run is resumed.
-        log: of the losses and rates; None in all processes but the first.
+        log: of the losses and rates; None for none.
 
     Attributes:
         validation_losses: means of the last validation: ``val/loss`` and ``val/<term>``.
@@ -289,25 +250,18 @@ class TrainingModule(lightning.LightningModule):
     # Data
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """Return the batches of this process, from where the run is resumed."""
+        """Return the batches, from where the run is resumed."""
+        training, start = self.recipe.training, self.start
         sampler = EpochSampler(
-            len(self.train_data),
-            self.recipe.training.batch_size,
-            self.recipe.seed,
-            self.recipe.training.shuffle,
-            rank=self.global_rank,
-            world=self.trainer.world_size,
-            epoch=self.start.epoch,
-            skip=self.start.batches,
+            len(self.train_data), training.batch_size, self.recipe.seed, training.shuffle, start.epoch, start.batches
         )
         return self._loader(self.train_data, sampler)
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
-        """Return the validation batches of this process, in the order of the data; none without validation data."""
+        """Return the validation batches, in the order of the data; none without validation data."""
         if self.validation_data is None:
             return []
-        size, world = self.recipe.training.batch_size, self.trainer.world_size
-        sampler = EpochSampler(len(self.validation_data), size, 0, shuffle=False, rank=self.global_rank, world=world)
+        sampler = EpochSampler(len(self.validation_data), self.recipe.training.batch_size, 0, shuffle=False)
         return self._loader(self.validation_data, sampler)
 
     def _loader(self, data: ImageDataset, sampler: EpochSampler) -> DataLoader[Any]:
@@ -327,7 +281,7 @@ class TrainingModule(lightning.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the sum of the losses of a batch; ``UserError`` if it is not finite or explodes."""
         epoch = self.current_epoch
-        generator = seed_step(self.recipe.seed, epoch, batch_idx, self.global_rank)
+        generator = seed_step(self.recipe.seed, epoch, batch_idx)
         features = self._features(batch, frozen=self.recipe.training.frozen(epoch))
         losses: dict[str, Tensor] = self.criterion(self.network(features, batch.targets, generator))
         loss = torch.stack(list(losses.values())).sum()
@@ -365,11 +319,9 @@ class TrainingModule(lightning.LightningModule):
         )
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Stop before gradients that are not finite reach the weights; with 16-mixed the loss scaler skips them."""
+        """Stop before gradients that are not finite reach the weights."""
         images, self._images = self._images, []
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        if self.recipe.training.precision == "16-mixed" or not gradients:
-            return
         norm = float(torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).norm())
         if not math.isfinite(norm):
             step = self.trainer.global_step
@@ -385,7 +337,7 @@ class TrainingModule(lightning.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add up the losses of a validation batch; the same random choices in every epoch."""
-        generator = seed_step(self.recipe.seed, VALIDATION, batch_idx, self.global_rank)
+        generator = seed_step(self.recipe.seed, VALIDATION, batch_idx)
         features = self._features(batch, frozen=True)
         losses: dict[str, Tensor] = self.criterion(self.network(features, batch.targets, generator))
         if not math.isfinite(float(torch.stack(list(losses.values())).sum())):
@@ -394,8 +346,7 @@ class TrainingModule(lightning.LightningModule):
         self._validation_sums.add(losses, len(batch))
 
     def on_validation_epoch_end(self) -> None:
-        """Log the mean losses over all validation images of all processes."""
-        self._validation_sums.reduce(self.trainer)
+        """Log the mean losses over all validation images."""
         self.validation_losses = self._validation_sums.means("val")
         self._validation_sums = _Sums()
         self._write(self.validation_losses)
@@ -417,7 +368,7 @@ class TrainingModule(lightning.LightningModule):
     def configure_optimizers(self) -> Any:
         """Return the optimiser of two parameter groups, and a schedule over all optimiser steps of the run."""
         training = self.recipe.training
-        batches = math.ceil(math.ceil(len(self.train_data) / self.trainer.world_size) / training.batch_size)
+        batches = math.ceil(len(self.train_data) / training.batch_size)
         steps = math.ceil(batches / training.accumulate) * training.epochs
         optimizer = build_optimizer(self.network, getattr(self.network, "copied", self.extractor), training)
         schedule = build_schedule(optimizer, training, steps)
@@ -437,13 +388,6 @@ class _Sums:
         values = torch.stack([value.detach().double() for value in losses.values()]) * count
         self.names, self.count = list(losses), self.count + count
         self.total = values if self.total is None else self.total.to(values) + values
-
-    def reduce(self, trainer: lightning.Trainer) -> None:
-        """Add those of the other processes."""
-        if self.total is not None and trainer.world_size > 1:
-            count = self.total.new_tensor([self.count])
-            both = trainer.strategy.reduce(torch.cat((self.total, count)), reduce_op="sum")
-            self.total, self.count = both[:-1], int(both[-1])
 
     def means(self, prefix: str) -> dict[str, float]:
         """The mean of each loss, and of their sum as ``<prefix>/loss``."""
@@ -476,8 +420,7 @@ def build_trainer(recipe: Recipe, out: Path, callbacks: Sequence[lightning.Callb
         return lightning.Trainer(
             max_epochs=training.epochs,
             accelerator=training.accelerator,
-            devices=training.devices,
-            strategy="ddp_find_unused_parameters_true" if training.devices > 1 else "auto",
+            devices=1,
             precision=training.precision if training.precision != "32" else "32-true",
             accumulate_grad_batches=training.accumulate,
             gradient_clip_val=training.clip,

@@ -116,17 +116,16 @@ class TrainingConfig:
 
     Attributes:
         epochs: passes over the training images.
-        batch_size: images a batch on each device.
+        batch_size: images a batch.
         accumulate: batches whose gradients are added up for one step of the optimiser.
-        backbone, rest: optimisers of the two parameter groups: the backbone, and all else.
+        backbone, rest: optimisers of the two parameter groups, of one kind: the backbone, and all else.
         warmup: optimiser steps over which the learning rates grow from 0.
         schedule: ``cosine`` lets the learning rates fall to 0 at the last step, ``constant`` leaves them.
         clip: largest norm of the gradient, or None.
         clip_by: ``norm``, or ``value``: ``clip`` bounds each element of the gradient.
         average: epochs after which the mean of the weights is validated and kept, in the place of the last one's alone
             (:class:`saywhere.training.callbacks.AverageWeights`).
-        precision: ``32``, ``bf16-mixed`` or ``16-mixed``.
-        devices: how many of the ``accelerator`` devices; more than one trains data-parallel.
+        precision: ``32`` or ``bf16-mixed``.
         accelerator: ``auto``, ``cpu``, ``gpu`` or another name that Lightning knows.
         pretrained: start from the backbone's published weights.
         start: a model (name or folder) whose part of the same kind gives its weights, wherever they fit; see
@@ -143,7 +142,6 @@ class TrainingConfig:
             or one term, such as ``val/caption``.
         workers: processes that prepare batches; 0 is best for cached features.
         log_every, save_every: optimiser steps between two rows of the log, and between two saves of the run's state.
-        samples: validation images on which the model's regions are drawn after each epoch.
         half: store the best weights as float16, in half the bytes; training itself keeps full precision.
     """
 
@@ -157,8 +155,7 @@ class TrainingConfig:
     clip: float | None = None
     clip_by: Literal["norm", "value"] = "norm"
     average: int = 1
-    precision: Literal["32", "bf16-mixed", "16-mixed"] = "32"
-    devices: int = 1
+    precision: Literal["32", "bf16-mixed"] = "32"
     accelerator: str = "auto"
     pretrained: bool = True
     start: str | None = None
@@ -173,13 +170,12 @@ class TrainingConfig:
     workers: int = 0
     log_every: int = 20
     save_every: int = 200
-    samples: int = 6
     half: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "average", "devices", "log_every", "save_every"):
+        for name in ("epochs", "batch_size", "accumulate", "average", "log_every", "save_every"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        for name in ("warmup", "workers", "samples", "unfreeze_after"):
+        for name in ("warmup", "workers", "unfreeze_after"):
             _check((getattr(self, name) or 0) >= 0, name, getattr(self, name), "not negative")
         for name in ("accelerator", "start", "branch", "cache", "monitor"):
             _check(getattr(self, name) != "", name, "''", "a name")
@@ -299,6 +295,14 @@ def _override(tree: dict[str, Any], override: str) -> None:
         if not isinstance(node, dict):
             raise UserError(f"{override!r}: {parent} holds a value, not keys")
     node[last] = value
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of a nested tree by their keys with dots."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
 
 
 def _plain(value: Any) -> Any:

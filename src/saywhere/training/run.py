@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
+from lightning.pytorch.callbacks import LambdaCallback
 from torch import nn
 
 from saywhere import boxes as geometry
@@ -21,7 +20,6 @@ from saywhere.configs.parts import Config
 from saywhere.data import PhraseOptions, Sample, Samples
 from saywhere.errors import UserError
 from saywhere.files import explain_full_disk, write_text
-from saywhere.images import LoadedImage
 from saywhere.inference.claims import locked
 from saywhere.models.bundle import Bundle
 from saywhere.networks.vision.trunk import Trunk
@@ -35,9 +33,7 @@ from saywhere.training.callbacks import (
     AbandonedRun,
     AverageWeights,
     Best,
-    Examples,
     InterruptedRun,
-    LossLog,
     RunState,
     ShowProgress,
 )
@@ -46,12 +42,12 @@ from saywhere.training.card import DataFacts, write_card
 from saywhere.training.dataset import Digest, ImageDataset, TargetMaker, digest_of, evenly
 from saywhere.training.densecap import DenseCapSystem
 from saywhere.training.finetuning import freeze, keep_scale, start_from
-from saywhere.training.loop import CsvLog, Position, TrainingModule, build_trainer, explain_precision
+from saywhere.training.loop import CsvLog, Position, TrainingModule, build_trainer, draw_curves, explain_precision
 from saywhere.training.nouns import is_held_out
 from saywhere.training.recipe import DataConfig, Recipe, SourceConfig, require_own
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    pass
 
 
 class System(Protocol):
@@ -113,10 +109,6 @@ class System(Protocol):
         """Return what makes an image's target."""
         ...
 
-    def draw(self, network: Any, image: LoadedImage) -> Image | None:
-        """Return a drawing of what a network finds in an image; None if there is nothing to draw."""
-        ...
-
     def save(self, network: Any, folder: Path, card: str, description: str, dtype: torch.dtype, /) -> object:
         """Write what is kept of a network, see :func:`saywhere.networks.checkpoint.save`."""
         ...
@@ -149,14 +141,14 @@ def build_vocabulary(system: System, samples: Sequence[Sample], min_count: int) 
 
 FREE_TO_CHANGE = (
     "description",
-    *(f"training.{key}" for key in ("epochs", "patience", "workers", "cache", "samples", "half")),
+    *(f"training.{key}" for key in ("epochs", "patience", "workers", "cache", "half")),
 )
 """Keys of a recipe that may differ when a run is resumed; ``epochs`` moves the end of the cosine."""
 
 SAME_BOX = 0.85
 """Boxes of two data sets that overlap by this IoU or more are one."""
 
-RUN_FILES = ("last.ckpt", "metrics.csv", "recipe.yaml", "curves.png", "samples", "model")
+RUN_FILES = ("last.ckpt", "metrics.csv", "recipe.yaml", "curves.png", "model")
 
 
 @dataclass(frozen=True)
@@ -199,7 +191,7 @@ def train(recipe: Recipe, out: str | Path, restart: bool = False) -> Result:
     system, config = find_system(recipe.system), model_config(recipe)
     for part in (recipe.data, *recipe.data.also.values()):
         PhraseOptions.from_dict(part.phrases)
-    with explain_full_disk(out), locked(out) if first_process() else nullcontext():
+    with explain_full_disk(out), locked(out):
         _prepare(recipe, out, restart)
         train_samples, name = read_training(recipe.data, system, config)
         validation_samples: list[Sample] = []
@@ -241,7 +233,7 @@ def build_network(recipe: Recipe, samples: Sequence[Sample]) -> Any:
     torch.manual_seed(recipe.seed)
     network = system.build(model_config(recipe), vocabulary, training.pretrained and training.start is None)
     start = None if training.start is None else start_from(network, training.start)
-    if start is not None and first_process():
+    if start is not None:
         print(f"{training.start}: {start}", file=sys.stderr)
     if training.branch is not None:
         load_branch(network.trunk, training.branch)
@@ -285,9 +277,10 @@ def fit(
     system = find_system(recipe.system)
     facts = _facts(recipe, system, name, network, train_data, validation_data)
     last = out / "last.ckpt"
-    position, step = _read_position(last)
+    saved = _read_state(last)
+    position, step = saved.get("position", Position()), saved.get("global_step", 0)
     extractor = system.extractor(network)
-    log = CsvLog(out / "metrics.csv", step) if first_process() else None
+    log = CsvLog(out / "metrics.csv", step)
     module = TrainingModule(network, criterion, extractor, recipe, train_data, validation_data, position, log)
 
     def save(epoch: int, metrics: dict[str, float], seconds: float) -> None:
@@ -297,11 +290,10 @@ def fit(
         write_text(out / "model" / "recipe.yaml", recipe.to_yaml())
 
     best = Best(recipe.training.monitor, recipe.training.patience, save)
-    shown = evenly(validation_data.samples, recipe.training.samples) if validation_data else []
-    examples = Examples(out, [sample.image for sample in shown], system.draw)
     average = AverageWeights(network, recipe.training.average)
     state = RunState(last, recipe.training.save_every, digests)
-    trainer = build_trainer(recipe, out, [ShowProgress(), LossLog(), best, examples, average, state])
+    curves = LambdaCallback(on_train_epoch_end=lambda *_: draw_curves(out / "metrics.csv", out / "curves.png"))
+    trainer = build_trainer(recipe, out, [ShowProgress(), best, curves, average, state])
     try:
         with explain_precision("training.precision=32"):
             trainer.fit(module, ckpt_path=last if last.exists() else None, weights_only=True)
@@ -313,11 +305,6 @@ def fit(
     if module.skipped:
         print(f"{len(module.skipped)} images could not be read, and others took their places", file=sys.stderr)
     return Result(out / "model", best.best_epoch + 1, best.metrics, facts=facts)
-
-
-def _read_position(last: Path) -> tuple[Position, int]:
-    state = _read_state(last)
-    return state.get("position", Position()), state.get("global_step", 0)
 
 
 def _read_state(last: Path) -> dict[str, Any]:
@@ -344,15 +331,8 @@ def _require_same_data(out: Path, digests: Sequence[Digest]) -> None:
             )
 
 
-def first_process() -> bool:
-    """Return whether this process prepares the folder and prints: Lightning starts others with the same command."""
-    return os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
-
-
 def _prepare(recipe: Recipe, out: Path, restart: bool) -> None:
     """Begin the run in its folder, or check that the run in it is this one."""
-    if not first_process():
-        return
     if not any((out / name).exists() for name in RUN_FILES[:2]):  # no run has been here, or it had saved nothing
         require_own(out, *RUN_FILES[3:])
     elif restart:
@@ -361,7 +341,7 @@ def _prepare(recipe: Recipe, out: Path, restart: bool) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     stored = out / "recipe.yaml"
     if (out / "last.ckpt").exists() and stored.exists():
-        before, now = _flat(recipes.load(stored).to_dict()), _flat(recipe.to_dict())
+        before, now = (recipes.flatten(each.to_dict()) for each in (recipes.load(stored), recipe))
         changed = [key for key in {**before, **now} if before.get(key) != now.get(key) and key not in FREE_TO_CHANGE]
         if changed:
             key = changed[0]
@@ -371,13 +351,6 @@ def _prepare(recipe: Recipe, out: Path, restart: bool) -> None:
             )
         print(f"resuming the run in {out}", file=sys.stderr)
     write_text(stored, recipe.to_yaml())
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
-    return flat
 
 
 def read_training(config: DataConfig, system: System, model: Config) -> tuple[list[Sample], str]:
@@ -438,13 +411,12 @@ def read_split(
     samples: Samples = data.read(config.root, config.format, split, PhraseOptions.from_dict(config.phrases))
     free = config.hold_out and split == config.train
     usable = system.usable([s for s in samples if not is_held_out(s.image)] if free else samples, model)
-    if first_process():
-        before, after = (sum(1 for sample in some for _ in system.texts(sample)) for some in (samples, usable))
-        if before > after:
-            print(f"{split}: {before - after} of {before} texts left out: no word, or too many", file=sys.stderr)
-        samples.report.leave_out(split)
-        for line in samples.report.lines() if samples.report.ok else ():
-            print(f"{split}: {line}", file=sys.stderr)
+    before, after = (sum(1 for sample in some for _ in system.texts(sample)) for some in (samples, usable))
+    if before > after:
+        print(f"{split}: {before - after} of {before} texts left out: no word, or too many", file=sys.stderr)
+    samples.report.leave_out(split)
+    for line in samples.report.lines() if samples.report.ok else ():
+        print(f"{split}: {line}", file=sys.stderr)
     if not usable:
         raise UserError(f"{config.root}: the split {split} has no image with {system.unit}")
     return evenly(usable, limit), samples.name

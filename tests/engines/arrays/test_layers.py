@@ -31,6 +31,7 @@ from saywhere.engines.arrays.layers import (
     Gru,
     Linear,
     Lstm,
+    Panels,
     Weights,
     WordGates,
     WordVectors,
@@ -72,6 +73,15 @@ def inputs(*shape: int, seed: int = 1, scale: float = 2.0) -> np.ndarray:
 def same(found: np.ndarray, expected: torch.Tensor, atol: float = 1e-5) -> None:
     assert found.dtype == np.float32 and found.shape == tuple(expected.shape)
     np.testing.assert_allclose(found, expected.detach().numpy(), atol=atol, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(0, 5, 3), (1, 384, 70), (7, 900, 130), (90, 449, 64)])
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_panels(rows: int, depth: int, columns: int, kind: type):
+    stored, x = inputs(columns, depth, scale=0.1).astype(kind), inputs(rows, depth, seed=2)
+    expected = (x.astype(np.float64) @ stored.T.astype(np.float64)).astype(np.float32)
+    np.testing.assert_allclose(Panels(stored).product(x), expected, atol=1e-4)
+    np.testing.assert_array_equal(product(x[:, None], Panels(stored))[:, 0], product(x, Panels(stored)))
 
 
 @ROWS

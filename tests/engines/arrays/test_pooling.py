@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from saywhere.engines.arrays.pooling import Pyramid, box_means, grid_boxes, grid_means, place
+from saywhere.engines.arrays.pooling import ImageMaps, Pyramid, box_features, box_means, grid_boxes, grid_means, place
 from saywhere.networks.densecap.build import pool_pyramid
 from saywhere.networks.vision import grid, region_features
 
@@ -92,3 +92,21 @@ def test_means_over_the_cells_of_a_grid(shape: tuple[int, int], cells: int):
     same(found, features[1:, :-5])
     same(grid_boxes(cells, width, height), boxes[1:], 1e-4)
     same(place(grid_boxes(cells, width, height), width, height), features[1:, -5:])
+
+
+def test_where_boxes_are():
+    boxes = np.array([[0, 0, 60, 40], [15, 10, 45, 20], [30, 30, 20, 35]], np.float32)
+    expected = [[0, 0, 1, 1, 1], [0.25, 0.25, 0.75, 0.5, 0.125], [0.5, 0.75, 1 / 3, 0.875, 0]]
+    np.testing.assert_allclose(place(boxes, 60, 40), expected, rtol=1e-6)
+    same(place(boxes, 60, 40), region_features.place(torch.from_numpy(boxes), 60, 40), 1e-6)
+
+
+def test_means_that_are_kept_are_those_of_the_boxes_that_are_asked_for():
+    drawn = np.random.default_rng(3)
+    outputs = {name: drawn.normal(size=(1, 4, 6, 8)).astype(np.float32) for name in ("map16", "head")}
+    some, others = (np.sort(drawn.uniform(0, 96, (5, 2, 2)), axis=1).reshape(5, 4).astype(np.float32) for _ in "ab")
+    maps = ImageMaps(outputs, (8, 16), (128, 96))
+    for boxes in (some, others, some, some[:2]):
+        for levels, head in (((16,), True), ((), True), ((16,), False)):
+            fresh = box_features(ImageMaps(outputs, (8, 16), (128, 96)), boxes, levels, head)
+            np.testing.assert_array_equal(box_features(maps, boxes, levels, head), fresh)

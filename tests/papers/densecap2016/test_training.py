@@ -38,7 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def recipe(root: Path, **training: Any) -> Recipe:
     plain = {"batch_size": 1, "accumulate": 1, "rest": ADAM, "backbone": ADAM, "warmup": 0, "clip": None, "flip": False}
-    settings = {"schedule": "constant", "shuffle": False, "epochs": 2, "samples": 0, **plain, **training}
+    settings = {"schedule": "constant", "shuffle": False, "epochs": 2, **plain, **training}
     return from_dict(Recipe, {**tiny_recipe(root, **settings), "model": THIN})
 
 

@@ -15,7 +15,6 @@ from saywhere.engines.arrays.layers import (
     Linear,
     Shapes,
     Weights,
-    in_single,
     relu,
 )
 from saywhere.engines.arrays.pooling import ImageMaps, context_features, require_size
@@ -59,9 +58,9 @@ class DenseCap:
         head = self._weights.below("region_head")
         stored = head.stored("layers.1.weight")
         by_channel = stored.reshape(len(stored), -1, self.config.pool_size**2)
-        by_point = in_single(by_channel.transpose(0, 2, 1))  # as the pooling gives them
+        by_point = np.ascontiguousarray(by_channel.transpose(0, 2, 1))  # as the pooling gives them
         weight = by_point.reshape(len(stored), -1)
-        first = Linear(Weights.of({"weight": weight, "bias": head.stored("layers.1.bias")}), many_rows=True)
+        first = Linear(Weights.of({"weight": weight, "bias": head.stored("layers.1.bias")}))
         second, score, offset = (Linear(head.below(name)) for name in ("layers.4", "score", "offset"))
         return first, second, score, offset
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from saywhere.errors import UserError
 
 ROWS_TOGETHER = 4
 """Rows that a product computes together."""
+PANEL, DEPTH, SMALL = 64, 448, 10**6
+"""Columns and rows of a panel of :class:`Panels`, and the multiplications of a small product at most."""
 MANY_ROWS = 64
 """With more rows than this, filling up saves less than it costs."""
 BLOCK = 1 << 15
@@ -105,6 +108,10 @@ class Weights:
         """
         return in_single(self.stored(name).T)
 
+    def for_few_rows(self, name: str) -> np.ndarray | Panels:
+        """Return a matrix ``(n, m)`` as ``(m, n)`` for :func:`product`, in the form that is fastest with few rows."""
+        return Panels(self.stored(name)) if small_products() else self.transposed(name)
+
     def stored(self, name: str) -> np.ndarray:
         """Return an array as it is stored; ``UserError`` if it is missing or damaged."""
         return self._asked(self._read, name)
@@ -182,12 +189,58 @@ def in_single(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     return out
 
 
-def product(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return ``x @ weight`` in single precision, of rows ``(N, in)``; few rows are filled up to a multiple of four.
+@cache
+def small_products() -> bool:
+    """Return whether NumPy multiplies small matrices as they lie: OpenBLAS copies them first, but with AVX-512."""
+    built: Any = np.show_config("dicts")
+    features = built.get("SIMD Extensions", {}).get("found", [])
+    blas = built.get("Build Dependencies", {}).get("blas", {}).get("name", "")
+    return "openblas" in blas and not {"X86_V4", "AVX512_SKX"}.isdisjoint(features)
+
+
+class Panels:
+    """A weight ``(in, out)`` in panels, each so small that few rows are multiplied with it as it lies.
+
+    With few rows, copying a weight takes as long as its product.
+
+    Args:
+        stored: ``(out, in)``.
+    """
+
+    def __init__(self, stored: np.ndarray) -> None:
+        self.shape = stored.shape[::-1]
+        rows, columns = self.shape
+        count = -(-columns // PANEL)
+        width = -(-columns // count)
+        self._panels = np.empty((count, rows, width), np.float32)
+        self._panels[-1] = 0  # which may have too many columns
+        for number, panel in enumerate(self._panels):
+            part = stored[number * width : (number + 1) * width].T
+            in_single(part, panel[:, : part.shape[1]])
+
+    def product(self, x: np.ndarray) -> np.ndarray:
+        """Return ``x @ weight``: ``(N, in)`` to ``(N, out)``."""
+        count, depth, width = self._panels.shape
+        found = np.empty((len(x), count, width), np.float32)
+        together = SMALL // (min(depth, DEPTH) * width)
+        for start in range(0, len(x), together):
+            rows = x[start : start + together]
+            sums = np.matmul(rows[:, :DEPTH], self._panels[:, :DEPTH])
+            for step in range(DEPTH, depth, DEPTH):
+                sums += np.matmul(rows[:, step : step + DEPTH], self._panels[:, step : step + DEPTH])
+            found[start : start + together] = sums.transpose(1, 0, 2)
+        return found.reshape(len(x), count * width)[:, : self.shape[1]]
+
+
+def product(x: np.ndarray, weight: np.ndarray | Panels) -> np.ndarray:
+    """Return ``x @ weight`` in single precision, of rows ``(..., in)``; few rows are filled up to a multiple of four.
 
     OpenBLAS computes four rows at a time, and takes up to twice as long for seven rows as for eight. A single row is
     faster alone.
     """
+    if isinstance(weight, Panels):
+        rows = weight.product(x.reshape(-1, x.shape[-1]))
+        return rows if x.ndim == 2 else rows.reshape(*x.shape[:-1], weight.shape[1])
     missing = -len(x) % ROWS_TOGETHER
     if not missing or len(x) == 1 or len(x) > MANY_ROWS or x.ndim != 2:
         return x @ weight
@@ -200,11 +253,10 @@ class Linear:
 
     Args:
         weights: ``weight`` and ``bias``.
-        many_rows: x always has so many rows that the order of W in memory makes no difference.
     """
 
-    def __init__(self, weights: Weights, many_rows: bool = False) -> None:
-        self.weight = weights["weight"].T if many_rows else weights.transposed("weight")
+    def __init__(self, weights: Weights) -> None:
+        self.weight = weights.for_few_rows("weight")
         self.bias = weights["bias"] if weights.has("bias") else None
 
     @staticmethod
@@ -271,7 +323,7 @@ class Gru:
 
     def __init__(self, weights: Weights, suffix: str = "l0") -> None:
         self.w_in, self.b_in = weights.transposed(f"weight_ih_{suffix}"), weights[f"bias_ih_{suffix}"]
-        self.w_state, self.b_state = weights.transposed(f"weight_hh_{suffix}"), weights[f"bias_hh_{suffix}"]
+        self.w_state, self.b_state = weights.for_few_rows(f"weight_hh_{suffix}"), weights[f"bias_hh_{suffix}"]
 
     def inputs(self, x: np.ndarray) -> np.ndarray:
         """Return what the inputs ``(..., I)`` add to the gates ``(..., 3 H)``; once for all steps."""
@@ -320,13 +372,13 @@ class Lstm:
     """A long short-term memory, with torch's order of gates: input, forget, cell, output."""
 
     def __init__(self, weights: Weights) -> None:
-        self.w_in, self.w_state = weights.transposed("weight_ih_l0"), weights.transposed("weight_hh_l0")
+        self.w_in, self.w_state = weights.for_few_rows("weight_ih_l0"), weights.for_few_rows("weight_hh_l0")
         self.bias = weights["bias_ih_l0"] + weights["bias_hh_l0"]
 
     @property
     def size(self) -> int:
         """H."""
-        return len(self.w_state)
+        return self.w_state.shape[0]
 
     def inputs(self, x: np.ndarray) -> np.ndarray:
         """Return what the inputs ``(..., I)`` add to the gates ``(..., 4 H)``; once for all steps."""

@@ -46,7 +46,7 @@ class Nouns:
             return []
         classes, kinds = self._layers
         features = class_features(self.config, maps, boxes, embeddings)
-        require_size(features, len(kinds.weight))
+        require_size(features, kinds.weight.shape[0])
         last = features[:, self.config.last_layer(features.shape[1])]
         ends = np.cumsum([len(rows) for rows in boxes])[:-1]
         return list(zip(np.split(classes(last), ends), np.split(kinds(features), ends), strict=True))

@@ -186,6 +186,25 @@ class ImageMaps:
         there = f"branch{BRANCH_STRIDES[0]}" in self.outputs
         return [(self.output(f"branch{stride}"), stride) for stride in BRANCH_STRIDES] if there else []
 
+    def box_means(self, boxes: np.ndarray, sources: Sequence[Source]) -> list[np.ndarray]:
+        """Return the means of some of its maps over boxes ``(R, 4)``; several parts ask for those of the same boxes."""
+        asked = boxes.tobytes()
+        if (known := self._box_means.get(asked)) is None:
+            self._box_means.clear()
+            known = self._box_means[asked] = {}
+        found: list[np.ndarray] = []
+        for source, stride in sources:
+            place = source.ctypes.data  # the outputs stay where they are
+            if place not in known:
+                known[place] = box_means(source, boxes, stride)
+            found.append(known[place])
+        return found
+
+    @cached_property
+    def _box_means(self) -> dict[bytes, dict[int, np.ndarray]]:
+        """Of the boxes that were asked for last, the means by the address of a map."""
+        return {}
+
     @cached_property
     def summary(self) -> np.ndarray:
         """The tower's embedding of the image; of no numbers if there is no tower."""
@@ -196,7 +215,7 @@ def box_features(
     maps: ImageMaps, boxes: np.ndarray, levels: Sequence[int], head: bool, branch: bool = False
 ) -> np.ndarray:
     """Return the means of an image's maps over boxes, and where the boxes are: ``(R, D)``."""
-    means = [box_means(source, boxes, stride) for source, stride in maps.sources(levels, head, branch)]
+    means = maps.box_means(boxes, maps.sources(levels, head, branch))
     return np.concatenate((*means, place(boxes, *maps.input_size)), axis=1)
 
 
@@ -236,7 +255,7 @@ def context_features(
     rows: list[np.ndarray] = []
     for image, own, embedded in zip(maps, boxes, embeddings, strict=True):
         more = image.branch
-        around = [box_means(source, own, stride) for source, stride in more]
+        around = image.box_means(own, more)
         whole = image_means(image, [source for source, _ in more] or [image.output("head")], len(own))
         rows.append(np.concatenate((box_features(image, own, levels, not more), *around, whole, embedded), axis=1))
     return np.concatenate(rows)

@@ -249,11 +249,13 @@ async function search() {
   const empty = !says(text);
   const path = `v1/search?${new URLSearchParams({q: text, top: 24, ...(says(without) && {without})})}`;
   const answer = empty ? {hits: []} : await trying(async () => (await server.get(path)).json());
-  if (turn !== looking || !answer) return;
+  if (turn !== looking) return;
+  if (!answer) return $("hits").replaceChildren();
   $("hits").replaceChildren(...answer.hits.map((hit) => showHit(hit, answer.unlikely)));
-  const unused = answer.hits[0]?.unused ?? [], doubt = answer.probably_not_there;
+  const {unused = [], unknown = []} = answer.hits[0] ?? {}, doubt = answer.probably_not_there;
   const notes = [plural(answer.hits.length, "image")];
   if (doubt) notes.push(`probably not there: ${doubt}`);
+  if (unknown.length) notes.push(`words that the model does not know: ${unknown.join(", ")}`);
   if (unused.length) notes.push(`words not used to place phrases: ${unused.join(", ")}`);
   say(empty ? "" : notes.join("; "));
 }

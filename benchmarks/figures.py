@@ -115,7 +115,7 @@ MEASUREMENTS = {
     ),
     "ground": Measurement(
         EVALUATE.format("ground", "flickr8k", "dev") + " --limit 500",
-        picked(accuracy="accuracy", largest="controls/largest region/accuracy", auc="presence/auc"),
+        picked(accuracy="accuracy", largest="controls/largest region/accuracy", auc="presence/auc", calibration="presence/boxes/ece"),
         data=True,
     ),
     "aligner": Measurement(
@@ -154,7 +154,7 @@ STATEMENTS = {
         "of images for a sentence | {rank.text:.3f}, {rank.image:.3f}",
         "{caption.bleu_1:.3f}, {caption.bleu_2:.3f}, {caption.bleu_3:.3f}, {caption.bleu_4:.3f}; {caption.meteor:.3f}; "
         "{caption.cider:.3f}",
-        "a calibration error of {dense.calibration:.3f}",
+        "a calibration error of {dense.calibration:.3f} (ECE); that of `ground`, of {ground.calibration:.3f}",
         "the right thing for {nouns.objects:.0f} % of the objects of COCO, and for {nouns.kinds:.0f} % of its kinds",
     ),
     BENCHMARKS: (

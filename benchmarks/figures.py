@@ -115,7 +115,12 @@ MEASUREMENTS = {
     ),
     "ground": Measurement(
         EVALUATE.format("ground", "flickr8k", "dev") + " --limit 500",
-        picked(accuracy="accuracy", largest="controls/largest region/accuracy", auc="presence/auc", calibration="presence/boxes/ece"),
+        picked(
+            accuracy="accuracy",
+            largest="controls/largest region/accuracy",
+            auc="presence/auc",
+            calibration="presence/boxes/ece",
+        ),
         data=True,
     ),
     "aligner": Measurement(

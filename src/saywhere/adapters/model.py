@@ -198,14 +198,12 @@ class AdaptedPlacer(Placer):
             return threshold
         return self.adapter.threshold if self.adapter.scores.phrase is None else self.config.threshold
 
-    def find(
-        self, encoding: Encoding, asked: Sequence[str] | Layout, boxes: ArrayLike | None = None,
-        limit: int | None = None,
-    ) -> tuple[Regions, np.ndarray]:  # fmt: skip
-        """Return the region of each phrase, found or not, and the model's scores ``(P,)``."""
-        layout = asked if isinstance(asked, Layout) else Layout(tuple(asked))
+    def _find(
+        self, encoding: Encoding, layout: Layout, boxes: ArrayLike | None, limit: int | None
+    ) -> tuple[Regions, np.ndarray, np.ndarray]:
+        """As of the base: the scores are the model's own, and places and relations are not used."""
         (found,) = self.place([encoding], [layout.phrases], boxes is not None or limit is not None)
-        return found.located(layout.phrases, layout.unused), found.scores
+        return found.located(layout.phrases, layout.unused), found.scores, np.zeros(len(layout.phrases), np.float32)
 
     def read(self, text: str) -> Layout:
         """Return the phrases of a text: these models give one box for each, and places and relations are not used."""

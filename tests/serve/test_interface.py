@@ -477,7 +477,7 @@ def small_index(model: saywhere.Model, folder: Path, *names: str) -> saywhere.In
 def test_names_that_are_not_utf_8_are_found_and_shown(model: saywhere.Model, tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9 \xff.jpg")
     with small_index(model, tmp_path / "photos", name) as index, TestClient(create_app(model, index=index)) as client:
-        response = client.get("/v1/search?q=a café")
+        response = client.get("/v1/search?q=a dog")
         assert response.status_code == 200 and response.content.isascii()
         (hit,) = response.json()["hits"]
         assert hit["image"] == str(tmp_path / "photos" / name) and response.json()["query"] == "a café"

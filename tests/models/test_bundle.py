@@ -93,15 +93,6 @@ def test_options_that_are_left_out_have_their_defaults(write: Callable[..., Path
     assert read.proposals.post_nms_top_n == 100 and read.trunk == tiny_config().trunk
 
 
-def test_options_of_earlier_versions_are_read_if_they_say_what_is_done_now(write: Callable[..., Path], folder: Path):
-    config = stored()
-    config["parts"]["captioner"]["pooling"] = "mean"
-    assert Bundle.read(write(CONFIG, config)).configs == Bundle.read(folder).configs
-    config["parts"]["captioner"]["pooling"] = "max"
-    with pytest.raises(UserError, match=r"unknown key parts\.captioner\.pooling"):
-        Bundle.read(write(CONFIG, config))
-
-
 def test_options_may_be_changed(folder: Path):
     bundle = Bundle.read(folder)
     changed = bundle.with_options({"captioner.decoding.beam_size": 5, "final_nms": 0.25, "trunk.long_side": 128})

@@ -40,7 +40,7 @@ _reading = threading.Lock()
 
 BUNDLED = Path(__file__).parents[1] / "pretrained"
 """Folder of the models that ship with the package."""
-SHIPPED = "30763781b3afcf1c735a172606d2f36460251bcf565183383ec7ea4f889148f1"
+SHIPPED = "c46da101ee33697c0188ff6d15e357b335451aed350d20b18e8bdbcafdad302c"
 """SHA-256 of the bundled model's ``config.json``, which is not checked again at each start."""
 WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "vocabulary.json", "README.md"
 GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, GRAPH_TOWER = "trunk.onnx", "trunk.json", "trunk-int8.onnx", "tower.onnx"
@@ -61,12 +61,6 @@ CONFIGS: dict[str, type[Config]] = {
     "nouns": NounsConfig,
 }
 """The options of each part, but for those that only reproduce a paper."""
-RETIRED: dict[str, dict[str, Any]] = {
-    "aligner": {"normalize": "none", "word_vectors": None, "train_words": True},
-    "captioner": {"pooling": "mean"},
-    "nouns": {"context": True},
-}
-"""Options that earlier versions stored, and the values with which their models are read: there are no others now."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -356,9 +350,7 @@ def _part(part: str, options: Any, trunk: TrunkConfig, path: Path) -> Config:
         from saywhere import reproductions
 
         kind = reproductions.find(f"config={part}")
-    gone = RETIRED.get(part, {})
-    kept = {option: value for option, value in options.items() if option not in gone or value != gone[option]}
-    return _config(kind, {**kept, "trunk": trunk.to_dict()}, path, name)
+    return _config(kind, {**options, "trunk": trunk.to_dict()}, path, name)
 
 
 def _levels(value: Any, source: str) -> tuple[float, ...]:

@@ -56,7 +56,7 @@ class TimedTrunk:
     """An engine's trunk with its time added to stages; what it says of anchors counts as the trunk's."""
 
     def __init__(self, trunk: Any, watch: Stopwatch) -> None:
-        self.long_side = trunk.preprocess.long_side
+        self.long_side, self.restore = trunk.preprocess.long_side, trunk.preprocess.restore
         self._resize = watch.timed("decode + resize", trunk.preprocess)
         self.encode, self.propose = watch.timed("trunk", trunk.encode), watch.timed("trunk", trunk.propose)
 

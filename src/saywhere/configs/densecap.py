@@ -54,7 +54,7 @@ class DenseCapConfig(SystemConfig):
             log-probability, see :class:`saywhere.models.phrases.PhraseWriter`.
         noun_weight: of the natural log-probability of the phrase's noun by the part nouns in that choice.
         person_threshold, colour_threshold: words for somebody's sex, and colours, are left out below this probability,
-            if the model's calibration has one.
+            if the model's calibration has one; 0 leaves the decoder's words as they are.
         final_nms: suppression of the final boxes.
         repeat_nms: of two regions with the same caption and an IoU above this, the better one is kept; None keeps both.
         nouns: whether the part ``nouns``, where the model has it, looks at the boxes: for ``noun_weight``, and for how

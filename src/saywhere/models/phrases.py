@@ -232,9 +232,11 @@ class PhraseWriter:
         unsure: dict[str, set[int]] = {"person": set(), "colour": set()}
         for doubt in doubtful:
             fit = fits[doubt.question]
-            if fit is not None and fit.apply(doubt.evidence) < least[doubt.question]:
+            if fit is None or least[doubt.question] == 0:
+                continue
+            if fit.apply(doubt.evidence) < least[doubt.question]:
                 unsure[doubt.question].add(doubt.place)
-            elif fit is not None and doubt.word != words[doubt.place]:
+            elif doubt.word != words[doubt.place]:
                 words = [*words[: doubt.place], doubt.word, *words[doubt.place + 1 :]]
                 words = with_articles(words, {doubt.place})
         words = without_sex(words, unsure["person"]) if unsure["person"] else words

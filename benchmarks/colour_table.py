@@ -74,7 +74,12 @@ def typical_colours(boxes: Boxes) -> np.ndarray:
     """Return ``(K, 3)``: the means that k-means finds among pixels."""
     random = np.random.default_rng(0)
     some = random.choice(len(boxes.samples), min(len(boxes.samples), 4000), replace=False)
-    pixels = np.concatenate([phrases.to_lab(phrases.sample(*boxes.samples[row], 3)).reshape(-1, 3) for row in some])
+    pixels = np.concatenate(
+        [
+            phrases.to_lab(phrases.sample(boxes.samples[row][0], boxes.samples[row][1][None], 3)).reshape(-1, 3)
+            for row in some
+        ]
+    )
     means = pixels[random.choice(len(pixels), TYPICAL, replace=False)]
     for _ in range(25):
         nearest = np.square(pixels[:, None] - means).sum(axis=2).argmin(axis=1)
@@ -109,7 +114,9 @@ def main() -> None:
     torch.manual_seed(0)
     boxes = Boxes(options.data)
     typical = typical_colours(boxes).astype(np.float16).astype(np.float32)
-    seen = torch.from_numpy(np.stack([phrases.features(*one, typical) for one in boxes.samples])).float()
+    seen = torch.from_numpy(
+        np.concatenate([phrases.features(one, box[None], typical) for one, box in boxes.samples])
+    ).float()
     rows, names = torch.tensor(boxes.rows), torch.tensor(boxes.names)
     held_out = torch.tensor(boxes.held_out)
     counts = Counter(noun for noun, held in zip(boxes.nouns, boxes.held_out, strict=True) if noun and not held)

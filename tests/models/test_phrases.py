@@ -120,7 +120,7 @@ def test_a_colour_is_named_by_the_pixels_of_its_box(colour: str, painted: tuple[
     pixels = np.full((60, 80, 3), (120, 125, 110), np.uint8)
     pixels[10:50, 20:60] = painted
     for noun in ("shirt", "no such noun"):
-        log_probs = colour_names().log_probs(pixels, (20, 10, 60, 50), noun)
+        (log_probs,) = colour_names().log_probs(pixels, np.array([[20, 10, 60, 50]]), [noun])
         assert COLOUR_NAMES[int(log_probs.argmax())] == colour
         np.testing.assert_allclose(np.exp(log_probs).sum(), 1, rtol=1e-5)
 

@@ -146,11 +146,13 @@ class PhraseWriter:
         decoded = self._decode(np.concatenate(inputs), np.concatenate(chosen), vectors, posterior)
         texts, doubtful = list[str](), list[tuple[Doubtful, ...]]()
         fits = vectors @ self._word_table if doubts and vectors is not None else None
-        looks = [(e.pixels, box / STEP) for e, rows in zip(encodings, boxes, strict=True) for box in e.to_input(rows)]
-        for row, (ids, log_probs) in enumerate(zip(decoded.token_ids.tolist(), decoded.log_probs, strict=True)):
-            words = self._densecap.vocabulary.decode(ids, self._densecap.decoder.unknown).split()
-            words = words if self.nouns is None else words[: repeated(words, self.nouns.tree)]
-            doubtful.append(() if fits is None else _doubtful(words, log_probs, fits[row], *looks[row]))
+        vocabulary, unknown = self._densecap.vocabulary, self._densecap.decoder.unknown
+        said = [vocabulary.decode(ids, unknown).split() for ids in decoded.token_ids.tolist()]
+        if self.nouns is not None:
+            said = [words[: repeated(words, self.nouns.tree)] for words in said]
+        colours = {} if fits is None else name_colours(encodings, boxes, said)
+        for row, (words, log_probs) in enumerate(zip(said, decoded.log_probs, strict=True)):
+            doubtful.append(() if fits is None else _doubtful(words, log_probs, fits[row], colours.get(row, {})))
             texts.append(self._revise(words, doubtful[-1], calibration))
         ends = np.cumsum([len(rows) for rows in boxes]).tolist()
         confidence = decoded.confidence
@@ -244,7 +246,7 @@ class PhraseWriter:
 
 
 def _doubtful(
-    words: Sequence[str], log_probs: np.ndarray, fits: np.ndarray, pixels: np.ndarray, box: np.ndarray
+    words: Sequence[str], log_probs: np.ndarray, fits: np.ndarray, colours: Mapping[int, np.ndarray]
 ) -> tuple[Doubtful, ...]:
     """What speaks for the words of a region's phrase that may be wrong.
 
@@ -252,7 +254,7 @@ def _doubtful(
         words: of the phrase.
         log_probs: of each, by the decoder.
         fits: ``(W,)`` similarities of :data:`COMPARED`.
-        pixels, box: of the image, and the region's box in them.
+        colours: by the places of colours, see :func:`name_colours`.
     """
     found: list[Doubtful] = []
     for place, word in enumerate(words):
@@ -263,13 +265,12 @@ def _doubtful(
             evidence = {"word": np.array(float(log_probs[place])), "similarity": fit}
             found.append(Doubtful("person", place, word, evidence))
         elif colour is not None:
-            seen = colour_names().log_probs(pixels, box, noun_of(words, place))
-            said = COLOUR_NAMES.index(colour)
+            seen, said = colours[place], COLOUR_NAMES.index(colour)
             likeliest = said if _is_joined(words, place) else int(seen.argmax())
-            own, colours = fits[-len(COLOUR_NAMES) :][likeliest], fits[-len(COLOUR_NAMES) :]
+            own, every = fits[-len(COLOUR_NAMES) :][likeliest], fits[-len(COLOUR_NAMES) :]
             evidence = {
                 "pixels": np.array(float(seen[likeliest])),
-                "similarity": np.array(float(own - (colours.sum() - own) / (len(COLOUR_NAMES) - 1))),
+                "similarity": np.array(float(own - (every.sum() - own) / (len(COLOUR_NAMES) - 1))),
                 "agrees": np.array(float(likeliest == said)),
             }
             found.append(Doubtful("colour", place, word if likeliest == said else COLOUR_NAMES[likeliest], evidence))
@@ -399,36 +400,35 @@ def to_lab(pixels: np.ndarray) -> np.ndarray:
     return np.stack([1.16 * y - 0.16, 5 * (x - y), 2 * (y - z)], axis=-1).astype(np.float32)
 
 
-def sample(pixels: np.ndarray, box: Sequence[float] | np.ndarray, count: int) -> np.ndarray:
-    """Return ``(count, count, 3)`` of the pixels ``(H, W, 3)`` in a box ``x1 y1 x2 y2``, evenly spaced."""
-    x1, y1, x2, y2 = (float(value) for value in box)
+def sample(pixels: np.ndarray, boxes: np.ndarray, count: int) -> np.ndarray:
+    """Return evenly spaced pixels ``(N, count, count, 3)`` of ``(H, W, 3)`` in boxes ``(N, 4)`` ``x1 y1 x2 y2``."""
+    x1, y1, x2, y2 = np.asarray(boxes, np.float64).T[:, :, None]
     shares = (np.arange(count) + 0.5) / count
     columns = np.clip((x1 + shares * (x2 - x1)).astype(int), 0, pixels.shape[1] - 1)
     rows = np.clip((y1 + shares * (y2 - y1)).astype(int), 0, pixels.shape[0] - 1)
-    return pixels[rows[:, None], columns]
+    return pixels[rows[:, :, None], columns[:, None]]
 
 
-def features(pixels: np.ndarray, box: Sequence[float] | np.ndarray, typical: np.ndarray) -> np.ndarray:
-    """Return how often typical colours occur in a box, in its parts, and in the image: square roots of the shares.
+def features(pixels: np.ndarray, boxes: np.ndarray, typical: np.ndarray) -> np.ndarray:
+    """Return how often typical colours occur in boxes, in their parts, and in the image: square roots of the shares.
 
     Args:
         pixels: ``(H, W, 3)`` uint8, of the image.
-        box: ``x1 y1 x2 y2`` in these pixels.
+        boxes: ``(N, 4)`` ``x1 y1 x2 y2`` in these pixels.
         typical: ``(K, 3)`` colours as :func:`to_lab` gives them.
     """
-    height, width, _ = pixels.shape
 
     def shares(found: np.ndarray) -> np.ndarray:
-        """``(count, count, K)``."""
-        distances = np.square(to_lab(found)[:, :, None] - typical).sum(axis=-1)
+        """``(N, count, count, K)``."""
+        lab = to_lab(found)
+        distances = np.square(typical).sum(axis=1) - 2 * (lab @ typical.T)  # less the square of the pixel's own
         weights = np.exp((distances.min(axis=-1, keepdims=True) - distances) / SOFTNESS)
         return weights / weights.sum(axis=-1, keepdims=True)
 
-    inside, side = shares(sample(pixels, box, GRID)), GRID // CELLS
-    parts = inside.reshape(CELLS, side, CELLS, side, -1).mean(axis=(1, 3))
-    image = shares(sample(pixels, (0, 0, width, height), WHOLE))
-    whole = (inside.mean(axis=(0, 1)), image.mean(axis=(0, 1)))
-    return np.sqrt(np.concatenate([parts.ravel(), *whole]))
+    inside, side = shares(sample(pixels, boxes, GRID)), GRID // CELLS
+    parts = inside.reshape(len(boxes), CELLS, side, CELLS, side, -1).mean(axis=(2, 4)).reshape(len(boxes), -1)
+    image = shares(sample(pixels, np.array([[0, 0, pixels.shape[1], pixels.shape[0]]]), WHOLE)).mean(axis=(1, 2))
+    return np.sqrt(np.concatenate([parts, inside.mean(axis=(1, 2)), image.repeat(len(boxes), axis=0)], axis=1))
 
 
 class ColourNames:
@@ -445,13 +445,13 @@ class ColourNames:
         self._hidden, self._out = (arrays["hidden"], arrays["hidden_bias"]), (arrays["out"], arrays["out_bias"])
         self._nouns = {noun: row for row, noun in enumerate(table["nouns"].tolist())}
 
-    def log_probs(self, pixels: np.ndarray, box: Sequence[float] | np.ndarray, noun: str) -> np.ndarray:
-        """Return ``(15,)``; arguments as of :func:`features`, and the noun of what has the colour."""
-        row = self._nouns.get(noun, 0)
-        inputs = np.concatenate([features(pixels, box, self._typical), self._vectors[row]])
+    def log_probs(self, pixels: np.ndarray, boxes: np.ndarray, nouns: Sequence[str]) -> np.ndarray:
+        """Return ``(N, 15)``; arguments as of :func:`features`, and the nouns of what has the colours."""
+        rows = [self._nouns.get(noun, 0) for noun in nouns]
+        inputs = np.concatenate([features(pixels, boxes, self._typical), self._vectors[rows]], axis=1)
         hidden = np.maximum(inputs @ self._hidden[0] + self._hidden[1], 0)
-        logits = hidden @ self._out[0] + self._out[1] + self._biases[row]
-        return logits - np.logaddexp.reduce(logits)
+        logits = hidden @ self._out[0] + self._out[1] + self._biases[rows]
+        return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
 
 
 @cache
@@ -459,3 +459,28 @@ def colour_names() -> ColourNames:
     """Return the network of :data:`COLOUR_TABLE`."""
     with np.load(COLOUR_TABLE, allow_pickle=False) as table:
         return ColourNames(dict(table))
+
+
+def name_colours(
+    encodings: Sequence[Encoding], boxes: Sequence[np.ndarray], said: Sequence[Sequence[str]]
+) -> dict[int, dict[int, np.ndarray]]:
+    """Return log-probabilities ``(15,)`` for each colour that phrases name, by the number of the phrase and its place.
+
+    Args:
+        encodings: of the images.
+        boxes: of each image ``(N, 4)`` in its pixels.
+        said: the words of each box of all images.
+    """
+    found: dict[int, dict[int, np.ndarray]] = {}
+    first = 0
+    for encoding, rows in zip(encodings, boxes, strict=True):
+        own = range(first, first := first + len(rows))
+        asked = [(row, place) for row in own for place in range(len(said[row])) if colour_of(said[row], place)]
+        if asked:
+            inside = encoding.to_input(rows)[[row - own.start for row, _ in asked]] / STEP
+            nouns = [noun_of(said[row], place) for row, place in asked]
+            for (row, place), named in zip(
+                asked, colour_names().log_probs(encoding.pixels, inside, nouns), strict=True
+            ):
+                found.setdefault(row, {})[place] = named
+    return found

@@ -142,7 +142,8 @@ class Logistic:
         """
         wanted = (*names, "constant")
         if not isinstance(stored, Mapping) or set(stored) != set(wanted):
-            raise UserError(f"{source} must be a mapping of {', '.join(wanted)}, not {stored!r}")
+            wrong = f"{source} must be a mapping of {', '.join(wanted)}, not {stored!r}"
+            raise UserError(f"{wrong}: take this entry out, then fit it again with saywhere calibrate")
         for name in wanted:
             _require_number(stored[name], f"{source}.{name}")
         return cls({name: float(stored[name]) for name in names}, float(stored["constant"]))

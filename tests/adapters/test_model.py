@@ -155,6 +155,7 @@ def test_a_placer_gives_evidence_of_one_region_a_phrase():
         found.presence(placer.calibration), model.ground(seen, ["a cat", "a dog"], threshold=0).scores
     )
     assert not placer.is_rare("a zyzzyva") and placer.unknown(["a zyzzyva"]) == []
+    assert not placer.knows_none(["a zyzzyva"])
     assert placer.ground(seen, ["a cat"], threshold=0).to_dict() == model.ground(seen, ["a cat"], threshold=0).to_dict()
 
 

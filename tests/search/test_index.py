@@ -281,6 +281,8 @@ def test_a_noun_that_only_the_classes_know_is_searched_by_them(album, tmp_path) 
         chance = index.search("a raccoon")[0].probability
         assert both[0].probability == pytest.approx(chance * horse[both[0].image], abs=1e-4)
         assert {*horse} - {hit.image for hit in index.search("a horse", without="raccoons")} == {next(iter(paths))}
+        kept = index.search("a horse", without="a zzyx")  # what is not known leaves nothing out, and is named
+        assert {hit.image: hit.probability for hit in kept} == horse and kept[0].unknown == ("zzyx",)
         with pytest.raises(UserError, match="^the model knows none of these words: zzyx, violin; it reads English$"):
             index.search("a zzyx + a violin")
         part = index.search("a horse + a zzyx")

@@ -233,6 +233,10 @@ class AdaptedPlacer(Placer):
             for encoding, (boxes, scores) in zip(encodings, located, strict=True)
         ]
 
+    def is_unknown(self, phrase: str) -> bool:
+        """Return False: which words the model knows is not known."""
+        return False
+
     def is_rare(self, phrase: str) -> bool:
         """Return False: which nouns the model hardly saw in training is not known."""
         return False

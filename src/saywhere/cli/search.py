@@ -61,10 +61,10 @@ def search(
         hits = opened.search(query, image=image, top=top, without=without or (), after=after, before=before,
                              under=under or ())  # fmt: skip
         names = {} if out is None else _drawings(opened, hits, out)
+        narrowed = len(opened) > 0
     if hits:
         note_words(hits[0].unknown, hits[0].regions.unused)
     if json is None:
-        narrowed = without or after or before or under
         _print_hits(hits, "no image is left by what is asked for" if narrowed else "the index is empty")
     else:
         lines = "".join(json_format.dumps(hit.to_dict()) + "\n" for hit in hits)

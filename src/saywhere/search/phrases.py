@@ -323,11 +323,12 @@ class PhrasesInImages:
         self.known = any(known)
         self.layout = asked.only(known) if self.known else asked
         wanted = query.wanted if alone else self.layout.phrases
-        self._unwanted, own = query.unwanted, self.layout.phrases
+        own = self.layout.phrases
+        self._unwanted = tuple(phrase for phrase in query.unwanted if not placer.is_unknown(phrase))
         singles = {column: one_of(phrase) for column, phrase in enumerate(own) if count_of(phrase) > 1}
         if model.calibration.count is None:
             singles = {}
-        texts = list(dict.fromkeys((*own, *wanted, *query.unwanted, *singles.values())))
+        texts = list(dict.fromkeys((*own, *wanted, *self._unwanted, *singles.values())))
         embedded = model.embed_text([familiar(text, self._aligner.vocabulary) for text in texts])
         vectors = dict(zip(texts, embedded, strict=True))
         self._wanted = [vectors[text] for text in wanted]
@@ -337,7 +338,7 @@ class PhrasesInImages:
             lacking = np.array([nouns and placer.needs_classes(phrase) for phrase in phrases], bool)
             return _Columns(self._aligner, [vectors[phrase] for phrase in phrases], found, lacking)
 
-        self._seen, self._shunned = columns(own), columns(query.unwanted)
+        self._seen, self._shunned = columns(own), columns(self._unwanted)
         self._counted = [*singles]
         self._whole = columns((*(own[column] for column in singles), *singles.values(), *wanted), nouns=False)
         self._least = placer.least()
@@ -346,7 +347,7 @@ class PhrasesInImages:
         common = commonness_of(self._aligner.vocabulary)
         judged = [phrase for phrase, lacks in zip(own, self._lacking, strict=True) if not lacks]
         self._rarest, self.together = common.rarest(judged or own), common.together(own)
-        self._rare = np.array([placer.is_rare(phrase) for phrase in (*own, *query.unwanted)], bool)
+        self._rare = np.array([placer.is_rare(phrase) for phrase in (*own, *self._unwanted)], bool)
 
     def question(self) -> Question:
         """Return the query as images are compared with it; its :attr:`hubness` is left out."""

@@ -242,10 +242,18 @@ def test_a_closed_pipe_is_no_error(tmp_path):
     )
     read, write = os.pipe()
     os.close(read)
-    talk = [sys.executable, "-c", f"{code}saywhere.cli.app(['talk'])"]
-    run = subprocess.run(talk, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    for arguments in (["talk"], ["describe", "--help"]):
+        talk = [sys.executable, "-c", f"{code}saywhere.cli.app({arguments})"]
+        run = subprocess.run(talk, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+        assert (run.returncode, run.stderr) == (141, ""), arguments
     os.close(write)
-    assert (run.returncode, run.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has the device that is always full")
+def test_what_cannot_be_written_to_stderr_leaves_the_exit_code():
+    with open("/dev/full", "w") as full:
+        run = subprocess.run([sys.executable, "-m", "saywhere", "describe", "nosuch.jpg"], stderr=full, check=False)
+    assert run.returncode == 2
 
 
 def test_devices_are_listed(monkeypatch):

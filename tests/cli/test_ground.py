@@ -97,6 +97,20 @@ def test_the_number_is_the_probability_of_the_box(aligner, image, tmp_path):
         assert [line.split("\t")[0] for line in lines] == ["score", shown, shown]
 
 
+def test_the_table_says_what_is_only_in_the_wrong_place(aligner, image, tmp_path):
+    sure = shutil.copytree(aligner, tmp_path / "sure")
+    calibrated(phrase=(0, 0, 0, 2)).write(sure)
+    answers = {
+        side: ground(image, f"a dog on the {side} and a horse", "--model", sure).stdout.splitlines()[1:]
+        for side in ("left", "right")
+    }
+    assert any("not found" in dog for dog, _ in answers.values())
+    for side, (dog, horse) in answers.items():
+        where, words = dog.split("\t")[1:]
+        assert words == (f"a dog on the {side}" if where == "not found" else "a dog")
+        assert horse.split("\t")[2] == "a horse" and "not found" not in horse
+
+
 def test_the_steps_show_how_it_comes_about(models, aligner, image, tmp_path):
     steps = tmp_path / "steps"
     result = ground(image, SENTENCES[0], "--model", aligner, "--beta", 0.05, "--save-steps", steps)

@@ -198,8 +198,8 @@ class AdaptedPlacer(Placer):
             return threshold
         return self.adapter.threshold if self.adapter.scores.phrase is None else self.config.threshold
 
-    def _find(
-        self, encoding: Encoding, layout: Layout, boxes: ArrayLike | None, limit: int | None
+    def find(
+        self, encoding: Encoding, layout: Layout, boxes: ArrayLike | None = None, limit: int | None = None
     ) -> tuple[Regions, np.ndarray, np.ndarray]:
         """As of the base: the scores are the model's own, and places and relations are not used."""
         (found,) = self.place([encoding], [layout.phrases], boxes is not None or limit is not None)

@@ -221,7 +221,9 @@ def _exit_codes() -> Iterator[None]:
             raise
         way_out = f"pip install 'saywhere[{EXTRAS[module]}]'"
         _fail(f"error: this command needs {module}, which is not installed: {way_out}", 2)
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit) as error:
+        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+            raise  # a closed pipe ends rich's pages of help in the latter
         _close_stdout()
         raise typer.Exit(141) from None
     except EOFError as error:
@@ -251,7 +253,9 @@ def _fail_usage(error: Any) -> None:
 
 def _fail(message: str, code: int) -> None:
     line = " ".join(message.split())
-    typer.echo(line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}", err=True)
+    line = line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
+    with contextlib.suppress(OSError):  # a full or closed stderr: the exit code still tells
+        typer.echo(line, err=True)
     raise typer.Exit(code) from None
 
 

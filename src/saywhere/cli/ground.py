@@ -50,12 +50,14 @@ class Grounded:
         regions: where each would be.
         presence: ``(P,)`` probabilities that the image shows each; None if all are found.
         least: probability of those that are found.
+        names: ``(P,)`` what is said of each, see :meth:`saywhere.models.layout.Layout.names`; None for the phrases.
         alignment: of the words, if the text was cut where the box changes.
     """
 
     regions: saywhere.Regions
     presence: np.ndarray | None = None
     least: float = 0.0
+    names: Sequence[str] | None = None
     alignment: saywhere.Alignment | None = None
 
     @property
@@ -220,8 +222,12 @@ def _place(
     placer: Placer, seen: saywhere.Encoding, texts: Sequence[str], regions: int | None, threshold: float | None
 ) -> Grounded:
     """Return the regions of all phrases, and which of them are found."""
-    asked = placer.read(texts[0]) if len(texts) == 1 else texts
-    return Grounded(*placer.find(seen, asked, None, regions), placer.least(threshold))
+    from saywhere.models.layout import Layout
+
+    layout = placer.read(texts[0]) if len(texts) == 1 else Layout(tuple(texts))
+    found, presence, agree = placer.find(seen, layout, None, regions)
+    least = placer.least(threshold)
+    return Grounded(found, presence, least, None if presence is None else layout.names(presence, agree, least))
 
 
 def _draw_steps(image: LoadedImage, alignment: saywhere.Alignment, folder: Path) -> None:
@@ -253,8 +259,8 @@ def _print_table(answer: Grounded, title: str) -> None:
         write = "{:.2g}".format if answer.presence is None else two_digits  # joint probabilities are tiny
         shown = [write(value) if seen else "" for value, seen in zip(found.scores, there, strict=True)]
     rows = [
-        (value, " ".join(f"{v:.0f}" for v in box) if seen else "not found", words or "")
-        for value, (box, _, words), seen in zip(shown, found, there, strict=True)
+        (value, " ".join(f"{v:.0f}" for v in box) if seen else "not found", words)
+        for value, box, words, seen in zip(shown, found.boxes, answer.names or found.captions or (), there, strict=True)
     ]
     colours = _colours(found, there) if on_terminal() and "NO_COLOR" not in os.environ else None
     print_table(("similarity" if found.scores is None else "score", "box", "phrase"), rows, colours)

@@ -196,17 +196,21 @@ class Layout:
         subjects = [one for _, one, other in self.relations if other == number]
         return " ".join([self.phrases[number], *own]) if own or not subjects else self.said(subjects[0])
 
-    def missing(self, scores: np.ndarray, agree: np.ndarray, least: float) -> tuple[str, ...]:
-        """Return what is not found: phrases, with their places and relations where only these are not as is said.
+    def names(self, scores: np.ndarray, agree: np.ndarray, least: float) -> tuple[str, ...]:
+        """Return P texts: of a phrase that is there but not where it should be also its places and relations.
 
         Args:
             scores: ``(P,)`` probability that each phrase is there, and where it should be.
             agree: ``(P,)`` log-probability of the latter, see :meth:`choose`.
             least: probability of what is found.
         """
-        there = scores / np.exp(agree) >= least
-        absent = np.flatnonzero(scores < least).tolist()
-        return tuple(dict.fromkeys(self.said(i) if there[i] else self.phrases[i] for i in absent))
+        misplaced = (scores < least) & (scores / np.exp(agree) >= least)
+        return tuple(self.said(i) if misplaced[i] else phrase for i, phrase in enumerate(self.phrases))
+
+    def missing(self, scores: np.ndarray, agree: np.ndarray, least: float) -> tuple[str, ...]:
+        """Return the :meth:`names` of what is not found, each once."""
+        names = self.names(scores, agree, least)
+        return tuple(dict.fromkeys(names[i] for i in np.flatnonzero(scores < least)))
 
     def only(self, kept: Sequence[bool]) -> Layout:
         """Return the layout of some of the phrases; the words of the others are not used."""

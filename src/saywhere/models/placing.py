@@ -189,38 +189,32 @@ class Placer:
             UserError: as :meth:`find`, or a threshold for a model that is not calibrated.
         """
         least, layout = self.least(threshold), asked if isinstance(asked, Layout) else Layout(tuple(asked))
-        regions, presence, agree = self._find(encoding, layout, boxes, limit)
+        regions, presence, agree = self.find(encoding, layout, boxes, limit)
         if presence is None:
             return regions
         return replace(regions[presence >= least], not_found=layout.missing(presence, agree, least))
 
     def find(
-        self, encoding: Encoding, asked: Sequence[str] | Layout, boxes: ArrayLike | None = None,
-        limit: int | None = None,
-    ) -> tuple[Regions, np.ndarray | None]:  # fmt: skip
-        """Return the region of each phrase, found or not, and the probabilities ``(P,)`` that the image shows them.
+        self, encoding: Encoding, layout: Layout, boxes: ArrayLike | None = None, limit: int | None = None
+    ) -> tuple[Regions, np.ndarray | None, np.ndarray]:
+        """Return the region of each phrase, found or not, and what is known of the phrases.
 
         Args:
             encoding: of the image.
-            asked: P texts, or phrases with their places and relations, see :meth:`read`.
+            layout: P phrases with their places and relations, see :meth:`read`.
             boxes: ``(N, 4)`` in pixels of the image: choose among these.
             limit: choose among at most this many regions.
 
         Returns:
-            the regions, whose captions are the phrases. A score is the probability that the image shows the phrase and
-            that this box is right; that the image shows it, if the model is not calibrated for boxes; 0 for a phrase of
-            none but unknown words. If the model is not calibrated for phrases, there are no probabilities, and the
-            dense captioner's score is the joint probability, the aligner has none.
+            the regions, whose captions are the phrases; the probabilities ``(P,)`` that the image shows the phrases
+            where the layout says; the log-probabilities ``(P,)`` of the latter alone. A score is the probability that
+            the image shows the phrase and that this box is right; that the image shows it, if the model is not
+            calibrated for boxes; 0 for a phrase of none but unknown words. If the model is not calibrated for phrases,
+            the probabilities are None, and the dense captioner's score is the joint probability, the aligner has none.
 
         Raises:
             UserError: a phrase without a word, or no region.
         """
-        return self._find(encoding, asked if isinstance(asked, Layout) else Layout(tuple(asked)), boxes, limit)[:2]
-
-    def _find(
-        self, encoding: Encoding, layout: Layout, boxes: ArrayLike | None, limit: int | None
-    ) -> tuple[Regions, np.ndarray | None, np.ndarray]:
-        """What :meth:`find` returns, and the log-probabilities ``(P,)`` that regions are where the layout says."""
         phrases = layout.phrases
         found = self.evidence(encoding, phrases, boxes, limit)
         (rows, agree), columns = found.place(self.config, layout), np.arange(len(phrases))

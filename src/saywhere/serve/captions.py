@@ -24,6 +24,7 @@ from saywhere.errors import UserError
 from saywhere.formats.classes import NAMELESS, Classes
 from saywhere.images import ImageError
 from saywhere.models.encoding import Encoding
+from saywhere.models.layout import Layout
 from saywhere.models.model import Model
 from saywhere.serve.app import Service
 from saywhere.serve.limits import Problem, to_json
@@ -176,7 +177,7 @@ def find_labels(model: Model, seen: Encoding) -> list[dict[str, Any]]:
         name, (x1, y1, x2, y2) = Classes().label(region.caption) or NAMELESS, region.box
         if name != NAMELESS:
             shares[name] = max(shares.get(name, 0), (x2 - x1) * (y2 - y1) / (seen.width * seen.height))
-    presence = model.placer().find(seen, list(shares))[1] if shares else None
+    presence = model.placer().find(seen, Layout(tuple(shares)))[1] if shares else None
     chances = [1.0] * len(shares) if presence is None else presence.tolist()
     rows = [
         {"name": name, "confidence": round(chance, 3), "topicality": round(share, 3)}

@@ -20,6 +20,14 @@ T = TypeVar("T")
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
 
+class UnknownKeyError(UserError):
+    """A key that is no option; ``problem`` is the message without the option that may be meant."""
+
+    def __init__(self, problem: str, hint: str) -> None:
+        super().__init__(f"{problem}; {hint}")
+        self.problem = problem
+
+
 def assignments(pairs: Sequence[str]) -> dict[str, Any]:
     """Return options of texts such as ``decoding.beam_size=3``: values are JSON, or else plain text; names keep dots.
 
@@ -113,7 +121,7 @@ def _made(cls: type[T], base: T | None, values: Mapping[str, Any], source: str, 
     fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, cls)) if f.init}
     for key in values:
         if key not in fields:
-            raise UserError(f"{source}unknown key {prefix}{key}; {_hint(str(key), fields, prefix)}")
+            raise UnknownKeyError(f"{source}unknown key {prefix}{key}", _hint(str(key), fields, prefix))
     for name, f in fields.items():
         if base is None and name not in values and _default(f) is dataclasses.MISSING:
             raise UserError(f"{source}{prefix}{name} is missing")

@@ -337,6 +337,9 @@ def _mapping(value: Any, source: str) -> dict[str, Any]:
 def _config(cls: type[C], options: Any, path: Path, name: str) -> C:
     try:
         return cls.from_dict(_mapping(options, name), prefix=f"{name}.")
+    except user_options.UnknownKeyError as error:
+        reason = "it is misspelt, or another version of saywhere wrote the model: make the model again"
+        raise UserError(f"{path}: {error.problem}; {reason}") from None
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 

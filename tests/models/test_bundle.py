@@ -202,7 +202,11 @@ def test_a_key_that_is_there_twice_is_named_with_its_line(write: Callable[..., P
         ((), [1], r"config\.json must be a mapping, not \[1\]"),
         (("trunk",), None, r"config\.json: trunk is missing"),
         (("trunk", "colour"), 1, r"config\.json: unknown key trunk\.colour; it is misspelt, or another version of"),
-        (("parts", "aligner", "word_vectors"), "", r"unknown key parts\.aligner\.word_vectors; .*: make the model again$"),
+        (
+            ("parts", "aligner", "word_vectors"),
+            "",
+            r"unknown key parts\.aligner\.word_vectors; .*: make the model again$",
+        ),
         (("trunk", "strides"), [16, 8], r"config\.json: trunk\.strides is \(16, 8\), but must be one or more, asc"),
         (("parts",), {}, r"config\.json: parts is empty: the model can do nothing"),
         (("parts", "poet"), {}, r"config\.json: unknown part 'poet'; known are densecap, aligner, captioner"),

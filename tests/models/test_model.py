@@ -205,7 +205,7 @@ def test_who_grounds_follows_from_the_text_and_the_parts(model: Model):
         (lambda m: m.ground(IMAGES[0], "?!"), r"the phrase '\?!' has no word"),
         (lambda m: m.ground(IMAGES[0], ["a dog", ""]), "the phrase '' has no word"),
         (lambda m: m.ground(IMAGES[0], ["a dog", ""], part="aligner"), "the phrase '' has no word"),
-        (lambda m: m.ground(IMAGES[0], ["a dog"], np.zeros((0, 4))), "<image>: the model finds no region in it"),
+        (lambda m: m.ground(IMAGES[0], ["a dog"], np.zeros((0, 4))), "<image>: no box is given to choose among"),
         (lambda m: m.ground(IMAGES[:2], "a dog"), r"one value \(str\) for several images"),
         (lambda m: m.ground(IMAGES[:2], ["a dog"]), "1 values for 2 images"),
         (lambda m: m.align(IMAGES[0], "a dog", regions=-1), "regions must be at least 0, not -1"),

@@ -299,7 +299,8 @@ class Placer:
             self.densecap, [encoding], given, limit, nms_iou=self.config.nms_iou, calibration=self.calibration
         )[0]
         if not len(regions):
-            raise UserError(f"{encoding.image}: the model finds no region in it")
+            none = "the model finds no region in it" if boxes is None else "no box is given to choose among"
+            raise UserError(f"{encoding.image}: {none}")
         known = self.densecap.vocabulary
         asked = [familiar(phrase, known) for phrase in phrases]
         return regions, score_regions(self.densecap.decoder, known, regions, asked).joint

@@ -22,6 +22,7 @@ from tiny_tower import tower_model, write_clip, write_tower
 from saywhere.configs.parts import SUMMARY, TOWER
 from saywhere.data import Sample
 from saywhere.engines.export import export
+from saywhere.engines.onnx import session_options
 from saywhere.engines.tower import MEAN, SMALLEST, STD, build_tower, reduce
 from saywhere.errors import UserError
 from saywhere.images import Preprocess, open_image
@@ -44,7 +45,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> tuple[torch.nn.Module, Pat
 
 
 def run(graph: bytes, pixels: np.ndarray, level: str = "ORT_ENABLE_ALL") -> list[np.ndarray]:
-    options = onnxruntime.SessionOptions()
+    options = session_options(1)
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
     return onnxruntime.InferenceSession(graph, options).run([TOWER, SUMMARY], {"pixels": pixels})
 

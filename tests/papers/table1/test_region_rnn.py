@@ -273,7 +273,7 @@ def test_the_weights_of_the_best_epoch_are_kept() -> None:
     config = FitConfig(epochs=40, batch_size=4, lr=0.01)
     losses = fit(model, lessons(model, 16), wrong, config, seed=0)
     best = min(losses)
-    assert losses[-1] > best + 0.5  # learning the right phrases makes the wrong ones worse
+    assert losses[-1] > best + 0.01  # learning the right phrases makes the wrong ones worse
     token_ids = [model.vocabulary.encode(crop.phrases[0]) for crop in wrong[1]]
     with torch.no_grad():
         logits, targets = model(wrong[0].float(), torch.from_numpy(pad(token_ids)))

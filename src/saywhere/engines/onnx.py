@@ -416,7 +416,7 @@ def session_options(threads: int | None) -> Any:
     options = import_runtime().SessionOptions()
     options.intra_op_num_threads = threads or available_threads()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # its threads are not the only ones
-    # Without VNNI a processor adds products of bytes in 16 bits, where those of int8 weights overflow; uint8 ones do not.
+    # Processors without VNNI add products of bytes in 16 bits, where those of int8 weights overflow; uint8 ones do not.
     options.add_session_config_entry("session.x64quantprecision", "1")
     options.log_severity_level = 3  # warnings of containers without a GPU say nothing to a user
     return options

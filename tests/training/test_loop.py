@@ -24,7 +24,7 @@ from saywhere.options import from_dict
 from saywhere.training import recipe as recipes
 from saywhere.training import run
 from saywhere.training.densecap import DenseCapSystem
-from saywhere.training.loop import CsvLog, read_log, save_state, seed_step
+from saywhere.training.loop import CsvLog, has_bfloat16, read_log, save_state, seed_step
 from saywhere.training.recipe import Recipe
 
 
@@ -139,16 +139,29 @@ def test_best_weights_are_those_of_the_best_epoch_and_patience_stops(root: Path,
 def test_mixed_precision_is_near_full_precision_and_not_equal(root: Path, tmp_path: Path) -> None:
     losses = []
     for precision in ("32", "bf16-mixed"):
-        try:
-            run.train(make(root, epochs=1, precision=precision, flip=False), tmp_path / precision)
-        except UserError as error:
-            assert precision != "32" and str(error).endswith("set training.precision=32")
-            pytest.skip("this processor has no bfloat16")
+        run.train(make(root, epochs=1, precision=precision, flip=False), tmp_path / precision)
         losses.append(read_log(tmp_path / precision / "metrics.csv")["val/loss"][0][1])
         dtypes = {value.dtype for value in weights(tmp_path / precision).values() if value.is_floating_point()}
         assert dtypes == {torch.float32}
-    assert losses[0] != losses[1]
+    assert (losses[0] != losses[1]) == has_bfloat16()
     assert losses[0] == pytest.approx(losses[1], rel=0.1)
+
+
+def test_a_processor_without_bfloat16_trains_in_single_precision_and_says_so(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("could not create a primitive descriptor")
+
+    has_bfloat16.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setattr("saywhere.training.loop.skip_init", refuse)
+        assert not has_bfloat16()
+    run.train(make(root, epochs=1, precision="bf16-mixed"), tmp_path / "mixed")
+    has_bfloat16.cache_clear()
+    assert capsys.readouterr().err.count("no bfloat16: it trains in single precision") == 1
+    run.train(make(root, epochs=1), tmp_path / "single")
+    assert same(weights(tmp_path / "mixed"), weights(tmp_path / "single"))
 
 
 @pytest.mark.parametrize("accelerator", ["tpu", "abacus"])

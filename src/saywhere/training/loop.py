@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import logging
 import math
+import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +21,7 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
@@ -416,12 +418,14 @@ def build_trainer(recipe: Recipe, out: Path, callbacks: Sequence[lightning.Callb
     """Return Lightning's trainer for a recipe that is run in ``out``."""
     _quiet()
     training = recipe.training
+    on_cpu = training.accelerator == "cpu" or not torch.accelerator.is_available()
+    mixed = training.precision != "32" and (not on_cpu or has_bfloat16())
     try:
         return lightning.Trainer(
             max_epochs=training.epochs,
             accelerator=training.accelerator,
             devices=1,
-            precision=training.precision if training.precision != "32" else "32-true",
+            precision="bf16-mixed" if mixed else "32-true",
             accumulate_grad_batches=training.accumulate,
             gradient_clip_val=training.clip,
             gradient_clip_algorithm=training.clip_by,
@@ -440,6 +444,18 @@ def build_trainer(recipe: Recipe, out: Path, callbacks: Sequence[lightning.Callb
         raise UserError(f"training on this machine: {str(error).strip().splitlines()[0]}") from error
 
 
+@functools.cache
+def has_bfloat16() -> bool:
+    """Return whether this processor trains in bfloat16; if it does not, say on stderr what follows, once."""
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            skip_init(torch.nn.LSTM, 1, 1)(torch.zeros(1, 1, 1))
+    except RuntimeError:  # oneDNN has none for it
+        print("this processor has no bfloat16: it trains in single precision, which is slower", file=sys.stderr)
+        return False
+    return True
+
+
 def _quiet() -> None:
     """Silence Lightning's advice that does not apply: batches come ready-made, and the data can be resumed."""
     for name in ("lightning.pytorch", "lightning.fabric"):
@@ -452,18 +468,3 @@ def _quiet() -> None:
         ".*in eval mode.*",
     ):
         warnings.filterwarnings("ignore", message=message)
-
-
-@contextmanager
-def explain_precision(full: str) -> Iterator[None]:
-    """Turn the error of a processor that cannot compute in lower precision into a ``UserError``.
-
-    Args:
-        full: the setting that asks for full precision, such as ``training.precision=32``.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        if "could not create a primitive" not in str(error):  # oneDNN, of an operation without an implementation
-            raise
-        raise UserError(f"this processor cannot train in lower precision; set {full}") from error

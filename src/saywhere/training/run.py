@@ -42,7 +42,7 @@ from saywhere.training.card import DataFacts, write_card
 from saywhere.training.dataset import Digest, ImageDataset, TargetMaker, digest_of, evenly
 from saywhere.training.densecap import DenseCapSystem
 from saywhere.training.finetuning import freeze, keep_scale, start_from
-from saywhere.training.loop import CsvLog, Position, TrainingModule, build_trainer, draw_curves, explain_precision
+from saywhere.training.loop import CsvLog, Position, TrainingModule, build_trainer, draw_curves
 from saywhere.training.nouns import is_held_out
 from saywhere.training.recipe import DataConfig, Recipe, SourceConfig, require_own
 
@@ -295,8 +295,7 @@ def fit(
     curves = LambdaCallback(on_train_epoch_end=lambda *_: draw_curves(out / "metrics.csv", out / "curves.png"))
     trainer = build_trainer(recipe, out, [ShowProgress(), best, curves, average, state])
     try:
-        with explain_precision("training.precision=32"):
-            trainer.fit(module, ckpt_path=last if last.exists() else None, weights_only=True)
+        trainer.fit(module, ckpt_path=last if last.exists() else None, weights_only=True)
     except InterruptedRun:
         return Result(out / "model", best.best_epoch + 1, best.metrics, interrupted=True)
     except AbandonedRun:

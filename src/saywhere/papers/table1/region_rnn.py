@@ -37,7 +37,7 @@ from saywhere.papers.table1.config import RegionRnnConfig
 from saywhere.papers.table1.plan import FitConfig
 from saywhere.text import PAD, Vocabulary, pad, tokenize
 from saywhere.training.cache import HALF_MAX, file_digest
-from saywhere.training.loop import explain_precision, learning_rate_factor
+from saywhere.training.loop import has_bfloat16, learning_rate_factor
 
 CHUNK = 512
 """Crops of one file."""
@@ -277,14 +277,12 @@ def fit(
         train, validation: crops with phrases; of validation the first phrase of each counts.
         config: how.
         seed: of the order, the phrases and the dropout.
-        half: multiply in bfloat16.
+        half: multiply in bfloat16, on processors that can.
 
     Returns:
         the validation loss after each epoch, in nats a phrase.
-
-    Raises:
-        UserError: the processor cannot compute in bfloat16.
     """
+    half = half and (network.device.type != "cpu" or has_bfloat16())
     parameters = [*network.layers.parameters(), *network.decoder.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=config.lr, weight_decay=WEIGHT_DECAY)
     steps = config.epochs * math.ceil(len(train[1]) / config.batch_size)
@@ -300,7 +298,7 @@ def fit(
         order, total = random.permutation(len(train[1])).tolist(), 0.0
         for start in range(0, len(order), config.batch_size):
             rows = order[start : start + config.batch_size]
-            with explain_precision("half=false"), torch.autocast(network.device.type, torch.bfloat16, enabled=half):
+            with torch.autocast(network.device.type, torch.bfloat16, enabled=half):
                 loss = _loss(network, train, rows, random)
             optimizer.zero_grad()
             loss.backward()

@@ -43,7 +43,7 @@ def write_graph(path: Path, network: Any, function: Callable[..., Any], inputs: 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            _Function(function, network).eval(), tuple(inputs.values()), path, dynamo=False, input_names=list(inputs),
+            _Function(function, network).eval().requires_grad_(False), tuple(inputs.values()), path, dynamo=False, input_names=list(inputs),
             output_names=[name for name in free if name not in inputs], dynamic_axes=axes, opset_version=17,
         )  # fmt: skip
 

@@ -231,7 +231,7 @@ def test_other_images_are_refused_by_one_line(client: Any, site: Site, address: 
 
 
 def test_a_wrong_token_of_label_studio_is_named(client: Any, site: Site) -> None:
-    for token, message in {"wrong": "give a token of it in LABEL_STUDIO_API_KEY", f"{JWT}x": "does not take the token"}.items():
+    for token, message in {"wrong": "a token of it in LABEL_STUDIO", f"{JWT}x": "does not take the token"}.items():
         backend = client(Images(site.url, token, None, 1 << 20))
         response = backend.post("/predict", json=asked("/data/upload/1/a.jpg"))
         assert response.status_code == 422 and message in response.json()["error"]

@@ -23,6 +23,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
+
 WORKER = Path(__file__).with_name("describe_worker.py")
 PEER = "torchvision fasterrcnn_mobilenet_v3_large_fpn"
 PHOTOGRAPHS = (
@@ -209,13 +211,14 @@ def machine(threads: int) -> dict[str, Any]:
     lines = info.read_text().splitlines() if info.is_file() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     flags = next((line for line in lines if line.startswith("flags")), "").split()
-    packages = ("saywhere", "onnxruntime", "numpy", "torch", "torchvision", "timm", "pillow")
+    packages = ("saywhere", "numpy", "torch", "torchvision", "timm", "pillow")
     return {
         "processor": names[0] if names else platform.processor(),
         "instructions": [flag for flag in ("avx2", "avx512f", "avx512_vnni") if flag in flags],
         "cores": len(os.sched_getaffinity(0)),
         "threads": threads,
         "python": platform.python_version(),
+        "onnxruntime": onnxruntime.__version__,  # several packages bring it
         **{name: version(name) for name in packages},
     }
 

@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -55,13 +56,16 @@ def make(folder: Path, size: str) -> None:
     from tiny_adapters import Florence2Size, write_florence2
     from tiny_graphs import export_florence2
 
+    part = folder / "part"  # of what an interrupted run leaves unfinished
+    shutil.rmtree(part, ignore_errors=True)
     if not (folder / "weights").is_dir():
-        write_florence2(folder / "weights", Florence2Size(*SIZES[size]), 0.1)
+        write_florence2(part, Florence2Size(*SIZES[size]), 0.1).rename(folder / "weights")
     if not (folder / "graphs").is_dir():
-        export_florence2(folder / "graphs", folder / "weights")
-        for path in list((folder / "graphs" / "onnx").glob("*.onnx")):
+        export_florence2(part, folder / "weights")
+        for path in list((part / "onnx").glob("*.onnx")):
             out = path.with_name(f"{path.stem}_quantized.onnx")
             quantize_dynamic(path, out, weight_type=QuantType.QUInt8, extra_options={"EnableSubgraph": True})
+        part.rename(folder / "graphs")
 
 
 def measure(folder: Path, kind: str, tokens: int, rounds: int, threads: int) -> dict[str, Any]:
@@ -85,12 +89,13 @@ def measure(folder: Path, kind: str, tokens: int, rounds: int, threads: int) -> 
             ((written, _),) = runner.write([image], [PROMPT], most, 1)
             rows.append((time.perf_counter() - wall, time.process_time() - used))
             lengths.add(len(written))
-    first, whole = (statistics.median(wall for wall, _ in rows[1:]) for rows in (taken[1], taken[tokens]))
+    walls, used = ([statistics.median(row[i] for row in taken[n][1:]) for n in (1, tokens)] for i in (0, 1))
     return {
-        "seconds": whole,
-        "processor": statistics.median(used for _, used in taken[tokens][1:]),
-        "first": first,
-        "rate": (max(lengths) - 1) / (whole - first),
+        "seconds": walls[1],
+        "first": walls[0],
+        "processor": used[1],
+        "first_processor": used[0],
+        "rate": (max(lengths) - 1) / (used[1] - used[0]),
         "tokens": max(lengths),
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
@@ -124,13 +129,13 @@ def main() -> None:
                     row = json.loads(done.stdout.splitlines()[-1])
                     found[f"{size}, {kind}"] = row | {"file_mb": megabytes(folder, kind)}
     print(f"{options.threads} threads, {options.rounds} rounds, load of the machine {os.getloadavg()[0]:.1f}")
-    print(
-        "| | MB of files | peak MB | s an image | until the first token | s of processor | tokens | tokens a second |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
+    print("Seconds until a sentence and until its first token, on the wall and of the processor.\n")
+    print("| | MB of files | peak MB | s | s of first | processor | of first | tokens | tokens a second of processor |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for name, row in found.items():
-        cells = f"{row['file_mb']:.0f} | {row['peak_mb']:.0f} | {row['seconds']:.2f} | {row['first']:.2f}"
-        print(f"| {name} | {cells} | {row['processor']:.2f} | {row['tokens']} | {row['rate']:.1f} |")
+        times = " | ".join(f"{row[each]:.2f}" for each in ("seconds", "first", "processor", "first_processor"))
+        sizes = f"{row['file_mb']:.0f} | {row['peak_mb']:.0f}"
+        print(f"| {name} | {sizes} | {times} | {row['tokens']} | {row['rate']:.1f} |")
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -83,6 +83,12 @@ def test_a_run_reports_every_configuration(tmp_path: Path) -> None:
     assert len(report["images"]) == 2
 
 
+def test_the_onnx_runtime_that_ran_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a package of its name: others, such as that with OpenVINO, take its place."""
+    monkeypatch.setattr("onnxruntime.__version__", "1.2.3")
+    assert load("describe").machine(1)["onnxruntime"] == "1.2.3"
+
+
 def test_an_unknown_model_is_named() -> None:
     done = run("--model", "nowhere", "--engines", "onnx", "--size", 64, "--batch", 1, "--repeats", 1, "--no-peer")
     assert done.returncode == 2

@@ -42,8 +42,9 @@ def write_graph(path: Path, network: Any, function: Callable[..., Any], inputs: 
     axes = {name: {0: "batch", **{i: f"{name}.{i}" for i in dimensions}} for name, dimensions in free.items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        traced = _Function(function, network).eval().requires_grad_(False)  # with gradients, all activations are kept
         torch.onnx.export(
-            _Function(function, network).eval(), tuple(inputs.values()), path, dynamo=False, input_names=list(inputs),
+            traced, tuple(inputs.values()), path, dynamo=False, input_names=list(inputs),
             output_names=[name for name in free if name not in inputs], dynamic_axes=axes, opset_version=17,
         )  # fmt: skip
 

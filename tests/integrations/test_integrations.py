@@ -56,7 +56,7 @@ def test_cvat_gets_rectangles_of_its_labels(model: saywhere.Model, image: Image.
     assert all(one.type.value == "rectangle" and one.frame == 0 for one in found)
     assert [(one.label_id, one.attributes[0].value, one.points) for one in found] == wanted
     assert len(function.detect(context(0.99), image)) < len(function.detect(context(), image)) <= len(found)
-    plain = cvat.Annotator(model, ["shirt"], phrases=False)
+    plain = cvat.create("shirt", phrases=False)
     assert not plain.spec.labels[0].attributes and not plain.detect(context(), image)[0].attributes
 
 
@@ -85,8 +85,8 @@ def test_cvats_own_driver_takes_what_is_found(
     assert woman.points == list(next(iter(model.ground(image, [PHRASE]))).box) and woman.attributes[0].value == PHRASE
 
 
-@pytest.mark.parametrize("given", [{"labels": " ,"}, {"labels": "dog", "phrases": "no"}])
-def test_wrong_parameters_of_cvat_are_one_line(given: dict[str, str]) -> None:
+@pytest.mark.parametrize("given", [{"labels": " ,"}, {"labels": 3}, {"labels": "dog", "phrases": "false"}])
+def test_wrong_parameters_of_cvat_are_one_line(given: dict[str, Any]) -> None:
     with pytest.raises(saywhere.UserError, match="labels must be names with commas"):
         cvat.create(**given)
 

@@ -111,6 +111,7 @@ def test_the_compose_file_has_options_that_there_are(lines: list[tuple[str, str]
     names = {option for parameter in get_command(cli.app).commands["serve"].params for option in parameter.opts}
     assert options.keys() <= names and options["--allowed-host"] == "saywhere"
     assert options["--label-studio"] == "http://label-studio:8080"
+    assert services["label-studio"]["environment"] == {"USE_DEFAULT_BANNED_SUBNETS": "false"}
     assert services["label-studio"]["volumes"][0].partition(":")[0] in found["volumes"]
     said = (ROOT / "docs" / "programs.md").read_text(encoding="utf-8")
     assert f"`http://saywhere:{dict(lines)['EXPOSE']}`" in said

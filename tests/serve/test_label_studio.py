@@ -10,7 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from server_process import Process
 from starlette.testclient import TestClient
 
 import saywhere
@@ -126,6 +128,7 @@ def test_a_task_is_described_with_names_of_its_configuration(
     setup = {"project": "1.1764139000", "schema": CONFIG, "extra_params": None, "access_token": "x"}
     version = backend.post("/setup", json=setup).json()["model_version"]
     assert version == f"saywhere-{saywhere.__version__}-{model.digest()[:8]}"
+    assert backend.get("/versions").json() == {"versions": [version]}
     assert backend.post("/webhook", json={"action": "ANNOTATION_CREATED"}).status_code == 201
     regions = model.describe(seen, top=20)
     for address in ("/data/upload/1/a.jpg", f"{site.url}/data/upload/1/a.jpg"):
@@ -159,15 +162,19 @@ def test_a_rectangle_asks_what_and_a_text_asks_where(client: Any, site: Site, mo
     assert found[0]["value"]["width"] * 4 == pytest.approx(region.box[2] - region.box[0], abs=0.01)
 
 
-def test_label_studios_own_sdk_takes_the_predictions(client: Any, site: Site) -> None:
+def test_label_studios_own_sdk_takes_the_predictions(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a server in its own process."""
     reason = "it brings another OpenCV than that of the tests: see CONTRIBUTING.md"
     interface = pytest.importorskip("label_studio_sdk.label_interface", reason=reason).LabelInterface(CONFIG)
-    backend = client(Images(site.url, "legacy", None, 1 << 20))
+    monkeypatch.setenv("LABEL_STUDIO_API_KEY", "legacy")
+    server = Process("--label-studio", site.url)
     place = {"x": 25.0, "y": 10.0, "width": 35.0, "height": 40.0}
     drawn = {"id": "r1", "type": "rectanglelabels", "value": {**place, "rectanglelabels": ["Hat"]}}
     for given in ((), (drawn,), ({"type": "textarea", "value": {"text": ["a woman in a suit"]}},)):
-        found = only(backend.post("/predict", json=asked("/data/upload/1/a.jpg", *given)))
+        request = asked("/data/upload/1/a.jpg", *given)
+        found = only(httpx2.post(f"{server.url}/predict", json=request, timeout=600))
         assert found["result"] and interface.validate_prediction(found, return_errors=True) == []
+    assert server.stop() == (0, "")
 
 
 def test_without_texts_only_regions_with_its_labels_are_predicted(client: Any, site: Site) -> None:
@@ -211,7 +218,7 @@ def test_images_of_a_mounted_folder(client: Any, tmp_path: Path, photo: bytes) -
         ("/data/a\r\nX: y.jpg", 422, "cannot be asked"),
         ("/data/a b.jpg", 422, "cannot be asked"),
         ("/data/nothing.jpg", 422, "answered 404"),
-        ("/data/moved.jpg", 422, "answered 302"),
+        ("/data/moved.jpg", 422, "redirects are not followed"),
         ("/data/large.jpg", 422, "larger than 1 MB"),
     ],
 )
@@ -224,7 +231,7 @@ def test_other_images_are_refused_by_one_line(client: Any, site: Site, address: 
 
 
 def test_a_wrong_token_of_label_studio_is_named(client: Any, site: Site) -> None:
-    for token, message in {"wrong": "answered 401", f"{JWT}x": "does not take the token"}.items():
+    for token, message in {"wrong": "a token of it in LABEL_STUDIO", f"{JWT}x": "does not take the token"}.items():
         backend = client(Images(site.url, token, None, 1 << 20))
         response = backend.post("/predict", json=asked("/data/upload/1/a.jpg"))
         assert response.status_code == 422 and message in response.json()["error"]

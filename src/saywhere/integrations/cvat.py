@@ -66,18 +66,18 @@ class Annotator:
         return cvataa.rectangle(number, list(region.box), attributes=said)
 
 
-def create(labels: str, model: str = saywhere.DEFAULT_MODEL, phrases: str = "true") -> Annotator:
+def create(labels: str, model: str = saywhere.DEFAULT_MODEL, phrases: bool = True) -> Annotator:
     """Return the function; its parameters are those of ``cvat-cli`` (``-p labels=str:person,dog``).
 
     Args:
         labels: names of the task's labels, with commas between them.
         model: name or folder of a model.
-        phrases: ``false`` if the labels have no text attribute ``phrase``.
+        phrases: whether the labels have a text attribute ``phrase`` (``-p phrases=bool:false``).
 
     Raises:
-        UserError: there is no label, or no such model.
+        UserError: there is no label, one of them has another type, or no such model.
     """
-    names = [name.strip() for name in labels.split(",") if name.strip()]
-    if not names or phrases not in ("true", "false"):
-        raise UserError("labels must be names with commas, such as person,dog; phrases true or false")
-    return Annotator(saywhere.load(model), names, phrases == "true")
+    names = [name.strip() for name in labels.split(",") if name.strip()] if isinstance(labels, str) else []
+    if not names or not isinstance(phrases, bool):
+        raise UserError("labels must be names with commas, such as str:person,dog; phrases bool:true or bool:false")
+    return Annotator(saywhere.load(model), names, phrases)

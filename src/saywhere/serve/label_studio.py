@@ -83,7 +83,9 @@ class Images:
             self._access = ""
             status, body = self._ask("GET", target, self._authorization())
         if status != 200:
-            raise Problem(422, f"{self._url} answered {status} for {text[:100]!r}; redirects are not followed")
+            ways = {401: "give a token of it in LABEL_STUDIO_API_KEY", 302: "redirects are not followed"}
+            way = f"; {ways[status]}" if status in ways else ""
+            raise Problem(422, f"{self._url} answered {status} for {text[:100]!r}{way}")
         return body
 
     def _authorization(self) -> dict[str, str]:
@@ -190,6 +192,9 @@ class LabelStudio:
         async def predict(request: Request) -> Response:
             return await answer_json(self.service, request, self._predict)
 
+        async def versions(_: Request) -> Response:
+            return self.service.json(to_json({"versions": [self.version]}))
+
         async def webhook(request: Request) -> Response:
             async with self.service.bodies.read(request):
                 return Response(b"{}", 201, media_type="application/json")
@@ -198,6 +203,7 @@ class LabelStudio:
             Route("/health", health, methods=["GET"]),
             Route("/setup", setup, methods=["POST"]),
             Route("/predict", predict, methods=["POST"]),
+            Route("/versions", versions, methods=["GET"]),
             Route("/webhook", webhook, methods=["POST"]),
         ]
 

@@ -17,15 +17,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-COLOURS = (
-    (230, 159, 0),
-    (86, 180, 233),
-    (0, 158, 115),
-    (240, 228, 66),
-    (204, 121, 167),
-    (213, 94, 0),
-    (0, 114, 178),
-)
+COLOURS = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (204, 121, 167), (213, 94, 0), (0, 114, 178))
 """Okabe and Ito's colours, which people with any kind of colour vision can tell apart; used in turn, best box first."""
 
 STEADY = 0.2
@@ -275,11 +267,7 @@ Point = tuple[float, float]
 
 
 def draw_attention(
-    image: Image,
-    words: Sequence[str],
-    weights: ArrayLike,
-    regions: ArrayLike,
-    size: tuple[float, float],
+    image: Image, words: Sequence[str], weights: ArrayLike, regions: ArrayLike, size: tuple[float, float]
 ) -> Image:
     """Draw a sheet with the image once for each word, and on it the regions in lines as wide as their weights.
 

@@ -156,11 +156,7 @@ def open_image(source: ImageLike | LoadedImage, long_side: int | None = None) ->
 
 
 def read_image(
-    data: bytes,
-    name: str,
-    long_side: int | None = None,
-    max_pixels: int | None = None,
-    refuse_slow: bool = False,
+    data: bytes, name: str, long_side: int | None = None, max_pixels: int | None = None, refuse_slow: bool = False
 ) -> LoadedImage:
     """Open an image file that is in memory, as :func:`open_image` opens one on the disk.
 

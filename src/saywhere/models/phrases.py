@@ -109,10 +109,7 @@ class PhraseWriter:
     """
 
     def __init__(
-        self,
-        densecap: DenseCap,
-        aligner: Callable[[], Aligner | None] | None = None,
-        nouns: NounEvidence | None = None,
+        self, densecap: DenseCap, aligner: Callable[[], Aligner | None] | None = None, nouns: NounEvidence | None = None
     ) -> None:
         self.nouns, self._densecap, self._read_aligner, self._config = nouns, densecap, aligner, densecap.config
 

@@ -32,12 +32,7 @@ _UPRIGHT = {
     (True, 1, -1): Image.Transpose.ROTATE_90,
 }
 """What shows a frame upright: whether its sides change places, and the directions in which x and y then grow."""
-_LYING = (
-    Image.Transpose.TRANSPOSE,
-    Image.Transpose.ROTATE_270,
-    Image.Transpose.TRANSVERSE,
-    Image.Transpose.ROTATE_90,
-)
+_LYING = (Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_270, Image.Transpose.TRANSVERSE, Image.Transpose.ROTATE_90)
 
 _BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot", b"styp")
 """What MP4 and QuickTime files begin with."""

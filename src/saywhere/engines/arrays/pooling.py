@@ -236,10 +236,7 @@ def whole_boxes(maps: ImageMaps, boxes: np.ndarray) -> np.ndarray:
 
 
 def context_features(
-    maps: Sequence[ImageMaps],
-    boxes: Sequence[np.ndarray],
-    levels: Sequence[int],
-    embeddings: Sequence[np.ndarray],
+    maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], levels: Sequence[int], embeddings: Sequence[np.ndarray]
 ) -> np.ndarray:
     """Return features of all images' boxes in their images, one after the other: ``(N, D)``.
 

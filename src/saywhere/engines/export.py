@@ -132,11 +132,7 @@ def _card(folders: Sequence[str | Path]) -> str:
 
 
 def require_exportable(folders: Sequence[str | Path]) -> None:
-    """Refuse models that need the engine torch.
-
-    Raises:
-        UserError: one of them is; the message names the option.
-    """
+    """Refuse models that need the engine torch; ``UserError`` if one of them is; the message names the option."""
     bundles = [Bundle.read(folder) for folder in folders]
     for folder, bundle in zip(folders, bundles, strict=True):
         refused = refused_options(bundle.trunk, bundle.configs)

@@ -80,11 +80,7 @@ class Chunker:
 
     @classmethod
     def load(cls, path: Path = TRAINED) -> Chunker:
-        """Read the weights that :meth:`save` wrote.
-
-        Raises:
-            UserError: the file is missing or something else.
-        """
+        """Read the weights that :meth:`save` wrote; ``UserError`` if the file is missing or something else."""
         return _load(path)
 
     def save(self, path: Path) -> None:

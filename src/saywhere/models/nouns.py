@@ -357,11 +357,7 @@ class NounEvidence:
 
     @cached_property
     def kinds(self) -> tuple[Noun, ...]:
-        """The G kinds that the classifier was taught.
-
-        Raises:
-            UserError: the tree lacks one of them.
-        """
+        """The G kinds that the classifier was taught; ``UserError`` if the tree lacks one of them."""
         names = self._classifier.vocabulary.tokens[len(RESERVED) :]
         nouns = [(name, self.tree.named(name)) for name in names]
         if missing := [name for name, noun in nouns if noun is None]:

@@ -292,11 +292,7 @@ class Answer(Response):
         self._memory = memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it.
-
-        Raises:
-            Problem: 429 if too many answers have not been read yet.
-        """
+        """Send it; ``Problem`` 429 if too many answers have not been read yet."""
         body = bytes(self.body)
         self._memory.take(len(body))
         try:
@@ -389,11 +385,7 @@ class Service:
 
     @property
     def gallery(self) -> Gallery:
-        """The index and its images.
-
-        Raises:
-            Problem: 404 if there is none.
-        """
+        """The index and its images; ``Problem`` 404 if there is none."""
         if self._gallery is None:
             raise Problem(404, "this server has no index: start it with --index DIR")
         return self._gallery

@@ -52,11 +52,7 @@ Work = Callable[[dict[str, Any]], tuple[bytes, str]]
 
 
 def read_json(body: bytes) -> dict[str, Any]:
-    """Return the object in a body.
-
-    Raises:
-        Problem: 400 if it is none, has too many parts, or is nested too deeply.
-    """
+    """Return the object in a body; ``Problem`` 400 if it is none, has too many parts, or is nested too deeply."""
     if sum(body.count(mark) for mark in (b"[", b"{", b",")) > MARKS:
         raise Problem(400, "the JSON has too many parts")
     try:
@@ -233,11 +229,7 @@ class Captions:
         self.names = {NAME, self.model.name}
 
     def check(self, asked: Mapping[str, Any]) -> str:
-        """Return the name of the model in a request.
-
-        Raises:
-            Problem: 404 for another model, 400 for tools.
-        """
+        """Return the name of the model in a request; ``Problem`` 404 for another model, 400 for tools."""
         name = _text(asked.get("model"), "model")
         if name.removesuffix(":latest") not in self.names:
             raise Problem(404, f"there is no model {name[:80]!r}: ask for {NAME}")
@@ -246,11 +238,7 @@ class Captions:
         return name
 
     def answer(self, images: Sequence[Any], want: Want) -> str:
-        """Return the answer about the first of some images.
-
-        Raises:
-            Problem: 400 if there is none.
-        """
+        """Return the answer about the first of some images; ``Problem`` 400 if there is none."""
         if not images:
             raise Problem(400, "there is no image: saywhere answers what an image shows")
         return write_answer(self.model, self.service.see(decode_image(images[0])), want)

@@ -40,11 +40,7 @@ class Host(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Host:
-        """Read a name or an address, the port behind it if there is one.
-
-        Raises:
-            ValueError: it is neither.
-        """
+        """Read a name or an address, the port behind it if there is one; ``ValueError`` if it is neither."""
         parts = _AUTHORITY.fullmatch(text)
         if not parts:
             raise ValueError(text)

@@ -143,11 +143,7 @@ class Controls:
 
     @classmethod
     def read(cls, config: Any) -> Controls:
-        """Read a labeling configuration.
-
-        Raises:
-            Problem: 400 if it has no image with rectangles.
-        """
+        """Read a labeling configuration; ``Problem`` 400 if it has no image with rectangles."""
         if not isinstance(config, str) or len(config) > CONFIG or "<!" in config.replace("<!--", ""):
             raise Problem(400, "label_config must be XML of at most 1 MB, without declarations")
         try:

@@ -91,11 +91,7 @@ class Budget:
         self._lock = threading.Lock()
 
     def take(self, count: int) -> None:
-        """Take bytes at once.
-
-        Raises:
-            Problem: 429 if there are not so many left.
-        """
+        """Take bytes at once; ``Problem`` 429 if there are not so many left."""
         with self._lock:
             if self._taken + count > self._size:
                 raise busy()

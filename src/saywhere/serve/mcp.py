@@ -227,11 +227,7 @@ def _error(number: str | int | None, code: int, message: str) -> dict[str, Any]:
 
 
 def parse(text: bytes) -> Any:
-    """Return the message in a text.
-
-    Raises:
-        ValueError: it is not JSON, or nested too deeply.
-    """
+    """Return the message in a text; ``ValueError`` if it is not JSON, or nested too deeply."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

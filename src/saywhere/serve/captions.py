@@ -72,11 +72,7 @@ async def answer_json(service: Service, request: Request, work: Work) -> Respons
 
 
 def decode_image(value: Any) -> bytes:
-    """Return the bytes of an image in base64, or in a data URL of it.
-
-    Raises:
-        Problem: 400 if it is another URL, or damaged.
-    """
+    """Return the bytes of an image in base64, or in a data URL of it; ``Problem`` 400 if it is anything else."""
     text = value if isinstance(value, str) else ""
     if text.startswith("data:"):
         head, _, text = text.partition(",")
@@ -98,10 +94,8 @@ class Want:
     """What a request asks for.
 
     Attributes:
-        kind: of answer.
         key: of a list in JSON; None for a list alone.
         fields: of each thing in the list, its property and which of :data:`FIELDS` it is; None for just its name.
-        is_json: whether JSON is asked for, and not text.
     """
 
     kind: Literal["sentence", "labels", "regions"]
@@ -115,14 +109,11 @@ _REGIONS = Want("regions", "regions", {"phrase": "name", "box": "box", "score": 
 
 
 def read_want(prompt: str, form: Any) -> Want:
-    """Return what is asked for.
+    """Return what is asked for; ``Problem`` 400 for another schema.
 
     Args:
         prompt: only whether it names regions or bounding boxes counts.
         form: nothing for text, ``json``, or a JSON schema: a list of boxes asks for regions, one of names for labels.
-
-    Raises:
-        Problem: 400 for another schema.
     """
     if isinstance(form, dict):
         return _read_schema(form)
@@ -218,11 +209,7 @@ def _dicts(value: Any, name: str) -> list[dict[str, Any]]:
 
 
 class Captions:
-    """What the three protocols share.
-
-    Args:
-        service: that answers.
-    """
+    """What the three protocols share."""
 
     def __init__(self, service: Service) -> None:
         self.service, self.model = service, service.model

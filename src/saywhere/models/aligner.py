@@ -269,11 +269,7 @@ def _regions(
 
 
 def embed_texts(aligner: Aligner, texts: Sequence[str], plain: bool = False) -> list[TextVectors]:
-    """Return the words of each sentence and their weighted vectors; ``plain`` as in :func:`embed_images`.
-
-    Raises:
-        UserError: a sentence without a word.
-    """
+    """Return the words of each sentence (``UserError`` without any) and their weighted vectors."""
     found: list[TextVectors] = []
     hubness = None if plain else aligner.hubness
     for start in range(0, len(texts), TEXTS_AT_ONCE):

@@ -258,12 +258,7 @@ class Reranker:
         self.reasons = tuple(reasons)
 
     def rank(self, found: Hypotheses, vocabulary: Vocabulary) -> np.ndarray:
-        """Return the sums ``(N, B)``; -inf for hypotheses that are not on a shortlist. One hypothesis needs no reason.
-
-        Args:
-            found: the hypotheses.
-            vocabulary: of their words.
-        """
+        """Return the sums ``(N, B)``; -inf for hypotheses off a shortlist. One hypothesis needs no reason."""
         sums = found.ranks
         if sums.shape[1] == 1 or not self.reasons:
             return sums

@@ -63,11 +63,7 @@ class Detections:
         return caption_evidence(nouns, posterior, [self.captions[row] for row in rows], self.confidence[numbers])
 
     def regions(self, box: Logistic) -> Regions:
-        """Return the regions in their order; a score is the probability that the box has an IoU of 0.5 with a true one.
-
-        Args:
-            box: of a model's calibration.
-        """
+        """Return the regions in their order; a score is the probability that the IoU with a true box is 0.5."""
         scores = box.apply(self.evidence)
         size = (self.encoding.width, self.encoding.height)
         return Regions(*size, self.boxes, scores, self.captions, self.codes, self.encoding.image)

@@ -119,11 +119,8 @@ class Document:
         """Return the file of an image, or the bytes of a ``data:`` URL; None if it is elsewhere on the network.
 
         Args:
-            url: as it stands in the document.
+            url: as it stands in the document; one that cannot be followed is an ``ImageError``.
             root: what URLs that begin with ``/`` are below.
-
-        Raises:
-            ImageError: the URL cannot be followed.
         """
         if url.lower().startswith("data:"):
             head, comma, data = url[5:].partition(",")
@@ -156,10 +153,6 @@ def _decode(data: bytes) -> tuple[str, str]:
         except (LookupError, UnicodeError):
             continue
     return data.decode("latin-1"), "latin-1"
-
-
-def _escape_html(text: str) -> str:
-    return html.escape(text, quote=True)
 
 
 def _escape_markdown(text: str) -> str:
@@ -249,8 +242,8 @@ def _image(text: str, name_end: int, attributes: dict[str, tuple[int, int]]) -> 
     templated = _TEMPLATE.search(f"{url} {alt or ''}") is not None
     source = None if templated or not url else html.unescape(url).strip()
     if alt is None:
-        return Image(source, None, name_end, name_end, (' alt="', '"'), _escape_html)
-    return Image(source, html.unescape(alt), *attributes["alt"], ('"', '"'), _escape_html)
+        return Image(source, None, name_end, name_end, (' alt="', '"'), html.escape)
+    return Image(source, html.unescape(alt), *attributes["alt"], ('"', '"'), html.escape)
 
 
 def find_in_markdown(text: str) -> Iterator[Image]:
@@ -317,12 +310,8 @@ def compose(sentence: str, regions: Regions, length: int = LENGTH) -> str:
     """Return an alternative text: the sentence, then sure regions that it does not name, as many as fit.
 
     A region is named if the text has its noun, a kind of it, or what it is a kind of, as the tree of nouns knows them:
-    "a white dog" adds nothing to "a poodle", and may contradict it.
-
-    Args:
-        sentence: about the image.
-        regions: best first.
-        length: characters, at most; a longer sentence is cut between words.
+    "a white dog" adds nothing to "a poodle", and may contradict it. Regions are the best first; a sentence of more
+    characters than ``length`` is cut between words.
     """
     sentence = " ".join(sentence.split())
     if len(sentence) > length:

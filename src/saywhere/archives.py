@@ -53,11 +53,7 @@ class Listing:
 
 
 def list_archive(path: str | Path) -> Listing:
-    """Return what an archive holds; reading it again is saved as long as the file does not change.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Return what an archive holds, read anew if the file has changed; ``OSError`` if it cannot be read."""
     status = os.stat(path)
     return _listing(os.path.abspath(path), status.st_size, status.st_mtime_ns)
 
@@ -86,12 +82,12 @@ def _listing(path: str, size: int, time: int) -> Listing:
             else:
                 continue
             if name.split("/")[0] == "..":
-                damage.note_outside(name)
+                damage.note(f"{name!r} is outside of the archive's folder and left out")
             elif name in found and not _is_hidden(name):
-                damage.note_double(name)
+                damage.note(f"{name!r} is there twice and the last one counts")
             found[name] = place
         if end >= size:
-            damage.note_end()
+            damage.note("the end mark is missing, as if the rest were cut off")
         elif not _is_no_file(file, end, size):
             damage.note_gap(end, size)
     members, broken = _visible(found)
@@ -138,27 +134,16 @@ class _Damage:
         reason = (
             "is stored without its zeros, which is not read" if sparse else f"claims {size} bytes where {rest} are left"
         )
-        self._note(f"{member.name!r} {reason}")
+        self.note(f"{member.name!r} {reason}")
         self._last = place
 
     def note_gap(self, start: int, end: int) -> None:
         """Add bytes that are no files, unless a header among them is noted."""
         if self._last < start:
-            self._note(f"bytes {start} to {end} are no files")
+            self.note(f"bytes {start} to {end} are no files")
 
-    def note_double(self, name: str) -> None:
-        """Add a name that an earlier file has, too, which unpacking would write over."""
-        self._note(f"{name!r} is there twice and the last one counts")
-
-    def note_outside(self, name: str) -> None:
-        """Add a file that unpacking would put beside the folder it fills."""
-        self._note(f"{name!r} is outside of the archive's folder and left out")
-
-    def note_end(self) -> None:
-        """Add that the archive ends without the zeros that end it."""
-        self._note("the end mark is missing, as if the rest were cut off")
-
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Add what is wrong."""
         self._count += 1
         if len(self._named) < self.NAMED:
             self._named.append(text)
@@ -259,11 +244,7 @@ def split(path: str | Path) -> tuple[str, str] | None:
 
 
 def read_member(path: str | Path) -> bytes | None:
-    """Return the bytes of ``shard.tar/a.jpg``; None if there is no such archive or member.
-
-    Raises:
-        OSError: the archive cannot be read.
-    """
+    """Return the bytes of ``shard.tar/a.jpg``; None if there is no such archive or member."""
     parts = split(path)
     place = parts and list_archive(parts[0]).members.get(parts[1])
     if not parts or not place:
@@ -274,11 +255,7 @@ def read_member(path: str | Path) -> bytes | None:
 
 
 def broken_link(path: str | Path) -> str | None:
-    """Return where ``shard.tar/a.jpg`` leads if it is a link to what is not in the archive.
-
-    Raises:
-        OSError: the archive cannot be read.
-    """
+    """Return where ``shard.tar/a.jpg`` leads if it is a link to what is not in the archive."""
     parts = split(path)
     return list_archive(parts[0]).broken.get(parts[1]) if parts else None
 

@@ -292,12 +292,7 @@ class BoxCoder:
 
 
 def propose(
-    coder: BoxCoder,
-    rpn: Any,
-    size: tuple[float, float],
-    nms_iou: float,
-    pre_nms_top_n: int | None,
-    post_nms_top_n: int,
+    coder: BoxCoder, rpn: Any, size: tuple[float, float], nms_iou: float, pre_nms_top_n: int | None, post_nms_top_n: int
 ) -> tuple[Array, Array]:
     """Return the best proposals of one image after clipping and suppression (DenseCap, section 3.1.2).
 

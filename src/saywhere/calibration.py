@@ -93,16 +93,13 @@ class Logistic:
     def fit(
         cls, evidence: Mapping[str, ArrayLike], true: np.ndarray, counted: np.ndarray | None = None, what: str = "cases"
     ) -> Logistic:
-        """Return the weights of the largest likelihood, with a little ridge.
+        """Return the weights of the largest likelihood, with a little ridge; ``UserError`` if all are true, or none.
 
         Args:
             evidence: by name, ``(N,)`` each.
             true: ``(N,)`` what is to be predicted.
             counted: ``(N,)`` how much each counts; all alike if None.
             what: they are, for messages.
-
-        Raises:
-            UserError: all are true, or none.
         """
         if true.all() or not true.any():
             raise UserError(f"calibration needs right and wrong {what}, and all {len(true)} are of one kind")
@@ -130,22 +127,14 @@ class Logistic:
 
     @classmethod
     def from_dict(cls, stored: Any, names: Sequence[str], source: str) -> Logistic:
-        """Read what :meth:`to_dict` returned.
-
-        Args:
-            stored: a mapping of numbers.
-            names: of the evidence.
-            source: where it stands, for messages.
-
-        Raises:
-            UserError: it has other names, or values that are no numbers.
-        """
+        """Read what :meth:`to_dict` returned; ``UserError``, naming ``source``, if it has other names or no numbers."""
         wanted = (*names, "constant")
         if not isinstance(stored, Mapping) or set(stored) != set(wanted):
             wrong = f"{source} must be a mapping of {', '.join(wanted)}, not {stored!r}"
             raise UserError(f"{wrong}: take this entry out, then fit it again with saywhere calibrate")
-        for name in wanted:
-            _require_number(stored[name], f"{source}.{name}")
+        for name, value in stored.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+                raise UserError(f"{source}.{name} must be a number, not {value!r}")
         return cls({name: float(stored[name]) for name in names}, float(stored["constant"]))
 
     def __str__(self) -> str:
@@ -250,16 +239,14 @@ def reliability(scores: ArrayLike, right: ArrayLike, bins: int = BINS) -> Reliab
     """Return the reliability of ``scores (N,)`` in 0 to 1, given the mask ``right (N,)``; N is above 0."""
     score, match = np.asarray(scores, dtype=np.float64), np.asarray(right, dtype=np.float64)
     places = np.minimum((score * bins).astype(np.int64), bins - 1)
-    width = [_bin(score[places == i], match[places == i], i / bins, (i + 1) / bins) for i in range(bins)]
-    filled = tuple(one for one in width if one.count)
+    rows = ((i, np.flatnonzero(places == i)) for i in range(bins))
+    filled = tuple(
+        Bin(i / bins, (i + 1) / bins, len(own), float(score[own].mean()), float(match[own].mean()))
+        for i, own in rows
+        if len(own)
+    )
     error = sum(one.count * abs(one.score - one.matched) for one in filled) / len(score)
     return Reliability(error, float(((score - match) ** 2).mean()), len(score), filled)
-
-
-def _bin(scores: np.ndarray, matches: np.ndarray, low: float, high: float) -> Bin:
-    if not len(scores):
-        return Bin(low, high, 0, 0.0, 0.0)
-    return Bin(low, high, len(scores), float(scores.mean()), float(matches.mean()))
 
 
 @dataclass(frozen=True)
@@ -313,8 +300,7 @@ class Calibration:
     def from_dict(cls, stored: Any, source: str, questions: Mapping[str, Sequence[str]] = QUESTIONS) -> Calibration:
         """Read what :meth:`to_dict` returned; questions that are not in it have their defaults.
 
-        Raises:
-            UserError: it is no mapping, has an unknown question, or a question has other evidence than ``questions``.
+        It is a ``UserError``, naming ``source``, if a question, or its evidence, is none of ``questions``.
         """
         if not isinstance(stored, Mapping):
             raise UserError(f"{source} must be a mapping of questions, not {stored!r}")
@@ -345,8 +331,3 @@ class Calibration:
     def of_parts(self, parts: Sequence[str]) -> dict[str, Logistic | None]:
         """Return the answers to the questions about some parts, by question."""
         return {question: getattr(self, question) for question, part in PARTS.items() if part in parts}
-
-
-def _require_number(value: Any, source: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-        raise UserError(f"{source} must be a number, not {value!r}")

@@ -17,15 +17,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-COLOURS = (
-    (230, 159, 0),
-    (86, 180, 233),
-    (0, 158, 115),
-    (240, 228, 66),
-    (204, 121, 167),
-    (213, 94, 0),
-    (0, 114, 178),
-)
+COLOURS = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (204, 121, 167), (213, 94, 0), (0, 114, 178))
 """Okabe and Ito's colours, which people with any kind of colour vision can tell apart; used in turn, best box first."""
 
 STEADY = 0.2
@@ -122,9 +114,7 @@ def place_labels(
 
     Args:
         labels: of the boxes, the most important first; None for a box without one.
-        boxes: ``(N, 4)`` float64 ``x1 y1 x2 y2`` in pixels of the image that is drawn on.
-        size: of that image.
-        style: of the labels.
+        boxes: ``(N, 4)`` float64 ``x1 y1 x2 y2`` in pixels of the image that is drawn on, which has this ``size``.
         before: of each label the number of its candidate in the frame before, which it keeps unless another hides far
             less.
     """
@@ -200,7 +190,7 @@ def draw_boxes(
     scores: ArrayLike | None = None,
     caption_scores: ArrayLike | None = None,
 ) -> Image:
-    """Draw boxes and their captions (or else their scores) on a copy of an image.
+    """Return an RGB copy of an image with boxes and their captions (or else their scores).
 
     Lines and letters grow with the image. The best box is drawn last, on top; its caption takes the best place, and
     each further one goes where it covers the least of the captions before it and of the boxes. Captions of one and the
@@ -208,15 +198,11 @@ def draw_boxes(
     for a single letter only boxes are drawn.
 
     Args:
-        image: in any mode and size; it is not changed.
         boxes: ``(N, 4)`` ``x1 y1 x2 y2``; N may be 0.
         size: width and height of the image in the pixels that ``boxes`` are in.
         captions: N texts.
         scores: ``(N,)``, larger is better; if not given, the first box is the best.
         caption_scores: ``(N,)`` probabilities of the captions; those below :data:`UNSURE` are pale.
-
-    Returns:
-        an RGB image of the size of ``image``.
     """
     canvas = image.copy() if image.mode == "RGB" else image.convert("RGB")
     corners = np.asarray(boxes, np.float32).reshape(-1, 4)
@@ -227,7 +213,8 @@ def draw_boxes(
     groups: dict[tuple[float, ...], list[int]] = {}
     for row in order.tolist():
         groups.setdefault(tuple(corners[row].tolist()), []).append(row)
-    scaled = np.array([*groups], np.float64) * _factors(canvas, size)
+    factors = np.array([canvas.width / max(size[0], 1), canvas.height / max(size[1], 1)] * 2)
+    scaled = np.array([*groups], np.float64) * factors
     style = Style.of(*canvas.size, len(groups))
     texts = ["; ".join(dict.fromkeys(_text(i, captions, values) for i in rows)) for rows in groups.values()]
     sure = None if caption_scores is None else np.asarray(caption_scores) >= UNSURE
@@ -242,11 +229,6 @@ def draw_boxes(
         if label is not None and place is not None:
             draw_label(draw, label, place.rectangle, COLOURS[rank % len(COLOURS)], style, unsure[rank])
     return canvas
-
-
-def _factors(canvas: Image, size: tuple[float, float]) -> np.ndarray:
-    """What the corners of a box are multiplied by to be in pixels of the canvas."""
-    return np.array([canvas.width / max(size[0], 1), canvas.height / max(size[1], 1)] * 2)
 
 
 def _text(row: int, captions: Sequence[str] | None, scores: np.ndarray | None) -> str:
@@ -275,27 +257,19 @@ Point = tuple[float, float]
 
 
 def draw_attention(
-    image: Image,
-    words: Sequence[str],
-    weights: ArrayLike,
-    regions: ArrayLike,
-    size: tuple[float, float],
+    image: Image, words: Sequence[str], weights: ArrayLike, regions: ArrayLike, size: tuple[float, float]
 ) -> Image:
-    """Draw a sheet with the image once for each word, and on it the regions in lines as wide as their weights.
+    """Return an RGB sheet with the image once for each word, and on it the regions in lines as wide as their weights.
 
     It is about twice as wide as high. Line widths are proportional to the weights on all of the sheet: the largest
     has the widest line, and regions whose line would be less than half a pixel wide are not drawn. Heavier regions
     are drawn over lighter ones.
 
     Args:
-        image: the image, in any mode and size.
         words: of the caption; without any the sheet is the bare image.
         weights: ``(T, R)`` of the regions for each word, or for more steps than words (the END).
         regions: boxes ``(R, 4)`` or corners of warped regions ``(R, 4, 2)``; parts outside the image are not seen.
         size: width and height of the image in the pixels that ``regions`` are in.
-
-    Returns:
-        an RGB image.
     """
     panel = image.convert("RGB")
     panel.thumbnail((PANEL, PANEL))

@@ -112,11 +112,7 @@ def explain_full_disk(place: Path) -> Iterator[None]:
 
 
 def require_there(file: int, path: Path) -> None:
-    """Refuse an open file that was removed meanwhile, for what is written to it is lost when it is closed.
-
-    Raises:
-        UserError: it was.
-    """
+    """Refuse an open file that was removed meanwhile, for what is written to it is lost: ``UserError``."""
     if os.fstat(file).st_nlink == 0:
         raise UserError(f"{path}: was removed while this run wrote to it; give the same command again")
 
@@ -145,14 +141,10 @@ def atomic_path(path: Path, folder: bool = False) -> Iterator[Path]:
 
     Folders are made. After a power cut, too, ``path`` is the old file or the new one. If it is a link, the file that it
     leads to is replaced; the mode of an old file stays. Another process that writes the same file is waited for. A
-    device or a pipe, such as /dev/null, is written to as it is.
+    device or a pipe, such as /dev/null, is written to as it is. An ``OSError``, such as of a full disk, names ``path``.
 
     Args:
-        path: of the file.
         folder: fill a new folder instead; there must be none at ``path`` at the end, or an empty one.
-
-    Raises:
-        OSError: naming ``path``, such as a full disk.
     """
     place = Path(os.path.realpath(path)) if path.is_symlink() else path
     if place.exists() and not place.is_file() and not place.is_dir():
@@ -209,8 +201,6 @@ def _hold(part: Path, folder: bool) -> int:
 def _remove(path: Path) -> None:
     """Remove a file, or a folder with all in it, if there is one."""
     if path.is_dir() and not path.is_symlink():
-        import shutil
-
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
@@ -236,11 +226,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:]')
 
 
 def read_whole(path: str | Path, stream: IO[bytes] | None = None) -> bytes:
-    """Return what a file that somebody wrote has, or a pipe.
-
-    Args:
-        path: of the file.
-        stream: the file, if it is open.
+    """Return what a file that somebody wrote has, or a pipe; ``stream`` is the file, if it is open.
 
     Raises:
         OSError: it cannot be read.
@@ -260,11 +246,7 @@ def read_whole(path: str | Path, stream: IO[bytes] | None = None) -> bytes:
 
 
 def decode(data: bytes) -> str:
-    """Return UTF-8 as text, without the byte order mark that some programs put before it.
-
-    Raises:
-        ValueError: it is not UTF-8.
-    """
+    """Return UTF-8 (or ``ValueError``) as text, without the byte order mark that some programs put before it."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -156,24 +156,15 @@ def open_image(source: ImageLike | LoadedImage, long_side: int | None = None) ->
 
 
 def read_image(
-    data: bytes,
-    name: str,
-    long_side: int | None = None,
-    max_pixels: int | None = None,
-    refuse_slow: bool = False,
+    data: bytes, name: str, long_side: int | None = None, max_pixels: int | None = None, refuse_slow: bool = False
 ) -> LoadedImage:
     """Open an image file that is in memory, as :func:`open_image` opens one on the disk.
 
     Args:
-        data: the file's bytes.
         name: what messages call it.
-        long_side: see :func:`open_image`.
         max_pixels: larger images are refused before they are decoded; ``MAX_PIXELS`` if None.
         refuse_slow: refuse a large JPEG 2000 that does not store itself in about ``long_side``, too, as most do: its
             decoder stops all threads of the process, for a second a megapixel or so.
-
-    Raises:
-        ImageError: not an image, damaged, empty, or more than ``max_pixels`` pixels.
     """
     if not data:
         raise ImageError(f"{name}: empty file")
@@ -183,12 +174,7 @@ def read_image(
 
 
 def measure(path: str | Path) -> DiskSize:
-    """Width and height of an image file as :func:`open_image` gives them, mostly from its header alone.
-
-    Raises:
-        MissingImageError: there is no such file.
-        ImageError: not an image, a damaged header, empty, or more than ``MAX_PIXELS`` pixels.
-    """
+    """Width and height of an image file as :func:`open_image` gives them, mostly by its header; as it raises."""
     with opened(Path(path), str(path)) as image, DECODING.take(decoding_bytes(image, image.size)):
         return _upright(*stored_size(image), orientation(image))
 

@@ -181,11 +181,7 @@ class DeferredModel:
         self._begun = False
 
     def __call__(self) -> Model:
-        """Return the model, which is loaded at the first call.
-
-        Raises:
-            UserError: there is no such model, it is damaged, or an option does not fit.
-        """
+        """Return the model, which is loaded at the first call; raises as :func:`load`."""
         return self._model
 
     def begin(self) -> None:

@@ -29,11 +29,7 @@ class UnknownKeyError(UserError):
 
 
 def assignments(pairs: Sequence[str]) -> dict[str, Any]:
-    """Return options of texts such as ``decoding.beam_size=3``: values are JSON, or else plain text; names keep dots.
-
-    Raises:
-        UserError: no ``=``, or no name before it.
-    """
+    """Return options of texts such as ``decoding.beam_size=3`` (or ``UserError``); values are JSON or plain text."""
     values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -88,8 +84,7 @@ def require_numbers(**values: object) -> None:
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options with dotted names, such as ``decoding.beam_size``, as nested mappings.
 
-    Raises:
-        UserError: a name is both an option and the start of others, or has an empty part.
+    It is a ``UserError`` if a name is both an option and the start of others, or has an empty part.
     """
     nested: dict[str, Any] = {}
     for name, value in values.items():

@@ -95,12 +95,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def decoding_bytes(image: Image.Image, full: tuple[int, int]) -> int:
-    """Estimate the bytes that it takes to decode an opened image.
-
-    Args:
-        image: not yet decoded, but told how small it may be.
-        full: the width and height that it is stored at.
-    """
+    """Estimate the bytes that it takes to decode an opened image, told how small it may be, of ``full`` size."""
     pixels, each = math.prod(image.size), _PIXEL_BYTES.get(image.mode, 4)
     if "progressive" in image.info:
         return pixels * each + math.prod(full) * _COEFFICIENTS
@@ -307,12 +302,9 @@ def _changed(tile: Any, arguments: Any, extents: Any = None) -> Any:
 def reduce_jpeg2000(image: Any, start: bytes, long_side: int) -> None:
     """Let an opened JPEG 2000 be decoded at a half, a quarter, ... of its size that leaves ``long_side``.
 
-    Only as far as it is stored in such sizes. Pillow's own way takes them for smaller than they are.
-
-    Args:
-        image: not yet decoded; has the smaller size after that.
-        start: of its file, with the main header.
-        long_side: pixels that are needed.
+        Only as far as it is stored in such sizes. Pillow's own way takes them for smaller than they are. ``start`` is
+    that of
+    its file, with the main header.
     """
     wanted = int(math.log2(max(1.0, max(image.size) / long_side)))
     halvings = min(wanted, _halvings(start))

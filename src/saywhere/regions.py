@@ -334,12 +334,7 @@ class Regions:
 
 
 def open_pixels(name: str | None, image: Image | str | Path | np.ndarray | None) -> Image:
-    """Return the image that a result is drawn on: the one given, or the file that the result names.
-
-    Raises:
-        ImageError: it cannot be read.
-        UserError: none is given, and the result names no file, as that of an array or of a PIL image without a file.
-    """
+    """Return the image that a result is drawn on: the one given, or the file that it names, or ``UserError``."""
     from saywhere.images import NAMELESS, open_image
 
     if image is None and name in (None, NAMELESS):
@@ -382,8 +377,6 @@ def check_boxes(boxes: ArrayLike, width: float, height: float, name: str) -> np.
 
     Args:
         boxes: ``(N, 4)`` in pixels of the image; N may be 0. Up to a pixel outside, as rounding leaves it, is cut off.
-        width, height: of the image.
-        name: of the image, for the message.
 
     Raises:
         UserError: another shape, a number that is not finite, or a box that is inside out or outside the image.

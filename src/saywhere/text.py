@@ -98,11 +98,7 @@ class Vocabulary:
 
     @classmethod
     def from_dict(cls, data: Any) -> Vocabulary:
-        """Read what :meth:`to_dict` wrote.
-
-        Raises:
-            ValueError: it is something else.
-        """
+        """Read what :meth:`to_dict` wrote; ``ValueError`` if it is something else."""
         if not isinstance(data, dict) or not isinstance(data.get("counts"), dict):
             raise ValueError("no mapping with counts of words")
         if data.get("reserved") != list(RESERVED):

@@ -217,7 +217,7 @@ def test_fiftyone_has_shares_of_the_image(tmp_path: Path) -> None:
     }
     stored = json.loads((tmp_path / "labels.json").read_text())
     assert stored["classes"] == ["dog", "man"] and stored["labels"]["b"] == [] and stored["labels"]["a"][0] == row
-    with pytest.raises(UserError, match="FiftyOne knows images by their names"):
+    with pytest.raises(UserError, match="FiftyOne knows images by their names, which must differ"):
         FORMATS["fiftyone"].write(tmp_path / "x", [*photos(), *photos()])
 
 

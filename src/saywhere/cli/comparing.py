@@ -107,11 +107,7 @@ class Compared:
 
 
 def read_report(folder: Path) -> dict[str, Any]:
-    """Return what ``report.json`` of a model's folder says.
-
-    Raises:
-        UserError: it is missing or damaged.
-    """
+    """Return what ``report.json`` of a model's folder says; ``UserError`` if it is missing or damaged."""
     path = folder / "report.json"
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))

@@ -305,9 +305,7 @@ def rank(now: Task) -> None:
 
 @app.command("search")
 @task("search", omit=["precision"])
-def search(
-    now: Task,
-) -> None:
+def search(now: Task) -> None:
     """Search in an index: sentences, phrases with their regions, and what is not there.
 
     Needs a model with an aligner. Exit code 0 if all went well, 1 if images were skipped or the data set is not whole,

@@ -14,16 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import saywhere
-from saywhere.cli.options import (
-    Batch,
-    Chosen,
-    Collection,
-    Images,
-    IndexFolder,
-    ShardCount,
-    Url,
-    find_place,
-)
+from saywhere.cli.options import Batch, Chosen, Collection, Images, IndexFolder, ShardCount, Url, find_place
 from saywhere.cli.printing import report_skipped, skip_notes
 from saywhere.errors import UserError, explain_oom
 from saywhere.files import printable

@@ -345,11 +345,7 @@ class Engine(Protocol):
         ...
 
     def to(self, device: str) -> None:
-        """Move the networks to another device; maps that were made before belong to another trunk then.
-
-        Raises:
-            UserError: there is no such device, or this engine does not run there.
-        """
+        """Move the networks to another device, or ``UserError``; earlier maps belong to another trunk then."""
         ...
 
     def digest(self) -> str:

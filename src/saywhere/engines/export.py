@@ -31,17 +31,19 @@ from saywhere.images import open_image
 from saywhere.models.bundle import (
     CARD,
     CONFIG,
+    FILES,
     GRAPH,
     GRAPH_INT8,
     GRAPH_TOWER,
     GRAPH_WEIGHTS,
+    OPTIONAL,
     VOCABULARY,
     WEIGHTS,
     Bundle,
     GraphInfo,
     GraphWeight,
     find_folder,
-)  # fmt: skip
+)
 from saywhere.networks import checkpoint
 from saywhere.networks.vision.trunk import Trunk
 from saywhere.text import END, START
@@ -98,11 +100,9 @@ def export(
         networks = checkpoint.load_networks(new)  # with the weights as they were rounded
         write_graph(next(iter(networks.values())).get_submodule("trunk"), new)
         compare_engines(TorchEngine(networks, bundle.calibration), OnnxEngine(Bundle.read(new)))
-        names = [name for name in (CALIBRATION, VOCABULARY, CARD, WEIGHTS, GRAPH, GRAPH_WEIGHTS, GRAPH_TOWER, CONFIG)
-                 if (new / name).is_file()]  # fmt: skip
         if int8 is not None:
             quantize(new, int8)
-            names.insert(0, GRAPH_INT8)
+        names = [name for name in (*OPTIONAL, VOCABULARY, WEIGHTS, CONFIG) if (new / name).is_file()]
         out.mkdir(exist_ok=True)
         for name in (CONFIG, GRAPH_INT8, CALIBRATION):  # older ones would be another model's, also after a kill
             (out / name).unlink(missing_ok=True)
@@ -119,8 +119,7 @@ def _require_free(out: Path, folders: Sequence[str | Path]) -> None:
         raise UserError(f"{out} is no folder: name another with --out")
     if any(out.samefile(find_folder(folder)) for folder in folders):
         raise UserError(f"{out} is the model that is exported: name another folder with --out")
-    names = (CALIBRATION, VOCABULARY, CARD, WEIGHTS, GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, GRAPH_TOWER, CONFIG)
-    others = sorted(path.name for path in out.iterdir() if path.name not in names)
+    others = sorted(path.name for path in out.iterdir() if path.name not in (*FILES, *OPTIONAL))
     if others and not (out / WEIGHTS).is_file():
         raise UserError(f"{out} has {printable(others[0])}, which is of no model: name another folder with --out")
 
@@ -132,11 +131,7 @@ def _card(folders: Sequence[str | Path]) -> str:
 
 
 def require_exportable(folders: Sequence[str | Path]) -> None:
-    """Refuse models that need the engine torch.
-
-    Raises:
-        UserError: one of them is; the message names the option.
-    """
+    """Refuse models that need the engine torch; ``UserError`` if one of them is; the message names the option."""
     bundles = [Bundle.read(folder) for folder in folders]
     for folder, bundle in zip(folders, bundles, strict=True):
         refused = refused_options(bundle.trunk, bundle.configs)
@@ -180,11 +175,7 @@ class _Graph(nn.Module):
 
 
 def write_graph(trunk: nn.Module, folder: Path) -> None:
-    """Write ``trunk.onnx`` and ``trunk.json`` beside a model's weights, which the graph takes from there.
-
-    Raises:
-        UserError: the packages that write graphs are not installed, or the backbone cannot be written as a graph.
-    """
+    """Write ``trunk.onnx`` and ``trunk.json`` beside a model's weights, or ``UserError`` if no graph can be written."""
     assert isinstance(trunk, Trunk)
     graph = _Graph(copy.deepcopy(trunk)).eval()
     sources = _fold(graph)
@@ -321,12 +312,7 @@ TOLERANCE = 1e-3
 def compare_engines(one: Engine, other: Engine, tolerance: float = TOLERANCE) -> float:
     """Return the largest difference between two engines over all stages, as a share of a stage's largest value.
 
-    Args:
-        one, other: engines of one model.
-        tolerance: largest difference that is allowed.
-
-    Raises:
-        UserError: a stage differs by more; the message names it.
+    It is a ``UserError``, which names the stage, if one differs by more than ``tolerance``.
     """
     worst = 0.0
     for (stage, ours), (_, theirs) in zip(stages(one), stages(other), strict=True):

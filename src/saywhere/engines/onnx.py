@@ -107,12 +107,9 @@ def load(
         name_or_folder: name of a bundled model, a model folder, or a hub id ``owner/name``.
         device: one of :data:`DEVICES`; ``cpu`` if None.
         options: of its configuration, to be others than the stored ones, by name with dots.
-        threads: of a computation; as many as the process may use if None.
-        precision: of the trunk: ``float32``, or ``int8`` if the folder has that graph.
 
     Raises:
-        UserError: the folder has no such graph, its files do not belong together, there is no such device, or an option
-            does not fit.
+        UserError: there is no such device, a trunk's option differs from the graph's, or as :class:`OnnxEngine`.
     """
     find_provider(device or "cpu")
     stored = Bundle.read(name_or_folder)
@@ -391,11 +388,7 @@ class Session:
 
 
 def find_provider(device: str) -> str:
-    """Return the name of ONNX Runtime's provider of a device.
-
-    Raises:
-        UserError: there is no such device, or the ONNX Runtime that is installed has no provider of it.
-    """
+    """Return the name of ONNX Runtime's provider of a device; ``UserError`` if it has none."""
     if device not in DEVICES:
         raise UserError(f"the engine onnx has no device {device!r}; there are {', '.join(DEVICES)}")
     if device != "cpu" and (lacks := missing(device)):
@@ -425,20 +418,11 @@ def session_options(threads: int | None) -> Any:
 def read_graph(
     bundle: Bundle, weights: Weights, threads: int | None = None, precision: str = "float32", device: str = "cpu"
 ) -> Callable[[], Session]:
-    """Read a bundle's graph and its weights, and return what makes a session of them.
+    """Read a bundle's graph and its trunk's weights, and return what makes a session of them.
 
     The graph in single precision has convolutions into which batch normalisation is folded; the folder has the weights
-    once, as training reads them, so they are folded here. The graph in int8 holds its weights itself.
-
-    Args:
-        bundle: with the graph.
-        weights: of its trunk.
-        threads: of a computation; as many as the process may use if None.
-        precision: one of ``PRECISIONS``.
-        device: one of :data:`DEVICES`.
-
-    Raises:
-        UserError: the graph is damaged or another model's, or no usable ONNX Runtime is installed.
+    once, as training reads them, so they are folded here. The graph in int8 holds its weights itself. ``UserError`` if
+    the graph is damaged or another model's, or no usable ONNX Runtime is installed.
     """
     path = bundle.folder / (GRAPH_INT8 if precision == "int8" else GRAPH)
     graph, digest = path.read_bytes(), None if bundle.shipped else weights_digest(weights)
@@ -481,16 +465,7 @@ def _user_errors(path: Path, by: str = "") -> Iterator[None]:
 
 
 def open_tower(path: Path, threads: int | None = None, device: str = "cpu") -> Session:
-    """Return the session of an image tower that stands beside a trunk.
-
-    Args:
-        path: of the tower's graph.
-        threads: of a computation; as many as the process may use if None.
-        device: one of :data:`DEVICES`.
-
-    Raises:
-        UserError: the graph is damaged or another one, or no usable ONNX Runtime is installed.
-    """
+    """Return the session of an image tower that stands beside a trunk; ``UserError`` if the graph is another one."""
     runtime = import_runtime()
 
     def open(provider: str) -> Any:
@@ -538,12 +513,7 @@ def folded(weights: Weights, weight: GraphWeight, out: np.ndarray | None = None)
 
 
 def import_runtime() -> Any:
-    """Return the module of ONNX Runtime, which is not to report home.
-
-    Raises:
-        UserError: it is not installed or does not work, for example because its CPU and GPU packages overwrote each
-            other.
-    """
+    """Return the module of ONNX Runtime, which is not to report home; ``UserError`` if it does not work."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when it is imported
     try:
         import onnxruntime

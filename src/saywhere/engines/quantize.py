@@ -43,7 +43,6 @@ def quantize(folder: str | Path, images: Sequence[Path]) -> float:
     arithmetic behind the backbone.
 
     Args:
-        folder: of the model.
         images: training images, ``IMAGES`` to calibrate and a few more to compare; fewer will do, but not none. Those
             that cannot be read are named.
 
@@ -152,23 +151,15 @@ def _readable(images: Sequence[Path], long_side: int) -> Iterator[Path]:
 
 
 def _reader(engine: OnnxEngine, images: Sequence[Path]) -> Any:
-    """What the quantiser asks for one input after the other."""
+    """What the quantiser asks for one input after the other; an empty one is behind the last."""
     from onnxruntime.quantization import CalibrationDataReader
 
+    prepare = engine.trunk.preprocess
+    inputs = ({"pixels": prepare(open_image(path, prepare.long_side))[None]} for path in images)
+
     class Reader(CalibrationDataReader):
-        """Opens an image when it is asked for the next one."""
-
-        def __init__(self) -> None:
-            self._inputs = self._read()
-
-        def _read(self) -> Iterator[dict[str, Any]]:
-            for path in images:
-                image = open_image(path, engine.trunk.preprocess.long_side)
-                yield {"pixels": engine.trunk.preprocess(image)[None]}
-
         def get_next(self) -> dict[str, Any]:
-            """Return the next input; an empty one behind the last."""
-            return next(self._inputs, {})
+            return next(inputs, {})
 
     return Reader()
 

@@ -39,11 +39,6 @@ class TorchEngine:
     Args:
         networks: by part, any of ``densecap``, ``aligner``, ``captioner`` and ``nouns``; they are put into eval mode.
         calibration: what was fitted to them after training; the defaults if None.
-
-    Attributes:
-        networks: as they were given.
-        trunk: pixels to maps.
-        densecap, aligner, captioner, nouns: the parts; None for those that are not there.
     """
 
     def __init__(self, networks: Mapping[str, nn.Module], calibration: Calibration | None = None) -> None:
@@ -69,11 +64,7 @@ class TorchEngine:
         return str(_weight(self._trunk).device)
 
     def to(self, device: str) -> None:
-        """Move the networks to a device; what was encoded elsewhere is then another model's.
-
-        Raises:
-            UserError: there is no such device.
-        """
+        """Move the networks to a device (or ``UserError``); what was encoded elsewhere is then another model's."""
         found = find_device(device)
         if found == _weight(self._trunk).device:
             return
@@ -125,11 +116,10 @@ def load(
         device: where it runs; see :func:`find_device`.
         options: of its configuration, to be others than the stored ones, by name with dots.
         threads: of a computation on the CPU, for all of this process; torch's own number if None.
-        precision: ``float32``.
 
     Raises:
         UserError: there is no such model or device, a file is missing or damaged, an option does not fit, the model
-            has no part that this engine runs, or another precision is asked for.
+            has no part that this engine runs, or a precision other than ``float32`` is asked for.
     """
     if precision != "float32":
         raise UserError(f"the engine torch computes in float32, not in {precision}: choose the engine onnx")
@@ -143,11 +133,7 @@ def load(
 
 
 def find_device(name: str | torch.device | None = None) -> torch.device:
-    """Return a device that can be used; if None, a GPU if there is one, else the CPU.
-
-    Raises:
-        UserError: there is no such device; one line.
-    """
+    """Return a device that can be used (or ``UserError``); if None, a GPU if there is one, else the CPU."""
     if name is None:
         mps = "mps" if torch.backends.mps.is_available() else "cpu"
         return torch.device("cuda" if torch.cuda.is_available() else mps)

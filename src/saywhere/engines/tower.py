@@ -96,12 +96,7 @@ class _Surgery:
     """Changes of the source's graph, all in place."""
 
     def __init__(
-        self,
-        model: Any,
-        mean: np.ndarray,
-        std: np.ndarray,
-        levels: np.ndarray | None,
-        tuning: Mapping[str, np.ndarray],
+        self, model: Any, mean: np.ndarray, std: np.ndarray, levels: np.ndarray | None, tuning: Mapping[str, np.ndarray]
     ) -> None:
         from onnx import TensorProto, helper, numpy_helper
 

@@ -87,9 +87,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     for key, entry in known.items():
         with leave_out(report, "broken image", key):
             size = entry["width"], entry["height"]
-            found = to_regions(entry["file_name"], size, entries[key], partial(_rows, classes), report)
-            if found is not None:
-                yield found
+            yield from to_regions(entry["file_name"], size, entries[key], partial(_rows, classes), report)
 
 
 def by_id(entries: Iterable[Mapping[str, Any]], kind: str) -> dict[Any, Mapping[str, Any]]:

@@ -64,9 +64,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
         with leave_out(report, "broken image", image.get("name")):
             size = image.attrib["width"], image.attrib["height"]
             shapes = [shape for shape in image if shape.tag != OF_THE_IMAGE]
-            found = to_regions(image.attrib["name"], size, shapes, _rows, report)
-            if found is not None:
-                yield found
+            yield from to_regions(image.attrib["name"], size, shapes, _rows, report)
 
 
 def _rows(shape: xml.Element) -> Iterator[Row]:

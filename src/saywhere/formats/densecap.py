@@ -45,3 +45,8 @@ def write_results(path: Path, images: Iterable[tuple[str, Regions]], options: Ma
     """Write ``{"opt": options, "results": [...]}`` with an entry for each named image, atomically."""
     results = [result(regions, name) for name, regions in images]
     write_text(path, json.dumps({"opt": dict(options), "results": results}))
+
+
+def write(path: Path, images: Iterable[Regions]) -> None:
+    """Write the results of images under their own names, without options."""
+    write_results(path, ((regions.image or "", regions) for regions in images), {})

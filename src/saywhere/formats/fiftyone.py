@@ -8,24 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from saywhere import boxes as geometry
-from saywhere.errors import UserError
 from saywhere.files import write_text
 from saywhere.formats.classes import NOUNS, Classes
+from saywhere.formats.reading import by_stem
 from saywhere.regions import Regions
 
 
 def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
-    """Write class, box, score and phrase (an attribute) of each region, by the image's name without its suffix.
-
-    Raises:
-        UserError: two images have one name in different folders.
-    """
-    found = list(images)
+    """Write class, box, score and phrase (an attribute) of each region; errors as of :func:`by_stem`."""
+    found = by_stem(images, "FiftyOne")
     rows: dict[str, list[dict[str, Any]]] = {}
-    for regions in found:
-        stem = Path(regions.image or "image").stem
-        if stem in rows:
-            raise UserError(f"{regions.image}: FiftyOne knows images by their names, and another has this one")
+    for stem, regions in found.items():
         shares = geometry.scale(geometry.to_size(regions.boxes), 1 / regions.width, 1 / regions.height).tolist()
         rows[stem] = []
         for region, name, box in zip(regions, classes.labels(regions), shares, strict=True):
@@ -33,4 +26,4 @@ def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> No
             row |= {} if region.score is None else {"confidence": round(region.score, 5)}
             row |= {} if region.caption is None else {"attributes": {"phrase": region.caption}}
             rows[stem].append(row)
-    write_text(path, json.dumps({"classes": classes.all(found), "labels": rows}))
+    write_text(path, json.dumps({"classes": classes.all(found.values()), "labels": rows}))

@@ -72,7 +72,7 @@ def _task(regions: Regions, classes: Classes) -> dict[str, Any]:
     shares = geometry.scale(geometry.to_size(regions.boxes), 100 / regions.width, 100 / regions.height).tolist()
     result: list[dict[str, Any]] = []
     for number, (region, name, box) in enumerate(zip(regions, classes.labels(regions), shares, strict=True)):
-        place = dict(zip(("x", "y", "width", "height"), (round(v, 4) for v in box), strict=True)) | {"rotation": 0}
+        place = dict(zip(SIDES, (round(v, 4) for v in box), strict=True)) | {"rotation": 0}
         size = {"original_width": regions.width, "original_height": regions.height, "image_rotation": 0}
         both = {"id": f"region{number}", "to_name": "image", **size}
         score = {} if region.score is None else {"score": round(region.score, 5)}
@@ -110,9 +110,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
                 report.left_out["tasks without regions, whose images have no size in the file"] += 1
                 continue
             name, groups = image_name(data["image"]), _by_region(result)
-            regions = to_regions(name, (width, height), groups, partial(_rows, width, height), report)
-            if regions is not None:
-                yield regions
+            yield from to_regions(name, (width, height), groups, partial(_rows, width, height), report)
 
 
 def _by_region(result: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:

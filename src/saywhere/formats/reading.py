@@ -36,6 +36,38 @@ def legal(text: str | None) -> str:
     return ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", text or "")
 
 
+def placed(path: Path, images: Iterable[Regions], rename: Callable[[Path], Path]) -> dict[Path, Regions]:
+    """Return the regions of images by their files below a folder: under the image's name and folders, renamed.
+
+    Raises:
+        UserError: two images would have one file.
+    """
+    found: dict[Path, Regions] = {}
+    for regions in images:
+        parts = [part for part in Path(regions.image or "").parts if part not in ("..", "/")]
+        place = rename(path.joinpath(*parts or ["image"]))
+        if place in found:
+            raise UserError(f"{regions.image} and {found[place].image}: both would be {place.relative_to(path)}")
+        found[place] = regions
+    return found
+
+
+def by_stem(images: Iterable[Regions], program: str) -> dict[str, Regions]:
+    """Return the regions of images by the names without folder and suffix, by which a program knows them.
+
+    Raises:
+        UserError: two images have one name in different folders.
+    """
+    found: dict[str, Regions] = {}
+    for regions in images:
+        stem = Path(regions.image or "image").stem
+        if stem in found:
+            other = found[stem].image
+            raise UserError(f"{regions.image} and {other}: {program} knows images by their names, which must differ")
+        found[stem] = regions
+    return found
+
+
 def write_xml(path: Path, root: xml.Element) -> None:
     """Write an element and all below it, indented; the file is whole or not there."""
     tree = xml.ElementTree(root)
@@ -124,11 +156,11 @@ def to_regions(
     entries: Iterable[Entry],
     rows: Callable[[Entry], Iterable[Row]],
     report: Report,
-) -> Regions | None:
-    """Return the regions of an image; they have scores if all have.
+) -> Iterator[Regions]:
+    """Yield the regions of an image; they have scores if all have.
 
     What is no upright box or is broken is left out and named in the report. An image that has nothing else is left out,
-    too, for it is not one without regions: None.
+    too, for it is not one without regions.
 
     Args:
         name, size: of the image; its size in pixels.
@@ -158,13 +190,13 @@ def to_regions(
     if lost and not found:
         report.listed += 1
         report.problem("image left out with all its regions", name)
-        return None
+        return
     scores = [row.score for row in found if row.score is not None]
     if 0 < len(scores) < len(found):
         report.left_out["scores of an image of which other regions have none"] += len(scores)
     boxes = np.array([row.box for row in found], np.float64).reshape(-1, 4)
     texts = tuple(row.caption for row in found)
-    return Regions(width, height, boxes, scores if len(scores) == len(found) else None, texts, image=name)  # pyright: ignore[reportArgumentType]
+    yield Regions(width, height, boxes, scores if len(scores) == len(found) else None, texts, image=name)  # pyright: ignore[reportArgumentType]
 
 
 def _cut(row: Row, width: int, height: int, report: Report) -> Row:
@@ -192,11 +224,7 @@ def _cut(row: Row, width: int, height: int, report: Report) -> Row:
 
 
 def checked(regions: Regions) -> Regions:
-    """Return regions that every format can hold.
-
-    Raises:
-        ValueError: the image has no name or no pixels, or a caption is no text.
-    """
+    """Return regions that every format can hold; ``ValueError`` if a name, a size or a caption is none."""
     name: object = regions.image
     if name is not None and (not isinstance(name, str) or "\0" in name):
         raise ValueError(f"{name!r} is not the name of an image")

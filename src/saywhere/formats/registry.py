@@ -31,27 +31,23 @@ class Format:
     """A format: what it is and how it is written and read.
 
     Attributes:
-        write: regions of images to a file, or into a folder; may return the images that are left out, with
-            the reasons.
+        name: of the file or folder among the results of a run.
+        write: regions of images to a file, or into a folder; may return the images that are left out, with the reasons.
+        read: see :data:`saywhere.formats.reading.Reader`; None if it is only written.
+        folder: whether it is a folder.
+        illegal, not_in_names: what phrases, and names of images, cannot have.
         beside: writes the regions of one image beside it, or with ``embed=True`` into it, and returns why it could not
             or None; None if the format has no such files.
         needs: the module of an extra that writes it.
-        not_in_names: what names of images cannot have.
-        read: see :data:`saywhere.formats.reading.Reader`; None if it is only written.
-        name: of the file or folder among the results of a run.
-        folder: whether it is a folder.
-        xml: whether texts can only have the characters of XML.
-        illegal: what phrases cannot have in a format that is not XML.
-        classes: whether it has classes, which ``write`` then takes.
         beside_suffix: of a second file, which is written beside the first.
         with_images: as ``write``, and writes the images, too; None if the format has no place for them.
+        classes: whether it has classes, which ``write`` then takes.
     """
 
     name: str
     write: Callable[..., dict[str, str] | None]
     read: Reader | None
     folder: bool = False
-    xml: bool = False
     illegal: re.Pattern[str] = HALF_CHARACTER
     beside: Callable[..., str | None] | None = None
     needs: str | None = None
@@ -119,7 +115,7 @@ class Format:
         """Return regions with a replacement for each character that the format cannot hold, counted in the report."""
 
         def legal(text: str, bad: re.Pattern[str]) -> str:
-            text, count = (ILLEGAL if self.xml else bad).subn("\N{REPLACEMENT CHARACTER}", text)
+            text, count = bad.subn("\N{REPLACEMENT CHARACTER}", text)
             if count:
                 report.left_out[f"characters of {regions.image!r} that the file cannot hold"] += count
             return text
@@ -134,10 +130,6 @@ def _write_lines(path: Path, images: Iterable[Regions]) -> None:
     write_text(path, "".join(json.dumps(regions.to_dict()) + "\n" for regions in images))
 
 
-def _write_densecap(path: Path, images: Iterable[Regions]) -> None:
-    densecap.write_results(path, ((regions.image or "", regions) for regions in images), {})
-
-
 @reader("saywhere")
 def _read_lines(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     with path.open("rb") as lines:
@@ -149,16 +141,16 @@ def _read_lines(path: Path, images: Path | None, report: Report) -> Iterator[Reg
 
 FORMATS: dict[str, Format] = {
     "saywhere": Format("regions.jsonl", _write_lines, _read_lines),
-    "densecap": Format("results.json", _write_densecap, None),
+    "densecap": Format("results.json", densecap.write, None),
     "coco": Format("annotations.json", coco.write_annotations, coco.read, classes=True),
     "coco-results": Format("results.json", coco.write_results, None, classes=True),
     "label-studio": Format("tasks.json", label_studio.write, label_studio.read, beside_suffix=".xml", classes=True),
-    "cvat": Format("annotations.xml", cvat.write, cvat.read, xml=True, classes=True),
+    "cvat": Format("annotations.xml", cvat.write, cvat.read, illegal=ILLEGAL, not_in_names=ILLEGAL, classes=True),
     "fiftyone": Format("labels.json", fiftyone.write, None, classes=True),
     "yolo": Format(
         "yolo", yolo.write, yolo.read, folder=True, with_images=partial(yolo.write, copy_images=True), classes=True
     ),
-    "voc": Format("voc", voc.write, voc.read, folder=True, xml=True, classes=True),
+    "voc": Format("voc", voc.write, voc.read, folder=True, illegal=ILLEGAL, not_in_names=ILLEGAL, classes=True),
     "csv": Format("regions.csv", table.write, table.read, illegal=NOT_IN_TABLES),
     "parquet": Format(
         "regions.parquet", table.write_parquet, table.read_parquet, needs="pyarrow.parquet", not_in_names=HALF_CHARACTER

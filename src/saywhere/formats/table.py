@@ -94,9 +94,7 @@ def _grouped(lines: Iterable[tuple[int, Mapping[str, str]]], report: Report) -> 
             found.setdefault(image, []).extend(boxes)
     for (name, width, height), rows in found.items():
         with leave_out(report, "broken image", name):
-            regions = to_regions(name, (width, height), rows, _rows, report)
-            if regions is not None:
-                yield regions
+            yield from to_regions(name, (width, height), rows, _rows, report)
 
 
 def _rows(row: Mapping[str, str]) -> Iterator[Row]:

@@ -6,10 +6,9 @@ import xml.etree.ElementTree as xml
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, fits
 from saywhere.formats.classes import NOUNS, Classes
-from saywhere.formats.reading import OtherShape, Row, leave_out, legal, read_xml, reader, to_regions, write_xml
+from saywhere.formats.reading import OtherShape, Row, leave_out, legal, placed, read_xml, reader, to_regions, write_xml
 from saywhere.regions import Regions
 from saywhere.report import Report
 
@@ -21,26 +20,13 @@ OTHER_SHAPES = {"polygon": "polygon", "robndbox": "rotated box"}
 
 
 def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> dict[str, str]:
-    """Write a file for each image into the folder ``path``, under the image's name and folders.
-
-    Returns:
-        the images that are left out because their names are too long for such a file, with that reason.
+    """Write a file for each image into a folder; returns the images with names too long for that, and that reason.
 
     Raises:
         UserError: two images would have one file.
     """
-    found: dict[Path, Regions] = {}
-    for regions in images:
-        parts = [part for part in Path(legal(regions.image)).parts if part not in ("..", "/")]
-        place = path.joinpath(*parts or ["image"]).with_suffix(".xml")
-        if place in found:
-            raise UserError(f"{regions.image} and {found[place].image}: both would be {place.relative_to(path)}")
-        found[place] = regions
-    return {
-        regions.image or "": TOO_LONG
-        for place, regions in found.items()
-        if not fits(_write_one, place, regions, classes)
-    }
+    found = placed(path, images, lambda place: place.with_suffix(".xml")).items()
+    return {one.image or "": TOO_LONG for place, one in found if not fits(_write_one, place, one, classes)}
 
 
 def _write_one(path: Path, regions: Regions, classes: Classes) -> None:
@@ -69,9 +55,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
         with leave_out(report, "broken file", file.relative_to(path)):
             root = read_xml(file)
             size = _text(root, "size/width"), _text(root, "size/height")
-            found = to_regions(_text(root, "filename"), size, root.iter("object"), _rows, report)
-            if found is not None:
-                yield found
+            yield from to_regions(_text(root, "filename"), size, root.iter("object"), _rows, report)
 
 
 def _rows(entry: xml.Element) -> Iterator[Row]:

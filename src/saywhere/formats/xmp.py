@@ -27,7 +27,7 @@ import numpy as np
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, atomic_path, fits, short_name, write_atomically
-from saywhere.formats.reading import OtherShape, Row, leave_out, legal, reader, to_regions
+from saywhere.formats.reading import OtherShape, Row, leave_out, legal, placed, reader, to_regions
 from saywhere.images import LYING, RAW_SUFFIXES, SUFFIXES, DiskSize, ImageError, flip, measure, opened, to_upright
 from saywhere.models.nouns import noun_tree
 from saywhere.regions import Regions
@@ -167,26 +167,14 @@ def _reason(error: ImageError, image: Path) -> str:
 
 
 def write(path: Path, images: Iterable[Regions], names: bool = False) -> dict[str, str]:
-    """Write a sidecar for each image into the folder ``path``, under the image's name and folders.
-
-    Returns:
-        the images that are left out, with the reasons.
+    """Write a sidecar for each image into a folder; returns the images that are left out, with the reasons.
 
     Raises:
         UserError: two images would have one file.
     """
-    left_out: dict[str, str] = {}
-    found: dict[Path, str] = {}
-    for regions in images:
-        name = regions.image or ""
-        parts = [part for part in Path(name).parts if part not in ("..", "/")]
-        place = sidecar(path.joinpath(*parts or ["image"]))
-        if place in found:
-            raise UserError(f"{name} and {found[place]}: both would be {place.relative_to(path)}")
-        found[place] = name
-        if why := refused(write_regions, place, Path(name), regions, names):
-            left_out[name] = why
-    return left_out
+    found = {one.image or "": (place, one) for place, one in placed(path, images, sidecar).items()}
+    told = {name: refused(write_regions, place, Path(name), one, names) for name, (place, one) in found.items()}
+    return {name: why for name, why in told.items() if why}
 
 
 def beside(regions: Regions, names: bool = False, embed: bool = False) -> str | None:
@@ -211,11 +199,7 @@ def check_embed(format: str | None, out: Path | None = None) -> None:
 
 
 def embedded(image: Path) -> bytes:
-    """Return the XMP inside an image file; empty if it has none.
-
-    Raises:
-        ImageError: it cannot be read.
-    """
+    """Return the XMP inside an image file, empty if it has none; ``ImageError`` if the file cannot be read."""
     with opened(image) as file:
         if file.format == "PNG":
             file.load()  # it may stand behind the pixels
@@ -721,9 +705,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
                 orientation = 1  # of a program that marked the image as it is shown
 
             rows = partial(_rows, applied, size._replace(orientation=orientation), report)
-            found = to_regions(str(image), size[:2], entries, rows, report)
-            if found is not None:
-                yield found
+            yield from to_regions(str(image), size[:2], entries, rows, report)
 
 
 def _places_below(path: Path) -> Iterator[tuple[Path, bool]]:

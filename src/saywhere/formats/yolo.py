@@ -14,7 +14,7 @@ from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, decode, fits, parse_yaml, split_lines, write_atomically, write_text
 from saywhere.formats.classes import NOUNS, Classes
-from saywhere.formats.reading import OtherShape, Row, in_pixels, leave_out, reader, reason, to_regions
+from saywhere.formats.reading import OtherShape, Row, by_stem, in_pixels, leave_out, reader, reason, to_regions
 from saywhere.images import SUFFIXES, measure
 from saywhere.regions import Regions
 from saywhere.report import Report
@@ -30,23 +30,12 @@ def write(path: Path, images: Iterable[Regions], copy_images: bool = False, clas
 
     Returns:
         the images that are left out because their names are too long for such a file, or because they are not to be
-        found, with the reasons.
-
-    Raises:
-        UserError: two images have one name in different folders.
+        found, with the reasons. Errors are those of :func:`by_stem`.
     """
-    found = list(images)
-    names = classes.all(found)
-    numbers = {name: number for number, name in enumerate(names)}
-    by_stem: dict[str, Regions] = {}
-    for regions in found:
-        stem = Path(regions.image or "image").stem
-        if stem in by_stem:
-            other = by_stem[stem].image
-            raise UserError(f"{regions.image} and {other}: YOLO's files have the names of images, which must differ")
-        by_stem[stem] = regions
+    found = by_stem(images, "YOLO")
+    numbers = {name: number for number, name in enumerate(classes.all(found.values()))}
     left_out: dict[str, str] = {}
-    for stem, regions in by_stem.items():
+    for stem, regions in found.items():
         shares = geometry.to_center(geometry.scale(regions.boxes, 1 / regions.width, 1 / regions.height)).tolist()
         lines: list[str] = []
         for name, box in zip(classes.labels(regions), shares, strict=True):
@@ -100,9 +89,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
             of_image = file.relative_to(path / "labels").with_suffix("")
             place, width, height = found.at(of_image, alone=stems[file.stem] == 1)
             lines = [line.split() for line in split_lines(decode(file.read_bytes())) if line.strip()]
-            regions = to_regions(place, (width, height), lines, partial(_rows, names, width, height), report)
-            if regions is not None:
-                yield regions
+            yield from to_regions(place, (width, height), lines, partial(_rows, names, width, height), report)
 
 
 class _ImagesByStem:

@@ -1,9 +1,8 @@
 """Which process may write: claims to parts of a work that several processes share, and locks of files.
 
-The processes may be on one machine or on many with one file system. A claim is a file that only one process can make.
-Its time is its heartbeat: a claim whose process is gone, or whose heart has stopped, is taken over by a claim of the
-next generation, so that no claim is ever removed to make room for another one, and of two processes that take over
-only one succeeds.
+A claim is a file that only one process can make, on one machine or on many with one file system. Its time is its
+heartbeat: a claim whose process is gone, or whose heart has stopped, is taken over by a claim of the next generation,
+so that no claim is ever removed to make room for another one, and of two processes only one succeeds.
 """
 
 from __future__ import annotations
@@ -66,11 +65,7 @@ class Claim:
         return self._lock.exists() and not _lock(self.folder, self.name, self.generation + 1).exists()
 
     def check(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items as long as the claim is held.
-
-        Raises:
-            LostClaimError: it is not any more.
-        """
+        """Yield the items as long as the claim is held; ``LostClaimError`` if it is not any more."""
         for item in items:
             if not self.held():
                 raise LostClaimError(self.name)
@@ -100,11 +95,7 @@ class Claim:
 
 
 class Claims:
-    """Make claims in a folder.
-
-    Args:
-        folder: that all processes see.
-    """
+    """Make claims in a folder that all processes see."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -135,8 +126,8 @@ class Claims:
     def _is_dead(self, lock: Path) -> bool:
         """Whether a claim's process is gone.
 
-        On this machine the system knows; of others it is believed when the heartbeat has not come for some time by our
-        own clock, since those of machines differ.
+                On this machine the system knows; of others it is believed when no heartbeat has come for some time by
+        our clock.
         """
         try:
             text, beat = lock.read_text(encoding="utf-8", errors="replace"), lock.stat().st_mtime_ns
@@ -164,10 +155,7 @@ def owner() -> dict[str, Any]:
 
 
 def _place() -> str:
-    """What processes that can see each other have in common: the machine since its start, and the container.
-
-    Empty on systems that do not say it; there only heartbeats tell.
-    """
+    """The machine since its start, and the container, of processes that see each other; empty if it is not known."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
@@ -229,8 +217,7 @@ def _create(path: Path, text: str) -> None:
 def lock(file: int) -> bool | None:
     """Lock an open file for this process, until it is closed; wait a little for a process that is just ending.
 
-    Returns:
-        whether it is locked and no other process has it; None if the file system has no locks.
+    Return whether no other process has it; None if the file system has no locks.
     """
     try:
         import fcntl
@@ -261,18 +248,15 @@ def _patiently(attempt: Callable[[], T]) -> T:
 
 
 def claim_file(file: int, path: Path, way_out: str) -> Claim | None:
-    """Become the one process that writes to an open file.
+    """Become the one process that writes to an open file; its lock is given up when it is closed.
 
     Args:
-        file: open for writing; its lock is given up when it is closed.
+        file: open for writing.
         path: of it, or of the folder that it stands for.
-        way_out: what to do if another process writes to it.
+        way_out: what to do if another process writes to it, which is a ``UserError``.
 
     Returns:
-        a claim beside the file, to be released when it is closed, where the file system has no locks.
-
-    Raises:
-        UserError: another process writes to it.
+        where the file system has no locks a claim beside the file, to be released when it is closed.
     """
     locked = lock(file)
     if locked is None:
@@ -289,11 +273,7 @@ def claim_file(file: int, path: Path, way_out: str) -> Claim | None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make a folder if there is none, and keep other runs out of it; a killed run releases it.
-
-    Raises:
-        UserError: another run is writing to it.
-    """
+    """Make a folder if there is none, and keep other runs out of it (``UserError``); a killed run releases it."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "lock").open("a") as file:

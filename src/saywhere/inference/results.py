@@ -46,10 +46,9 @@ class NotKeptError(Exception):
 
 
 class AppendedFile:
-    """A file that one process at a time appends to, all of what it has to add or nothing.
+    """A file that one process at a time appends to, all of what it has to add or nothing; its folders are made.
 
     Args:
-        path: the file; its folders are made.
         way_out: what to do if another process writes to it.
 
     Raises:
@@ -116,7 +115,6 @@ class ResultsFile(AppendedFile):
     at its end is cut off.
 
     Args:
-        path: the file; its folders are made.
         key: what each line has beside ``image``: ``boxes`` as :meth:`Regions.to_dict` has them, or ``caption``.
 
     Raises:
@@ -252,11 +250,7 @@ class Outputs:
         return DRAWN_SIDES if self.bare is None else (self.bare, self.bare)
 
     def check(self, sources: Sequence[Source]) -> None:
-        """Make the folder, and refuse to write over an image that is to be described.
-
-        Raises:
-            UserError: that, or the folder cannot be made.
-        """
+        """Make the folder; ``UserError`` if it cannot be made, or an image to be described would be written over."""
         if self.folder is None:
             return
         try:
@@ -336,7 +330,7 @@ def read_names(path: Path) -> frozenset[str]:
 
 
 def ensure_same_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse to add to results that were begun with other settings, and write down those of new ones.
+    """Refuse to add to results that were begun with other settings (``UserError``), and write down those of new ones.
 
     They stand in a hidden file beside the results. Results without one are taken as they are, and what is no file, such
     as a pipe, gets none.
@@ -344,9 +338,6 @@ def ensure_same_settings(path: Path, settings: Mapping[str, Any]) -> None:
     Args:
         path: of the results.
         settings: what they follow from, such as the model, as JSON can hold it.
-
-    Raises:
-        UserError: as :func:`compare_settings`.
     """
     compare_settings(path, settings)
     if path.is_file() and not path.stat().st_size:
@@ -373,11 +364,7 @@ def forget_settings(path: Path) -> None:
 
 
 def compare_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse results that were begun with other settings.
-
-    Raises:
-        UserError: the settings differ; the message names which, and how to begin anew.
-    """
+    """Refuse results that were begun with other settings: ``UserError`` names which, and how to begin anew."""
     try:
         known = read_settings(path) if path.stat().st_size else None
     except OSError:

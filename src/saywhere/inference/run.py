@@ -78,7 +78,6 @@ def run_images(
         ask: called with ``batch`` images at a time, for the first time when one could be read.
         sources: images from :func:`find_images`.
         boxes: by name of the image, passed to ``ask``; each source has an entry. A bad box is an error of its image.
-        batch: images a call.
         long_side: pixels that are needed; larger images are decoded to about this size.
         workers: calls of ``ask`` at the same time, from as many threads.
     """
@@ -119,10 +118,9 @@ def run_images(
 
 
 class _Room:
-    """Room for decoded images: so many of them, and about ``HELD`` bytes.
+    """Room for so many decoded images, and about ``HELD`` bytes of them.
 
     Args:
-        places: how many.
         press: called if the bytes are too many: what is held must be worked on, or nothing would ever leave.
     """
 
@@ -260,12 +258,8 @@ class Run(Generic[T]):
     """A model asked about images that have no answer yet, and drawings made that are missing.
 
     Attributes:
-        ask: see :func:`run_images`.
+        ask, boxes: see :func:`run_images`.
         model: that ``ask`` uses; it is not looked for if nothing is to be asked.
-        outputs: where answers go.
-        boxes: by name of the image, see :func:`run_images`.
-        batch: images a call of ``ask``.
-        each: see :data:`Each`.
         verbs: what is being done with an image, and was: ``("describing", "described")``.
         claim: of the shard that the images are; it ends the run when it is lost.
         bar: whether to show a progress bar on a terminal.
@@ -284,12 +278,7 @@ class Run(Generic[T]):
     long_side: int = 0
 
     def __call__(self, sources: Sequence[Source]) -> Summary:
-        """Go through the images.
-
-        Raises:
-            UserError: the model cannot be used, or the device has too little memory.
-            KeyboardInterrupt: with a line that says how far it came.
-        """
+        """Go through the images; ``UserError`` if the model cannot be used. Ctrl-C says how far it came."""
         outputs = self.outputs
         todo = [source for source in sources if not outputs.is_described(source)]
         undrawn = [source for source in sources if outputs.lacks_image(source)]
@@ -589,21 +578,14 @@ def keep_each(
     resumes: bool = True,
     bar: bool = True,
 ) -> dict[str, str]:
-    """Pass each result to ``keep`` beside a progress bar.
+    """Pass each result to ``keep`` beside a progress bar; return the images that were skipped, with the reasons.
 
     Args:
         results: from :func:`saywhere.inference.run_images`.
         keep: called with those that have a result.
         total, completed: images in all, and those that an earlier run has done.
         what: title of the bar.
-        resumes: the same command, given again, goes on where this one was stopped; told after Ctrl-C.
-        bar: whether to show the bar on a terminal.
-
-    Returns:
-        the names of the images that were skipped, with the reasons.
-
-    Raises:
-        KeyboardInterrupt: with the line that says how far it came.
+        resumes: the same command, given again, goes on where this one was stopped by ``KeyboardInterrupt``.
     """
     skipped: dict[str, str] = {}
     count = completed

@@ -36,10 +36,7 @@ class Shard:
     """One part of the images, claimed by this process.
 
     Attributes:
-        number: from 0.
-        sources: its images.
         part: where its results are written; those of an earlier run that did not come to its end are there.
-        claim: see :meth:`saywhere.inference.claims.Claim.check`.
     """
 
     number: int
@@ -51,8 +48,7 @@ class Shard:
     def finish(self, skipped: Mapping[str, str]) -> bool:
         """Put the results where those of finished shards are, beside the names of the images that were skipped.
 
-        Returns:
-            whether it was so; not if another process has taken over.
+        Return whether it was so; not if another process has taken over.
         """
         if not self.claim.held():
             return False
@@ -76,11 +72,8 @@ class Shards:
     that were skipped, ``NNNNN.G.part`` while it is worked on, and ``NNNNN.G.lock``, the claim.
 
     Args:
-        folder: of the shards; it is made.
-        count: of the shards.
         sources: all images; each shard has neighbours of this order.
         options: what else the results follow from, such as the model.
-        suffix: of a finished shard's name.
 
     Raises:
         UserError: the folder was begun with other images, options or another count.
@@ -147,10 +140,7 @@ class Shards:
     def work(self, waiting: Callable[[int], object] = lambda _: None) -> Generator[Shard, None, None]:
         """Yield shards to work on, each claimed until the next one is asked for, until all are done by somebody.
 
-        What others work on is waited for, and taken over if they die.
-
-        Args:
-            waiting: called with the number of shards when others are waited for, the first time.
+        What others work on is waited for, of which ``waiting`` is told the first time, and taken over if they die.
         """
         told = False
         while left := [number for number in range(self.count) if self._is_open(number)]:
@@ -216,16 +206,12 @@ class Shards:
 
 
 def work_on(shards: Shards, do: Callable[[Shard], Mapping[str, str]], done: str, tell: Tell) -> dict[str, str]:
-    """Do shards until all are done by this or other processes, with a line for each.
+    """Do shards until all are done by this or other processes; return the images skipped here, and why.
 
     Args:
-        shards: the work.
         do: does one, and returns the images that were skipped, with the reasons.
         done: what is done with an image, such as ``described``.
-        tell: called with the lines.
-
-    Returns:
-        the images that this process skipped, with the reasons.
+        tell: called with a line for each shard.
     """
 
     def wait_for(count: int) -> None:

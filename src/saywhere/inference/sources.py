@@ -63,10 +63,7 @@ def find_images(
     archive on each line. Hidden files and folders, links to folders, and folders in ``leave_out`` (where results go)
     are passed over; an image named twice counts once. An archive that is damaged is an image that cannot be read,
     beside those that are found in it; what a list names is not looked for here. Of a folder the files with an ending in
-    ``suffixes`` count.
-
-    Raises:
-        UserError: a path is not there, or has no images, or a folder or a list cannot be read.
+    ``suffixes`` count. ``UserError`` if a path is not there, or has no images, or a folder or a list cannot be read.
     """
     found, roots = name_images(paths, leave_out, suffixes)
     roots |= {os.path.dirname(full) for full in found}  # a pattern with .. finds images outside its root
@@ -82,7 +79,6 @@ def find_media(
     """Return the images and the videos that ``paths`` mean, see :func:`find_images`.
 
     Args:
-        paths, leave_out: as there.
         in_folders: also take the videos in folders.
 
     Raises:
@@ -249,11 +245,7 @@ def _walk(folder: str, hidden: set[str], suffixes: frozenset[str]) -> list[str]:
 
 
 def out_path(folder: Path, source: Source) -> Path:
-    """Return where the drawn image goes: the same place below ``folder``, with the source's ``ending``.
-
-    Raises:
-        ValueError: this place is not below ``folder``.
-    """
+    """Return where the drawn image goes: its place below ``folder`` and no other (``ValueError``), with its ending."""
     if source.relative.is_absolute() or ".." in source.relative.parts:
         raise ValueError(f"{source.relative} is not a place below {folder}")
     return folder / source.relative.with_name(source.relative.name + source.ending)
@@ -263,11 +255,8 @@ def read_boxes(file: Path, sources: Sequence[Source]) -> dict[str, list[Any]]:
     """Return the boxes to describe, by the name of the image, from JSON lines or from one list for one image.
 
     A line is ``{"image": NAME, "boxes": [[x1, y1, x2, y2], ...]}``; NAME is that of the image as given to the
-    command, or its place below the folder. Images that are not in the file are not in the answer. The boxes themselves
-    are checked with their image, by :func:`saywhere.regions.check_boxes`.
-
-    Raises:
-        UserError: the file cannot be read, a line is malformed, or no image is in the file.
+    command, or its place below the folder. Images that are not in the file are not in the answer. The boxes are checked
+    with their image. ``UserError`` if the file cannot be read, a line is malformed, or no image is in the file.
     """
     try:
         text = decode(read_whole(file))

@@ -224,8 +224,6 @@ def embed_images(
     """Return the regions of images and their vectors (Eq. 1).
 
     Args:
-        aligner: puts regions into the space of words.
-        encodings: of the images.
         boxes: of each image ``(N, 4)`` in its pixels: use these regions and the whole image.
         limit: at most this many regions beside the whole image, instead of the configuration's.
         placing: words are to be placed in them; see :class:`saywhere.configs.aligner.GroundingConfig`.
@@ -271,11 +269,7 @@ def _regions(
 
 
 def embed_texts(aligner: Aligner, texts: Sequence[str], plain: bool = False) -> list[TextVectors]:
-    """Return the words of each sentence and their weighted vectors; ``plain`` as in :func:`embed_images`.
-
-    Raises:
-        UserError: a sentence without a word.
-    """
+    """Return the words of each sentence (``UserError`` without any) and their weighted vectors."""
     found: list[TextVectors] = []
     hubness = None if plain else aligner.hubness
     for start in range(0, len(texts), TEXTS_AT_ONCE):
@@ -355,9 +349,6 @@ def align(aligner: Aligner, image: ImageVectors, sentence: str, beta: float | No
     """Return which words of a sentence belong to which region of an embedded image (Eqs. 10 to 12).
 
     Args:
-        aligner: that embedded the image.
-        image: its regions.
-        sentence: to be aligned.
         beta: affinity of neighbouring words to the same region; 0 is word by word; the configuration's if None.
 
     Raises:
@@ -389,8 +380,6 @@ def similarity_blocks(
     Args:
         regions: of each image the vectors ``(R, D)`` of its regions.
         words: of each sentence the vectors ``(T, D)`` of its words, weighted.
-        score: see above.
-        block: bound on the products in memory.
     """
     columns = _parts([len(vectors) for vectors in words], round(block**0.5) * 2)
     for row in _parts([len(vectors) for vectors in regions], max(1, block // (round(block**0.5) * 2))):

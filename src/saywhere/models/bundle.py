@@ -146,11 +146,7 @@ class Bundle:
         return bundle
 
     def with_options(self, values: Mapping[str, Any]) -> Bundle:
-        """Return the bundle with some options changed.
-
-        Args:
-            values: by name, see :func:`saywhere.configs.parts.override`; it raises what that raises.
-        """
+        """Return the bundle with some options changed, by name; raises as :func:`saywhere.configs.parts.override`."""
         if not values:
             return self
         configs: dict[str, Any] = override(self.configs, values)
@@ -165,7 +161,6 @@ class GraphWeight:
         layer: name of the convolution or other layer in the weight file, below ``trunk.``.
         kind: the name of the array in that layer, such as ``weight`` or ``bias``.
         normalisation: name of the batch normalisation that is folded into it, or None.
-        eps: of that normalisation.
     """
 
     layer: str
@@ -217,7 +212,6 @@ def find_folder(name_or_folder: str | Path, **hub: Any) -> Path:
     """Return the folder of a model: a folder, a bundled model's name, or a hub id ``owner/name``, which is fetched.
 
     Args:
-        name_or_folder: which of these.
         hub: ``revision`` and ``cache_dir`` of a model of the hub.
 
     Raises:
@@ -281,14 +275,8 @@ def check_hashes(name: str, folder: Path) -> None:
     """Check a model's files in the hub's cache by the hashes that the cache names them by, each file once.
 
     These are the SHA-256 of large files and Git's hash of others, as the hub gave them; huggingface_hub compares sizes.
-    Files of a cache without links are not checked.
-
-    Args:
-        name: of the model.
-        folder: of a revision in the cache.
-
-    Raises:
-        UserError: the content of a file is another one; it is removed, to be fetched again.
+    Files of a cache without links are not checked. A file with another content is removed, to be fetched again, and a
+    ``UserError``.
     """
     record = folder.parent.parent / CHECKED
     try:

@@ -59,7 +59,6 @@ def build_reranker(
     Args:
         captioner: with n-grams, or without.
         embeddings: ``(N, F)`` of the images.
-        encodings: of the images.
         aligner, nouns: of the same images; None for a model that lacks them.
     """
     config, ngrams, reasons = captioner.config, captioner.ngrams, list[Reason]()
@@ -178,8 +177,6 @@ def caption(
     """Return a sentence for each image.
 
     Args:
-        captioner: the part that captions.
-        encodings: of the images.
         beam_size: hypotheses in decoding, instead of the configuration's; 1 is greedy.
         boxes: of each image ``(R, 4)`` in its pixels, to attend to instead of the model's own proposals.
         attention: also return where the model looked at each word, if it attends to regions.
@@ -320,12 +317,7 @@ def without_unlikely_endings(captioner: Captioner, embeddings: np.ndarray, sente
     """Return the sentence of each image without a closing phrase that the image speaks against.
 
     It does if the n-grams expect the last word there less than ``ngrams.least_lift`` times as often as of any image: "a
-    woman holds a baby in the air" becomes "a woman holds a baby".
-
-    Args:
-        captioner: with n-grams; without them sentences stay as they are.
-        embeddings: ``(N, F)`` of the images.
-        sentences: of each image.
+    woman holds a baby in the air" becomes "a woman holds a baby". Without n-grams sentences stay as they are.
     """
     least, ngrams = captioner.config.ngrams.least_lift, captioner.ngrams
     if ngrams is None:
@@ -340,12 +332,7 @@ def without_unlikely_endings(captioner: Captioner, embeddings: np.ndarray, sente
 
 
 class NounChecker:
-    """Check the nouns of sentences by what their images show; a look at an image serves all questions.
-
-    Args:
-        detector, classes: of the model.
-        encodings: of the images.
-    """
+    """Check the nouns of sentences by what their images show; a look at an image serves all questions."""
 
     def __init__(self, detector: DenseCap, classes: NounEvidence, encodings: Sequence[Encoding]) -> None:
         self._detector, self._classes, self._encodings = detector, classes, encodings
@@ -402,12 +389,8 @@ def correct(classes: NounEvidence, posterior: np.ndarray, sentence: str) -> str:
 
     A noun that no region shows gives way to the surest thing that one does show, that is of the same sort and that the
     sentence does not name yet: a dog to a cat, for both are animals. Words for people stay. If then nothing of what the
-    sentence names is in the image, it is about another one, and the surest things are named instead.
-
-    Args:
-        classes: with the tree of nouns.
-        posterior: ``(N, K)`` of the image's regions, see :func:`see`.
-        sentence: of the captioner.
+    sentence names is in the image, it is about another one, and the surest things are named instead. ``posterior`` is
+    that of the image's regions, see :func:`see`.
     """
     words = tokenize(sentence)
     heads = find_heads(words, classes.tree)

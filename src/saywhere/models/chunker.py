@@ -80,11 +80,7 @@ class Chunker:
 
     @classmethod
     def load(cls, path: Path = TRAINED) -> Chunker:
-        """Read the weights that :meth:`save` wrote.
-
-        Raises:
-            UserError: the file is missing or something else.
-        """
+        """Read the weights that :meth:`save` wrote; ``UserError`` if the file is missing or something else."""
         return _load(path)
 
     def save(self, path: Path) -> None:
@@ -103,11 +99,10 @@ class Chunker:
         return [Phrase(" ".join(words[a:b]), a, b, visible) for a, b, visible in found]
 
     def tag(self, rows: np.ndarray, words: Sequence[str]) -> tuple[list[int], list[np.ndarray]]:
-        """Return the tag of each word, and the rows of the weights that decided it.
+        """Return the tag of each of the T words, and the rows of the weights that decided it.
 
         Args:
             rows: ``(T, F)`` of the features that do not depend on tags, of :func:`hash_words`.
-            words: the T words.
         """
         tags, used = [NONE, NONE], []
         buckets = len(self.weights)
@@ -141,7 +136,6 @@ def hash_words(words: Sequence[str], gaps: Sequence[str], buckets: int) -> np.nd
     """Return the hashes ``(T, F)`` of the features of T words that do not depend on tags.
 
     Args:
-        words: of the sentence.
         gaps: what stands before each word and after the last, see :func:`saywhere.text.split_words`.
         buckets: a power of two.
     """
@@ -184,12 +178,7 @@ def spans(tags: Sequence[int]) -> list[tuple[int, int, bool]]:
 
 
 def joined(found: Sequence[tuple[int, int, bool]], gaps: Sequence[str]) -> list[tuple[int, int, bool]]:
-    """Return phrases of which none ends within words that hyphens join: of "a jack-o-lantern" one, not two.
-
-    Args:
-        found: of :func:`complete`.
-        gaps: what stands before each word, see :func:`saywhere.text.split_words`.
-    """
+    """Return phrases of which none ends within words that hyphens join: of "a jack-o-lantern" one, not two."""
     whole: list[tuple[int, int, bool]] = []
     for start, stop, visible in found:
         while start and gaps[start] == "-":
@@ -216,10 +205,6 @@ def complete(
     A name of several words is in one phrase. A phrase that ends with a word such as "a", or has only such words and
     adjectives, takes in the name right behind it. A name in no phrase is one with the words such as "a" before it; and
     by itself where a text begins with it.
-
-    Args:
-        found: of :func:`spans`.
-        words, gaps: of the sentence, see :func:`saywhere.text.split_words`.
     """
     spanned = list(found)
     for name in find_heads(words, noun_tree()):

@@ -68,9 +68,7 @@ def search(decoder: Decoder, embeddings: Any, settings: DecodingConfig, beam_siz
     A sentence that reaches ``max_words`` has no END.
 
     Args:
-        decoder: the language model.
-        embeddings: ``(N, D)`` that it starts from; N may be 0.
-        settings: of the decoding.
+        embeddings: ``(N, D)`` that the decoder starts from; N may be 0.
         beam_size: hypotheses kept for each item, instead of those of ``settings``.
 
     Raises:
@@ -85,16 +83,8 @@ def search_each(
 ) -> list[Hypotheses]:
     """Search for several groups of items, each with its own ``beam_size``, as :func:`search` for each.
 
-    The groups take their steps together, so that the decoder's weights are read once for all of them.
-
-    Args:
-        decoder: the language model; an ``independent`` one, if there are several groups.
-        embeddings: of each group ``(N, D)``.
-        settings: of the decoding.
-        beam_sizes: of each group.
-
-    Raises:
-        UserError: as :func:`search`.
+    The groups take their steps together, so that the decoder's weights are read once for all of them; it is an
+    ``independent`` one, if there are several groups. ``embeddings`` are ``(N, D)`` of each group.
     """
     for size in beam_sizes:
         if not 1 <= size <= MOST_HYPOTHESES:
@@ -261,20 +251,14 @@ class Reason:
 class Reranker:
     """Rank hypotheses by the sum of their length-normalised log-probability and weighted reasons.
 
-    Args:
-        reasons: in this order; what costs most comes last, and may be asked about a shortlist alone.
+    The reasons count in their order; what costs most comes last, and may be asked about a shortlist alone.
     """
 
     def __init__(self, reasons: Sequence[Reason]) -> None:
         self.reasons = tuple(reasons)
 
     def rank(self, found: Hypotheses, vocabulary: Vocabulary) -> np.ndarray:
-        """Return the sums ``(N, B)``; -inf for hypotheses that are not on a shortlist. One hypothesis needs no reason.
-
-        Args:
-            found: the hypotheses.
-            vocabulary: of their words.
-        """
+        """Return the sums ``(N, B)``; -inf for hypotheses off a shortlist. One hypothesis needs no reason."""
         sums = found.ranks
         if sums.shape[1] == 1 or not self.reasons:
             return sums

@@ -63,11 +63,7 @@ class Detections:
         return caption_evidence(nouns, posterior, [self.captions[row] for row in rows], self.confidence[numbers])
 
     def regions(self, box: Logistic) -> Regions:
-        """Return the regions in their order; a score is the probability that the box has an IoU of 0.5 with a true one.
-
-        Args:
-            box: of a model's calibration.
-        """
+        """Return the regions in their order; a score is the probability that the IoU with a true box is 0.5."""
         scores = box.apply(self.evidence)
         size = (self.encoding.width, self.encoding.height)
         return Regions(*size, self.boxes, scores, self.captions, self.codes, self.encoding.image)
@@ -88,8 +84,6 @@ def detect(
     Captions are decoded only for the boxes that survive the final suppression, from the embedding of their proposal.
 
     Args:
-        detector: DenseCap.
-        encodings: of the images.
         boxes: of each image ``(N, 4)`` in its pixels: describe just these, in this order.
         proposals: of each image boxes in pixels of the network's input, in place of the localization layer's.
         nms_iou: of the final suppression, in place of ``final_nms``.
@@ -153,13 +147,11 @@ def describe(
     """Return the regions of images: found and ranked, or those in ``boxes`` in their order.
 
     Args:
-        detector, encodings, boxes: see :func:`detect`.
+        boxes, writer: see :func:`detect`.
         top: at most this many regions, best first.
         threshold: only regions with at least this score.
-        writer: see :func:`detect`.
         nms_iou: regions that overlap a better one by more than this are left out, and no others, in place of the
             configuration's ``final_nms`` and ``repeat_nms``.
-        calibration: of scores and words; the defaults if None.
 
     Raises:
         UserError: as :func:`detect`, ``boxes`` together with ``top`` or ``threshold``, or a negative ``top``.
@@ -187,13 +179,11 @@ def describe(
 def rank(
     regions: Regions, repeat_nms: float | None, threshold: float | None = None, top: int | None = None
 ) -> list[int]:
-    """Return the numbers of the regions to keep, best first.
+    """Return the numbers of the regions to keep, at most ``top``, best first.
 
     Args:
-        regions: with scores and captions.
         repeat_nms: leave out those with the caption of a better one that they overlap by an IoU above this.
         threshold: leave out those with a lower score.
-        top: at most so many.
     """
     assert regions.scores is not None and regions.captions is not None
     close = geometry.iou(regions.boxes, regions.boxes) > (1.0 if repeat_nms is None else repeat_nms)

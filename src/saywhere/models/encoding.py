@@ -83,16 +83,10 @@ class Encoding:
 def propose_boxes(
     encoding: Encoding, settings: ProposalConfig, coder: BoxCoder, limit: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the best proposals of an image and their logits ``(B,)``, best first.
-
-    Args:
-        encoding: of the image.
-        settings: of the suppression.
-        coder: format of the network's boxes.
-        limit: at most so many, instead of ``settings.post_nms_top_n``.
+    """Return the best proposals of an image, at most ``limit``, or ``settings.post_nms_top_n``, and their logits.
 
     Returns:
-        boxes ``(B, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input, and logits.
+        boxes ``(B, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input, and logits ``(B,)``, best first.
     """
     limit = settings.post_nms_top_n if limit is None else limit
     rpn = encoding.trunk.propose(encoding.maps)

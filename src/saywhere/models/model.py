@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args, overload
 
@@ -178,7 +178,11 @@ class Model:
             >>> tuple(seen.image for seen in model.encode(["photo.jpg", "photos/beach.jpg"], batch=1))
             ('photo.jpg', 'photos/beach.jpg')
         """
-        return answer(lambda encodings: encodings, self._encode, images, batch=batch, progress=progress)
+        return self._answer(lambda encodings: encodings, batch, progress, images)
+
+    def _answer(self, ask: Callable[..., Sequence[Any]], batch: int | None, progress: bool, *given: Any) -> Any:
+        """Ask of one image or many, and of what is given for each, see :func:`saywhere.models.encoding.answer`."""
+        return answer(ask, self._encode, *given, batch=batch, progress=progress)
 
     def _encode(self, images: Sequence[One]) -> list[Encoding]:
         """Return encodings as they are, and the other images encoded together."""
@@ -261,19 +265,13 @@ class Model:
             from saywhere.models.captioner import describe_boxes
 
             captioner = self.captioner
-            return answer(
-                lambda e, b: describe_boxes(captioner, e, b),
-                self._encode,
-                images,
-                boxes,
-                batch=batch,
-                progress=progress,
-            )
+            return self._answer(lambda e, b: describe_boxes(captioner, e, b), batch, progress, images, boxes)
         detector = self.require("densecap", "find regions")
-        return answer(
-            lambda e, b: describe(detector, e, b, top, threshold, self.phrase_writer, calibration=self.calibration),
-            self._encode, images, boxes, batch=batch, progress=progress,
-        )  # fmt: skip
+
+        def ask(encodings: list[Encoding], given: list[Any] | None) -> list[Regions]:
+            return describe(detector, encodings, given, top, threshold, self.phrase_writer, None, self.calibration)
+
+        return self._answer(ask, batch, progress, images, boxes)
 
     @overload
     def score(self, images: One, phrases: Sequence[str], boxes: ArrayLike | None = None) -> PhraseScores: ...
@@ -320,7 +318,7 @@ class Model:
             found = self.describe(encodings, given)
             return [score_image(detector, self.nouns, e, r, phrases) for e, r in zip(encodings, found, strict=True)]
 
-        return answer(ask, self._encode, images, boxes, batch=batch, progress=progress)
+        return self._answer(ask, batch, progress, images, boxes)
 
     # Words and regions (Deep Visual-Semantic Alignments)
 
@@ -375,10 +373,9 @@ class Model:
             >>> regions.captions
             ('a woman', 'a smile')
         """
-        return answer(
-            lambda encodings, texts, given: self._ground(encodings, texts, given, part, beta, regions, threshold),
-            self._encode, images, text, boxes, batch=batch, progress=progress,
-        )  # fmt: skip
+        return self._answer(
+            lambda e, t, b: self._ground(e, t, b, part, beta, regions, threshold), batch, progress, images, text, boxes
+        )
 
     def _ground(
         self, encodings: list[Encoding], texts: list[Any], boxes: list[Any] | None, part: Part | None,
@@ -454,7 +451,7 @@ class Model:
             embedded = embed_images(aligner, encodings, given, regions, placing=True, plain=True)
             return [align(aligner, image, text, beta) for image, text in zip(embedded, texts, strict=True)]
 
-        return answer(ask, self._encode, images, sentences, boxes, batch=batch, progress=progress)
+        return self._answer(ask, batch, progress, images, sentences, boxes)
 
     # Vectors for search
 
@@ -491,14 +488,7 @@ class Model:
 
         require_ints(regions=regions)
         aligner = self.require("aligner", "embed images")
-        return answer(
-            lambda e, b: embed_images(aligner, e, b, regions),
-            self._encode,
-            images,
-            boxes,
-            batch=batch,
-            progress=progress,
-        )
+        return self._answer(lambda e, b: embed_images(aligner, e, b, regions), batch, progress, images, boxes)
 
     @overload
     def embed_text(self, texts: str) -> TextVectors: ...
@@ -582,7 +572,7 @@ class Model:
                 nouns = NounChecker(self.densecap, self.nouns, encodings)
             return caption(captioner, encodings, beam_size, given, attention, self.aligner, nouns)
 
-        return answer(ask, self._encode, images, boxes, batch=batch, progress=progress)
+        return self._answer(ask, batch, progress, images, boxes)
 
     def attend(self, image: One, sentences: Sequence[str], boxes: ArrayLike | None = None) -> list[Caption]:
         """Return where the model looks at each word of given sentences of one image.

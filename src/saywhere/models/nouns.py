@@ -120,18 +120,15 @@ class Head:
 
 
 class NounTree:
-    """Tree of nouns, from a table.
+    """Tree of nouns, from the lines of a table.
 
-    Args:
-        lines: of the table: synset, sort, name, use, words that lead to it, synsets above; separated by tabs.
-            ImageNet's classes come first, in their order, then the other kinds, then the groups.
+        A line has a synset, its sort, name and use, words that lead to it, synsets above; separated by tabs
+    (``ValueError``).
+    ImageNet's classes come first, in their order, then the other kinds, then the groups.
 
     Attributes:
         nouns: in the order of the table.
         leaves: how many of them are classes and kinds.
-
-    Raises:
-        ValueError: a line is something else.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
@@ -286,16 +283,11 @@ def kind_of(tree: NounTree, phrase: str) -> str:
 
 
 def is_right(tree: NounTree, said: str | Noun | None, truths: Sequence[str]) -> bool:
-    """Return whether a noun is right for a region of which true phrases are known.
+    """Return whether a noun, a phrase's or a node, is right for a region of which true phrases are known.
 
     It is, if it is the noun of one of them, a synonym, or a kind of it: "man" and "skier" are right for "a person", and
     "person" is wrong for "a man". A breed or a make counts as what people call it: "dog" is right for "a poodle". A
-    noun that the tree does not have is right if it is the same word.
-
-    Args:
-        tree: of nouns.
-        said: a phrase, or a node; None is wrong.
-        truths: phrases.
+    noun that the tree does not have is right if it is the same word. None is wrong.
     """
     if said is None:
         return False
@@ -335,14 +327,8 @@ class NounEvidence:
     """Nouns of the kinds of things in regions.
 
     A region is of one of the kinds that the classifier was taught, of another class of ImageNet, or of none. ImageNet's
-    probabilities divide a kind among the classes below it.
-
-    Args:
-        classifier: of the engine.
-        detector: the dense captioner, whose embeddings of regions the classifier may need.
-
-    Raises:
-        UserError: it does, and there is none.
+    probabilities divide a kind among the classes below it. Where the classifier needs the embeddings of the dense
+    captioner, and there is none, it is a ``UserError``.
     """
 
     def __init__(self, classifier: Nouns, detector: DenseCap | None = None) -> None:
@@ -357,11 +343,7 @@ class NounEvidence:
 
     @cached_property
     def kinds(self) -> tuple[Noun, ...]:
-        """The G kinds that the classifier was taught.
-
-        Raises:
-            UserError: the tree lacks one of them.
-        """
+        """The G kinds that the classifier was taught; ``UserError`` if the tree lacks one of them."""
         names = self._classifier.vocabulary.tokens[len(RESERVED) :]
         nouns = [(name, self.tree.named(name)) for name in names]
         if missing := [name for name, noun in nouns if noun is None]:
@@ -399,7 +381,6 @@ class NounEvidence:
         """Return for each image's boxes the probabilities ``(N, K)`` of the K leaves of the tree, at most 1 together.
 
         Args:
-            encodings: of the images.
             boxes: of each image ``(N, 4)`` in its pixels.
             embeddings: of each image's boxes ``(N, D)`` by the dense captioner, if they are known already.
 
@@ -461,12 +442,7 @@ class NounEvidence:
         return posterior[:, noun.leaves].sum(axis=1)
 
     def log_kinds(self, encoding: Encoding, regions: Regions, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return how probable it is that regions show the kinds of things that phrases name.
-
-        Args:
-            encoding: of the image.
-            regions: R of it.
-            phrases: P texts.
+        """Return how probable it is that R regions of an image show the kinds of things that P phrases name.
 
         Returns:
             natural logarithms ``(R, P)``, 0 where a phrase names no kind of the tree, and ``(P,)`` whether it does.
@@ -541,9 +517,7 @@ def leaf_tables(nouns: Sequence[Noun | None]) -> np.ndarray:
 def packed_kinds(packed: np.ndarray, tables: np.ndarray) -> np.ndarray:
     """Return probabilities ``(N, P)``, which rounding may put above 1, that regions show what nouns name.
 
-    Args:
-        packed: of N regions, see :func:`pack_leaves`.
-        tables: of P nouns, see :func:`leaf_tables`.
+    ``packed`` is of N regions, see :func:`pack_leaves`, ``tables`` of P nouns, see :func:`leaf_tables`.
     """
     rows = np.ascontiguousarray(packed.T)
     return np.stack([table.take(rows).sum(axis=0) for table in tables], axis=1)

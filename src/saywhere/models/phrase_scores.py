@@ -92,11 +92,7 @@ class PhraseScores:
 
 
 def score_regions(decoder: Decoder, vocabulary: Vocabulary, regions: Regions, phrases: Sequence[str]) -> PhraseScores:
-    """Return how likely the decoder is to call each region, by its features, each of ``phrases``.
-
-    Raises:
-        UserError: there is one text instead of several, or a text without a word.
-    """
+    """Return how likely the decoder is to call each region, by its features, each of ``phrases``, which have words."""
     token_ids = encode_phrases(vocabulary, phrases)
     assert regions.features is not None
     log_probs = phrase_log_probs(decoder, regions.features, token_ids)
@@ -173,7 +169,6 @@ def phrase_log_probs(decoder: Decoder, embeddings: np.ndarray, phrases: Sequence
     begin with is decoded once.
 
     Args:
-        decoder: the language model.
         embeddings: ``(R, D)``; R may be 0.
         phrases: P lists of token ids, without START and END; P may be 0, and a phrase may be empty.
     """

@@ -102,17 +102,13 @@ class PhraseWriter:
 
     Args:
         densecap: the dense captioner, with the weights of the reasons in its configuration.
-        aligner: returns the part that compares regions with phrases and words, when it is first needed; None for a
-            model that lacks it.
+        aligner: returns the part that compares regions with phrases and words, when it is first needed; or None.
         nouns: counts in the choice (:mod:`saywhere.models.nouns`), and its tree tells where a phrase names a thing
-            again, at which it ends; None for a model that lacks it.
+            again, at which it ends; or None.
     """
 
     def __init__(
-        self,
-        densecap: DenseCap,
-        aligner: Callable[[], Aligner | None] | None = None,
-        nouns: NounEvidence | None = None,
+        self, densecap: DenseCap, aligner: Callable[[], Aligner | None] | None = None, nouns: NounEvidence | None = None
     ) -> None:
         self.nouns, self._densecap, self._read_aligner, self._config = nouns, densecap, aligner, densecap.config
 
@@ -129,7 +125,6 @@ class PhraseWriter:
         """Return the phrases of the regions of images.
 
         Args:
-            encodings: of the images.
             boxes: of each image ``(N, 4)`` in its pixels.
             inputs: of each image ``(N, D)``, what the decoder takes.
             ranks: of each image ``(N,)``: only the ``beam_regions`` with the highest get several hypotheses; all do if
@@ -251,8 +246,7 @@ def _doubtful(
     """What speaks for the words of a region's phrase that may be wrong.
 
     Args:
-        words: of the phrase.
-        log_probs: of each, by the decoder.
+        log_probs: of each word, by the decoder.
         fits: ``(W,)`` similarities of :data:`COMPARED`.
         colours: by the places of colours, see :func:`name_colours`.
     """
@@ -466,10 +460,7 @@ def name_colours(
 ) -> dict[int, dict[int, np.ndarray]]:
     """Return log-probabilities ``(15,)`` for each colour that phrases name, by the number of the phrase and its place.
 
-    Args:
-        encodings: of the images.
-        boxes: of each image ``(N, 4)`` in its pixels.
-        said: the words of each box of all images.
+    ``boxes`` are ``(N, 4)`` of each image in its pixels, ``said`` the words of each box of all images.
     """
     found: dict[int, dict[int, np.ndarray]] = {}
     first = 0

@@ -35,6 +35,7 @@ from saywhere.search.index import why_improbable
 from saywhere.search.indexing import open_found
 from saywhere.search.phrases import LIKELY
 from saywhere.search.stores import Located
+from saywhere.serve.folders import OPENING
 from saywhere.serve.gate import HEADERS, Gate, check_access
 from saywhere.serve.limits import Budget, Encodings, Limits, Problem, Workers, tag_of, to_json
 from saywhere.serve.questions import (
@@ -56,16 +57,10 @@ SIDE = 640
 File = io.BufferedReader | io.BytesIO
 HASHES = 10_000
 """Files whose hashes are known for the next time."""
-OPENING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-"""A pipe in place of the file does not make anybody wait."""
 
 
 class Gallery:
-    """Search an index and show what was found.
-
-    Args:
-        index: that is searched.
-    """
+    """Search an index and show what was found."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
@@ -83,7 +78,6 @@ class Gallery:
 
         Raises:
             Problem: 404 if the index does not have it, or its file is not any more what was indexed.
-            UserError: its file cannot be read.
         """
         found = self.index.store.locate(entry)
         if found is None:
@@ -112,8 +106,8 @@ class Gallery:
     def _is_as_indexed(self, file: File, found: Located) -> bool:
         """Whether an opened file is the indexed one, or has the same content.
 
-        By a link in the place of the file, or of a folder above it, somebody else's file could be shown, of which size
-        and time prove nothing.
+                By a link in its place, or of a folder above it, somebody else's file could be shown: size and time
+        prove nothing.
         """
         if isinstance(file, io.BytesIO):
             return hashlib.blake2b(file.getbuffer(), digest_size=16).digest() == found.stamp.hash
@@ -162,11 +156,7 @@ class Bodies:
 
     @contextlib.asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[bytes]:
-        """Yield the body of a request.
-
-        Raises:
-            Problem: 408 if it does not arrive in time, 413 if it is too large, and 429 if all bodies together are.
-        """
+        """Yield the body of a request; ``Problem`` 408 if it is late, 413 if too large, 429 if all together are."""
         length = request.headers.get("content-length", "")
         if length.isdigit() and int(length) > self._limits.body:
             raise self._too_large()
@@ -202,8 +192,7 @@ class _InMemory(MultiPartParser):
 def image_in(body: bytes, headers: Headers) -> bytes:
     """Return the image of a request: the body, or the part ``image`` of a form. It takes a while: for a thread.
 
-    Raises:
-        Problem: 415 if there is nothing in it, 422 if a form is damaged or has no part ``image``.
+    ``Problem`` 415 if there is nothing in it, 422 if a form is damaged or has no part ``image``.
     """
     is_form = headers.get("content-type", "").lower().startswith("multipart/form-data")
     data = asyncio.run(_image_part(body, headers)) if is_form and body else body
@@ -292,11 +281,7 @@ class Answer(Response):
         self._memory = memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it.
-
-        Raises:
-            Problem: 429 if too many answers have not been read yet.
-        """
+        """Send it; ``Problem`` 429 if too many answers have not been read yet."""
         body = bytes(self.body)
         self._memory.take(len(body))
         try:
@@ -328,11 +313,7 @@ class Service:
             return await self._answer(question, values, see)
 
     def see(self, data: bytes) -> Encoding:
-        """Return the encoding of an image, which is kept for further questions; it takes a while: for a worker.
-
-        Raises:
-            ImageError: the bytes are not an image, or of one that is too large.
-        """
+        """Return the encoding of an image, which is kept for further questions; it takes a while: for a worker."""
         return self.encodings.make(tag_of(data), functools.partial(self._encode, data))
 
     def _find(self, tag: str) -> Encoding:
@@ -389,11 +370,7 @@ class Service:
 
     @property
     def gallery(self) -> Gallery:
-        """The index and its images.
-
-        Raises:
-            Problem: 404 if there is none.
-        """
+        """The index and its images; ``Problem`` 404 if there is none."""
         if self._gallery is None:
             raise Problem(404, "this server has no index: start it with --index DIR")
         return self._gallery
@@ -423,7 +400,7 @@ def create_app(
     index: Index | None = None,
     protocols: Sequence[Callable[[Service], Sequence[Route]]] = (),
 ) -> Starlette:
-    """Return the application, for any ASGI server.
+    """Return the application, for any ASGI server; ``UserError`` if the token or a host cannot be used.
 
     Args:
         model: that answers.
@@ -435,9 +412,6 @@ def create_app(
             be called anything. One without it may not, or a site could reach it by a name of its own that leads here.
         index: that is searched; a server without one answers 404 to searches.
         protocols: of other programs: functions that return the routes of one; theirs come before saywhere's own.
-
-    Raises:
-        UserError: the token or a host cannot be used.
 
     Example:
         >>> app = create_app(saywhere.load(threads=1))
@@ -490,29 +464,14 @@ def _fixed(page: Page) -> Callable[[Request], Any]:
     return answer
 
 
-_PICTURE = '{"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,..."}}'
-EXAMPLES: Mapping[str, tuple[str, str]] = {
-    "/api/generate": ("--protocols ollama", '{"model": "saywhere", "images": ["BASE64"]}'),
-    "/api/chat": ("--protocols ollama", '{"model": "saywhere", "messages": [{"role": "user", "images": ["BASE64"]}]}'),
-    "/api/show": ("--protocols ollama", '{"model": "saywhere"}'),
-    "/v1/chat/completions": (
-        "--protocols openai", f'{{"model": "saywhere", "messages": [{{"role": "user", "content": [{_PICTURE}]}}]}}'
-    ),
-    "/v1/responses": (
-        "--protocols openai", f'{{"model": "saywhere", "input": [{{"role": "user", "content": [{_PICTURE}]}}]}}'
-    ),
-    **{
-        f"/api/v1/vision{kind}": ("--protocols photoprism", '{"images": ["data:image/jpeg;base64,..."]}')
-        for kind in ("", "/caption", "/labels")
-    },
-    "/setup": ("--label-studio URL", '{"project": "1.1", "schema": "<View>...</View>"}'),
-    "/predict": (
-        "--label-studio URL", '{"tasks": [{"data": {"image": "/data/a.jpg"}}], "label_config": "<View>...</View>"}'
-    ),
-    "/webhook": ("--label-studio URL", "{}"),
-    "/mcp": ("saywhere mcp --port PORT", '{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'),
-}  # fmt: skip
-"""The paths of other programs' protocols that take POST: what serves them, and an example of a body."""
+SPOKEN: Mapping[str, str] = {
+    **dict.fromkeys(("/api/generate", "/api/chat", "/api/show"), "--protocols ollama"),
+    **dict.fromkeys(("/v1/chat/completions", "/v1/responses"), "--protocols openai"),
+    **{f"/api/v1/vision{kind}": "--protocols photoprism" for kind in ("", "/caption", "/labels")},
+    **dict.fromkeys(("/setup", "/predict", "/webhook"), "--label-studio URL"),
+    "/mcp": "saywhere mcp --port PORT",
+}
+"""The paths of other programs' protocols that take POST, and what serves them."""
 
 
 def _example(request: Request, path: str) -> str:
@@ -521,8 +480,6 @@ def _example(request: Request, path: str) -> str:
     needs = questions | {"/v1/embed_text": EMBED_TEXT, "/v1/search": SEARCH}
     needed = next((one.name for one in needs.get(path, ()) if one.required), None)
     address = request.url.replace(path=path, query=f"{needed}=a+dog" if needed else "")
-    if path in EXAMPLES:
-        return f"curl --json '{EXAMPLES[path][1]}' {address}"
     return f"curl {'--data-binary @photo.jpg ' if path in questions else ''}'{address}'"
 
 
@@ -537,15 +494,16 @@ async def _problem(_: Request, error: Exception) -> Response:
 async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path, message = request.url.path[:80], error.detail
-    if error.status_code == 404 and path in EXAMPLES:
-        message = f"there is no {path}; a server has it with {EXAMPLES[path][0]}"
+    if error.status_code == 404 and path in SPOKEN:
+        message = f"there is no {path}; a server has it with {SPOKEN[path]}"
     elif error.status_code == 404 and path[1:] in {question.name for question in QUESTIONS}:
         message = f"there is no {path}, but /v1{path}: {_example(request, f'/v1{path}')}"
     elif error.status_code == 404:
         message = f"there is no {path}; /openapi.json names what there is"
     elif error.status_code == 405:
         wanted = "POST" if "POST" in (error.headers or {}).get("Allow", "") else "GET"
-        message = f"{path} takes {wanted}, not {request.method[:20]}: {_example(request, path)}"
+        example = "" if path in SPOKEN else f": {_example(request, path)}"
+        message = f"{path} takes {wanted}, not {request.method[:20]}{example}"
     return Problem(error.status_code, message, error.headers).response()
 
 

@@ -43,7 +43,6 @@ class Tools:
 
     Args:
         folders: whose images may be read.
-        model: that answers.
         index: folder of an index to search; if None, the images of the folders are, which takes a while at first.
         service: of an HTTP server, whose limits and encodings are used; None without one.
     """
@@ -57,11 +56,7 @@ class Tools:
         self._place = index or Path(self._own.name if self._own else "") / "index"
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Content:
-        """Return what a tool answers; the arguments are those of its schema.
-
-        Raises:
-            UserError: an image cannot be read, a box is not in it, or the model cannot do this.
-        """
+        """Return what a tool answers, by arguments of its schema; ``UserError`` if image, box or model will not do."""
         return getattr(self, f"_{name}")(**arguments)
 
     def _see(self, image: str) -> Encoding:

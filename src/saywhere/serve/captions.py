@@ -52,11 +52,7 @@ Work = Callable[[dict[str, Any]], tuple[bytes, str]]
 
 
 def read_json(body: bytes) -> dict[str, Any]:
-    """Return the object in a body.
-
-    Raises:
-        Problem: 400 if it is none, has too many parts, or is nested too deeply.
-    """
+    """Return the object in a body; ``Problem`` 400 if it is none, has too many parts, or is nested too deeply."""
     if sum(body.count(mark) for mark in (b"[", b"{", b",")) > MARKS:
         raise Problem(400, "the JSON has too many parts")
     try:
@@ -76,11 +72,7 @@ async def answer_json(service: Service, request: Request, work: Work) -> Respons
 
 
 def decode_image(value: Any) -> bytes:
-    """Return the bytes of an image in base64, or in a data URL of it.
-
-    Raises:
-        Problem: 400 if it is another URL, or damaged.
-    """
+    """Return the bytes of an image in base64, or in a data URL of it; ``Problem`` 400 if it is anything else."""
     text = value if isinstance(value, str) else ""
     if text.startswith("data:"):
         head, _, text = text.partition(",")
@@ -102,10 +94,8 @@ class Want:
     """What a request asks for.
 
     Attributes:
-        kind: of answer.
         key: of a list in JSON; None for a list alone.
         fields: of each thing in the list, its property and which of :data:`FIELDS` it is; None for just its name.
-        is_json: whether JSON is asked for, and not text.
     """
 
     kind: Literal["sentence", "labels", "regions"]
@@ -119,14 +109,11 @@ _REGIONS = Want("regions", "regions", {"phrase": "name", "box": "box", "score": 
 
 
 def read_want(prompt: str, form: Any) -> Want:
-    """Return what is asked for.
+    """Return what is asked for; ``Problem`` 400 for another schema.
 
     Args:
         prompt: only whether it names regions or bounding boxes counts.
         form: nothing for text, ``json``, or a JSON schema: a list of boxes asks for regions, one of names for labels.
-
-    Raises:
-        Problem: 400 for another schema.
     """
     if isinstance(form, dict):
         return _read_schema(form)
@@ -222,22 +209,14 @@ def _dicts(value: Any, name: str) -> list[dict[str, Any]]:
 
 
 class Captions:
-    """What the three protocols share.
-
-    Args:
-        service: that answers.
-    """
+    """What the three protocols share."""
 
     def __init__(self, service: Service) -> None:
         self.service, self.model = service, service.model
         self.names = {NAME, self.model.name}
 
     def check(self, asked: Mapping[str, Any]) -> str:
-        """Return the name of the model in a request.
-
-        Raises:
-            Problem: 404 for another model, 400 for tools.
-        """
+        """Return the name of the model in a request; ``Problem`` 404 for another model, 400 for tools."""
         name = _text(asked.get("model"), "model")
         if name.removesuffix(":latest") not in self.names:
             raise Problem(404, f"there is no model {name[:80]!r}: ask for {NAME}")
@@ -246,11 +225,7 @@ class Captions:
         return name
 
     def answer(self, images: Sequence[Any], want: Want) -> str:
-        """Return the answer about the first of some images.
-
-        Raises:
-            Problem: 400 if there is none.
-        """
+        """Return the answer about the first of some images; ``Problem`` 400 if there is none."""
         if not images:
             raise Problem(400, "there is no image: saywhere answers what an image shows")
         return write_answer(self.model, self.service.see(decode_image(images[0])), want)

@@ -11,19 +11,12 @@ from saywhere.errors import UserError
 
 FILE_BYTES = 256 << 20
 """Largest file that is read."""
-OPENING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+OPENING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 """A pipe in place of the file does not make anybody wait."""
 
 
 class Folders:
-    """Read files below some folders.
-
-    Args:
-        folders: as the user gave them; links in their own paths are followed once.
-
-    Raises:
-        UserError: one of them is no folder.
-    """
+    """Read files below some folders; links in their own paths are followed once. ``UserError`` if one is no folder."""
 
     def __init__(self, folders: Sequence[str | Path]) -> None:
         for folder in folders:
@@ -34,8 +27,7 @@ class Folders:
     def resolve(self, path: str) -> str:
         """Return where a file is, without links; a relative path is tried below each folder.
 
-        Raises:
-            UserError: it is outside the folders (by ``..`` or a link, too), or not there.
+        ``UserError`` if it is outside the folders (by ``..`` or a link, too), or not there.
         """
         shown, inside = path[:200], False
         for root in self.roots:
@@ -52,14 +44,10 @@ class Folders:
         raise UserError(f"{shown}: no such file in the folders of this server ({', '.join(self.roots)})")
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file.
-
-        Raises:
-            UserError: it is not in the folders, not a regular file, too large, or cannot be read.
-        """
+        """Return the content of a file; ``UserError`` if it is not in the folders, no file, or too large."""
         real, shown = self.resolve(path), path[:200]
         try:
-            number = os.open(real, OPENING)
+            number = os.open(real, OPENING | getattr(os, "O_NOFOLLOW", 0))
         except OSError as error:
             raise UserError(f"{shown}: cannot be read ({error.strerror})") from None
         try:

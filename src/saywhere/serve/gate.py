@@ -28,23 +28,14 @@ _PORTS = {"http": "80", "https": "443"}
 
 
 class Host(NamedTuple):
-    """Name and port that a request calls the server by.
-
-    Attributes:
-        name: in small letters; an address as :mod:`ipaddress` writes it.
-        port: digits; empty if it is not said.
-    """
+    """A name in small letters, or an address as :mod:`ipaddress` writes it, and the port if it is said."""
 
     name: str
     port: str
 
     @classmethod
     def parse(cls, text: str) -> Host:
-        """Read a name or an address, the port behind it if there is one.
-
-        Raises:
-            ValueError: it is neither.
-        """
+        """Read a name or an address, the port behind it if there is one; ``ValueError`` if it is neither."""
         parts = _AUTHORITY.fullmatch(text)
         if not parts:
             raise ValueError(text)
@@ -54,11 +45,7 @@ class Host(NamedTuple):
 
     @classmethod
     def name_of(cls, text: str) -> str:
-        """Return the name that a user has given, where an IPv6 address may be without its brackets.
-
-        Raises:
-            ValueError: it is neither a name nor an address.
-        """
+        """Return the name that a user gives, where an IPv6 address may have no brackets; as :meth:`parse`."""
         return cls.parse(f"[{text}]" if text.count(":") > 1 and "[" not in text else text).name
 
     @property
@@ -72,11 +59,7 @@ class Host(NamedTuple):
 
 
 def check_access(token: str | None, hosts: Collection[str]) -> None:
-    """Check what a :class:`Gate` is given.
-
-    Raises:
-        UserError: no header can bring the token, or one of the hosts is none.
-    """
+    """Check what a :class:`Gate` is given; ``UserError`` if no header can bring the token, or a host is none."""
     if token is not None and not re.fullmatch("[!-~]([ -~]*[!-~])?", token):
         raise UserError(
             "--token: headers can bring ASCII letters, digits and signs, and no space at the ends; give those"

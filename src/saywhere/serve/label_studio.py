@@ -43,9 +43,6 @@ class Images:
         token: of its interface, a legacy one or a personal access token.
         folder: where Label Studio's own files are mounted.
         most: bytes of an image.
-
-    Raises:
-        UserError: the URL is none.
     """
 
     def __init__(self, url: str | None, token: str | None, folder: Folders | None, most: int) -> None:
@@ -56,12 +53,7 @@ class Images:
         self._access, self._lock = "", threading.Lock()
 
     def fetch(self, address: Any) -> bytes:
-        """Return the image that a task names.
-
-        Raises:
-            Problem: 400 if it is elsewhere, 422 if Label Studio does not give it.
-            UserError: it is not in the folder.
-        """
+        """Return the image that a task names; ``Problem`` 400 if it is elsewhere, 422 if it is not given."""
         text = address if isinstance(address, str) else ""
         try:
             parts = urlsplit(text)
@@ -128,10 +120,8 @@ class Controls:
     """Names in a labeling configuration.
 
     Attributes:
-        image: name of the image's tag.
-        value: key of its address in a task's data.
-        boxes: name of the control of rectangles.
-        kind: of its entries, ``rectanglelabels`` or ``rectangle``.
+        value: key of the image's address in a task's data.
+        kind: of the entries of boxes, ``rectanglelabels`` or ``rectangle``.
         labels: by their names in small letters.
         text: name of the control of phrases; None if there is none.
     """
@@ -145,11 +135,7 @@ class Controls:
 
     @classmethod
     def read(cls, config: Any) -> Controls:
-        """Read a labeling configuration.
-
-        Raises:
-            Problem: 400 if it has no image with rectangles.
-        """
+        """Read a labeling configuration; ``Problem`` 400 if it has no image with rectangles."""
         if not isinstance(config, str) or len(config) > CONFIG or "<!" in config.replace("<!--", ""):
             raise Problem(400, "label_config must be XML of at most 1 MB, without declarations")
         try:
@@ -169,12 +155,7 @@ class Controls:
 
 
 class LabelStudio:
-    """The routes of the backend.
-
-    Args:
-        service: that answers.
-        images: where those of tasks come from.
-    """
+    """The routes of the backend."""
 
     def __init__(self, service: Service, images: Images) -> None:
         self.service, self._images = service, images

@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 
 
 class Problem(Exception):
-    """Refuse a request.
-
-    Args:
-        status: of HTTP.
-        message: one line that names the value and the way out.
-        headers: of the answer.
-    """
+    """Refuse a request, by a status of HTTP and one line that names the value and the way out."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -80,22 +74,14 @@ class Limits:
 
 
 class Budget:
-    """Share out bytes of memory, among threads.
-
-    Args:
-        size: bytes that there are.
-    """
+    """Share out bytes of memory, among threads."""
 
     def __init__(self, size: int) -> None:
         self._size, self._taken = size, 0
         self._lock = threading.Lock()
 
     def take(self, count: int) -> None:
-        """Take bytes at once.
-
-        Raises:
-            Problem: 429 if there are not so many left.
-        """
+        """Take bytes at once; ``Problem`` 429 if there are not so many left."""
         with self._lock:
             if self._taken + count > self._size:
                 raise busy()
@@ -126,8 +112,7 @@ class Workers:
     async def run(self, work: Callable[[], T]) -> T:
         """Return what ``work`` returns; an error in it is raised here.
 
-        Raises:
-            Problem: 429 if the queue is full, 503 if the answer takes too long; work that has not begun is dropped.
+        ``Problem`` 429 if the queue is full, 503 if the answer takes too long; work that has not begun is dropped.
         """
         if not self._places.acquire(blocking=False):
             raise busy()

@@ -102,11 +102,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {"string": str, "array": list, "int
 
 
 def check_arguments(schema: Mapping[str, Any], value: Any, where: str = "arguments") -> None:
-    """Check a value by what :data:`TOOLS` uses of JSON Schema.
-
-    Raises:
-        ValueError: one line that names the place and what is wanted there.
-    """
+    """Check a value by what :data:`TOOLS` uses of JSON Schema; ``ValueError`` names the place and what is wanted."""
     kind = schema["type"]
     if kind == "object":
         properties = schema["properties"]
@@ -227,11 +223,7 @@ def _error(number: str | int | None, code: int, message: str) -> dict[str, Any]:
 
 
 def parse(text: bytes) -> Any:
-    """Return the message in a text.
-
-    Raises:
-        ValueError: it is not JSON, or nested too deeply.
-    """
+    """Return the message in a text; ``ValueError`` if it is not JSON, or nested too deeply."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -239,13 +231,7 @@ def parse(text: bytes) -> Any:
 
 
 class Pipe:
-    """Answer the messages that come in line by line, until there are no more; calls of tools on a few threads.
-
-    Args:
-        protocol: that answers.
-        source, sink: where messages come from and go to, a line each.
-        threads: of calls.
-    """
+    """Answer the messages that come in line by line, until there are no more; calls of tools on a few threads."""
 
     def __init__(self, protocol: Protocol, source: BinaryIO, sink: BinaryIO, threads: int = 2) -> None:
         self._protocol, self._source, self._sink, self._threads = protocol, source, sink, threads

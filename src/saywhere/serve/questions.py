@@ -17,16 +17,14 @@ from saywhere.serve.limits import Problem
 
 @dataclass(frozen=True)
 class Parameter:
-    """Describe a parameter of a question.
+    """A parameter of a question.
 
     Attributes:
         name: in the query, and of the argument of the verb.
         kind: ``box`` is ``x1,y1,x2,y2``.
-        description: one line.
         minimum, maximum: of a number; of a text, of the number of its letters.
         choices: all values of a text that are allowed; any text if empty.
         most: how often it may be given; if more than once, the value is a list.
-        required: whether it must be given.
     """
 
     name: str
@@ -39,11 +37,7 @@ class Parameter:
     required: bool = False
 
     def read(self, text: str) -> Any:
-        """Return the value of a text.
-
-        Raises:
-            ValueError: it is another kind of value, or out of range; the message says what is wanted.
-        """
+        """Return the value of a text; ``ValueError`` says what is wanted instead."""
         if self.kind == "boolean":
             if text not in ("true", "false"):
                 raise ValueError("true or false")
@@ -99,8 +93,7 @@ class Parameter:
 def read_query(parameters: Sequence[Parameter], query: QueryParams) -> Mapping[str, Any]:
     """Return the values of a query by name; parameters that are not given are left out.
 
-    Raises:
-        Problem: 422 if a parameter is unknown, missing, given too often, or has a wrong value.
+    ``Problem`` 422 if a parameter is unknown, missing, given too often, or has a wrong value.
     """
     known = {parameter.name: parameter for parameter in parameters}
     values: dict[str, list[Any]] = {}
@@ -130,12 +123,10 @@ MAX_BOXES, MAX_TEXTS = MAX_REGIONS, 100
 
 @dataclass(frozen=True)
 class Question:
-    """Describe a question about an image.
+    """A question about an image.
 
     Attributes:
         name: of the verb, and the last part of the path.
-        summary: one line.
-        parameters: that it takes.
         answer: calls the verb and returns the JSON form of its result.
     """
 

@@ -34,11 +34,7 @@ DRAIN_SECONDS = 0.5
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; port 0 takes a free one.
-
-    Raises:
-        UserError: the address is in use or not of this machine.
-    """
+    """Return a socket that listens; port 0 takes a free one. ``UserError`` if the address cannot be had."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
@@ -71,7 +67,6 @@ def launch(
         limits: of the server.
         load: returns the model.
         index: folder of an index to search, which must exist and be made by the model.
-        protocols: of other programs.
         path: what the line shows behind the address.
 
     Raises:

@@ -16,22 +16,14 @@ _UNITS = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "min": 60.0}
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of ``0.5s``, ``500ms``, ``2m`` or a bare number of seconds.
-
-    Raises:
-        UserError: it is none of these, or not from a millisecond to an hour.
-    """
+    """Return the seconds of ``0.5s``, ``500ms``, ``2m`` or of a number; raises as :func:`check_duration`."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", text.lower())
     seconds = float(match[1]) * _UNITS[match[2]] if match and match[2] in _UNITS else math.nan
     return check_duration(seconds, f"--every {text}")
 
 
 def check_duration(seconds: float, what: str) -> float:
-    """Return the seconds from one look to the next; errors name ``what`` gave them.
-
-    Raises:
-        UserError: not from a millisecond to an hour.
-    """
+    """Return the seconds between looks; ``UserError``, naming ``what``, if not from a millisecond to an hour."""
     if not 0.001 <= seconds <= 3600:
         raise UserError(f"{what}: give a time from 1ms to 60m, such as 0.5s, 500ms or 2m")
     return seconds

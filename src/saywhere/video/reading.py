@@ -32,12 +32,7 @@ _UPRIGHT = {
     (True, 1, -1): Image.Transpose.ROTATE_90,
 }
 """What shows a frame upright: whether its sides change places, and the directions in which x and y then grow."""
-_LYING = (
-    Image.Transpose.TRANSPOSE,
-    Image.Transpose.ROTATE_270,
-    Image.Transpose.TRANSVERSE,
-    Image.Transpose.ROTATE_90,
-)
+_LYING = (Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_270, Image.Transpose.TRANSVERSE, Image.Transpose.ROTATE_90)
 
 _BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot", b"styp")
 """What MP4 and QuickTime files begin with."""
@@ -373,14 +368,9 @@ def _turn(decoded: Any) -> Image.Transpose | None:
 
 
 def open_camera(device: str) -> VideoReader:
-    """Open a camera.
+    """Open a camera by its number, as in ``/dev/video0``, or the path of its device; ``VideoError`` if there is none.
 
-    Args:
-        device: its number, as in ``/dev/video0``, or the path of its device. A file takes the place of a camera that
-            plays it, for trying out.
-
-    Raises:
-        VideoError: there is none, or cameras are not known on this system.
+    A file takes the place of a camera that plays it, for trying out.
     """
     path = f"/dev/video{device}" if device.isdecimal() else device
     name = f"camera {device}"
@@ -394,10 +384,7 @@ def open_camera(device: str) -> VideoReader:
 
 
 def _reason(error: Exception, opened: bool) -> str:
-    if isinstance(error, FileNotFoundError) and not opened:
-        return "no such file"
-    if isinstance(error, PermissionError) and not opened:
-        return "no permission to read it"
-    if isinstance(error, IsADirectoryError) and not opened:
-        return "is a folder"
-    return f"not a video that can be read ({getattr(error, 'strerror', None) or error})"
+    known = {FileNotFoundError: "no such file", PermissionError: "no permission to read it"}
+    known[IsADirectoryError] = "is a folder"
+    found = None if opened else next((text for kind, text in known.items() if isinstance(error, kind)), None)
+    return found or f"not a video that can be read ({getattr(error, 'strerror', None) or error})"

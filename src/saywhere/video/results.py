@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
+from xml.sax.saxutils import escape
 
 from saywhere.errors import UserError
 from saywhere.files import beside, require_there, sync, write_atomically, write_text
@@ -22,13 +23,7 @@ LINES = 3
 
 @dataclass(frozen=True)
 class Places:
-    """The files of one video.
-
-    Attributes:
-        tracks: JSON lines.
-        captions: WebVTT, or None.
-        drawing: the annotated video, or None.
-    """
+    """The files of one video: JSON lines, and WebVTT and the annotated video if they are wanted."""
 
     tracks: Path
     captions: Path | None = None
@@ -51,11 +46,7 @@ class Places:
         return next((path for path in (self.drawing, self.captions) if path and not path.exists()), None)
 
     def check(self, video: Path | None) -> None:
-        """Make the folder, and refuse to write over the video itself.
-
-        Raises:
-            UserError: that, or the folder cannot be made.
-        """
+        """Make the folder; ``UserError`` if it cannot be made, or the video itself would be written over."""
         try:
             self.tracks.parent.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError, PermissionError) as error:
@@ -76,7 +67,6 @@ class TracksFile(AppendedFile):
     """JSON lines of what has ended in a video, written at once, with the state from which an unfinished one goes on.
 
     Args:
-        places: of the video's files.
         video: its name, in each line.
         settings: what the results depend on; an unfinished file is not continued with others.
 
@@ -185,14 +175,10 @@ def write_captions(path: Path, tracks: Path) -> None:
     def write(stream: IO[bytes]) -> None:
         stream.write(b"WEBVTT\n")
         for cue in cues(_in_order(tracks)):
-            lines = "\n".join(_escape(phrase) for phrase in cue.phrases)
+            lines = "\n".join(escape(" ".join(phrase.split())) for phrase in cue.phrases)
             stream.write(f"\n{clock(cue.start)} --> {clock(cue.end)}\n{lines}\n".encode())
 
     write_atomically(path, write)
-
-
-def _escape(phrase: str) -> str:
-    return " ".join(phrase.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _in_order(tracks: Path) -> Iterator[tuple[float, _Span]]:

@@ -111,10 +111,9 @@ class Videos:
         return to_ticks(parse_duration(every) if isinstance(every, str) else check_duration(every, f"every {every}"))
 
     def add(self, videos: Sequence[Source], beside: bool = False) -> None:
-        """Follow these as well.
+        """Follow these videos, of :func:`saywhere.inference.find_images`, as well.
 
         Args:
-            videos: from :func:`saywhere.inference.find_images`.
             beside: whether there are images as well, whose results take the file of lines.
 
         Raises:

@@ -36,15 +36,12 @@ class Look:
 
 
 class Watcher:
-    """Look at frames with a model, each encoded once.
+    """Look at frames with a model, each encoded once; ``UserError`` if it describes no regions.
 
     Args:
         model: with the part ``densecap``. If it has an aligner, scenes are compared by its region vectors, which tell
             a cut from a moving camera better than the dense captioner's embeddings do.
         top, threshold: of the regions, as :meth:`saywhere.Model.describe` takes them.
-
-    Raises:
-        UserError: the model describes no regions.
     """
 
     def __init__(self, model: Model, top: int | None = None, threshold: float | None = None) -> None:
@@ -170,8 +167,7 @@ class Track:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, for :meth:`from_dict`."""
-        arrays = {name: getattr(self, name).tolist() for name in ("box", "vector", "velocity")}
-        return {**self.__dict__, **arrays}
+        return {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in self.__dict__.items()}
 
     @classmethod
     def from_dict(cls, row: dict[str, Any]) -> Track:
@@ -199,11 +195,7 @@ class Tracker:
     before: np.ndarray | None = None
 
     def update(self, ticks: int, look: Look) -> list[dict[str, Any]]:
-        """Add a look.
-
-        Returns:
-            the rows of what has ended: tracks, and after them their scene if it is over.
-        """
+        """Add a look; return the rows of what has ended: tracks, and after them their scene if it is over."""
         ended: list[dict[str, Any]] = []
         if self.before is None or _cosines(self.before, look.scene).diagonal().mean() < SAME_SCENE:
             ended = self.finish(ticks)
@@ -256,10 +248,7 @@ class Tracker:
         return pairs
 
     def finish(self, ticks: int) -> list[dict[str, Any]]:
-        """End all tracks and the scene at a tick; returns their rows.
-
-        Tracks that only one of several looks at the scene saw are left out.
-        """
+        """End all tracks and the scene at a tick; return their rows, without tracks that one of several looks saw."""
         if not self.scene or not self.looks:
             return []
         for track in self.tracks:
@@ -388,11 +377,7 @@ class Recording:
             self._drawing.abandon()
 
     def finish(self) -> None:
-        """Write what is left: the last tracks, the annotated video and the captions.
-
-        Raises:
-            VideoError: there was no frame to look at; no file is left.
-        """
+        """Write the last tracks, the annotated video and the captions; ``VideoError``, and no file, without a frame."""
         if not self.looks:
             self.abandon()
             if self._file is not None:

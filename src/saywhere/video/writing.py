@@ -47,11 +47,10 @@ def between(before: Sequence[Mark], after: Sequence[Mark], share: float) -> list
 def draw_marks(
     image: Image.Image, marks: Sequence[Mark], size: tuple[int, int], before: Mapping[int, int] | None = None
 ) -> dict[int, int]:
-    """Draw boxes, and their phrases where they hide the least, on a frame.
+    """Draw boxes, and their phrases where they hide the least, on a frame; later boxes lie over earlier ones.
 
     Args:
         image: the frame in RGB; it is drawn on.
-        marks: later boxes lie over earlier ones.
         size: width and height in the pixels that the boxes are in.
         before: what this returned for the frame before: phrases stay where they were unless they come to hide others.
 
@@ -75,12 +74,7 @@ def draw_marks(
 
 
 class DrawnVideo:
-    """Draw tracks on frames, and write them to numbered parts in a folder.
-
-    Args:
-        folder: of the parts.
-        parts: how many are there; writing goes on with the next one.
-    """
+    """Draw tracks on frames, and write them to numbered parts in a folder, behind those that are there."""
 
     def __init__(self, folder: Path, parts: int = 0) -> None:
         self._folder, self.parts = folder, parts

@@ -34,11 +34,7 @@ class WebRuntime:
 
     @classmethod
     def open(cls, package: Path | None = None) -> WebRuntime:
-        """Return the runtime of a package of npm; if none is named, of the one that was fetched before, or is now.
-
-        Raises:
-            UserError: it is another package or version, it is damaged, or npm cannot fetch it.
-        """
+        """Return the runtime of a package of npm, or of the one fetched before, or now; or ``UserError``."""
         path = package or fetch(cache_folder())
         data = _checked(path)
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
@@ -52,11 +48,7 @@ def cache_folder() -> Path:
 
 
 def fetch(folder: Path) -> Path:
-    """Return the package in a folder, fetched by npm if it is not there.
-
-    Raises:
-        UserError: npm is missing, or fails, or gives other bytes.
-    """
+    """Return the package in a folder, fetched by npm (or ``UserError``) if it is not there."""
     path = folder / PACKAGE
     if path.is_file():
         return path

@@ -108,12 +108,7 @@ def _without_map(script: bytes) -> bytes:
 
 
 def model_files(bundle: Bundle, runtime_bytes: int = 0) -> dict[str, bytes]:
-    """Return the files of the model, of its parts those that the browser runs.
-
-    Args:
-        bundle: the model.
-        runtime_bytes: of the file that is fetched beside them before the first answer.
-    """
+    """Return the files of the model, of its parts those that the browser runs, fetched with ``runtime_bytes``."""
     weights = Weights.open(bundle.folder / WEIGHTS)
     densecap = _densecap(weights, bundle.configs["densecap"].pool_size ** 2)
     parts = {"trunk": trunk_weights(bundle, weights.below("trunk")), "densecap": densecap}

@@ -111,13 +111,7 @@ SIZES = {1: 8, 5: 4}
 
 
 def place_weights(model: bytes, location: str, places: Mapping[str, tuple[int, int]]) -> bytes:
-    """Return a model whose weights are at other places.
-
-    Args:
-        model: of ONNX.
-        location: name of the file with the weights.
-        places: for each weight the first byte and the length in that file; weights that are not named stay.
-    """
+    """Return an ONNX model with weights at other places: of each named one first byte and length in a file."""
 
     def weight(content: bytes) -> bytes:
         name = next((value.decode() for number, _, value in _fields(content) if number == NAME), "")

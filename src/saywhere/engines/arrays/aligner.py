@@ -28,11 +28,7 @@ class Aligner:
     """The aligner; see :class:`saywhere.engines.engine.Aligner`."""
 
     def __init__(
-        self,
-        config: AlignerConfig,
-        vocabulary: Vocabulary,
-        weights: Weights,
-        last: _AlignerEncoder | None = None,
+        self, config: AlignerConfig, vocabulary: Vocabulary, weights: Weights, last: _AlignerEncoder | None = None
     ) -> None:
         self.config, self.vocabulary, self._weights, self._is_last = config, vocabulary, weights, last is not None
         numbers = range(config.encoders)

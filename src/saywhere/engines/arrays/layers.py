@@ -39,7 +39,6 @@ class Weights:
     Args:
         read: gives the array of a name.
         shapes: gives the shape of an array by its name, without reading it.
-        names: of all arrays there are.
         prefix: stands before all names that are asked for.
         content: the file, if arrays are seen where they lie.
     """
@@ -56,11 +55,7 @@ class Weights:
 
     @classmethod
     def open(cls, path: Path) -> Weights:
-        """Open a safetensors file; arrays of half precision are not copied, but seen where they lie.
-
-        Raises:
-            UserError: it is none, or damaged.
-        """
+        """Open a safetensors file (or ``UserError``); arrays of half precision are seen where they lie, not copied."""
         try:
             file = safe_open(path, framework="numpy")  # checks it
             with open(path, "rb") as stream:
@@ -135,16 +130,12 @@ class Weights:
 
 
 def require_shapes(part: str, wanted: Shapes, vocabulary_size: int, weights: Weights) -> None:
-    """Refuse weights that do not fit a part's options and vocabulary.
+    """Refuse weights that do not fit a part's options and vocabulary: ``UserError``, one line.
 
     Args:
         part: its name.
         wanted: the arrays that its layers read, by its options.
         vocabulary_size: V, reserved tokens included.
-        weights: those of the part.
-
-    Raises:
-        UserError: an array is missing, has another shape, or belongs to other options; one line.
     """
     stored = {name for name in weights.names() if name.rpartition(".")[2] not in UNUSED}
     if other := sorted(wanted.keys() ^ stored):
@@ -201,10 +192,7 @@ def small_products() -> bool:
 class Panels:
     """A weight ``(in, out)`` in panels, each so small that few rows are multiplied with it as it lies.
 
-    With few rows, copying a weight takes as long as its product.
-
-    Args:
-        stored: ``(out, in)``.
+    With few rows, copying a weight takes as long as its product. ``stored`` is ``(out, in)``.
     """
 
     def __init__(self, stored: np.ndarray) -> None:
@@ -249,11 +237,7 @@ def product(x: np.ndarray, weight: np.ndarray | Panels) -> np.ndarray:
 
 
 class Linear:
-    """Compute ``x W' + b``; ``b`` may be missing.
-
-    Args:
-        weights: ``weight`` and ``bias``.
-    """
+    """Compute ``x W' + b``; ``b`` may be missing."""
 
     def __init__(self, weights: Weights) -> None:
         self.weight = weights.for_few_rows("weight")
@@ -348,12 +332,7 @@ class Gru:
 
 
 class WordGates:
-    """What words add to the gates of a GRU; computed for each word when it is first asked for.
-
-    Args:
-        words: V word vectors.
-        weight, bias: ``(D, 3 H)`` and ``(3 H,)`` of the gates.
-    """
+    """What V words add to a GRU's gates by ``weight (D, 3 H)`` and ``bias``; of each when it is first asked for."""
 
     def __init__(self, words: WordVectors, weight: np.ndarray, bias: np.ndarray) -> None:
         self._words, self._weight, self._bias = words, weight, bias

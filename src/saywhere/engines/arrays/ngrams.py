@@ -72,16 +72,7 @@ class Ngrams:
     def unpack(
         cls, projection: np.ndarray, bias: np.ndarray, arrays: Mapping[str, np.ndarray], vocabulary_size: int
     ) -> Ngrams:
-        """Make them of arrays as they are stored.
-
-        Args:
-            projection, bias: see the attributes.
-            arrays: those of :data:`STORED`.
-            vocabulary_size: V.
-
-        Raises:
-            UserError: the n-grams have other words than their lengths say, or none of the vocabulary.
-        """
+        """Make them of :data:`STORED` arrays; ``UserError`` if words do not fit their lengths, or are none of the V."""
         lengths, token_ids = arrays["lengths"].astype(np.int64), arrays["token_ids"]
         fit = lengths.sum() == len(token_ids) and ((lengths > 0) & (lengths <= ORDER)).all()
         if not fit or not ((token_ids >= 0) & (token_ids < vocabulary_size)).all():
@@ -108,14 +99,10 @@ class Ngrams:
         return self.probabilities(embeddings) * (1 + np.exp(-self.offsets))
 
     def agreement(self, embeddings: np.ndarray, sentences: Sequence[WeighedNgrams]) -> list[np.ndarray]:
-        """Return how well sentences agree with the probable n-grams of their images, between 0 and 1.
+        """Return how well the sentences of N images agree with the probable n-grams of their images, between 0 and 1.
 
         The mean over n of the cosine between a sentence and the probabilities of its image, each by its rarity; longer
-        n-grams count for more, as n says.
-
-        Args:
-            embeddings: ``(N, F)`` of the images.
-            sentences: of each image.
+        n-grams count for more, as n says. ``embeddings`` are ``(N, F)``.
         """
         expected = self.probabilities(embeddings) * self.rarity
         for row in expected:

@@ -9,11 +9,7 @@ import numpy as np
 
 from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import LAST_CHANNELS
-from saywhere.engines.arrays.layers import (
-    Linear,
-    Shapes,
-    Weights,
-)
+from saywhere.engines.arrays.layers import Linear, Shapes, Weights
 from saywhere.engines.arrays.pooling import ImageMaps, box_features, image_means, require_size
 from saywhere.text import RESERVED, Vocabulary
 
@@ -53,10 +49,7 @@ class Nouns:
 
 
 def class_features(
-    config: NounsConfig,
-    maps: Sequence[ImageMaps],
-    boxes: Sequence[np.ndarray],
-    embeddings: Sequence[np.ndarray] | None,
+    config: NounsConfig, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray] | None
 ) -> np.ndarray:
     """Return what the classifier reads of all images' boxes, one after the other: ``(N, D)``."""
     rows: list[np.ndarray] = []

@@ -45,7 +45,6 @@ class Pyramid:
 
         Args:
             boxes: ``(N, 4)`` ``x1 y1 x2 y2`` in input pixels; N may be 0.
-            size: points a side.
             out: array of the result, if there is one already.
         """
         sides = np.sqrt(np.maximum(boxes[:, 2:] - boxes[:, :2], 0).prod(axis=1))
@@ -220,13 +219,7 @@ def box_features(
 
 
 def with_summary(maps: ImageMaps, features: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Return features ``(R, D)`` with the tower's embedding of the image behind those of the whole image.
-
-    Args:
-        maps: of the image.
-        features: of regions.
-        whole: which of them are the whole image, ``(R,)``; the others get zeros.
-    """
+    """Return features ``(R, D)`` with the tower's embedding of the image behind those of the ``whole (R,)`` image."""
     return np.concatenate((features, whole[:, None] * maps.summary), axis=1) if maps.summary.size else features
 
 
@@ -236,21 +229,14 @@ def whole_boxes(maps: ImageMaps, boxes: np.ndarray) -> np.ndarray:
 
 
 def context_features(
-    maps: Sequence[ImageMaps],
-    boxes: Sequence[np.ndarray],
-    levels: Sequence[int],
-    embeddings: Sequence[np.ndarray],
+    maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], levels: Sequence[int], embeddings: Sequence[np.ndarray]
 ) -> np.ndarray:
     """Return features of all images' boxes in their images, one after the other: ``(N, D)``.
 
     The maps of a second branch or of the tower, if there is one, take the place of the last layer, behind the place
-    of a box; then come the means of the same maps over the image, and the tower's embedding of it.
-
-    Args:
-        maps: of each image.
-        boxes: of each image, in pixels of the network's input.
-        levels: strides of the maps that are averaged over a box, beside the last layer or the branch's.
-        embeddings: of each image's boxes, by the dense captioner; they come last.
+        of a box; then come the means of the same maps over the image, the tower's embedding of it, and the dense
+    captioner's
+    ``embeddings`` of the boxes. ``levels`` are the strides of the maps that are averaged over a box beside those.
     """
     rows: list[np.ndarray] = []
     for image, own, embedded in zip(maps, boxes, embeddings, strict=True):

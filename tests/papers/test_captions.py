@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
+from commands import report, rows
 from photographs import noise
 from stubs import StubMeteor, same_text
 from tiny_bundle import bundle_model
 from tiny_captioner import SENTENCES, captioner_model, tiny_captioner, tiny_config
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import saywhere
-from saywhere import cli
 from saywhere.configs.parts import DecodingConfig
 from saywhere.errors import UserError
 from saywhere.evaluation import captions as metrics
@@ -138,11 +139,7 @@ def captioned_album() -> Path:
 
 
 def caption(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, ["papers", "caption", *map(str, arguments)], catch_exceptions=False)
-
-
-def report() -> dict:
-    return json.loads(Path("out/report.json").read_text())
+    return commands.run("papers", "caption", *arguments)
 
 
 def test_several_models_caption_together(stubs, tmp_path):
@@ -152,7 +149,7 @@ def test_several_models_caption_together(stubs, tmp_path):
     assert (done.exit_code, done.stderr) == (0, "") and report()["model"] == ", ".join(names)
     together = CaptionEnsemble([saywhere.load(name) for name in names])
     (expected,) = together.caption([open_image(Path("album/p/1.png"))])
-    lines = [json.loads(line) for line in Path("out/predictions.jsonl").read_text().splitlines()]
+    lines = rows("out/predictions.jsonl")
     assert lines[1]["caption"] == expected.sentence
 
 

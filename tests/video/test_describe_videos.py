@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import signal
@@ -15,13 +14,13 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from commands import rows, run
 from PIL import Image
 from stubs import load_by
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 from video_clips import TURNS, SquareModel, Timed, damage, moving, plate, set_matrix, write_clip
 
 import saywhere
-from saywhere import cli
 from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, part_of
 from saywhere.video.tracking import LOOKS_A_PART
@@ -38,7 +37,7 @@ def model(monkeypatch, tmp_path) -> SquareModel:
 
 
 def describe(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, ["describe", *map(str, arguments)], catch_exceptions=False)
+    return run("describe", *arguments)
 
 
 def listed(folder: str) -> list[str]:
@@ -50,10 +49,6 @@ def two_scenes() -> list[Timed]:
     """Two seconds by day with a red and a blue square, and one by night with a green one."""
     night = (Timed(2 + n / 10, plate(20, {"green": (20 + 4 * n, 40)})) for n in range(10))
     return [*moving(2), *night]
-
-
-def rows(path: str) -> list[dict]:
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
 def spans(path: str) -> list[tuple]:

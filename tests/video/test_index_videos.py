@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import run
 from PIL import Image
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 from video_clips import SquareEmbedder, Timed, damage, moving, plate, write_clip
 
 import saywhere
-from saywhere import UserError, cli
+from saywhere import UserError
 from saywhere.search.indexing import MISSING, likeness, open_found
 from saywhere.search.store import Store
 from saywhere.search.stores import split_moment
@@ -30,7 +31,7 @@ def model(monkeypatch, tmp_path) -> SquareEmbedder:
 
 
 def index(*arguments: object, folder: str = "i") -> Result:
-    return CliRunner().invoke(cli.app, ["index", *map(str, arguments), "--index", folder], catch_exceptions=False)
+    return run("index", *arguments, "--index", folder)
 
 
 def three_scenes() -> list[Timed]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from commands import report, rows
 from photographs import noise
+from stub_decoder import Chain
 from stubs import StubMeteor, same_text
 from tiny_bundle import bundle_model
 from tiny_captioner import SENTENCES, captioner_model, tiny_captioner, tiny_config
@@ -30,29 +31,6 @@ from saywhere.papers.captions import CaptionEnsemble, EnsembleDecoder
 from saywhere.text import END, PAD, START, UNKNOWN, Vocabulary
 
 IMAGES = [open_image(noise(96, 64, seed)) for seed in range(5)]
-
-
-class Chain:
-    """The next word depends on the last one alone; its state is one number a row that must stay its own."""
-
-    never, unknown, independent = (PAD, START, UNKNOWN), "<unk>", True
-
-    def __init__(self, table):
-        with np.errstate(divide="ignore"):
-            self.table = np.log(np.array(table, np.float32))
-
-    def start(self, embeddings):
-        return (embeddings, embeddings + 1)
-
-    def step(self, token_ids, state):
-        assert np.array_equal(state[1], state[0] + 1)
-        return self.table[token_ids], state
-
-    def select(self, state, rows):
-        return tuple(part[rows] for part in state)
-
-    def join(self, states):
-        return tuple(np.concatenate(parts) for parts in zip(*states, strict=True))
 
 
 def run(decoder, embeddings, max_words: int, beam_size: int = 1):

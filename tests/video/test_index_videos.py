@@ -155,12 +155,7 @@ def test_a_video_that_changes_while_it_is_half_done_is_begun_anew(model) -> None
 
 def test_ctrl_c_is_told_and_the_run_goes_on(model) -> None:
     write_clip(Path("clip.mp4"), three_scenes())
-
-    def stop(look: int) -> None:
-        if look == 30:
-            raise KeyboardInterrupt
-
-    model.finder.before = stop
+    model.finder.interrupt(30)
     result = index("clip.mp4", "--every", "100ms")
     assert result.exit_code == 130
     assert result.stderr == "interrupted after 0 of 1 images; the same command goes on from here\n"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from commands import run
 from photographs import noise
-from tiny_bundle import exported_bundle
+from tiny_bundle import exported_bundle, take_graph_again
 
 import saywhere
 from saywhere.engines import quantize
@@ -110,7 +110,10 @@ def test_a_trunk_that_int8_does_not_suit_gets_none(
     assert not (folder / GRAPH_INT8).exists()
 
 
-def test_an_export_without_int8_leaves_no_older_graph(both: Path, tmp_path: Path) -> None:
+def test_an_export_without_int8_leaves_no_older_graph(
+    both: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_graph_again(monkeypatch)
     out = tmp_path / "model"
     shutil.copytree(both, out)
     export([exported_bundle()], out)

@@ -6,8 +6,10 @@ import ast
 import functools
 import importlib.util
 import os
+import shutil
 import signal
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,18 @@ EXTRAS = (
     "saywhere.engines.torch", "saywhere.engines.export",
 )  # fmt: skip
 """Packages of the extras, and what needs them."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give all processes of a run one folder for what is made once (``made_once.py``)."""
+    if not hasattr(config, "workerinput"):
+        os.environ["SAYWHERE_TESTS_SHARED"] = tempfile.mkdtemp(prefix="saywhere-tests-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove it."""
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ["SAYWHERE_TESTS_SHARED"], ignore_errors=True)
 
 
 @functools.cache

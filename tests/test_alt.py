@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import commands
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from saywhere.alt import Document, compose, find_in_html, find_in_markdown
-from saywhere.cli import app
 from saywhere.regions import Regions
 from tests import photographs
 from tests.stubs import StubModel, load_by
@@ -154,7 +154,7 @@ def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Captions:
 
 
 def run(*words: object) -> Result:
-    return CliRunner().invoke(app, ["alt", *map(str, words)], catch_exceptions=False)
+    return commands.run("alt", *words)
 
 
 def test_the_command_shows_a_diff_and_writes_when_told_to(model: Captions) -> None:

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import run
 from PIL import Image, ImageFile
-from typer.testing import CliRunner
 
-from saywhere.cli import app
 from saywhere.errors import UserError
 from saywhere.images import (
     MAX_PIXELS,
@@ -415,7 +414,7 @@ def test_without_the_extra_one_line_names_it(tmp_path, monkeypatch):
         with pytest.raises(ImageError, match=r"pip install 'saywhere\[photos\]'"):
             open_image(tmp_path / name)
     written(tmp_path / "d.jpg", photographs.quarters())
-    done = CliRunner().invoke(app, ["describe", str(tmp_path), "--json", str(tmp_path / "r.jsonl")])
+    done = run("describe", tmp_path, "--json", tmp_path / "r.jsonl")
     assert done.exit_code == 1 and "1 described" in done.output and "3 skipped" in done.output
     lines = [line for line in done.output.splitlines() if "saywhere[photos]" in line]
     assert len(lines) == 1 and f"skipped: {tmp_path}/a.heic and 2 more: " in lines[0]

@@ -176,20 +176,20 @@ def test_assignments_are_json_or_text() -> None:
             assignments([wrong])
 
 
-@pytest.mark.parametrize("value", ["3", 2.0, True])
-def test_what_is_no_whole_number_is_refused(value: object) -> None:
-    with pytest.raises(UserError, match=re.escape(f"top must be a whole number, not {value!r}")):
-        require_ints(top=value)
+@pytest.mark.parametrize(
+    ("require", "value", "what"),
+    [
+        *((require_ints, value, "whole number") for value in ("3", 2.0, True)),
+        *((require_numbers, value, "number") for value in ("1", math.nan, math.inf, False)),
+    ],
+)
+def test_what_is_no_whole_or_finite_number_is_refused(require: Any, value: object, what: str) -> None:
+    require_numbers(beta=np.float32(1), threshold=None)
+    with pytest.raises(UserError, match=re.escape(f"top must be a {what}, not {value!r}")):
+        require(top=value)
 
 
 def test_a_whole_number_may_have_a_least_value() -> None:
     require_ints(1, threads=np.int64(1), regions=None)
     with pytest.raises(UserError, match="threads must be a whole number of at least 1, not 0"):
         require_ints(1, threads=0)
-
-
-@pytest.mark.parametrize("value", ["1", math.nan, math.inf, False])
-def test_what_is_no_finite_number_is_refused(value: object) -> None:
-    require_numbers(beta=np.float32(1), threshold=None)
-    with pytest.raises(UserError, match=f"beta must be a number, not {value!r}"):
-        require_numbers(beta=value)

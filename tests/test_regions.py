@@ -271,23 +271,19 @@ def test_drawing_opens_the_file_or_takes_an_image(tmp_path):
     assert drawn.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("given", ["x.jpg", None])
-def test_drawing_a_missing_file_is_one_image_error(given):
-    with pytest.raises(ImageError, match=r"^x\.jpg: no such file$"):
-        regions(image="x.jpg").draw(given)
-
-
-def test_drawing_needs_an_image():
-    with pytest.raises(UserError, match="draw needs the image"):
-        regions(image=None).draw()
-
-
-@pytest.mark.parametrize("image", [None, "<image>"])
-def test_drawing_of_an_image_without_a_file(image):
-    with pytest.raises(
-        UserError, match=r"^draw needs the image, because this result does not name its file: draw\(image"
-    ):
-        regions(image=image).show()
+@pytest.mark.parametrize(
+    ("named", "given", "message"),
+    [
+        ("x.jpg", "x.jpg", r"^x\.jpg: no such file$"),
+        ("x.jpg", None, r"^x\.jpg: no such file$"),
+        *((name, None, r"^draw needs the image, because this result does not name its file: draw\(image")
+          for name in (None, "<image>")),
+    ],
+)  # fmt: skip
+def test_drawing_needs_an_image_that_is_there(named, given, message):
+    for draw in (Regions.draw, Regions.show):
+        with pytest.raises(ImageError if named == "x.jpg" else UserError, match=message):
+            draw(regions(image=named), given)
 
 
 def test_a_notebook_shows_the_drawn_image_while_its_file_is_there(tmp_path):

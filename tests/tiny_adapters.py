@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from made_once import made_once
 
 from saywhere.loading import load
 
@@ -150,12 +148,9 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
 """By the type of model."""
 
 
-@functools.cache
 def tiny_folder(kind: str) -> Path:
-    """The folder of a tiny model, made once."""
-    root = Path(tempfile.mkdtemp(prefix="saywhere-tiny-"))
-    atexit.register(shutil.rmtree, root, ignore_errors=True)
-    return WRITERS[kind](root / kind)
+    """The folder of a tiny model."""
+    return made_once(f"adapted-{kind}", lambda root: WRITERS[kind](root / kind)) / kind
 
 
 @functools.cache

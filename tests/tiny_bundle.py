@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from made_once import made_once
 from photographs import noise
 from tiny_aligner import VOCABULARY as ALIGNER_VOCABULARY
 from tiny_aligner import tiny_aligner_config, tiny_pixels
@@ -20,6 +19,7 @@ from tiny_densecap import VOCABULARY as DENSECAP_VOCABULARY
 from tiny_densecap import tiny_config, tiny_model
 from torch import nn
 
+from saywhere.engines import export as exporting
 from saywhere.engines.export import export
 from saywhere.engines.torch import TorchEngine
 from saywhere.models.bundle import GRAPH, GRAPH_WEIGHTS
@@ -122,10 +122,25 @@ def write_parts(exported: Path, folder: Path, parts: Mapping[str, Mapping[str, A
     return folder
 
 
-@functools.cache
 def exported_bundle() -> Path:
-    """The folder of :func:`tiny_networks` as ``saywhere export`` writes it: made once, for its graph takes seconds."""
-    root = Path(tempfile.mkdtemp(prefix="saywhere-tiny-"))
-    atexit.register(shutil.rmtree, root, ignore_errors=True)
-    checkpoint.save(tiny_networks(), root / "trained", "# The card\n", "a tiny model")
-    return export([root / "trained"], root / "tiny")
+    """The folder of :func:`tiny_networks` as ``saywhere export`` writes it."""
+
+    def make(root: Path) -> None:
+        checkpoint.save(tiny_networks(), root / "trained", "# The card\n", "a tiny model")
+        export([root / "trained"], root / "tiny")
+
+    return made_once("bundle", make) / "tiny"
+
+
+def take_graph_again(monkeypatch: pytest.MonkeyPatch, model: Path | None = None) -> None:
+    """Let exports on the trunk of a model, that of :func:`exported_bundle` if None, take its graph as it is.
+
+    To write it, and to compare the engines, takes seconds.
+    """
+
+    def copied(_: Any, folder: Path) -> None:
+        for name in (GRAPH, GRAPH_WEIGHTS):
+            shutil.copy((model or exported_bundle()) / name, folder / name)
+
+    monkeypatch.setattr(exporting, "write_graph", copied)
+    monkeypatch.setattr(exporting, "compare_engines", lambda *_: 0.0)

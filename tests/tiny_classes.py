@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from made_once import made_once
 from tiny_densecap import VOCABULARY, tiny_config
 from tiny_tower import write_tower
 
@@ -47,9 +46,8 @@ def tiny_model(embed_dim: int = 0, branch: str = "") -> Model:
 
 @functools.cache
 def made_up_tower() -> Tower:
-    """An image tower, the same in all tests of a process."""
-    write_tower(path := Path(tempfile.mkdtemp()) / "tower.onnx")
-    return Tower(path)
+    """An image tower, the same in all tests."""
+    return Tower(made_once("made-up-tower", lambda root: write_tower(root / "tower.onnx")) / "tower.onnx")
 
 
 def graph_outputs(maps: Any) -> dict[str, np.ndarray]:

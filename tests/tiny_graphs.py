@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
 import hashlib
 import json
 import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +13,7 @@ from typing import Any
 import onnx
 import pytest
 import torch
+from made_once import made_once
 from tiny_adapters import tiny_folder, transformers
 
 GENERATION = {
@@ -209,9 +207,6 @@ EXPORTS: dict[str, Callable[[Path], Path]] = {
 """By the type of model."""
 
 
-@functools.cache
 def tiny_graphs(kind: str) -> Path:
-    """The folder of a tiny model's graphs, made once."""
-    root = Path(tempfile.mkdtemp(prefix="saywhere-graphs-"))
-    atexit.register(shutil.rmtree, root, ignore_errors=True)
-    return EXPORTS[kind](root / kind)
+    """The folder of a tiny model's graphs."""
+    return made_once(f"graphs-{kind}", lambda root: EXPORTS[kind](root / kind)) / kind

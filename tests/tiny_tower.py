@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from made_once import made_once
 from tiny_aligner import VOCABULARY as WORDS
 from tiny_aligner import tiny_aligner_config
 from tiny_bundle import PROPOSALS
@@ -85,8 +86,12 @@ def write_clip(folder: Path, side: int, width: int, size: int) -> tuple[torch.nn
     return network, folder / "clip_encoder.int8.onnx"
 
 
-def tower_model(root: Path) -> Path:
-    """Return a folder as ``saywhere export`` writes it; ``root / "trained"`` is what was exported."""
+def tower_model() -> Path:
+    """Return a folder as ``saywhere export`` writes it; ``trained`` beside it is what was exported."""
+    return made_once("tower", _write_tower_model) / "model"
+
+
+def _write_tower_model(root: Path) -> None:
     trunk_options = {"trunk": {"tower": True}, "proposals": PROPOSALS}
     detector = tiny_config(**trunk_options)
     trunk = build_trunk(detector.trunk, detector.proposals, pretrained=False)
@@ -96,4 +101,4 @@ def tower_model(root: Path) -> Path:
     networks = {"densecap": DenseCap(detector, VOCABULARY, trunk), "aligner": aligner, "captioner": captioner}
     checkpoint.save({name: network.eval() for name, network in networks.items()}, root / "trained", "# The card\n")
     write_tower(root / "trained" / GRAPH_TOWER)
-    return export([root / "trained"], root / "model", "a model with a tower")
+    export([root / "trained"], root / "model", "a model with a tower")

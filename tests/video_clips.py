@@ -140,6 +140,15 @@ class SquareModel:
     def require(self, part: str, what: str) -> SquareModel:
         return self
 
+    def interrupt(self, look: int) -> None:
+        """Let Ctrl-C be pressed at a look."""
+
+        def stop(number: int) -> None:
+            if number == look:
+                raise KeyboardInterrupt
+
+        self.before = stop
+
     def encode(self, image: LoadedImage) -> LoadedImage:
         self.looks += 1
         self.before(self.looks)

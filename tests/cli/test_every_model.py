@@ -106,7 +106,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     )
     made = {kind: str(checkpoint.save(network, root / kind)) for kind, network in networks.items()}
     made |= {kind: str(tiny_folder(kind)) for kind in ADAPTED}
-    made["tower"] = str(tower_model(root / "tower"))
+    made["tower"] = str(tower_model())
     album, rows = root / "album", []
     album.mkdir()
     (album / "page.html").write_text('<img src="0.png">')

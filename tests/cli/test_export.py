@@ -12,7 +12,7 @@ import pytest
 import torch
 from onnx.shape_inference import infer_shapes_path
 from photographs import noise
-from tiny_bundle import exported_bundle
+from tiny_bundle import exported_bundle, take_graph_again
 from tiny_captioner import tiny_captioner
 from tiny_densecap import tiny_model
 from typer.testing import CliRunner, Result
@@ -68,7 +68,8 @@ def test_one_model_answers_as_its_parts_do(folders, both, tmp_path):
     assert sizes[0] < sum(sizes[1:])
 
 
-def test_a_part_trained_anew_replaces_that_of_a_model(both, tmp_path):
+def test_a_part_trained_anew_replaces_that_of_a_model(both, tmp_path, monkeypatch):
+    take_graph_again(monkeypatch, both)
     anew = captioner_on(checkpoint.load_network(both, "densecap"))
     with torch.no_grad():
         anew.decoder.words.weight.copy_(anew.decoder.words.weight.flip(0))
@@ -84,15 +85,8 @@ def test_a_part_trained_anew_replaces_that_of_a_model(both, tmp_path):
     assert sentence != before.caption(tmp_path / "a.png").sentence
     assert new.parts == before.parts
     assert new.describe(tmp_path / "a.png").captions == before.describe(tmp_path / "a.png").captions
-    again = export(
-        tmp_path / "new",
-        "--set",
-        "trunk.long_side=64",
-        "--set",
-        "captioner.decoding.beam_size=1",
-        "--out",
-        tmp_path / "small",
-    )
+    changes = ("--set", "trunk.long_side=64", "--set", "captioner.decoding.beam_size=1")
+    again = export(tmp_path / "new", *changes, "--out", tmp_path / "small")
     assert again.exit_code == 0, again.output
     small = saywhere.load(tmp_path / "small")
     assert small.long_side == 64 and small.captioner.config.decoding.beam_size == 1
@@ -119,6 +113,7 @@ def test_a_disk_that_fills_up_is_one_line_and_leaves_the_model_before_or_none(bo
             sync(file)
 
         with monkeypatch.context() as patched:
+            take_graph_again(patched, both)
             patched.setattr(files, "sync", full)
             result = export(both, "--out", out)
         assert result.exit_code == 2 and calls == last, result.output
@@ -134,6 +129,7 @@ def test_a_disk_that_fills_up_is_one_line_and_leaves_the_model_before_or_none(bo
 def test_images_for_int8_that_cannot_be_read_are_named_and_a_full_disk_is_one_line(tmp_path, monkeypatch):
     """The runtime does not notice that a file which it wrote was cut off. Names need not be UTF-8."""
     monkeypatch.setattr(quantize, "LEAST_KEPT", 0.0)  # an untrained network ranks anchors by chance
+    take_graph_again(monkeypatch)
     data, start = tmp_path / os.fsdecode(b"data \xff"), tmp_path / os.fsdecode(b"model \xff")
     data.mkdir()
     shutil.copytree(Bundle.read(exported_bundle()).folder, start)

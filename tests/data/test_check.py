@@ -1,11 +1,9 @@
 import json
 
+import commands
 import numpy
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
-
-from saywhere.cli import app
 
 
 @pytest.fixture
@@ -21,7 +19,7 @@ def root(tmp_path):
 
 
 def run(*arguments):
-    result = CliRunner().invoke(app, ["data", "check", *map(str, arguments)])
+    result = commands.run("data", "check", *arguments)
     rows = [line.partition("\t") for line in result.output.splitlines()]
     return result, {label: cells.split() for label, _, cells in rows if label}
 

@@ -95,21 +95,21 @@ def test_an_image_of_scenes_only_is_kept_without_regions(tmp_path):
     assert len(sample.sentences) == 2
 
 
-def test_an_exif_turned_image_has_its_upright_size(tmp_path):
-    """Orientation 6: stored 200 x 100, shown 100 x 200; the annotator saw 400 x 800."""
-    objects = xml(frame("7", 5, 9, 40, 80), width=400, height=800)
-    write(tmp_path, "12_ab.jpg", objects, "[/EN#7/animals A dog]", size=(200, 100), exif=6)
-    (sample,) = read(tmp_path)
-    assert (sample.width, sample.height) == (100, 200)
-    assert sample.boxes.tolist() == [[1, 2, 10, 20]]
+AS_STORED, AS_SHOWN = ((200, 100), (11, 21, 40, 60)), ((400, 800), (5, 9, 40, 80))
+"""The size that an annotator saw, and the box that he drew."""
 
 
 @pytest.mark.parametrize(
-    ("exif", "box"), [(5, [20, 10, 60, 40]), (6, [40, 10, 80, 40]), (7, [40, 160, 80, 190]), (8, [20, 160, 60, 190])]
-)
-def test_boxes_of_the_image_before_its_exif_turn_are_turned_too(tmp_path, exif, box):
-    """Stored and annotated 200 x 100, shown 100 x 200: the box 10 20 40 60 as a viewer shows it."""
-    objects = xml(frame("7", 11, 21, 40, 60), width=200, height=100)
+    ("annotated", "exif", "box"),
+    [
+        (AS_STORED, 5, [20, 10, 60, 40]), (AS_STORED, 6, [40, 10, 80, 40]), (AS_STORED, 7, [40, 160, 80, 190]),
+        (AS_STORED, 8, [20, 160, 60, 190]), (AS_SHOWN, 6, [1, 2, 10, 20]),
+    ],
+)  # fmt: skip
+def test_boxes_of_an_image_that_exif_turns_are_as_a_viewer_shows_it(tmp_path, annotated, exif, box):
+    """Stored 200 x 100, shown 100 x 200."""
+    (width, height), corners = annotated
+    objects = xml(frame("7", *corners), width=width, height=height)
     write(tmp_path, "12_ab.jpg", objects, "[/EN#7/animals A dog]", size=(200, 100), exif=exif)
     (sample,) = read(tmp_path)
     assert (sample.width, sample.height) == (100, 200)
@@ -175,15 +175,12 @@ def test_flickr30k_has_other_names(tmp_path):
     assert len(sample.sentences) == 2
 
 
-def test_a_folder_without_images_is_a_user_error(tmp_path):
+def test_a_folder_without_images_and_a_text_file_that_is_no_text_are_user_errors(tmp_path):
     write(tmp_path, "1_a.jpg", xml(), "")
     (tmp_path / "Images").rename(tmp_path / "Photos")
     with pytest.raises(UserError, match="no folder of images"):
         read(tmp_path)
-
-
-def test_a_text_file_that_is_no_text_is_a_user_error(tmp_path):
-    write(tmp_path, "1_a.jpg", xml(), "")
+    (tmp_path / "Photos").rename(tmp_path / "Images")
     (tmp_path / "Flickr8k.token.txt").write_bytes(b"1_a.jpg#0\t\xff\xfe dog")
     with pytest.raises(UserError, match=r"Flickr8k\.token\.txt is not a UTF-8 text file"):
         read(tmp_path)

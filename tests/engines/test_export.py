@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from timm.layers.conv2d_same import Conv2dSame
-from tiny_bundle import PARTS, bundle_model, exported_bundle, tiny_networks
+from tiny_bundle import PARTS, bundle_model, exported_bundle, take_graph_again, tiny_networks
 from tiny_captioner import VOCABULARY
 from tiny_classes import tiny_networks as with_classes
 from tiny_densecap import PHRASES, tiny_config, tiny_model
@@ -29,7 +28,7 @@ from saywhere.engines.onnx import NEEDS_TORCH, OnnxEngine
 from saywhere.engines.torch import TorchEngine
 from saywhere.files import short_name
 from saywhere.images import Preprocess
-from saywhere.models.bundle import GRAPH, GRAPH_WEIGHTS, Bundle, GraphInfo
+from saywhere.models.bundle import GRAPH, Bundle, GraphInfo
 from saywhere.networks import checkpoint
 from saywhere.networks.densecap.network import DenseCap
 from saywhere.networks.vision.backbones import Backbone
@@ -51,13 +50,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture
 def ready_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph of the exported model is taken again, for it takes seconds to write."""
-
-    def copied(_: Any, folder: Path) -> None:
-        for name in (GRAPH, GRAPH_WEIGHTS):
-            shutil.copy(exported_bundle() / name, folder / name)
-
-    monkeypatch.setattr(exporting, "write_graph", copied)
+    take_graph_again(monkeypatch)
 
 
 # What is written

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import run
 from photographs import noise
-from tiny_bundle import exported_bundle
-from typer.testing import CliRunner
+from tiny_bundle import exported_bundle, take_graph_again
 
 import saywhere
-from saywhere import cli
 from saywhere.engines import quantize
 from saywhere.engines.export import export
 from saywhere.errors import UserError
@@ -61,7 +60,7 @@ def test_all_questions_are_answered(both: Path, images: list[Path]) -> None:
     model = saywhere.load(both, precision="int8", threads=1)
     seen = model.encode(images[0])
     assert len(model.describe(seen)) and model.caption(seen).image == str(images[0])
-    done = CliRunner().invoke(cli.app, ["describe", str(images[0]), "--model", str(both), "--precision", "int8"])
+    done = run("describe", images[0], "--model", both, "--precision", "int8")
     assert done.exit_code == 0 and "caption" in done.stdout
 
 
@@ -111,7 +110,10 @@ def test_a_trunk_that_int8_does_not_suit_gets_none(
     assert not (folder / GRAPH_INT8).exists()
 
 
-def test_an_export_without_int8_leaves_no_older_graph(both: Path, tmp_path: Path) -> None:
+def test_an_export_without_int8_leaves_no_older_graph(
+    both: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_graph_again(monkeypatch)
     out = tmp_path / "model"
     shutil.copytree(both, out)
     export([exported_bundle()], out)

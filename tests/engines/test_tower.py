@@ -134,8 +134,8 @@ def test_another_graph_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tower_model(tmp_path_factory.mktemp("large"))
+def folder() -> Path:
+    return tower_model()
 
 
 def test_a_model_without_its_tower_is_not_exported(folder: Path, tmp_path: Path) -> None:

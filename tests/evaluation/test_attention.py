@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commands import report, run
 from photographs import noise
 from tiny_captioner import captioner_model, tiny_captioner
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from saywhere import cli
 from saywhere.boxes import iou
 from saywhere.configs.captioner import TERMS
 from saywhere.data.flickr import MarkedImage, read_marked
@@ -142,12 +141,8 @@ def flickr(tmp_path: Path) -> Path:
 
 
 def attention(model: str, root: Path, out: Path, *arguments: object) -> Result:
-    command = ["evaluate", "attention", "--model", model, "--data", str(root), "--out", str(out), "--device", "cpu"]
-    return CliRunner().invoke(cli.app, [*command, *map(str, arguments)])
-
-
-def report(out: Path) -> dict:
-    return json.loads((out / "report.json").read_text())
+    command = ["evaluate", "attention", "--model", model, "--data", root, "--out", out, "--device", "cpu"]
+    return run(*command, *arguments)
 
 
 def test_the_figures_are_those_of_the_model_beside_uniform_attention(model, flickr, tmp_path, monkeypatch):

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import report, rows, run
 from photographs import quarters
 from stubs import StubMeteor, same_text
 from tiny_aligner import tiny_aligner
 from tiny_captioner import tiny_captioner
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from saywhere import cli
 from saywhere.cli import evaluate as command
 from saywhere.errors import UserError
 from saywhere.evaluation import captions as captioning
@@ -208,7 +208,7 @@ def model(stubs, monkeypatch) -> Describer:
 
 
 def caption(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, ["evaluate", "caption", *map(str, arguments)], catch_exceptions=False)
+    return run("evaluate", "caption", *arguments)
 
 
 def album(count: int = 4) -> Path:
@@ -225,10 +225,6 @@ def album(count: int = 4) -> Path:
     return folder
 
 
-def report(folder: str = "out") -> dict:
-    return json.loads(Path(folder, "report.json").read_text())
-
-
 def test_a_model_on_a_data_set(model):
     done = caption("--model", "m", "--data", album(), "--out", "out", "--batch", 3, "--beam-size", 2)
     assert (done.exit_code, done.stderr, model.batches) == (0, "", [(3, 2), (1, 2)])
@@ -236,7 +232,7 @@ def test_a_model_on_a_data_set(model):
     assert (row["task"], row["protocol"], row["data"], row["split"]) == ("caption", "coco", "jsonl album", "dev")
     assert (row["images"], row["cider"], row["beam_size"], row["model"]) == (4, 0.5, 2, "m")
     assert (row["without_sentence"], row["meteor_version"], row["skipped"]) == (1, "stub", {})
-    lines = [json.loads(line) for line in Path("out/predictions.jsonl").read_text().splitlines()]
+    lines = rows("out/predictions.jsonl")
     assert lines[1] == {"image": "p/1.png", "width": 41, "height": 20, "caption": "41 wide"}
     assert "4 images: bleu_1 0.5000, " in done.stdout
     page = Path("out/examples.html").read_text()
@@ -304,7 +300,7 @@ def test_options_of_the_model_are_changed_and_reported(stubs, tmp_path):
     name = str(checkpoint.save(tiny_captioner(), tmp_path / "m"))
     arguments = ("--model", name, "--data", album(), "--device", "cpu", "--set", "decoding.max_words=2")
     assert caption(*arguments, "--out", "out").exit_code == 0 and report()["set"] == ["decoding.max_words=2"]
-    lines = [json.loads(line)["caption"].split() for line in Path("out/predictions.jsonl").read_text().splitlines()]
+    lines = [row["caption"].split() for row in rows("out/predictions.jsonl")]
     assert len(lines) == 4 and max(map(len, lines)) <= 2
     done = caption("--model", name, "--data", "album", "--device", "cpu", "--out", "out")
     assert done.exit_code == 2 and "was made with another model" in done.stderr

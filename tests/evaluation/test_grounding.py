@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import report, run
 from flickr_entities import XML, write_flickr
 from stubs import calibrated
 from tiny_aligner import aligner_model, tiny_aligner
 from tiny_captioner import tiny_captioner
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from saywhere import cli
 from saywhere.data.flickr import MarkedPhrase, MarkedSentence
 from saywhere.evaluation.grounding import (
     area_under_curve,
@@ -109,13 +108,13 @@ def flickr(tmp_path_factory) -> Path:
 
 
 def evaluate(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, ["evaluate", "ground", *map(str, arguments)])
+    return run("evaluate", "ground", *arguments)
 
 
 def test_it_is_measured_beside_its_controls(aligner, flickr, tmp_path):
     result = evaluate("--model", aligner, "--part", "aligner", "--data", flickr, "--out", tmp_path)
     assert result.exit_code == 0, result.output
-    row = json.loads((tmp_path / "report.json").read_text())
+    row = report(tmp_path)
     assert (row["task"], row["phrases"], row["part"]) == ("ground", 4, "aligner")
     assert row["by_type"]["people"]["phrases"] == 4
     assert set(row["controls"]) == {"whole image", "largest region", "highest prior"}
@@ -131,10 +130,10 @@ def test_the_controls_do_not_read(aligner, flickr, tmp_path):
         out, change = tmp_path / f"out{bonus}", f"size_bonus={bonus}"
         command = ("--model", aligner, "--data", root, "--set", change)
         assert evaluate(*command, "--out", out).exit_code == 0
-        row = json.loads((out / "report.json").read_text())
+        row = report(out)
         assert (row["set"], row["accuracy"]) == ([change], accuracy)
         assert evaluate(*command, "--out", tmp_path / f"part{bonus}", "--part", "aligner").exit_code == 0
-        controls = json.loads((tmp_path / f"part{bonus}/report.json").read_text())["controls"]
+        controls = report(tmp_path / f"part{bonus}")["controls"]
         assert controls["whole image"]["accuracy"] == 1.0 and controls["highest prior"]["accuracy"] == accuracy
 
 
@@ -156,7 +155,7 @@ def test_without_a_part_it_is_measured_as_the_model_answers(aligner, flickr, tmp
     calibrated(phrase=(0, 0, 0, 9), aligner_place=(0, 0, 0)).write(sure)
     result = evaluate("--model", sure, "--data", flickr, "--out", tmp_path)
     assert result.exit_code == 0, result.output
-    row = json.loads((tmp_path / "report.json").read_text())
+    row = report(tmp_path)
     assert set(row["controls"]) == {"whole image", "largest region"} and row["phrases"] == 4
     assert row["by_type"]["people"]["phrases"] == 4 and "rare nouns" in row["by_type"]
     assert (row["presence"]["found"], row["presence"]["refused"]) == (1.0, 0.0)
@@ -169,4 +168,4 @@ def test_without_a_part_it_is_measured_as_the_model_answers(aligner, flickr, tmp
 
 def test_the_images_may_be_limited(aligner, flickr, tmp_path):
     evaluate("--model", aligner, "--data", flickr, "--out", tmp_path, "--limit", 2)
-    assert json.loads((tmp_path / "report.json").read_text())["images"] == 2
+    assert report(tmp_path)["images"] == 2

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import commands
 import pytest
+from commands import report
 from photographs import noise
 from tiny_classes import tiny_model
-from typer.testing import CliRunner
 
-from saywhere import cli
 from saywhere.cli import evaluate as command
 from saywhere.evaluation.nouns import measure, run
 from saywhere.evaluation.session import Session
@@ -40,16 +40,15 @@ def test_a_model_names_the_boxes_of_a_data_set(tmp_path: Path) -> None:
     result = run(tiny_model(), Session(data, tmp_path / "out", split="val"))
     assert set(result.objects) == {"decoder", "classes"}
     assert {name: count for name, (count, _) in result.by_kind.items()} == {"dog": 3, "grass": 2}
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["task"] == "nouns" and report["boxes"] == 5
+    row = report(tmp_path / "out")
+    assert row["task"] == "nouns" and row["boxes"] == 5
     assert "| dog | 3 |" in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_the_command_prints_a_line_for_each_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = write_data(tmp_path)
     monkeypatch.setattr(command, "load_model", lambda *_: tiny_model())
-    out = ["--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(cli.app, ["evaluate", "nouns", "--data", str(data), "--split", "val", *out])
+    result = commands.run("evaluate", "nouns", "--data", data, "--split", "val", "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
     for way in ("decoder", "classes"):
         assert f"{way}: " in result.output

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import report, run
 from flickr_entities import backwards, write_flickr
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from saywhere import cli
 from saywhere.evaluation.ranking import Recall, rank, rank_embedded, rank_matrix
 from saywhere.models.aligner import ImageVectors, TextVectors
 from saywhere.networks import checkpoint
@@ -94,13 +93,7 @@ def flickr(tmp_path_factory) -> Path:
 
 
 def evaluate(*arguments: object) -> Result:
-    return CliRunner().invoke(
-        cli.app, ["evaluate", "rank", *map(str, arguments), "--device", "cpu"], catch_exceptions=False
-    )
-
-
-def report(folder: Path) -> dict:
-    return json.loads((folder / "report.json").read_text())
+    return run("evaluate", "rank", *arguments, "--device", "cpu")
 
 
 def test_it_writes_the_report_and_is_resumed(aligner, flickr, tmp_path):

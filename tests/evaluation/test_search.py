@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import report, run
 from flickr_entities import write_flickr
 from photographs import noise
 from stubs import calibrated
 from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
-from typer.testing import CliRunner
 
 from saywhere import boxes as geometry
-from saywhere import cli
 from saywhere.evaluation.search import (
     Answers,
     Group,
@@ -205,15 +203,15 @@ def test_what_is_there_is_measured(tmp_path) -> None:
     flickr = write_flickr(tmp_path / "flickr8k")
     command = ["evaluate", "search", "--data", str(flickr), "--out", str(tmp_path / "out"), "--device", "cpu"]
     command += ["--model", str(model)]
-    first = CliRunner().invoke(cli.app, command, catch_exceptions=False)
+    first = run(*command)
     assert first.exit_code == 0 and "is it there: AUC" in first.stdout
     there = report(tmp_path / "out")["presence"]
     assert there["queries"] > 20
     what = ["calibrate", str(model), "--what", "hit", "--data", str(flickr), "--device", "cpu"]
-    done = CliRunner().invoke(cli.app, what, catch_exceptions=False)
+    done = run(*what)
     assert done.exit_code == 0 and "split dev" in done.stdout, done.output
     stored = json.loads((model / "calibration.json").read_text())
-    CliRunner().invoke(cli.app, command, catch_exceptions=False)  # the vectors are taken over: they are the same
+    run(*command)  # the vectors are taken over: they are the same
     again = report(tmp_path / "out")["presence"]
     assert again["queries"] == there["queries"]
     for question in ("hit", "chance", "meant"):
@@ -225,12 +223,8 @@ def test_what_is_there_is_measured(tmp_path) -> None:
 def test_a_model_that_is_not_calibrated_for_phrases_cannot_be_for_hits(tmp_path) -> None:
     model, flickr = checkpoint.save(tiny_aligner(), tmp_path / "model"), write_flickr(tmp_path / "flickr8k")
     command = ["calibrate", str(model), "--what", "hit", "--data", str(flickr), "--device", "cpu"]
-    result = CliRunner().invoke(cli.app, command)
+    result = run(*command)
     assert result.exit_code == 2 and result.stderr.count("\n") == 1 and "calibrate --what phrase" in result.stderr
-
-
-def report(folder: Path) -> dict:
-    return json.loads((folder / "report.json").read_text())
 
 
 def test_recall_equals_that_of_rank_and_phrases_are_looked_for(tmp_path) -> None:
@@ -238,7 +232,7 @@ def test_recall_equals_that_of_rank_and_phrases_are_looked_for(tmp_path) -> None
     flickr = write_flickr(tmp_path / "flickr8k")
     for task in ("rank", "search"):
         command = ["evaluate", task, "--model", model, "--data", str(flickr), "--out", str(tmp_path / task)]
-        result = CliRunner().invoke(cli.app, [*command, "--device", "cpu"], catch_exceptions=False)
+        result = run(*command, "--device", "cpu")
         assert (result.exit_code, result.stderr) == (0, "")
     rank, search = report(tmp_path / "rank"), report(tmp_path / "search")
     assert search["recall"] == rank["text_to_image"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import report
 from flickr_entities import write_flickr
 from photographs import quarters
 from tiny_aligner import aligner_model, tiny_aligner
@@ -33,10 +34,6 @@ def aligner() -> Model:
 @pytest.fixture(scope="module")
 def flickr(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_flickr(tmp_path_factory.mktemp("data") / "flickr8k")
-
-
-def report(out: Path) -> dict:
-    return json.loads((out / "report.json").read_text())
 
 
 def test_a_task_is_done_in_python(aligner: Model, flickr: Path, tmp_path: Path) -> None:

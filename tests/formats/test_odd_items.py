@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import run
 from PIL import Image
-from typer.testing import CliRunner
 
 from saywhere import data
-from saywhere.cli import app
 from saywhere.errors import UserError
 from saywhere.formats import coco
 from saywhere.formats.registry import FORMATS
@@ -398,7 +397,7 @@ def test_scores_of_an_image_are_not_lost_silently(tmp_path: Path) -> None:
 
 
 def convert(*words: str | Path) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["convert-results", *map(str, words)], catch_exceptions=False)
+    result = run("convert-results", *words)
     return result.exit_code, result.stdout, result.stderr
 
 

@@ -8,9 +8,8 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from commands import run
 
-from saywhere.cli import app
 from saywhere.cli.options import ResultFormat
 from saywhere.files import TOO_LONG
 from saywhere.formats.registry import FORMATS
@@ -31,10 +30,6 @@ def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StubModel:
         path.parent.mkdir(parents=True, exist_ok=True)
         photographs.quarters(width, height).save(path)
     return stub
-
-
-def run(*words: object) -> Result:
-    return CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False)
 
 
 def tree(path: Path) -> dict[str, bytes]:

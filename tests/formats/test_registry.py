@@ -14,15 +14,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import commands
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from typer.testing import CliRunner
 
 from saywhere import data
-from saywhere.cli import app
 from saywhere.errors import UserError
 from saywhere.formats import coco, cvat, label_studio
 from saywhere.formats.classes import Classes, label
@@ -271,7 +270,7 @@ def test_an_uploaded_image_is_found_without_its_prefix(tmp_path: Path) -> None:
 
 
 def run(*words: str | Path) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["convert-results", *map(str, words)])
+    result = commands.run("convert-results", *words)
     return result.exit_code, result.output
 
 

@@ -21,6 +21,19 @@ def made(number: int) -> Regions:
     return Regions(100, 50, [[0.0, 1.0, 10.0 + number, 20.25]], [0.5], (f"caption {number}",))
 
 
+def store(file: Path, *names: str) -> bytes:
+    """Append a result for each name; what the file has then."""
+    with ResultsFile(file) as lines:
+        for name in names:
+            lines.append(made(len(lines)).to_dict(), name)
+    return file.read_bytes()
+
+
+def stored(file: Path) -> set[str]:
+    with ResultsFile(file) as lines:
+        return set(lines.done)
+
+
 def test_lines_have_the_documented_form(tmp_path):
     with ResultsFile(tmp_path / "new" / "r.jsonl") as lines:
         lines.append(made(0).to_dict(), "é a.jpg")
@@ -38,9 +51,7 @@ def test_lines_have_the_documented_form(tmp_path):
 
 def test_a_file_is_resumed(tmp_path):
     file = tmp_path / "r.jsonl"
-    with ResultsFile(file) as lines:
-        lines.append(made(0).to_dict(), "a")
-        lines.append(made(1).to_dict(), "b")
+    store(file, "a", "b")
     with ResultsFile(file) as lines:
         assert lines.done == {"a", "b"}
         lines.append(made(2).to_dict(), "c")
@@ -53,26 +64,17 @@ def test_a_file_is_resumed(tmp_path):
 @pytest.mark.parametrize("cut", range(1, 100, 7))
 def test_a_torn_last_line_is_cut_off(tmp_path, cut):
     file = tmp_path / "r.jsonl"
-    with ResultsFile(file) as lines:
-        lines.append(made(0).to_dict(), "a")
-        whole = file.read_bytes()
-        lines.append(made(1).to_dict(), "b")
-    file.write_bytes(file.read_bytes()[: len(whole) + cut])
-    with ResultsFile(file) as lines:
-        assert lines.done == {"a"}
-        assert file.read_bytes() == whole
-        lines.append(made(1).to_dict(), "b")
-    with ResultsFile(file) as lines:
-        assert lines.done == {"a", "b"}
+    whole = store(file, "a")
+    file.write_bytes(store(file, "b")[: len(whole) + cut])
+    assert stored(file) == {"a"} and file.read_bytes() == whole
+    store(file, "b")
+    assert stored(file) == {"a", "b"}
 
 
 def test_a_whole_last_line_without_its_end_is_kept(tmp_path):
     file = tmp_path / "r.jsonl"
-    with ResultsFile(file) as lines:
-        lines.append(made(0).to_dict(), "a")
-    file.write_bytes(file.read_bytes().rstrip(b"\n"))
-    with ResultsFile(file) as lines:
-        lines.append(made(1).to_dict(), "b")
+    file.write_bytes(store(file, "a").rstrip(b"\n"))
+    store(file, "b")
     with ResultsFile(file) as lines:
         assert lines.done == {"a", "b"}
         assert lines.regions("b").captions == ("caption 1",)
@@ -136,10 +138,8 @@ def test_a_file_that_is_removed_meanwhile_is_an_error(tmp_path):
 
 def test_names_that_are_not_utf8(tmp_path):
     name = os.fsdecode(b"caf\xe9.jpg")
-    with ResultsFile(tmp_path / "r.jsonl") as lines:
-        lines.append(made(0).to_dict(), name)
-    with ResultsFile(tmp_path / "r.jsonl") as lines:
-        assert lines.done == {name}
+    store(tmp_path / "r.jsonl", name)
+    assert stored(tmp_path / "r.jsonl") == {name}
 
 
 def test_rows_of_any_kind(tmp_path):
@@ -163,8 +163,7 @@ def test_results_begun_with_other_settings_are_refused(tmp_path):
     path.touch()
     ensure_same_settings(path, {"model": "b"})  # nothing came of it
     ensure_same_settings(path, settings)
-    with ResultsFile(path) as lines:
-        lines.append(made(0).to_dict(), "a.jpg")
+    store(path, "a.jpg")
     ensure_same_settings(path, settings)
     with pytest.raises(UserError, match=r"was begun otherwise \(top: 10, now 5; set: None, now \['x=1'\]\); give"):
         ensure_same_settings(path, {"model": "a", "top": 5, "set": ["x=1"]})
@@ -202,8 +201,7 @@ def test_a_run_whose_settings_do_not_fit_on_the_disk_is_not_begun(tmp_path, monk
 @pytest.mark.parametrize("note", [None, "{", "[1]"])
 def test_results_of_unknown_settings_are_taken_as_they_are(tmp_path, note):
     path = tmp_path / "r.jsonl"
-    with ResultsFile(path) as lines:
-        lines.append(made(0).to_dict(), "a.jpg")
+    store(path, "a.jpg")
     if note is not None:
         (tmp_path / ".r.jsonl.settings.json").write_text(note)
     ensure_same_settings(path, {"top": 5})
@@ -228,21 +226,16 @@ def test_lines_are_on_the_disk_when_the_file_is_closed(tmp_path, monkeypatch):
 @pytest.mark.parametrize("torn", [b'{"image": "4"', b""])
 def test_zeros_that_a_power_cut_has_left_are_cut_off(tmp_path, torn):
     file = tmp_path / "r.jsonl"
-    with ResultsFile(file) as lines:
-        lines.append(made(0).to_dict(), "0")
-    whole = file.read_bytes()
+    whole = store(file, "0")
     file.write_bytes(whole + torn + bytes(300))
-    with ResultsFile(file) as lines:
-        assert lines.done == {"0"}
-    assert file.read_bytes() == whole
+    assert stored(file) == {"0"} and file.read_bytes() == whole
 
 
 def test_the_settings_of_a_file_with_a_long_name_are_noted(tmp_path):
     path = tmp_path / ("r" * 255)
     path.touch()
     ensure_same_settings(path, {"model": "a"})
-    with ResultsFile(path) as lines:
-        lines.append(made(0).to_dict(), "a.jpg")
+    store(path, "a.jpg")
     with pytest.raises(UserError, match=r"was begun otherwise \(model: a, now b\)"):
         ensure_same_settings(path, {"model": "b"})
 
@@ -273,22 +266,17 @@ def test_an_image_of_a_line_that_lacks_it_is_written_from_the_line(tmp_path: Pat
         assert (tmp_path / "r.jsonl").read_text().count("\n") == 1
 
 
-def test_nothing_is_drawn_on_an_image_of_another_size_than_that_of_the_line(tmp_path: Path, source: Source):
-    with ResultsFile(tmp_path / "r.jsonl") as lines:
-        outputs = Outputs(lines, tmp_path / "out")
-        outputs.keep(result(source))
-        Image.new("RGB", (70, 90)).save(source.path)
-        done = list(outputs.read_back([source]))
-    reason = "is 70 x 90 now, and was 100 x 60 when it was described"
-    assert [(one.result, one.error) for one in done] == [(None, reason)]
-
-
-def test_an_image_that_vanished_is_an_error_of_its_own(tmp_path: Path, source: Source):
+def test_nothing_is_drawn_on_an_image_that_has_vanished_or_has_another_size_than_in_the_line(
+    tmp_path: Path, source: Source
+):
     with ResultsFile(tmp_path / "r.jsonl") as lines:
         outputs = Outputs(lines, tmp_path / "out")
         outputs.keep(result(source))
         source.path.unlink()
         assert [(one.result, one.error) for one in outputs.read_back([source])] == [(None, "no such file")]
+        Image.new("RGB", (70, 90)).save(source.path)
+        reason = "is 70 x 90 now, and was 100 x 60 when it was described"
+        assert [(one.result, one.error) for one in outputs.read_back([source])] == [(None, reason)]
 
 
 def test_nothing_is_drawn_on_bare_images(tmp_path: Path, source: Source):

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from commands import rows
 
 import saywhere
 from saywhere.errors import UserError
@@ -28,10 +29,6 @@ def loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Loaded:
     monkeypatch.setattr(saywhere, "load", lambda *_, **__: pytest.fail("loaded again"), raising=False)
     monkeypatch.chdir(tmp_path)
     return Loaded()
-
-
-def rows(file: str) -> list[dict[str, object]]:
-    return [json.loads(line) for line in Path(file).read_text().splitlines()]
 
 
 def test_a_run_says_what_became_of_the_images_and_goes_on(loaded: Loaded) -> None:

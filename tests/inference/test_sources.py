@@ -12,17 +12,26 @@ from saywhere.inference import Source, find_images, out_path, read_boxes
 from saywhere.regions import check_boxes
 
 
+def touch(*names: str) -> None:
+    for path in map(Path, names):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+
+
 @pytest.fixture
 def album(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("p/b.jpg", "p/a.PNG", "p/sub/b.jpg", "p/notes.txt", "p/.hidden.jpg", "p/.cache/x.jpg", "q/b.jpg"):
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_bytes(b"x")
+    touch("p/b.jpg", "p/a.PNG", "p/sub/b.jpg", "p/notes.txt", "p/.hidden.jpg", "p/.cache/x.jpg", "q/b.jpg")
     return tmp_path
 
 
 def names(*paths, **options) -> list[str]:
     return [source.name for source in find_images(paths, **options)]
+
+
+def drawn(*paths) -> dict[str, str]:
+    """Where each image is drawn."""
+    return {source.name: out_path(Path("out"), source).as_posix() for source in find_images(paths)}
 
 
 def test_folders_are_searched_to_the_bottom_in_order(album):
@@ -75,27 +84,18 @@ def test_a_folder_that_is_removed_while_it_is_searched_is_passed_over(tmp_path, 
 
 
 def test_drawn_images_keep_their_folders(album):
-    def outs(*paths) -> list[str]:
-        return [out_path(Path("out"), source).as_posix() for source in find_images(paths)]
-
-    assert outs("p") == ["out/a.PNG", "out/b.jpg", "out/sub/b.jpg"]
-    assert outs("p/sub/b.jpg") == ["out/b.jpg"]
-    assert outs("p/b.jpg", "q/b.jpg") == ["out/p/b.jpg", "out/q/b.jpg"]
-    assert outs("p/**/b.jpg") == ["out/b.jpg", "out/sub/b.jpg"]
-    Path("q/b.gif").write_bytes(b"x")
-    assert outs("q") == ["out/b.gif.jpg", "out/b.jpg"]
+    assert [*drawn("p").values()] == ["out/a.PNG", "out/b.jpg", "out/sub/b.jpg"]
+    assert [*drawn("p/sub/b.jpg").values()] == ["out/b.jpg"]
+    assert [*drawn("p/b.jpg", "q/b.jpg").values()] == ["out/p/b.jpg", "out/q/b.jpg"]
+    assert [*drawn("p/**/b.jpg").values()] == ["out/b.jpg", "out/sub/b.jpg"]
+    touch("q/b.gif")
+    assert [*drawn("q").values()] == ["out/b.gif.jpg", "out/b.jpg"]
 
 
 def test_drawings_stay_in_their_folder(album, monkeypatch):
     """A pattern may leave the folder that it begins in, by ``..`` and through links."""
-    for name in ("w/sub1/x.txt", "pics/a.jpg", "pics/deep/b.jpg", "other/place/x.txt", "other/a.jpg"):
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_bytes(b"x")
+    touch("w/sub1/x.txt", "pics/a.jpg", "pics/deep/b.jpg", "other/place/x.txt", "other/a.jpg")
     monkeypatch.chdir("w")
-
-    def drawn(*paths) -> dict[str, str]:
-        return {source.name: out_path(Path("out"), source).as_posix() for source in find_images(paths)}
-
     assert drawn("sub*/../../pics/*.jpg") == {"../pics/a.jpg": "out/pics/a.jpg"}
     assert drawn("sub*/../../pics/**/*.jpg") == {
         "../pics/a.jpg": "out/pics/a.jpg",
@@ -116,20 +116,9 @@ def test_a_place_outside_the_folder_is_refused(relative):
 
 def test_no_two_drawings_meet(album):
     names = ("a.gif", "a.gif.jpg", "a.gif.jpg.jpg", "b.bmp", "c.gif", "c.gif.jpg/d.png", "photo.2.jpg")
-    for name in names:
-        path = Path("r") / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"x")
-    drawn = {source.name: out_path(Path("out"), source).as_posix() for source in find_images(["r"])}
-    assert drawn == {
-        "r/a.gif": "out/a.gif.jpg.jpg.jpg",
-        "r/a.gif.jpg": "out/a.gif.jpg",
-        "r/a.gif.jpg.jpg": "out/a.gif.jpg.jpg",
-        "r/b.bmp": "out/b.bmp.jpg",
-        "r/c.gif": "out/c.gif.jpg.jpg",
-        "r/c.gif.jpg/d.png": "out/c.gif.jpg/d.png",
-        "r/photo.2.jpg": "out/photo.2.jpg",
-    }
+    touch(*(f"r/{name}" for name in names))
+    wanted = (f"{names[0]}.jpg.jpg.jpg", names[1], names[2], "b.bmp.jpg", "c.gif.jpg.jpg", *names[5:])
+    assert drawn("r") == {f"r/{name}": f"out/{own}" for name, own in zip(names, wanted, strict=True)}
 
 
 def test_a_list_or_boxes_without_an_end_are_refused(album, monkeypatch):
@@ -149,11 +138,17 @@ def test_a_list_or_boxes_without_an_end_are_refused(album, monkeypatch):
             find_images(["@-"])
 
 
-def test_boxes_as_lines(album):
+def test_boxes_as_lines_and_as_one_list(album):
     file = album / "boxes.jsonl"
     rows = [{"image": "./p/b.jpg", "boxes": [[1, 2, 3, 4]]}, {"image": "sub/b.jpg", "boxes": []}]
     file.write_text("\n".join(json.dumps(row) for row in rows) + "\n\n")
     assert read_boxes(file, find_images(["p"])) == {"p/b.jpg": [[1, 2, 3, 4]], "p/sub/b.jpg": []}
+    file.write_text("[[0, 0, 10, 10.5],\n [5, 5, 6, 6]]")
+    assert read_boxes(file, find_images(["q"])) == {"q/b.jpg": [[0, 0, 10, 10.5], [5, 5, 6, 6]]}
+    with pytest.raises(UserError, match="one list of boxes is for one image, not 3"):
+        read_boxes(file, find_images(["p"]))
+    with pytest.raises(UserError, match="cannot be read"):
+        read_boxes(album / "nowhere.json", find_images(["q"]))
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
@@ -166,14 +161,6 @@ def test_a_mark_before_a_list_or_boxes_is_passed_over_and_lines_end_at_newlines(
     text = newline.join(json.dumps(row, ensure_ascii=False) for row in rows)
     Path("boxes.jsonl").write_text(text, encoding="utf-8-sig", newline="")
     assert list(read_boxes(Path("boxes.jsonl"), find_images(["p"]))) == listed
-
-
-def test_boxes_as_one_list(album):
-    file = album / "boxes.json"
-    file.write_text("[[0, 0, 10, 10.5],\n [5, 5, 6, 6]]")
-    assert read_boxes(file, find_images(["q"])) == {"q/b.jpg": [[0, 0, 10, 10.5], [5, 5, 6, 6]]}
-    with pytest.raises(UserError, match="one list of boxes is for one image, not 3"):
-        read_boxes(file, find_images(["p"]))
 
 
 @pytest.mark.parametrize(
@@ -195,11 +182,6 @@ def test_a_malformed_file_of_boxes(album, text, reason):
     with pytest.raises(UserError, match=reason) as caught:
         read_boxes(file, find_images(["q"]))
     assert str(caught.value).startswith(str(file)) and "\n" not in str(caught.value)
-
-
-def test_no_boxes_file(album):
-    with pytest.raises(UserError, match="cannot be read"):
-        read_boxes(album / "nowhere.json", find_images(["q"]))
 
 
 @pytest.mark.parametrize(

@@ -7,35 +7,23 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from noun_evidence import TREE, evidence, posteriors
 from photographs import noise
 from tiny_captioner import VOCABULARY, tiny_config
 from tiny_classes import TRUNK, tiny_networks
 
 from saywhere.configs.captioner import TERMS
-from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.torch import TorchEngine
 from saywhere.models import captioner
 from saywhere.models.captioner import NounChecker, correct, support
 from saywhere.models.decoding import Hypotheses
 from saywhere.models.model import Model
-from saywhere.models.nouns import NounEvidence, noun_tree, without_repetition
+from saywhere.models.nouns import without_repetition
 from saywhere.networks.captioner.network import Captioner
 from saywhere.text import END, Vocabulary, pad
 
-TREE = noun_tree()
 KINDS = ("person", "dog", "cat", "elephant", "grass", "banana", "orange", "apple", "bench")
-CLASSES = NounEvidence(SimpleNamespace(config=NounsConfig(), vocabulary=Vocabulary(dict.fromkeys(KINDS, 9))))  # pyright: ignore[reportArgumentType]
-
-
-def regions(*shown: dict[str, float]) -> np.ndarray:
-    """What some regions show, on the first leaf of each kind."""
-    rows = np.zeros((len(shown), TREE.leaves), np.float32)
-    for row, probabilities in zip(rows, shown, strict=True):
-        for name, probability in probabilities.items():
-            noun = TREE.named(name)
-            assert noun is not None
-            row[noun.row if noun.row < TREE.leaves else noun.leaves[0]] = probability
-    return rows
+CLASSES = evidence(KINDS)
 
 
 @pytest.mark.parametrize(
@@ -63,9 +51,9 @@ def regions(*shown: dict[str, float]) -> np.ndarray:
 def test_what_no_region_shows_gives_way_to_what_one_does(
     sentence: str, shown: list[dict[str, float]], wanted: str
 ) -> None:
-    rows = regions(*[one for one in shown if "animal" not in one])
+    rows = posteriors(*[one for one in shown if "animal" not in one])
     if any("animal" in one for one in shown):  # an animal, but not which
-        rows = np.concatenate((rows, regions({"dog": 0.3, "cat": 0.3, "elephant": 0.3})))
+        rows = np.concatenate((rows, posteriors({"dog": 0.3, "cat": 0.3, "elephant": 0.3})))
         rows[:, TREE.named("dog").leaves] *= 0.3  # pyright: ignore[reportOptionalMemberAccess]
     assert correct(CLASSES, rows, sentence) == wanted
     assert wanted == sentence or not captioner.all_seen(CLASSES, rows, sentence)
@@ -83,7 +71,7 @@ def test_what_no_region_shows_gives_way_to_what_one_does(
     ],
 )
 def test_a_sentence_is_supported_by_what_regions_show(sentence: str, shown: list[dict[str, float]], wanted: float):
-    assert support(CLASSES, regions(*shown), [sentence, "it"]).tolist() == pytest.approx([wanted, 0], abs=1e-5)
+    assert support(CLASSES, posteriors(*shown), [sentence, "it"]).tolist() == pytest.approx([wanted, 0], abs=1e-5)
 
 
 def model(**options: object) -> Model:

@@ -6,38 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stub_decoder import Chain
 from tiny_captioner import tiny_lstm
 
 from saywhere.configs.parts import DecodingConfig
 from saywhere.errors import UserError
 from saywhere.models.decoding import Decoded, decode, search
 from saywhere.networks.language.decoders.protocol import TorchDecoder
-from saywhere.text import END, PAD, START, UNKNOWN
-
-
-class Chain:
-    """A decoder whose next word depends on the last one alone: ``table[last]`` are probabilities."""
-
-    never, unknown, independent = (PAD, START, UNKNOWN), "<unk>", True
-
-    def __init__(self, table):
-        with np.errstate(divide="ignore"):
-            self.table = np.log(np.array(table, np.float32))
-        self.steps, self.rows = 0, list[int]()
-
-    def start(self, embeddings):
-        return (embeddings,)
-
-    def step(self, token_ids, state):
-        self.steps += 1
-        self.rows.append(len(token_ids))
-        return self.table[token_ids], state
-
-    def select(self, state, rows):
-        return tuple(part[rows] for part in state)
-
-    def join(self, states):
-        return tuple(np.concatenate(parts) for parts in zip(*states, strict=True))
+from saywhere.text import END, PAD, START
 
 
 def lstm(seed: int) -> TorchDecoder:
@@ -67,7 +43,7 @@ def test_greedy_takes_the_best_word_and_stops_at_END():
     assert np.exp(out.log_probs).tolist() == [pytest.approx([0.25, 0.6, 0.7], rel=1e-6)] * 2
     assert np.exp(out.total[0]) == pytest.approx(0.25 * 0.6 * 0.7)
     assert out.confidence[0] == pytest.approx(np.log(0.25 * 0.6 * 0.7) / 3)
-    assert chain.steps == 3
+    assert len(chain.rows) == 3
 
 
 def test_all_hypotheses_are_there_with_their_ranks():

@@ -1,33 +1,19 @@
 """What the classes say of regions, and phrases with another noun."""
 
-from types import SimpleNamespace
-
+import noun_evidence
 import numpy as np
 import pytest
+from noun_evidence import TREE, posteriors
 
-from saywhere.configs.nouns import NounsConfig
-from saywhere.models.nouns import NounEvidence, noun_tree, with_noun
+from saywhere.models.nouns import NounEvidence, with_noun
 from saywhere.models.phrases import caption_evidence, noun_log_probs
-from saywhere.text import Vocabulary, tokenize
+from saywhere.text import tokenize
 
-TREE = noun_tree()
 KINDS = ("person", "dog", "airplane", "cow", "grass", "ski")
 
 
 def evidence(**options: float) -> NounEvidence:
-    config = NounsConfig(**options)  # pyright: ignore[reportArgumentType]
-    stub = SimpleNamespace(config=config, vocabulary=Vocabulary(dict.fromkeys(KINDS, 9)))
-    return NounEvidence(stub)  # pyright: ignore[reportArgumentType]
-
-
-def posterior(**probabilities: float) -> np.ndarray:
-    """One region's: the given kinds' probabilities, on the first leaf of each."""
-    row = np.zeros((1, TREE.leaves), np.float32)
-    for name, probability in probabilities.items():
-        noun = TREE.named(name)
-        assert noun is not None
-        row[0, noun.row if noun.row < TREE.leaves else noun.leaves[0]] = probability
-    return row
+    return noun_evidence.evidence(KINDS, **options)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +53,7 @@ def test_probabilities_of_a_kind_are_divided_among_its_classes() -> None:
 
 
 def test_the_most_probable_kind_is_the_name() -> None:
-    ((noun, probability),) = evidence().name(posterior(dog=0.25, cow=0.3, horse=0.25, airplane=0.1))
+    ((noun, probability),) = evidence().name(posteriors({"dog": 0.25, "cow": 0.3, "horse": 0.25, "airplane": 0.1}))
     assert noun.name == "cow" and probability == pytest.approx(0.3)
 
 
@@ -83,13 +69,13 @@ def test_evidence_of_imagenet_joins_what_was_learnt() -> None:
 
 
 def test_the_noun_of_a_hypothesis_counts_as_far_as_the_classes_know_it() -> None:
-    shown = posterior(dog=0.8, airplane=0.001)[0]
+    shown = posteriors({"dog": 0.8, "airplane": 0.001})[0]
     found = noun_log_probs(evidence(), shown, ["a small dog", "two airplanes", "a wheel", "the xyzzy"])
     np.testing.assert_allclose(np.exp(found), [0.8, 0.01, 0.1, 0.1], rtol=1e-5)
 
 
 def test_the_evidence_for_a_phrase_is_its_confidence_and_what_the_classes_say_of_its_noun() -> None:
-    rows = np.concatenate([posterior(dog=0.5), posterior(dog=0.5), posterior(cow=1.0)])
+    rows = posteriors({"dog": 0.5}, {"dog": 0.5}, {"cow": 1.0})
     found = caption_evidence(evidence(), rows, ["a black dog", "a xyzzy", "a dog"], np.array([-1.0, -2.0, -3.0]))
     np.testing.assert_allclose(found["noun"], np.log([0.5, 0.1, 0.01]), rtol=1e-5)
     assert found["known"].tolist() == [1, 0, 1] and found["confidence"].tolist() == [-1, -2, -3]

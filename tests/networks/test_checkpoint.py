@@ -300,6 +300,3 @@ def test_a_part_may_be_there_only_once(three: list[Path], tmp_path: Path):
         merge([], tmp_path / "all")
     with pytest.raises(UserError, match="nowhere"):
         merge([tmp_path / "nowhere"], tmp_path / "all")
-
-
-# The model that ships

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import report, run
 from flickr_entities import backwards, write_flickr
 from parsed_sentences import write_parses
 from photographs import noise
 from tiny_aligner import SENTENCES, VOCABULARY, aligner_model, tiny_aligner_config, tiny_pixels
 from tiny_training import aligner_recipe
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from saywhere import UserError, cli
+from saywhere import UserError
 from saywhere.data.sample import Sample
 from saywhere.engines.onnx import refused_options
 from saywhere.loading import load
@@ -119,8 +119,7 @@ def test_a_recipe_trains_one_that_finds_each_image_s_sentence(tmp_path: Path, pa
 
 
 def rank(model: Path, data: Path, out: Path, *arguments: str) -> Result:
-    command = ["evaluate", "rank", "--model", str(model), "--data", str(data), "--out", str(out), "--device", "cpu"]
-    return CliRunner().invoke(cli.app, [*command, *arguments], catch_exceptions=False)
+    return run("evaluate", "rank", "--model", model, "--data", data, "--out", out, "--device", "cpu", *arguments)
 
 
 def test_evaluate_rank_takes_the_parses_of_the_model_or_of_a_file(parses: str, tmp_path: Path) -> None:
@@ -128,7 +127,7 @@ def test_evaluate_rank_takes_the_parses_of_the_model_or_of_a_file(parses: str, t
     model = checkpoint.save(network, tmp_path / "model")
     done = rank(model, flickr, tmp_path / "out")
     assert (done.exit_code, done.stderr) == (0, "")
-    row = json.loads((tmp_path / "out" / "report.json").read_text())
+    row = report(tmp_path / "out")
     assert row["sentences"] == 8 and row["text_to_image"]["r5"] == 1.0
     few = write_parses(tmp_path / "few.conllu", SENTENCES)
     refused = rank(model, flickr, tmp_path / "out", "--set", f"parses={few}")

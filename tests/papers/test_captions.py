@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
+from commands import report, rows
 from photographs import noise
+from stub_decoder import Chain
 from stubs import StubMeteor, same_text
 from tiny_bundle import bundle_model
 from tiny_captioner import SENTENCES, captioner_model, tiny_captioner, tiny_config
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import saywhere
-from saywhere import cli
 from saywhere.configs.parts import DecodingConfig
 from saywhere.errors import UserError
 from saywhere.evaluation import captions as metrics
@@ -29,29 +31,6 @@ from saywhere.papers.captions import CaptionEnsemble, EnsembleDecoder
 from saywhere.text import END, PAD, START, UNKNOWN, Vocabulary
 
 IMAGES = [open_image(noise(96, 64, seed)) for seed in range(5)]
-
-
-class Chain:
-    """The next word depends on the last one alone; its state is one number a row that must stay its own."""
-
-    never, unknown, independent = (PAD, START, UNKNOWN), "<unk>", True
-
-    def __init__(self, table):
-        with np.errstate(divide="ignore"):
-            self.table = np.log(np.array(table, np.float32))
-
-    def start(self, embeddings):
-        return (embeddings, embeddings + 1)
-
-    def step(self, token_ids, state):
-        assert np.array_equal(state[1], state[0] + 1)
-        return self.table[token_ids], state
-
-    def select(self, state, rows):
-        return tuple(part[rows] for part in state)
-
-    def join(self, states):
-        return tuple(np.concatenate(parts) for parts in zip(*states, strict=True))
 
 
 def run(decoder, embeddings, max_words: int, beam_size: int = 1):
@@ -138,11 +117,7 @@ def captioned_album() -> Path:
 
 
 def caption(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, ["papers", "caption", *map(str, arguments)], catch_exceptions=False)
-
-
-def report() -> dict:
-    return json.loads(Path("out/report.json").read_text())
+    return commands.run("papers", "caption", *arguments)
 
 
 def test_several_models_caption_together(stubs, tmp_path):
@@ -152,7 +127,7 @@ def test_several_models_caption_together(stubs, tmp_path):
     assert (done.exit_code, done.stderr) == (0, "") and report()["model"] == ", ".join(names)
     together = CaptionEnsemble([saywhere.load(name) for name in names])
     (expected,) = together.caption([open_image(Path("album/p/1.png"))])
-    lines = [json.loads(line) for line in Path("out/predictions.jsonl").read_text().splitlines()]
+    lines = rows("out/predictions.jsonl")
     assert lines[1]["caption"] == expected.sentence
 
 

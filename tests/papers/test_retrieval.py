@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import report, run
 from photographs import noise
 from tiny_densecap import PHRASES, tiny_model
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import saywhere
-from saywhere import cli
 from saywhere.data import Sample
 from saywhere.errors import UserError
 from saywhere.models.model import Model
@@ -100,7 +100,7 @@ def model(monkeypatch, tmp_path) -> Model:
 def retrieval(*arguments: object) -> Result:
     named = [] if "--model" in arguments else ["--model", "m"]
     command = ["papers", "retrieval", *named, "--device", "cpu", *map(str, arguments)]
-    return CliRunner().invoke(cli.app, command, catch_exceptions=False)
+    return run(*command)
 
 
 def album(count: int = 4) -> Path:
@@ -114,10 +114,6 @@ def album(count: int = 4) -> Path:
         rows.append({"image": f"p/{number}.png", "split": "dev", "regions": regions})
     (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
-
-
-def report(folder: str = "out") -> dict:
-    return json.loads(Path(folder, "report.json").read_text())
 
 
 def queries(folder: str = "out") -> list[dict]:

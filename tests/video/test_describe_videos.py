@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import signal
@@ -15,13 +14,13 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from commands import rows, run
 from PIL import Image
 from stubs import load_by
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 from video_clips import TURNS, SquareModel, Timed, damage, moving, plate, set_matrix, write_clip
 
 import saywhere
-from saywhere import cli
 from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, part_of
 from saywhere.video.tracking import LOOKS_A_PART
@@ -38,7 +37,7 @@ def model(monkeypatch, tmp_path) -> SquareModel:
 
 
 def describe(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, ["describe", *map(str, arguments)], catch_exceptions=False)
+    return run("describe", *arguments)
 
 
 def listed(folder: str) -> list[str]:
@@ -50,10 +49,6 @@ def two_scenes() -> list[Timed]:
     """Two seconds by day with a red and a blue square, and one by night with a green one."""
     night = (Timed(2 + n / 10, plate(20, {"green": (20 + 4 * n, 40)})) for n in range(10))
     return [*moving(2), *night]
-
-
-def rows(path: str) -> list[dict]:
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
 def spans(path: str) -> list[tuple]:
@@ -255,12 +250,7 @@ def test_a_killed_run_is_resumed_and_ends_as_an_undisturbed_one(model, stops):
 def test_ctrl_c_keeps_what_is_done(model):
     write_clip(Path("clip.mp4"), moving(SECONDS))
     expected, first = whole_run(), model.looks
-
-    def stop(look):
-        if look == first + LOOKS_A_PART + 3:
-            raise KeyboardInterrupt
-
-    model.before = stop
+    model.interrupt(first + LOOKS_A_PART + 3)
     result = describe("clip.mp4", "--every", "100ms", "--out", "drawn")
     assert result.exit_code == 130
     assert result.stderr == (
@@ -294,12 +284,7 @@ def test_a_full_disk_is_named_and_the_same_command_goes_on(model, monkeypatch):
 def test_a_disk_that_is_full_for_the_annotated_video_is_named(model, name):
     write_clip(Path("clip.mp4"), moving(1))
     expected, first = whole_run(), model.looks
-
-    def stop(look):
-        if look == first + 1:
-            raise KeyboardInterrupt
-
-    model.before = stop
+    model.interrupt(first + 1)
     assert describe("clip.mp4", "--every", "100ms", "--out", "drawn").exit_code == 130
     part = part_of(Path("drawn", name))
     part.unlink(missing_ok=True)
@@ -324,7 +309,7 @@ def test_what_is_done_is_not_done_again_and_other_options_need_another_place(mod
     assert refused.stderr == f"error: tracks.jsonl: was made with another --every and --threshold{way_out}"
     undrawn = describe("clip.mp4", "--json", "tracks.jsonl", "--out", "drawn")
     assert undrawn.exit_code == 2 and "tracks.jsonl: is finished, but drawn/clip.mp4 is not there" in undrawn.stderr
-    model.before = lambda look: (_ for _ in ()).throw(KeyboardInterrupt)
+    model.interrupt(model.looks + 1)
     assert describe("clip.mp4", "--json", "other.jsonl").exit_code == 130
     refused = describe("clip.mp4", "--json", "other.jsonl", "--every", "0.1s", "--top", 3)
     assert refused.exit_code == 2
@@ -364,12 +349,7 @@ def test_damage_is_counted_once_in_a_run_that_was_interrupted(model):
     damage(write_clip(Path("clip.mp4"), moving(SECONDS)), 0.36, 0.44)
     expected = describe("clip.mp4", "--every", "100ms", "--json", "whole.jsonl").stderr
     first = model.looks
-
-    def stop(look):
-        if look == first + LOOKS_A_PART + 1:
-            raise KeyboardInterrupt
-
-    model.before = stop
+    model.interrupt(first + LOOKS_A_PART + 1)
     assert describe("clip.mp4", "--every", "100ms", "--json", "tracks.jsonl").exit_code == 130
     result = describe("clip.mp4", "--every", "100ms", "--json", "tracks.jsonl")
     assert (result.exit_code, result.stderr) == (1, expected)

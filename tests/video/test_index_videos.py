@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import run
 from PIL import Image
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 from video_clips import SquareEmbedder, Timed, damage, moving, plate, write_clip
 
 import saywhere
-from saywhere import UserError, cli
+from saywhere import UserError
 from saywhere.search.indexing import MISSING, likeness, open_found
 from saywhere.search.store import Store
 from saywhere.search.stores import split_moment
@@ -30,7 +31,7 @@ def model(monkeypatch, tmp_path) -> SquareEmbedder:
 
 
 def index(*arguments: object, folder: str = "i") -> Result:
-    return CliRunner().invoke(cli.app, ["index", *map(str, arguments), "--index", folder], catch_exceptions=False)
+    return run("index", *arguments, "--index", folder)
 
 
 def three_scenes() -> list[Timed]:
@@ -154,12 +155,7 @@ def test_a_video_that_changes_while_it_is_half_done_is_begun_anew(model) -> None
 
 def test_ctrl_c_is_told_and_the_run_goes_on(model) -> None:
     write_clip(Path("clip.mp4"), three_scenes())
-
-    def stop(look: int) -> None:
-        if look == 30:
-            raise KeyboardInterrupt
-
-    model.finder.before = stop
+    model.finder.interrupt(30)
     result = index("clip.mp4", "--every", "100ms")
     assert result.exit_code == 130
     assert result.stderr == "interrupted after 0 of 1 images; the same command goes on from here\n"

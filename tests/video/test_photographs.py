@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import commands
 import numpy as np
 import skimage
 from PIL import Image
-from typer.testing import CliRunner
 from video_clips import Timed, write_clip
-
-from saywhere import cli
 
 SIZE = (320, 240)
 
@@ -32,10 +30,9 @@ def test_photographs_are_followed_and_cut(tmp_path):
     frames = moving_photograph("motorcycle_left.png", 0) + moving_photograph("chelsea.png", 2)
     clip = write_clip(tmp_path / "clip.mp4", frames, rotation=-90)
     tracks = tmp_path / "tracks.jsonl"
-    words = ["describe", str(clip), "--every", "0.5s", "--threshold", "0.3", "--json", str(tracks), "--threads", "1"]
-    done = CliRunner().invoke(cli.app, words, catch_exceptions=False)
+    done = commands.run("describe", clip, "--every", "0.5s", "--threshold", 0.3, "--json", tracks, "--threads", 1)
     assert done.exit_code == 0, done.stderr
-    rows = [json.loads(line) for line in tracks.read_text().splitlines()]
+    rows = commands.rows(tracks)
     scenes = [(row["start"], row["end"]) for row in rows if "track" not in row]
     assert scenes[0] == (0, 2) and scenes[1][0] == 2 and scenes[1][1] >= 3.95 and len(scenes) == 2
     for scene, thing in ((1, "motorcycle"), (2, "cat")):
@@ -47,7 +44,7 @@ def test_photographs_are_followed_and_cut(tmp_path):
 
 
 def run(*words: object) -> str:
-    done = CliRunner().invoke(cli.app, [*map(str, words)], catch_exceptions=False)
+    done = commands.run(*words)
     assert done.exit_code == 0, done.stderr
     return done.stdout
 

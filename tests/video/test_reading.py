@@ -14,11 +14,10 @@ import numpy as np
 import photographs
 import pytest
 from av.stream import Disposition
+from commands import run
 from PIL import Image
-from typer.testing import CliRunner
 from video_clips import TURNS, Timed, add_cover, damage, moving, set_matrix, write_clip
 
-from saywhere import cli
 from saywhere.errors import UserError
 from saywhere.video import TICKS, clock, moment, parse_duration, to_seconds, to_ticks
 from saywhere.video.reading import Damage, Frame, VideoError, VideoReader, fit, open_camera
@@ -315,7 +314,7 @@ def test_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, "saywhere.video.reading", raising=False)
     Path("clip.mp4").write_bytes(b"a video")
     for words in (["clip.mp4"], ["--camera", "0"]):
-        result = CliRunner().invoke(cli.app, ["describe", *words], catch_exceptions=False)
+        result = run("describe", *words)
         assert (result.exit_code, result.stdout) == (2, "")
         assert result.stderr == "error: this command needs av, which is not installed: pip install 'saywhere[video]'\n"
 

@@ -50,16 +50,10 @@ def pooled_by_torch(levels, strides, boxes: np.ndarray, size: int) -> torch.Tens
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("size", [1, 2, 7])
-@pytest.mark.parametrize("count", [0, 1, 1000])
-def test_a_pyramid_is_pooled_as_by_the_networks(shape: tuple[int, int], size: int, count: int):
-    levels, boxes = maps(*shape), random_boxes(count, *shape)
+@pytest.mark.parametrize("count", [0, 1, 1000, None], ids=lambda count: "borders" if count is None else str(count))
+def test_a_pyramid_is_pooled_as_by_the_networks(shape: tuple[int, int], size: int, count: int | None):
+    levels, boxes = maps(*shape), border_boxes(*shape) if count is None else random_boxes(count, *shape)
     same(Pyramid(levels, STRIDES).pool(boxes, size), pooled_by_torch(levels, STRIDES, boxes, size), 1e-4)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_boxes_at_the_borders(shape: tuple[int, int]):
-    levels, boxes = maps(*shape), border_boxes(*shape)
-    same(Pyramid(levels, STRIDES).pool(boxes, 7), pooled_by_torch(levels, STRIDES, boxes, 7), 1e-4)
 
 
 def test_boxes_go_to_the_level_of_their_size():

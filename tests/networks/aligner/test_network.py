@@ -11,9 +11,10 @@ from torch.nn.utils.rnn import pad_sequence
 from saywhere.boxes import propose
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.errors import UserError
+from saywhere.models.aligner import similarity_matrix
 from saywhere.networks.aligner.loss import AlignmentCriterion, SentenceTarget
-from saywhere.networks.aligner.network import Aligner, pair_scores
-from saywhere.text import END, UNKNOWN
+from saywhere.networks.aligner.network import Aligner, TextEncoder, pair_scores
+from saywhere.text import END, PAD, UNKNOWN
 
 IMAGES = [noise(96, 64, 0), noise(64, 96, 1), noise(96, 96, 2), noise(120, 64, 3)]
 
@@ -249,3 +250,135 @@ def test_the_original_is_the_paper_s():
     assert (config.loss, config.margin) == ("margin", 1.0)
     assert config.proposals.post_nms_top_n == 19
     assert 300 <= config.hidden_size <= 600 and 1000 <= config.embed_dim <= 1600
+
+
+# Score
+
+
+def random_sets(images=5, regions=4, sentences=6, words=7, size=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    def real(rows, length):
+        counts = torch.randint(1, length + 1, (rows,), generator=generator)
+        return torch.arange(length) < counts[:, None]
+
+    return draw(images, regions, size), real(images, regions), draw(sentences, words, size), real(sentences, words)
+
+
+@pytest.mark.parametrize("score", ["max", "fragments"])
+def test_pair_scores_are_the_similarity_that_a_user_gets(score):
+    regions, region_mask, words, word_mask = random_sets()
+    rows = [vectors[mask].numpy() for vectors, mask in zip(regions, region_mask, strict=True)]
+    columns = [vectors[mask].numpy() for vectors, mask in zip(words, word_mask, strict=True)]
+    expected = torch.from_numpy(similarity_matrix(rows, columns, score))
+    torch.testing.assert_close(pair_scores(regions, region_mask, words, word_mask, score).float(), expected)
+
+
+def test_pair_scores_by_hand():
+    regions = torch.tensor([[[1.0, 0], [0, 2]]])
+    words = torch.tensor([[[3.0, 1], [-1, -2], [9, 9]]])
+    real, mask = torch.ones(1, 2, dtype=torch.bool), torch.tensor([[True, True, False]])
+    # products: word 1 with regions 3, 2; word 2 with regions -1, -4
+    assert pair_scores(regions, real, words, mask).tolist() == [[3 - 1]]
+    assert pair_scores(regions, real, words, mask, "fragments").tolist() == [[3 + 2]]
+
+
+@pytest.mark.parametrize("score", ["max", "fragments"])
+def test_padding_more_regions_or_words_changes_nothing(score):
+    regions, region_mask, words, word_mask = random_sets()
+    more_regions = torch.cat((regions, torch.full((5, 3, 3), 1e4, dtype=torch.float64)), dim=1)
+    more_words = torch.cat((words, torch.full((6, 2, 3), 1e4, dtype=torch.float64)), dim=1)
+    more_real = torch.cat((region_mask, torch.zeros(5, 3, dtype=torch.bool)), dim=1)
+    more_mask = torch.cat((word_mask, torch.zeros(6, 2, dtype=torch.bool)), dim=1)
+    base = pair_scores(regions, region_mask, words, word_mask, score)
+    padded = pair_scores(more_regions, more_real, more_words, more_mask, score)
+    torch.testing.assert_close(padded, base, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("score", ["max", "fragments"])
+def test_no_regions_or_no_words_score_nothing(score):
+    regions, region_mask, words, word_mask = random_sets()
+    region_mask[2], word_mask[1] = False, False
+    scores = pair_scores(regions, region_mask, words, word_mask, score)
+    assert scores[2].abs().max() == 0 and scores[:, 1].abs().max() == 0 and torch.isfinite(scores).all()
+    assert pair_scores(regions[:, :0], region_mask[:, :0], words, word_mask, score).abs().max() == 0
+    assert pair_scores(regions, region_mask, words[:0], word_mask[:0], score).shape == (5, 0)
+
+
+# Text encoder
+
+
+CELLS = ("relu", "gru", "lstm", "none")
+
+
+def encoder(cell: str = "relu", **options) -> TextEncoder:
+    torch.manual_seed(0)
+    return TextEncoder(9, word_size=3, hidden_size=4, out_size=5, cell=cell, **options).eval()
+
+
+def linear(layer: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    return layer.weight @ x + layer.bias
+
+
+def test_it_computes_equations_2_to_6_word_by_word():
+    model = encoder()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.7)
+    words = [5, 7, 4, 8]
+    x = [model.words.weight[w] for w in words]  # Eq. 2
+    e = [torch.relu(linear(model.encode, v)) for v in x]  # Eq. 3
+    left, state = [], torch.zeros(4)
+    for value in e:  # Eq. 4
+        state = torch.relu(value + linear(model.forwards.recurrent, state))
+        left.append(state)
+    right, state = [], torch.zeros(4)
+    for value in reversed(e):  # Eq. 5
+        state = torch.relu(value + linear(model.backwards.recurrent, state))
+        right.append(state)
+    expected = [torch.relu(linear(model.decode, a + b)) for a, b in zip(left, reversed(right), strict=True)]  # Eq. 6
+    out = model(torch.tensor([words]))
+    assert out.vectors.count_nonzero() > 0
+    torch.testing.assert_close(out.vectors[0], torch.stack(expected))
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_padding_more_changes_no_vector(cell):
+    model = encoder(cell).double()
+    short = torch.tensor([[5, 7, 4], [6, PAD, PAD]])
+    long = torch.cat((short, torch.zeros(2, 4, dtype=torch.long)), dim=1)
+    one, two, alone = model(short), model(long), model(torch.tensor([[6]]))
+    torch.testing.assert_close(two.vectors[:, :3], one.vectors, atol=1e-12, rtol=0)
+    assert two.vectors[:, 3:].abs().max() == 0 and not two.mask[:, 3:].any()
+    assert one.mask.tolist() == [[True] * 3, [True, False, False]]
+    torch.testing.assert_close(one.vectors[1, :1], alone.vectors[0], atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_sentence_of_no_words_has_no_vectors(cell):
+    model = encoder(cell)
+    out = model(torch.tensor([[PAD, PAD], [5, 6]]))
+    assert out.vectors[0].abs().max() == 0 and out.vectors[1].abs().max() > 0
+    assert model(torch.zeros(2, 3, dtype=torch.long)).vectors.abs().max() == 0
+    assert model(torch.zeros(2, 0, dtype=torch.long)).vectors.shape == (2, 0, 5)
+
+
+@pytest.mark.parametrize("cell", ("relu", "gru", "lstm"))
+def test_a_word_is_encoded_in_the_context_of_both_sides(cell):
+    model = encoder(cell, rectified=False)
+    with torch.no_grad():  # so that no rectifier is at 0
+        model.encode.bias.fill_(3.0)
+    base = model(torch.tensor([[5, 7, 4]])).vectors[0, 1]
+    assert not torch.allclose(model(torch.tensor([[6, 7, 4]])).vectors[0, 1], base)
+    assert not torch.allclose(model(torch.tensor([[5, 7, 8]])).vectors[0, 1], base)
+
+
+def test_a_word_s_own_vector_may_be_added_to_the_cell_s():
+    words = torch.tensor([[5, 7, 4]])
+    plain, residual = (encoder("gru", rectified=False, residual=residual) for residual in (False, True))
+    own = torch.relu(plain.encode(plain.words(words)))
+    expected = plain(words).vectors + own @ plain.decode.weight.T
+    torch.testing.assert_close(residual(words).vectors, expected)

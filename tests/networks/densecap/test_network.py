@@ -171,12 +171,6 @@ def test_losses_have_their_published_values():
     assert_close(caption_loss(torch.zeros(5, 6), words, 2), 5 * log(torch.tensor(6.0)) / 2)
 
 
-# What each option changes: sizes
-
-
-# What each option changes: proposals
-
-
 # What each option changes: the boxes that train
 
 

@@ -6,15 +6,14 @@ import json
 import sys
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
 import torch
 from photographs import noise
 from torch7_writer import WORDS, Object, View, random_checkpoint, write
-from typer.testing import CliRunner
 
 import saywhere
-from saywhere.cli import app
 from saywhere.errors import UserError
 from saywhere.images import open_image
 from saywhere.networks.checkpoint import load_network
@@ -162,14 +161,14 @@ def test_the_missing_package_is_named(file, monkeypatch):
 
 def test_a_checkpoint_is_converted_and_describes_for_the_programs_viewer(tmp_path: Path) -> None:
     file = write(tmp_path / "made-up.t7", random_checkpoint())
-    result = CliRunner().invoke(app, ["papers", "convert", str(file), str(tmp_path / "model")])
+    result = commands.run("papers", "convert", file, tmp_path / "model")
     assert result.exit_code == 0, result.output
     count = sum(p.numel() for p in convert(file).parameters())
     assert f"model: {count:,} weights, 5 words" in result.output.replace("\n", "")
     noise(360, 240).save(tmp_path / "image.png")
     where = ["--model", str(tmp_path / "model"), "--out", str(tmp_path / "out")]
     arguments = [str(tmp_path / "image.png"), "--output-format", "densecap", "--top", "0", *where]
-    result = CliRunner().invoke(app, ["describe", *arguments])
+    result = commands.run("describe", *arguments)
     assert result.exit_code == 0, result.output
     written = json.loads((tmp_path / "out" / "results.json").read_text())
     assert set(written) == {"opt", "results"}
@@ -193,7 +192,7 @@ def test_a_checkpoint_is_converted_and_describes_for_the_programs_viewer(tmp_pat
 def test_errors_of_the_command_are_one_line_and_code_2(tmp_path: Path) -> None:
     (tmp_path / "text.t7").write_text("hello")
     for path, message in ((tmp_path / "text.t7", "not a Torch7 file"), (tmp_path / "no.t7", "No such file")):
-        result = CliRunner().invoke(app, ["papers", "convert", str(path), str(tmp_path / "out")])
+        result = commands.run("papers", "convert", path, tmp_path / "out")
         assert result.exit_code == 2 and message in result.stderr
         assert len(result.stderr.splitlines()) == 1
         assert not (tmp_path / "out").exists()

@@ -13,14 +13,13 @@ import tiny_densecap
 import tiny_training
 import torch
 import yaml
+from commands import rows, run
 from numpy.testing import assert_allclose
 from photographs import noise
 from stubs import StubMeteor
-from typer.testing import CliRunner, Result
 
 import saywhere
 from saywhere import boxes as geometry
-from saywhere import cli
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor
 from saywhere.evaluation.region_lines import RegionLines
@@ -41,9 +40,8 @@ METEOR: Any = StubMeteor()
 def write_comparison(folder: Path, seeds: tuple[int, ...] = (0, 1), **options: Any) -> Path:
     """Images of noise, an FCLN a seed, and the recipe; its file."""
     root = tiny_training.write_data(folder / "data", train=4, validation=3)
-    lines = [json.loads(line) for line in (root / "images.jsonl").read_text().splitlines()]
-    rows = [json.dumps({**line, "sentences": list(SENTENCES)}) for line in lines]
-    (root / "images.jsonl").write_text("\n".join(rows) + "\n")
+    lines = [json.dumps({**row, "sentences": list(SENTENCES)}) for row in rows(root / "images.jsonl")]
+    (root / "images.jsonl").write_text("\n".join(lines) + "\n")
     for seed in seeds:
         checkpoint.save(tiny_densecap.tiny_model(seed), folder / f"fcln-{seed}")
     trunk = {"backbone": "test_efficientnet", "long_side": 64, "multiple": 64}
@@ -142,13 +140,20 @@ def test_the_region_rnn_captions_the_crops(results: Results, folder: Path) -> No
     assert lines[name].captions == tuple(network.caption(features.half().float()))
 
 
-def test_the_second_time_only_time_is_taken(
+def test_the_second_time_only_time_is_taken_and_the_table_is_printed_and_written(
     results: Results, recipe: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(meteor, "Meteor", StubMeteor)
     monkeypatch.setattr(runs, "_write_lines", lambda *_: pytest.fail("a cell was made again"))
     monkeypatch.setattr(region_rnn, "_compute", lambda *_: pytest.fail("crops were computed again"))
     monkeypatch.setattr(StubMeteor, "score", lambda *_: pytest.fail("scored again"))
-    assert Run(plans.load(recipe), folder / "out").results(METEOR).scores == results.scores
+    done = run("papers", "table1", recipe, "--out", folder / "out")
+    assert done.exit_code == 0, done.output
+    table = json.loads((folder / "out" / "table.json").read_text())
+    assert table["images"] == 3 and table["seeds"] == [0, 1]
+    for row, column, seed in results.scores:
+        assert table["rows"][row]["cells"][column]["map"]["each"][seed] == results.scores[row, column, seed]["map"]
+    assert (folder / "out" / "table.md").read_text() in done.output
 
 
 def test_a_missing_cell_is_made_again_the_same(results: Results, recipe: Path, folder: Path) -> None:
@@ -199,23 +204,6 @@ def test_the_shipped_recipe_can_be_read() -> None:
         384,
         9,
     )
-
-
-@pytest.fixture(autouse=True)
-def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meteor, "Meteor", StubMeteor)
-
-
-def table1(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, ["papers", "table1", *map(str, arguments)], catch_exceptions=False)
-
-
-def test_the_table_is_printed_and_written(results: Results, recipe: Path, folder: Path) -> None:
-    done = table1(recipe, "--out", folder / "out")
-    assert done.exit_code == 0, done.output
-    table = json.loads((folder / "out" / "table.json").read_text())
-    assert table["images"] == 3 and table["seeds"] == [0, 1]
-    assert (folder / "out" / "table.md").read_text() in done.output
 
 
 AP = {"full-image-rnn": (0.02, 0.03), "region-rnn": (0.04, 0.05), "fcln": (0.08, 0.08)}

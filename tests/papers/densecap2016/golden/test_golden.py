@@ -70,34 +70,11 @@ def test_make_anchors_as_rows(golden, same):
     same(original.make_anchors(shapes(case), 2, 3, dtype=torch.float64)[None], case["output"])  # the field of VGG-16
 
 
-def test_reshape_box_features(golden, same, gradients):
-    case = golden("make_anchors")["reshape_box_features_k3_D2"]
-    output, (gradient,) = gradients(
-        lambda features: original.reshape_box_features(features, case["k"]), case["input"], seed=case["gradOutput"]
-    )
-    same(output, case["output"])
-    same(gradient, case["gradInput"])
-
-
 def test_feature_map_sizes(golden):
     backbone = build_caffe_vgg16((1, 1, 1, 1, 1), pretrained=False)
     for size in golden("make_anchors")["feature_map_sizes"]["sizes"]:
         found = backbone.body(torch.zeros(1, 3, int(size["h"]), int(size["w"])))[0]
         assert tuple(found.shape[-2:]) == (size["fh"], size["fw"])
-
-
-@pytest.mark.parametrize("name", ["makeboxes_N1_k2", "makeboxes_N2_k3"])
-def test_make_boxes(name, golden, same, gradients):
-    case = golden("make_boxes")[name]
-    output, (gradient,) = gradients(
-        lambda offsets: original.apply_box_transform(
-            anchors(case), original.reshape_box_features(offsets, len(shapes(case)))
-        ),
-        case["input"],
-        seed=case["gradOutput"],
-    )
-    same(output, case["output"])
-    same(gradient, case["gradInput"])
 
 
 def test_every_anchor_is_made(golden):
@@ -118,17 +95,6 @@ def test_roi_pooling(case, same, gradients):
     same(output, case["output"])
     same(features, case["gradFeats"])
     same(boxes, case["gradBoxes"])
-
-
-def test_box_to_affine(golden, same, gradients):
-    case = golden("bilinear_sampler")["box_to_affine"]
-    output, (gradient,) = gradients(
-        lambda boxes: original.box_to_affine(boxes, case["image_height"], case["image_width"]),
-        case["boxes"],
-        seed=case["gradOutput"],
-    )
-    same(output, case["output"])
-    same(gradient, case["gradBoxes"])
 
 
 def ramps(reach: int) -> torch.Tensor:
@@ -204,25 +170,47 @@ def test_box_iou(case, same):
     same(original.box_iou(case["boxes1"], case["boxes2"]), case["output"])
 
 
-@pytest.mark.parametrize("name", ["apply_2d", "apply_3d"])
-def test_apply_box_transform(name, golden, same, gradients):
-    case = golden("apply_box_transform")[name]
-    output, (boxes, offsets) = gradients(
-        original.apply_box_transform, case["boxes"], case["trans"], seed=case["gradOutput"]
-    )
-    same(output, case["output"])
-    same(boxes, case["gradBoxes"])
-    same(offsets, case["gradTrans"])
+def make_boxes(case, offsets):
+    return original.apply_box_transform(anchors(case), original.reshape_box_features(offsets, len(shapes(case))))
 
 
-def test_invert_box_transform(golden, same, gradients):
-    case = golden("invert_box_transform")["invert"]
-    output, (anchors, targets) = gradients(
-        original.invert_box_transform, case["anchors"], case["targets"], seed=case["gradOutput"]
+WITH_GRADIENTS = {
+    "make_anchors": (lambda case, x: original.reshape_box_features(x, case["k"]), {"input": "gradInput"}),
+    "make_boxes": (make_boxes, {"input": "gradInput"}),
+    "bilinear_sampler": (
+        lambda case, boxes: original.box_to_affine(boxes, case["image_height"], case["image_width"]),
+        {"boxes": "gradBoxes"},
+    ),
+    "apply_box_transform": (
+        lambda _, boxes, offsets: original.apply_box_transform(boxes, offsets),
+        {"boxes": "gradBoxes", "trans": "gradTrans"},
+    ),
+    "invert_box_transform": (
+        lambda _, anchors, targets: original.invert_box_transform(anchors, targets),
+        {"anchors": "gradAnchors", "targets": "gradTargets"},
+    ),
+}
+"""What computes the cases of a file, and the keys of its inputs and of the gradients with respect to them."""
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("make_anchors", "reshape_box_features_k3_D2"),
+        *(("make_boxes", name) for name in ("makeboxes_N1_k2", "makeboxes_N2_k3")),
+        ("bilinear_sampler", "box_to_affine"),
+        *(("apply_box_transform", name) for name in ("apply_2d", "apply_3d")),
+        ("invert_box_transform", "invert"),
+    ],
+)
+def test_boxes_and_their_gradients(file, name, golden, same, gradients):
+    case, (function, keys) = golden(file)[name], WITH_GRADIENTS[file]
+    output, found = gradients(
+        lambda *given: function(case, *given), *(case[key] for key in keys), seed=case["gradOutput"]
     )
     same(output, case["output"])
-    same(anchors, case["gradAnchors"])
-    same(targets, case["gradTargets"])
+    for gradient, key in zip(found, keys.values(), strict=True):
+        same(gradient, case[key])
 
 
 def test_invert_without_size_gives_infinities(golden, same):

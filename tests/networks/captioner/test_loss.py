@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from photographs import noise, quarters
+from pycocoevalcap.cider.cider_scorer import CiderScorer
 from tiny_captioner import DECODERS, SENTENCES, VOCABULARY, captioner_model, tiny_captioner, tiny_maps, tiny_target
 
 from saywhere.configs.captioner import TERMS
@@ -172,3 +177,41 @@ def test_rewards_change_the_captions():
         optimizer.step()
     after = reward(learner.eval()(maps, targets))["cider"].item()
     assert before > 9 and after < 6  # how near it gets to 0 depends on the last digits, and so on the machine
+
+
+# Cider
+
+
+SENTENCE = st.lists(st.integers(4, 9), min_size=1, max_size=9)
+IMAGE = st.tuples(SENTENCE, st.lists(SENTENCE, min_size=1, max_size=4))
+
+
+def as_text(token_ids):
+    return " ".join(map(str, token_ids))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(IMAGE, min_size=1, max_size=6))
+def test_cider_is_pycocoevalcap_s_on_its_own_corpus(images):
+    theirs = CiderScorer()
+    for candidate, references in images:
+        theirs += (as_text(candidate), [as_text(reference) for reference in references])
+    _, each = theirs.compute_score()
+    cider = Cider([references for _, references in images])
+    assert [cider.score(candidate, references) for candidate, references in images] == pytest.approx(
+        list(each), abs=1e-9
+    )
+
+
+def test_a_sentence_of_words_that_only_its_image_has_is_worth_ten():
+    cider = Cider([[[4, 5, 6, 7, 8]], [[9, 10, 11, 12]]])
+    assert math.isclose(cider.score([4, 5, 6, 7, 8], [[4, 5, 6, 7, 8]]), 10)
+    assert cider.score([9, 10, 11, 12], [[4, 5, 6, 7, 8]]) == 0
+    assert 0 < cider.score([4, 5, 6, 7], [[4, 5, 6, 7, 8]]) < 10
+
+
+def test_an_empty_sentence_and_no_references_have_no_cider():
+    cider = Cider([[[4, 5]], [[6]]])
+    assert cider.score([], [[4, 5]]) == 0
+    assert cider.score([4, 5], []) == 0
+    assert Cider([]).score([4], [[4]]) == 0

@@ -1,0 +1,26 @@
+"""Commands as users call them, in this process, and what they write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from saywhere.cli import app
+
+
+def run(*words: object) -> Result:
+    """Call ``saywhere`` with these words; what is no error of a user is raised."""
+    return CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False)
+
+
+def rows(file: str | Path) -> list[dict[str, Any]]:
+    """Read JSON lines."""
+    return [json.loads(line) for line in Path(file).read_text().splitlines()]
+
+
+def report(folder: str | Path = "out") -> dict[str, Any]:
+    """Read the report that ``saywhere evaluate`` wrote into a folder."""
+    return json.loads(Path(folder, "report.json").read_text())

@@ -22,7 +22,7 @@ from saywhere.adapters.adapter import NAME, Adapter, ScoreCalibration, change_ca
 from saywhere.adapters.florence2 import Florence2
 from saywhere.calibration import Logistic
 from saywhere.regions import Regions
-from saywhere.training.calibration import Scored, fit, score_phrases, score_regions
+from saywhere.training.calibration import Judged, fit, score_phrases, score_regions
 
 PHRASES = [("a red shirt", "a dog"), ("two dogs", "a horse"), ("the sky", "a white house")]
 BOX = [10.0, 0.0, 60.0, 60.0]
@@ -97,10 +97,12 @@ def test_the_fit_finds_the_weights_and_leaves_out_what_has_no_box():
     scores = random.uniform(0.01, 0.99, 40_000).astype(np.float32)
     true = random.random(40_000) < probabilities({"logit": 1.5, "constant": -0.7}, scores)
     scores = np.concatenate((scores, np.zeros(5000, np.float32)))
-    found = fit(Scored(scores, np.concatenate((true, np.ones(5000, bool)))), "m", "phrases")
+    found = fit(Judged({"score": scores}, np.concatenate((true, np.ones(5000, bool)))), "m", "phrases")
     assert found.to_dict() == pytest.approx({"logit": 1.5, "constant": -0.7}, abs=0.06)
     apart = fit(
-        Scored(np.array([0.2, 0.2, 0.7, 0.7], np.float32), np.array([False, False, True, True])), "m", "regions"
+        Judged({"score": np.array([0.2, 0.2, 0.7, 0.7], np.float32)}, np.array([False, False, True, True])),
+        "m",
+        "regions",
     )
     assert np.isfinite([*apart.to_dict().values()]).all() and apart.weights["logit"] > 0
 
@@ -120,15 +122,15 @@ def test_the_fit_finds_the_weights_and_leaves_out_what_has_no_box():
 )
 def test_scores_that_tell_nothing_are_refused(scores: list[float], true: list[bool], message: str):
     with pytest.raises(UserError, match=message):
-        fit(Scored(np.array(scores, np.float32), np.array(true, bool)), "m", "regions")
+        fit(Judged({"score": np.array(scores, np.float32)}, np.array(true, bool)), "m", "regions")
 
 
 def test_phrases_are_those_of_the_image_and_as_many_of_others(root: Path):
     model, samples = tiny_adapted("owlv2"), data.read(root, None, "train")
     found = score_phrases(model, samples)
-    assert len(found.scores) == len(found.true) == 2 * found.true.sum() == 12
+    assert len(found.evidence["score"]) == len(found.right) == 2 * found.right.sum() == 12
     own = [model.ground(sample.image, sorted(sum(sample.phrases, ())), threshold=0).scores for sample in samples]
-    wanted = sorted(found.scores[found.true].tolist())
+    wanted = sorted(found.evidence["score"][found.right].tolist())
     np.testing.assert_allclose(sorted(np.concatenate(own).tolist()), wanted, atol=1e-5)
 
 
@@ -136,8 +138,8 @@ def test_regions_are_right_with_half_overlap_and_broken_images_are_passed_over(r
     samples = data.read(root, None, "train")
     samples[1].image.write_bytes(b"no image")
     found = score_regions(saywhere.load(writing, "cpu"), samples)
-    assert found.true.tolist() == [True, False, False] * 2  # regions are by falling score
-    np.testing.assert_allclose(found.scores, [0.9, 0.8, 0.3] * 2)
+    assert found.right.tolist() == [True, False, False] * 2  # regions are by falling score
+    np.testing.assert_allclose(found.evidence["score"], [0.9, 0.8, 0.3] * 2)
     with pytest.raises(UserError, match="^calibration needs images, and not one can be read$"):
         score_regions(saywhere.load(writing, "cpu"), [samples[1]])
 

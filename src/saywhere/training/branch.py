@@ -36,7 +36,7 @@ from saywhere.networks.vision.backbones import Backbone, by_shape
 from saywhere.networks.vision.trunk import Tower, Trunk, build_trunk
 from saywhere.report import leave_out
 from saywhere.text import Vocabulary
-from saywhere.training.cache import CachedImage, read_pixels
+from saywhere.training.cache import read_pixels
 from saywhere.training.progress import track
 
 FILE = "branch.safetensors"
@@ -423,9 +423,7 @@ def tower_graph(
     return build_tower(teacher, np.array(mean, np.float32), np.array(std, np.float32), levels, added)
 
 
-def make_tower(
-    teacher: Path, tuning: str | None, images: Sequence[CachedImage], preprocess: Preprocess, out: Path
-) -> str:
+def make_tower(teacher: Path, tuning: str | None, images: Sequence[Sample], preprocess: Preprocess, out: Path) -> str:
     """Write the graph of an image tower, each of whose outputs has mean 0 and deviation 1 over images.
 
     Args:

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -163,33 +163,6 @@ log-probability of the caption's words ({box}), fitted by `saywhere calibrate` t
 # Words
 
 
-def collect_words(model: Model, samples: Sequence[Sample]) -> dict[str, Judged]:
-    """Return the evidence for words for people's sex and for colours in phrases of true boxes, by question.
-
-    Words of boxes whose true phrases say nothing of the kind are left out. Images that cannot be read are named.
-
-    Raises:
-        UserError: the model lacks a part, or no image can be read.
-    """
-    detector = model.require("densecap", "be calibrated")
-    model.require("aligner", "calibrate words")
-    rows: dict[str, list[tuple[Doubtful, bool]]] = {"person": [], "colour": []}
-    for sample, encoding in encode_each(model, [sample for sample in samples if len(sample.boxes)], "words"):
-        (found,) = detect(detector, [encoding], [sample.boxes], writer=model.phrase_writer, doubts=True)
-        for doubtful, truths in zip(found.phrases.doubtful, sample.phrases, strict=True):
-            for doubt in doubtful:
-                right = says_truth(doubt, [tokenize(truth) for truth in truths])
-                if right is not None:
-                    rows[doubt.question].append((doubt, right))
-    if not any(rows.values()):
-        raise UserError("words are calibrated on boxes whose phrases name people and colours, and there are none")
-    words: dict[str, Judged] = {}
-    for question, pairs in rows.items():
-        evidence = {name: np.array([doubt.evidence[name] for doubt, _ in pairs]) for name in QUESTIONS[question]}
-        words[question] = Judged(evidence, np.array([right for _, right in pairs], bool))
-    return words
-
-
 def says_truth(doubt: Doubtful, truths: Sequence[Sequence[str]]) -> bool | None:
     """Return whether a word of a phrase is right by the true phrases of the box; None where they do not tell.
 
@@ -205,60 +178,61 @@ def says_truth(doubt: Doubtful, truths: Sequence[Sequence[str]]) -> bool | None:
 
 
 def fit_words(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fitted, str]:
-    """Fit how probably words for somebody's sex, and colours, are right to images that did not teach the decoder."""
+    """Fit how probably words for somebody's sex, and colours, are right to images that did not teach the decoder.
+
+    Words in phrases of boxes whose true phrases say nothing of the kind are left out.
+    """
     model.calibration = Calibration()
-    found = collect_words(model, samples)
-    fits = {
-        question: Logistic.fit(words.evidence, words.right, what=f"words of the question {question}")
-        for question, words in found.items()
-        if FEW <= words.right.sum() <= len(words.right) - FEW
-    }
-    counts = ", ".join(f"{len(words.right):,} of the question {question}" for question, words in found.items())
+    detector = model.require("densecap", "be calibrated")
+    rows: dict[str, list[tuple[Mapping[str, Any], bool]]] = {"person": [], "colour": []}
+    for sample, encoding in encode_each(model, [sample for sample in samples if len(sample.boxes)], "words"):
+        (found,) = detect(detector, [encoding], [sample.boxes], writer=model.phrase_writer, doubts=True)
+        for doubtful, truths in zip(found.phrases.doubtful, sample.phrases, strict=True):
+            for doubt in doubtful:
+                right = says_truth(doubt, [tokenize(truth) for truth in truths])
+                if right is not None:
+                    rows[doubt.question].append((doubt.evidence, right))
+    if not any(rows.values()):
+        raise UserError("words are calibrated on boxes whose phrases name people and colours, and there are none")
+    fits: dict[str, Logistic | None] = {}
+    for question, pairs in rows.items():
+        if FEW <= sum(right for _, right in pairs) <= len(pairs) - FEW:
+            columns = {name: np.array([evidence[name] for evidence, _ in pairs]) for name in QUESTIONS[question]}
+            right = np.array([right for _, right in pairs], bool)
+            fits[question] = Logistic.fit(columns, right, what=f"words of the question {question}")
+    counts = ", ".join(f"{len(pairs):,} of the question {question}" for question, pairs in rows.items())
     about = f"words in phrases of boxes of {source}: {counts}"
-    config = model.require("densecap", "be calibrated").config
     weights = "; ".join(f"{question}: {fit}" for question, fit in fits.items())
     text = f"""A word for somebody's sex is right with a probability that is the logistic function of a weighted sum of
 its log-probability and of the aligner's similarity of it with the region, less that of the words that might stand
 there. Of a colour, the likeliest by the pixels of the box, it is of that likelihood, such a similarity, and whether the
-decoder said it ({weights}). Fitted by `saywhere calibrate` to {about}. Below {config.person_threshold:g} a phrase says
-person or child, and below {config.colour_threshold:g} it leaves out the colour.
+decoder said it ({weights}). Fitted by `saywhere calibrate` to {about}.
+Below {detector.config.person_threshold:g} a phrase says person or child, and below
+{detector.config.colour_threshold:g} it leaves out the colour.
 """
     return Fitted(fits, {}, about), text
 
 
-# Captions of regions
-
-
 def fit_captions(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fitted, str]:
     """Fit how probably the noun of a phrase is right, given the box, to images that did not teach the decoder."""
-    found = collect_captions(model, samples)
-    caption = Logistic.fit(found.evidence, found.right, what="phrases")
-    about = f"phrases of {len(found.right):,} boxes of {source}"
-    text = f"""The phrase of a region names what is in its box with a probability that is the logistic function of a
-weighted sum of its confidence, of the log-probability of its noun by the classes, and of whether these know the noun
-({caption}), fitted by `saywhere calibrate --what caption` to {about}; of {int(found.right.sum()):,} the noun is that of
-a true phrase, a synonym or a kind of it (calibration error {caption.reliability(found.evidence, found.right).ece:.3f}).
-"""
-    return Fitted({"caption": caption}, {}, about), text
-
-
-def collect_captions(model: Model, samples: Sequence[Sample]) -> Judged:
-    """Return what says how probably phrases of true boxes are right, and whether their nouns are.
-
-    Images that cannot be read are named. A progress bar is shown.
-
-    Raises:
-        UserError: the model lacks a part, or no image with boxes can be read.
-    """
     detector = model.require("densecap", "be calibrated")
     tree, rows = noun_tree(), list[Judged]()
     unfitted = Logistic(dict.fromkeys(QUESTIONS["caption"], 0.0), 0.0)
     asked = replace(model.calibration, caption=unfitted)  # so that the part nouns looks at the boxes
     for sample, encoding in encode_each(model, [sample for sample in samples if len(sample.boxes)], "captions"):
         (found,) = detect(detector, [encoding], [sample.boxes], writer=model.phrase_writer, calibration=asked)
-        right = [is_right(tree, text, truths) for text, truths in zip(found.captions, sample.phrases, strict=True)]
-        rows.append(Judged(found.caption_evidence(model.nouns, range(len(sample.boxes))), np.array(right, bool)))
-    return Judged.join(rows, "captions are calibrated on images with boxes")
+        marks = [is_right(tree, text, truths) for text, truths in zip(found.captions, sample.phrases, strict=True)]
+        rows.append(Judged(found.caption_evidence(model.nouns, range(len(sample.boxes))), np.array(marks, bool)))
+    phrases = Judged.join(rows, "captions are calibrated on images with boxes")
+    caption = Logistic.fit(phrases.evidence, phrases.right, what="phrases")
+    about = f"phrases of {len(phrases.right):,} boxes of {source}"
+    text = f"""The phrase of a region names what is in its box with a probability that is the logistic function of a
+weighted sum of its confidence, of the log-probability of its noun by the classes, and of whether these know the noun
+({caption}), fitted by `saywhere calibrate --what caption` to {about}; of {int(phrases.right.sum()):,} the noun is that
+of a true phrase, a synonym or a kind of it (calibration error
+{caption.reliability(phrases.evidence, phrases.right).ece:.3f}).
+"""
+    return Fitted({"caption": caption}, {}, about), text
 
 
 # Phrases
@@ -475,20 +449,6 @@ def calibrate(
 WHAT = {"box": "regions", "phrase": "phrases"}
 
 
-class Scored(NamedTuple):
-    """Scores ``(N,)`` of a model, and whether the event ``(N,)`` occurred whose probability they are to be."""
-
-    scores: np.ndarray
-    true: np.ndarray
-    images: int = 1
-
-    @classmethod
-    def join(cls, rows: Sequence[Scored]) -> Scored:
-        """Return the scores of several images as one; there must be some."""
-        scores, true, images = zip(*rows, strict=True)
-        return cls(np.concatenate(scores), np.concatenate(true), sum(images))
-
-
 def calibrate_adapted(
     found: Adapted,
     name: str,
@@ -521,34 +481,30 @@ def calibrate_adapted(
     assert isinstance(model.engine, Adapter)
     model.engine.scores = ScoreCalibration()
     collect = score_regions if question == "box" else score_phrases
-    scored = Scored.join([collect(model, samples) for samples in sets])
+    scored = Judged.join([collect(model, samples) for samples in sets], "calibration needs images")
     made = fit(scored, name, WHAT[question])
-    true = int(scored.true.sum())
-    about = f"{len(scored.true):,} {WHAT[question]}, {true:,} of them true, of {scored.images:,} images of {source}"
+    true = int(scored.right.sum())
+    about = f"{len(scored.right):,} {WHAT[question]}, {true:,} of them true, of {scored.images:,} images of {source}"
     change_calibration(path, model.engine.weights_digest(), question, made, about)
     return Fitted({question: made}, {}, about)
 
 
-def score_regions(model: Model, samples: Sequence[Sample]) -> Scored:
+def score_regions(model: Model, samples: Sequence[Sample]) -> Judged:
     """Return the scores of the regions that a model finds, and whether their boxes match true ones.
-
-    Images that cannot be read are named. A progress bar is shown.
 
     Raises:
         UserError: the model does not describe, or no image can be read.
     """
     model.check("densecap", "find regions")
-    rows: list[Scored] = []
+    rows: list[Judged] = []
     for sample, encoding in encode_each(model, samples, "calibration"):
         found = model.describe(encoding)
         assert found.scores is not None
-        rows.append(Scored(found.scores, matches(found.boxes, sample)))
-    if not rows:
-        raise UserError("calibration needs images, and not one can be read")
-    return Scored.join(rows)
+        rows.append(Judged({"score": found.scores}, matches(found.boxes, sample)))
+    return Judged.join(rows, "calibration needs images")
 
 
-def score_phrases(model: Model, samples: Sequence[Sample]) -> Scored:
+def score_phrases(model: Model, samples: Sequence[Sample]) -> Judged:
     """Return the scores of phrases of images, and of phrases of others that they do not show.
 
     Raises:
@@ -557,25 +513,26 @@ def score_phrases(model: Model, samples: Sequence[Sample]) -> Scored:
     placer, rows = model.placer(), collect_phrases(model, samples)
     scores = [row.evidence.presence(placer.calibration) for row in rows]
     scored = np.concatenate([each for each in scores if each is not None])
-    return Scored(scored, np.concatenate([row.there for row in rows]), len(rows))
+    return Judged({"score": scored}, np.concatenate([row.there for row in rows]), len(rows))
 
 
-def fit(scored: Scored, name: str, what: str) -> Logistic:
+def fit(scored: Judged, name: str, what: str) -> Logistic:
     """Return how probable scores are, by their logit.
 
     What has the score 0, for the model gives no box, is left out: it stays 0.
 
     Args:
-        scored: what the model says, and what is true.
+        scored: evidence ``score``.
         name: of the model, for messages.
         what: it scores, for messages.
 
     Raises:
         UserError: all are true or none, or all have the same score.
     """
-    there = scored.scores > 0
-    logits, true = logit(scored.scores[there]), scored.true[there]
+    scores = scored.evidence["score"]
+    there = scores > 0
+    logits, true = logit(scores[there]), scored.right[there]
     if true.any() and np.ptp(logits) < 1e-6:
-        score = scored.scores[there][0]
+        score = scores[there][0]
         raise UserError(f"all {len(true)} {what} of {name} have the score {score:g}: a constant cannot be calibrated")
     return Logistic.fit({"logit": logits}, true, what=f"{what} of {name}")

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import ImageError, Preprocess
-from saywhere.training.cache import FeatureView, read_pixels
+from saywhere.training.cache import FeatureCache, read_pixels
 
 Key = tuple[int, int]
 """Epoch and number of the image."""
@@ -120,7 +120,7 @@ class ImageDataset(Dataset[Item]):
         target: TargetMaker,
         preprocess: Preprocess,
         seed: int,
-        features: FeatureView | None = None,
+        features: FeatureCache | None = None,
         cached_epochs: int | None = None,
         flip: bool = False,
         fixed: bool = False,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from saywhere.configs.parts import PLACE, Shapes, SystemConfig
+from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import ImageError
 from saywhere.models.bundle import CARD, Bundle
@@ -20,7 +21,7 @@ from saywhere.networks.captioner.network import Captioner, region_cells
 from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.networks.vision.trunk import AnchorGenerator
 from saywhere.text import RESERVED, Vocabulary
-from saywhere.training.cache import CachedImage, read_pixels
+from saywhere.training.cache import read_pixels
 
 ANCHOR_SCORES = "trunk.localization.head.score.weight"
 SCALE_IMAGES = 64
@@ -169,7 +170,7 @@ def _take_columns(target: Tensor, source: Tensor, eyes: tuple[tuple[int, int], t
 
 
 @torch.no_grad()
-def keep_scale(network: Any, start: Start, samples: Sequence[CachedImage]) -> None:
+def keep_scale(network: Any, start: Start, samples: Sequence[Sample]) -> None:
     """Let a captioner say what it said although the features of the second branch or the tower are new to it.
 
     It normalises all features of a region together, so the new ones change the scale of the others, which is undone
@@ -201,7 +202,7 @@ def keep_scale(network: Any, start: Start, samples: Sequence[CachedImage]) -> No
 
 
 def average_models(
-    start: str | Path, trained: str | Path, share: float, out: Path, samples: Sequence[CachedImage] = ()
+    start: str | Path, trained: str | Path, share: float, out: Path, samples: Sequence[Sample] = ()
 ) -> Path:
     """Write the mean of a model's weights and of those that it was trained from; all else is the trained one's.
 

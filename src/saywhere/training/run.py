@@ -440,10 +440,9 @@ def _dataset(recipe: Recipe, network: Any, samples: list[Sample], validation: bo
         )
         for reason in built.damaged.values():
             leave_out(f"skipped: {reason}")
-        good = [i for i in range(len(samples)) if i not in built.damaged]
-        if not good:
+        if not built.numbers:
             raise UserError(f"{recipe.data.root}: not one image can be read")
-        samples, features = [samples[i] for i in good], built.subset(good)
+        samples, features = [samples[i] for i in built.numbers], built
     return ImageDataset(
         samples,
         system.targets(network),

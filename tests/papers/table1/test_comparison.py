@@ -13,8 +13,9 @@ import tiny_densecap
 import tiny_training
 import torch
 import yaml
-from commands import rows, run
-from numpy.testing import assert_allclose
+from commands import rows
+from commands import run as command
+from numpy.testing import assert_allclose, assert_array_equal
 from photographs import noise
 from stubs import StubMeteor
 
@@ -22,12 +23,10 @@ import saywhere
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor
-from saywhere.evaluation.region_lines import RegionLines
 from saywhere.images import open_image
 from saywhere.networks import checkpoint
 from saywhere.papers.table1 import plan as plans
-from saywhere.papers.table1 import region_rnn
-from saywhere.papers.table1 import run as runs
+from saywhere.papers.table1 import region_rnn, systems
 from saywhere.papers.table1.plan import Comparison
 from saywhere.papers.table1.region_rnn import RegionRnn
 from saywhere.papers.table1.run import COLUMNS, ROWS, Results, Run, markdown, write_table
@@ -73,18 +72,13 @@ def recipe(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def results(recipe: Path, folder: Path) -> Results:
-    return Run(plans.load(recipe), folder / "out").results(METEOR)
+def run(recipe: Path, folder: Path) -> Run:
+    return Run(plans.load(recipe), folder / "out")
 
 
-def cell(folder: Path, row: str, column: str, seed: int = 0) -> RegionLines:
-    (path,) = (folder / "out" / "cells").glob(f"{row}-{column}-{seed}-*.jsonl")
-    return RegionLines(path, needs=("scores", "captions"))
-
-
-def proposed(folder: Path, column: str) -> RegionLines:
-    (path,) = (folder / "out" / "boxes").glob(f"{column}-*.jsonl")
-    return RegionLines(path, needs=("scores",))
+@pytest.fixture(scope="module")
+def results(run: Run) -> Results:
+    return run.results(METEOR)
 
 
 def test_every_cell_of_every_seed_is_scored(results: Results) -> None:
@@ -96,58 +90,53 @@ def test_every_cell_of_every_seed_is_scored(results: Results) -> None:
         assert all(0 <= value <= 1 for value in scores.values())
 
 
-def test_baselines_have_the_proposals_suppressed_and_limited_as_they_stand(results: Results, folder: Path) -> None:
+def test_baselines_have_the_proposals_suppressed_and_limited_as_they_stand(run: Run) -> None:
     for column in ("external", "rpn"):
-        given = proposed(folder, column)
-        for name in given.names:
-            boxes, scores = given[name].boxes, given[name].scores.tolist()
-            overlap = geometry.iou(boxes, boxes) - np.eye(len(boxes))
-            assert 0 < len(boxes) <= 6 and float(overlap.max()) <= 0.5 and scores == sorted(scores, reverse=True)
+        for name, given in run.boxes[column].items():
+            overlap = geometry.iou(given.boxes, given.boxes) - np.eye(len(given))
+            scores = given.scores.tolist()
+            assert 0 < len(given) <= 6 and float(overlap.max()) <= 0.5 and scores == sorted(scores, reverse=True)
             for row in ("full-image-rnn", "region-rnn"):
                 for seed in (0, 1):
-                    found = cell(folder, row, column, seed)[name]
-                    assert_allclose(found.boxes, boxes, atol=6e-3, rtol=0)
-                    assert_allclose(found.scores, scores, rtol=1e-7)
+                    found = run.cells[row, column, seed][name]
+                    assert_array_equal(found.boxes, given.boxes)
+                    assert_array_equal(found.scores, given.scores)
 
 
-def test_fcln_on_its_own_proposals_is_the_model_as_it_describes(results: Results, folder: Path) -> None:
+def test_fcln_on_its_own_proposals_is_the_model_as_it_describes(run: Run, folder: Path) -> None:
     for seed in (0, 1):
         model = saywhere.load(folder / f"fcln-{seed}", options={"proposals.post_nms_top_n": 6})
-        lines = cell(folder, "fcln", "rpn", seed)
-        for name in lines.names:
+        for name, found in run.cells["fcln", "rpn", seed].items():
             regions = model.describe(folder / "data" / name)
-            assert lines[name].captions == regions.captions
-            assert_allclose(lines[name].boxes, regions.boxes, atol=6e-3, rtol=0)
+            assert found.captions == regions.captions
+            assert_allclose(found.boxes, regions.boxes, atol=1e-3, rtol=0)
 
 
-def test_fcln_refines_external_boxes_and_leaves_true_ones(results: Results, folder: Path) -> None:
-    external, given = cell(folder, "fcln", "external"), proposed(folder, "external")
-    name = external.names[0]
-    assert float(geometry.iou(external[name].boxes, given[name].boxes).max(axis=1).min()) < 0.99
-    truth = RegionLines(folder / "out" / "truth.jsonl", several=True)
-    assert sorted(cell(folder, "fcln", "gt")[name].boxes.tolist()) == sorted(
-        {tuple(box): list(box) for box in truth[name].boxes.tolist()}.values()
-    )
+def test_fcln_refines_external_boxes_and_leaves_true_ones(run: Run) -> None:
+    name, sample = next(iter(run.images.items()))
+    refined = run.cells["fcln", "external", 0][name].boxes
+    assert float(geometry.iou(refined, run.boxes["external"][name].boxes).max(axis=1).min()) < 0.99
+    found = run.cells["fcln", "gt", 0][name].boxes.tolist()
+    assert sorted(found) == sorted({tuple(box): list(box) for box in sample.boxes.tolist()}.values())
 
 
-def test_the_region_rnn_captions_the_crops(results: Results, folder: Path) -> None:
+def test_the_region_rnn_captions_the_crops(run: Run, results: Results, folder: Path) -> None:
     (place,) = (folder / "out" / "baselines").glob("region-rnn-1-*")
-    network, lines = checkpoint.load_network(place), cell(folder, "region-rnn", "rpn", 1)
+    network = checkpoint.load_network(place)
     assert isinstance(network, RegionRnn)
-    name = lines.names[1]
-    boxes = torch.tensor(proposed(folder, "rpn")[name].boxes).float()
+    name = list(run.images)[1]
+    boxes = torch.from_numpy(run.boxes["rpn"][name].boxes).float()
     features = network.features(open_image(folder / "data" / name), boxes)
-    assert lines[name].captions == tuple(network.caption(features.half().float()))
+    assert run.cells["region-rnn", "rpn", 1][name].captions == tuple(network.caption(features.half().float()))
 
 
-def test_the_second_time_only_time_is_taken_and_the_table_is_printed_and_written(
+def test_the_second_time_nothing_is_trained_and_the_table_is_printed_and_written(
     results: Results, recipe: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(meteor, "Meteor", StubMeteor)
-    monkeypatch.setattr(runs, "_write_lines", lambda *_: pytest.fail("a cell was made again"))
+    monkeypatch.setattr(systems, "fit", lambda *_: pytest.fail("a baseline was trained again"))
     monkeypatch.setattr(region_rnn, "_compute", lambda *_: pytest.fail("crops were computed again"))
-    monkeypatch.setattr(StubMeteor, "score", lambda *_: pytest.fail("scored again"))
-    done = run("papers", "table1", recipe, "--out", folder / "out")
+    done = command("papers", "table1", recipe, "--out", folder / "out")
     assert done.exit_code == 0, done.output
     table = json.loads((folder / "out" / "table.json").read_text())
     assert table["images"] == 3 and table["seeds"] == [0, 1]
@@ -156,25 +145,20 @@ def test_the_second_time_only_time_is_taken_and_the_table_is_printed_and_written
     assert (folder / "out" / "table.md").read_text() in done.output
 
 
-def test_a_missing_cell_is_made_again_the_same(results: Results, recipe: Path, folder: Path) -> None:
-    (path,) = (folder / "out" / "cells").glob("region-rnn-rpn-0-*.jsonl")
-    before = path.read_text()
-    path.unlink()
-    Run(plans.load(recipe, ["seeds=[0]"]), folder / "out").results(METEOR)
-    assert path.read_text() == before
-
-
-@pytest.mark.parametrize(
-    "change", ["proposals=3", "crops=1", "half=true", "training.epochs=1", "model.grid=2", "data.validation_limit=2"]
-)
-def test_every_option_changes_some_cell(
-    change: str, results: Results, recipe: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("change", ["crops=1", "half=true", "training.epochs=1", "model.grid=2"])
+def test_every_option_of_training_trains_other_baselines(
+    change: str, results: Results, recipe: Path, folder: Path
 ) -> None:
-    monkeypatch.setattr(runs, "take_times", lambda *_: {})
-    cells = folder / "out" / "cells"
-    before = set(cells.glob("*-0-*.jsonl"))
-    Run(plans.load(recipe, ["seeds=[0]", change]), folder / "out").results(METEOR)
-    assert set(cells.glob("*-0-*.jsonl")) > before
+    baselines = folder / "out" / "baselines"
+    before = set(baselines.glob("*-0-*"))
+    run = Run(plans.load(recipe, ["seeds=[0]", change]), folder / "out")
+    run.baselines.network("region-rnn", 0)
+    assert set(baselines.glob("*-0-*")) > before
+
+
+def test_options_of_what_is_measured_reach_it(results: Results, recipe: Path, folder: Path) -> None:
+    run = Run(plans.load(recipe, ["seeds=[0]", "proposals=3", "data.validation_limit=2"]), folder / "out")
+    assert len(run.images) == 2 and max(map(len, run.boxes["rpn"].values())) == 3
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -14,12 +15,10 @@ import torch
 
 import saywhere
 from saywhere import data
-from saywhere.data.sample import Sample
 from saywhere.errors import UserError
-from saywhere.evaluation.dense import CLEAN, DenseCaptioning, Scorer, write_truth
+from saywhere.evaluation.dense import CLEAN, DenseCaptioning
 from saywhere.evaluation.meteor import Meteor
-from saywhere.evaluation.region_lines import RegionLines
-from saywhere.evaluation.session import image_sources
+from saywhere.evaluation.session import image_name
 from saywhere.files import write_text
 from saywhere.images import open_image
 from saywhere.loading import load
@@ -36,9 +35,7 @@ from saywhere.papers.table1.systems import (
     STAGES,
     Baselines,
     Timed,
-    checkpoint_digest,
     describe_with_fcln,
-    digest,
     rpn_proposals,
     take_times,
 )
@@ -159,20 +156,19 @@ def _shown(summary: Mapping[str, Any] | None, factor: float) -> str:
     return f"{factor * summary['mean']:.{digits}f}{spread}"
 
 
-@dataclass(frozen=True, eq=False)
-class Boxes:
-    """Boxes of a column by name of the image, and a hash of them."""
-
-    of: dict[str, Proposed]
-    digest: str
+Cell = tuple[str, str, int]
+"""Row, column and seed."""
 
 
 class Run:
-    """Make what is not yet in ``out`` of a comparison: the boxes that all seeds share, the baselines, and the cells.
+    """Train the baselines of a comparison that are not yet in ``out``, and describe and measure its images.
 
     Args:
         plan: the recipe.
-        out: folder of the table, of the boxes, of the trained baselines and of the cells.
+        out: folder of the trained baselines.
+
+    Attributes:
+        images: that are measured, by name.
 
     Raises:
         UserError: wrong data, or a model that is missing.
@@ -187,159 +183,85 @@ class Run:
                     "the seed out: seeds=[...]"
                 )
         split = plan.data.validation or ""
-        samples = data.read(root, plan.data.format, split)
-        chosen = evenly(samples.samples, plan.data.validation_limit)
-        measured = data.Samples(tuple(chosen), samples.name, samples.split)
-        write_truth(measured, root, out / "truth.jsonl")
-        self.truth = RegionLines(out / "truth.jsonl", several=True)
-        by_file = {sample.image: sample for sample in chosen}
-        self.images = {source.name: by_file[source.path] for source in image_sources(measured, root)}
+        measured = evenly(data.read(root, plan.data.format, split).samples, plan.data.validation_limit)
+        self.images = {image_name(sample.image, root if root.is_dir() else root.parent): sample for sample in measured}
         system, config = DenseCapSystem(), self._fcln(plan.seeds[0]).require("densecap", "be FCLN").config
         train, self.data_name = read_split(plan.data, system, config, plan.data.train, plan.data.train_limit)
         dev, _ = read_split(plan.data, system, config, split, None)
-        self.baselines = Baselines(plan, train, [sample for sample in dev if sample.image in by_file])
-        self._data = [self.data_name, split, list(self.images)]
+        files = {sample.image for sample in measured}
+        self.baselines = Baselines(plan, out / "baselines", train, [sample for sample in dev if sample.image in files])
 
     def _fcln(self, seed: int) -> Model:
         model = load(self.plan.fcln_folder(seed), device="cpu", engine="torch")
         model.require("densecap", "be FCLN")
         return model
 
-    def results(self, meteor: Meteor) -> Results:
-        """Return the figures of the table: boxes, then the cells of each seed, their scores, and the times.
+    @cached_property
+    def boxes(self) -> dict[str, dict[str, Proposed]]:
+        """The boxes of each column, by name of the image, for the baselines of all seeds: so a crop is computed once.
+
+        Proposals are those of the first seed's RPN. True boxes are merged as the metric does; the baselines have no
+        score for them, so all score 1.
 
         Raises:
             UserError: the method of external proposals is not installed.
         """
-        boxes = {"external": self._external(), "rpn": self._rpn(), "gt": self._true_boxes()}
-        cells: dict[tuple[str, str, int], Path] = {}
-        for seed in self.plan.seeds:
-            cells |= self._fcln_cells(seed, boxes) | self._baseline_cells(seed, boxes)
-        scores = {}
-        with track("scoring", len(cells)) as progress:
-            for key, path in cells.items():
-                scores[key] = _score(path, self.truth, list(self.images), meteor.score)
+        propose, limit, model = (
+            find_proposal_method(self.plan.external),
+            self.plan.proposals,
+            self._fcln(self.plan.seeds[0]),
+        )
+        detector = model.require("densecap", "be FCLN")
+        found: dict[str, dict[str, Proposed]] = {column: {} for column in COLUMNS}
+        with track("proposals", len(self.images)) as progress:
+            for name, sample in self.images.items():
+                found["external"][name] = propose(sample.image).suppressed(NMS, limit)
+                found["rpn"][name] = rpn_proposals(detector, model.encode(sample.image), limit)
+                every = np.repeat(sample.boxes, [len(phrases) for phrases in sample.phrases], axis=0)
+                merged = CLEAN.merge(every.astype(np.float64))[0].astype(np.float32)
+                found["gt"][name] = Proposed(merged, np.ones(len(merged), np.float32))
                 progress.advance(1)
-        counts = {column: sum(map(len, some.of.values())) / len(some.of) for column, some in boxes.items()}
-        return Results(self.plan, self.data_name, len(self.images), meteor.version, scores, self._times(), counts)
+        return found
 
-    # Boxes
-
-    def _external(self) -> Boxes:
-        external, limit = self.plan.external, self.plan.proposals
-
-        def finder() -> Callable[[Sample], Proposed]:
-            proposer = find_proposal_method(external)
-            return lambda sample: proposer(sample.image).suppressed(NMS, limit)
-
-        return self._boxes("external", external, external, finder)
-
-    def _rpn(self) -> Boxes:
-        """Proposals of the first seed's RPN, for the baselines of all seeds: so a crop is computed once."""
-        seed, limit = self.plan.seeds[0], self.plan.proposals
-
-        def finder() -> Callable[[Sample], Proposed]:
+    @cached_property
+    def cells(self) -> dict[Cell, dict[str, Regions]]:
+        """What each row says of the boxes of each column, by name of the image."""
+        cells: dict[Cell, dict[str, Regions]] = {}
+        for seed in self.plan.seeds:
             model = self._fcln(seed)
-            detector = model.require("densecap", "be FCLN")
-            return lambda sample: rpn_proposals(detector, model.encode(sample.image), limit)
-
-        return self._boxes("rpn", f"RPN of seed {seed}", checkpoint_digest(self.plan.fcln_folder(seed)), finder)
-
-    def _true_boxes(self) -> Boxes:
-        """The true boxes, merged as the metric does; the baselines have no score for them, so all score 1."""
-        rows = {name: CLEAN.merge(self.truth[name].boxes)[0].astype(np.float32) for name in self.images}
-        found = {name: Proposed(boxes, np.ones(len(boxes), np.float32)) for name, boxes in rows.items()}
-        return Boxes(found, digest({name: boxes.tolist() for name, boxes in rows.items()}))
-
-    def _boxes(
-        self, column: str, title: str, depends: str, finder: Callable[[], Callable[[Sample], Proposed]]
-    ) -> Boxes:
-        """Boxes from their file, or found and written to it."""
-        key = digest([column, depends, self.plan.proposals, self._data])
-        path = self.out / "boxes" / f"{column}-{key[:10]}.jsonl"
-        if not path.is_file():
-            find, rows = finder(), []
-            with track(f"proposals: {title}", len(self.images)) as progress:
-                for name, sample in self.images.items():
-                    found = find(sample)
-                    rows.append({"image": name, "boxes": found.boxes.tolist(), "scores": found.scores.tolist()})
-                    progress.advance(1)
-            _write_lines(path, rows)
-        lines, boxes = RegionLines(path, needs=("scores",)), dict[str, Proposed]()
-        for name in self.images:
-            scores = np.asarray([] if lines[name].scores is None else lines[name].scores, np.float32)
-            boxes[name] = Proposed(np.asarray(lines[name].boxes, np.float32), scores)
-        return Boxes(boxes, key)
-
-    # Cells: what a row says of the boxes of a column, in files of lines
-
-    def _cell(self, row: str, column: str, seed: int, depends: Any) -> Path:
-        """Return the file of a cell that was or will be made from ``depends`` (plain values)."""
-        return self.out / "cells" / f"{row}-{column}-{seed}-{digest([row, column, seed, depends])[:10]}.jsonl"
-
-    def _fcln_cells(self, seed: int, boxes: Mapping[str, Boxes]) -> dict[tuple[str, str, int], Path]:
-        depends = [checkpoint_digest(self.plan.fcln_folder(seed)), self.plan.proposals, self._data]
-        paths = {column: self._cell(FCLN, column, seed, [*depends, boxes[column].digest]) for column in COLUMNS}
-        if not all(path.is_file() for path in paths.values()):
-            model, found = self._fcln(seed), {}
+            cells |= {(FCLN, column, seed): {} for column in COLUMNS}
             with track(f"FCLN of seed {seed}", len(self.images)) as progress:
                 for name, sample in self.images.items():
-                    given = {column: some.of[name] for column, some in boxes.items()}
-                    found[name] = describe_with_fcln(model, open_image(sample.image), given, self.plan.proposals)
+                    given = {column: some[name] for column, some in self.boxes.items()}
+                    found = describe_with_fcln(model, open_image(sample.image), given, self.plan.proposals)
+                    for column in COLUMNS:
+                        cells[FCLN, column, seed][name] = found[column]
                     progress.advance(1)
-            for column, path in paths.items():
-                _write_lines(path, (_line(name, columns[column]) for name, columns in found.items()))
-        return {(FCLN, column, seed): path for column, path in paths.items()}
-
-    def _baseline_cells(self, seed: int, boxes: Mapping[str, Boxes]) -> dict[tuple[str, str, int], Path]:
-        cells: dict[tuple[str, str, int], Path] = {}
-        for row in (FULL, REGION):
-            network, network_digest = self.baselines.network(row, seed, self.out / "baselines")
-            for column in COLUMNS:
-                path = self._cell(row, column, seed, [network_digest, self._data, boxes[column].digest])
-                if not path.is_file():
-                    described = self.baselines.describe(network, self.images, boxes[column].of, column)
-                    _write_lines(path, (_line(name, regions) for name, regions in described))
-                cells[row, column, seed] = path
+            for row in (FULL, REGION):
+                network = self.baselines.network(row, seed)
+                for column, some in self.boxes.items():
+                    cells[row, column, seed] = self.baselines.describe(network, self.images, some, column)
         return cells
 
+    def results(self, meteor: Meteor) -> Results:
+        """Return the figures of the table: the scores of all cells, and the times."""
+        scores: dict[Cell, dict[str, float]] = {}
+        with track("scoring", len(self.cells)) as progress:
+            for cell, described in self.cells.items():
+                metric = DenseCaptioning(PROTOCOL)
+                for name, sample in self.images.items():
+                    metric.add(described[name], sample.boxes, sample.phrases)
+                result = metric.result(meteor.score)
+                scores[cell] = {key: getattr(result, key) for key in SCORES}
+                progress.advance(1)
+        counts = {column: sum(map(len, some.values())) / len(some) for column, some in self.boxes.items()}
+        return Results(self.plan, self.data_name, len(self.images), meteor.version, scores, self._times(), counts)
+
     def _times(self) -> dict[str, dict[str, float]]:
-        """Take the times of all systems of the first seed, anew in every run."""
+        """Take the times of all systems of the first seed."""
         plan, seed = self.plan, self.plan.seeds[0]
-        network, _ = self.baselines.network(REGION, seed, self.out / "baselines")
+        network = self.baselines.network(REGION, seed)
         timed = Timed(self._fcln(seed), network, find_proposal_method(plan.external), plan.proposals)
         images = [sample.image for sample in evenly(list(self.images.values()), TIMED_IMAGES)]
         with track("time", len(images) * ROUNDS * len(timed.systems())) as progress:
             return take_times(timed, images, lambda: progress.advance(1))
-
-
-def _score(path: Path, truth: RegionLines, names: Sequence[str], scorer: Scorer) -> dict[str, float]:
-    """Return the scores of a cell over the images ``names``; they are kept beside it."""
-    place = path.with_suffix(".json")
-    if not place.is_file():
-        metric, found = DenseCaptioning(PROTOCOL), RegionLines(path, needs=("scores", "captions"))
-        for name in names:
-            ours, true = found[name], truth[name]
-            scores = () if ours.scores is None else ours.scores
-            phrases = [[caption] for caption in true.captions or ()]
-            metric.add_arrays(ours.boxes, scores, ours.captions or (), true.boxes, phrases, name)
-        result = metric.result(scorer)
-        write_text(place, json.dumps({key: getattr(result, key) for key in SCORES}, indent=2) + "\n")
-    return json.loads(place.read_text())
-
-
-def _line(name: str, regions: Regions) -> dict[str, object]:
-    """Return regions as a line of JSON, without their features."""
-    return {
-        "image": name,
-        "width": regions.width,
-        "height": regions.height,
-        "boxes": [[round(v, 2) for v in box] for box in regions.boxes.tolist()],
-        "scores": [] if regions.scores is None else regions.scores.tolist(),
-        "captions": list(regions.captions or ()),
-    }
-
-
-def _write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Write one JSON object a line; the file is whole or not there."""
-    write_text(path, "".join(json.dumps(line) + "\n" for line in lines))

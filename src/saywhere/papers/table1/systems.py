@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,6 @@ from saywhere.data.sample import Sample
 from saywhere.engines.engine import DenseCap
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage, open_image
-from saywhere.models.bundle import FILES
 from saywhere.models.decoding import decode
 from saywhere.models.densecap import detect, rank, select
 from saywhere.models.encoding import Encoding, propose_boxes
@@ -41,20 +39,6 @@ CAPTIONED_AT_ONCE = 1024
 STAGES = ("proposals", "network", "language")
 ROUNDS = 3
 """Times that each image is described for the time; the median counts."""
-
-
-def digest(values: Any) -> str:
-    """Return a hash of plain values."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def checkpoint_digest(folder: Path) -> str:
-    """Return a hash of the files of a model folder."""
-    total = hashlib.sha256()
-    for name in FILES:
-        with (folder / name).open("rb") as file:
-            total.update(hashlib.file_digest(file, "sha256").digest())
-    return total.hexdigest()
 
 
 # FCLN
@@ -97,29 +81,32 @@ class Baselines:
 
     Attributes:
         plan: the recipe.
+        folder: of what is trained.
         train: training images with their regions and sentences.
         dev: of the measured split, with phrases as in training: their loss picks the epoch.
     """
 
     plan: Comparison
+    folder: Path
     train: Sequence[Sample]
     dev: Sequence[Sample]
 
-    def network(self, row: str, seed: int, folder: Path) -> tuple[RegionRnn, str]:
-        """Return the trained network of a row and seed, from ``folder`` if it is there, and a hash of its files.
+    def network(self, row: str, seed: int) -> RegionRnn:
+        """Return the trained network of a row and seed, from ``folder`` if it is there.
 
         Raises:
             UserError: what is there is another kind of model, or there is nothing to train it on.
         """
         plan = self.plan
-        depends = (plan.half, plan.pretrained, plan.data, plan.model, plan.training, plan.crops)
-        place = folder / f"{row}-{seed}-{digest([row, seed, *depends])[:10]}"
+        depends = [row, seed, plan.half, plan.pretrained, plan.data, plan.model, plan.training, plan.crops]
+        text = json.dumps(depends, sort_keys=True, default=str)
+        place = self.folder / f"{row}-{seed}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
         if not (place / "config.json").is_file():
             self._train(row, seed, place)
         network = checkpoint.load_network(place)
         if not isinstance(network, RegionRnn):
             raise UserError(f"{place} holds another kind of model: remove it")
-        return network, checkpoint_digest(place)
+        return network
 
     def _train(self, row: str, seed: int, place: Path) -> None:
         plan, region = self.plan, row == REGION
@@ -150,17 +137,17 @@ class Baselines:
 
     def describe(
         self, network: RegionRnn, images: Mapping[str, Sample], boxes: Mapping[str, Proposed], column: str
-    ) -> list[tuple[str, Regions]]:
+    ) -> dict[str, Regions]:
         """Return captions of the boxes of each image, by its name, with the scores of the proposals."""
         crops = [Crop.of(sample.image, box) for name, sample in images.items() for box in boxes[name].boxes]
         features = self._features(network, crops, f"crops of the boxes: {column}")
         captions = [text for part in features.split(CAPTIONED_AT_ONCE) for text in network.caption(part.float())]
-        found, start = [], 0
+        found, start = dict[str, Regions](), 0
         for name, sample in images.items():
             proposed = boxes[name]
             texts = tuple(captions[start : start + len(proposed)])
             start += len(proposed)
-            found.append((name, Regions(sample.width, sample.height, proposed.boxes, proposed.scores, texts)))
+            found[name] = Regions(sample.width, sample.height, proposed.boxes, proposed.scores, texts)
         return found
 
 

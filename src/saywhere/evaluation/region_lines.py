@@ -49,13 +49,11 @@ NOTHING = ImageRegions(np.empty((0, 4)), np.empty(0), (), None)
 
 
 class RegionLines:
-    """Read regions from a file of JSON lines, one image at a time.
+    """Regions of images by name, read from a file of JSON lines.
 
     A line is ``{"image": NAME, "boxes": [[x1, y1, x2, y2], ...]}``, with ``scores``, ``captions``, and the ``width``
-    and ``height`` of the image if known, as ``saywhere describe`` writes it. The whole file is checked when it is
-    opened, but only the positions of the lines are kept in memory.
-
-    A line of training data, with ``regions`` (docs/data.md), is read as well: a box with several phrases is as many.
+    and ``height`` of the image if known, as ``saywhere describe`` writes it. A line of training data, with ``regions``
+    (docs/data.md), is read as well: a box with several phrases is as many.
 
     Args:
         path: the file.
@@ -82,70 +80,65 @@ class RegionLines:
         split: str | None = None,
     ) -> None:
         self.path = path
-        self._needs, self._ordered = needs, ordered
-        self._places: dict[str, list[tuple[int, int]]] = {}
-        for start, number, line in _lines(path, split):
-            name, _ = self._parse(line, number)
-            places = self._places.setdefault(name, [])
-            if places and not several:
-                raise UserError(f"{path} line {number}: {name} is already in line {places[0][1]}")
-            places.append((start, number))
+        self._found: dict[str, ImageRegions] = {}
+        first: dict[str, int] = {}
+        for number, row in _rows(path, split):
+            name, regions = _regions(row, f"{path} line {number}", needs, ordered)
+            if name in first:
+                if not several:
+                    raise UserError(f"{path} line {number}: {name} is already in line {first[name]}")
+                regions = _joined(self._found[name], regions)
+            first.setdefault(name, number)
+            self._found[name] = regions
 
     @property
     def names(self) -> list[str]:
         """The images, in the order of their first lines."""
-        return list(self._places)
+        return list(self._found)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._found)
 
     def __contains__(self, name: str) -> bool:
-        return os.path.normpath(name) in self._places
+        return os.path.normpath(name) in self._found
 
     def __getitem__(self, name: str) -> ImageRegions:
         """Return the regions of an image; none if it is not in the file."""
-        parts = []
-        with open(self.path, "rb") as lines:
-            for start, number in self._places.get(os.path.normpath(name), []):
-                lines.seek(start)
-                parts.append(self._parse(lines.readline(), number)[1])
-        if len(parts) < 2:
-            return parts[0] if parts else NOTHING
-        scores = [part.scores for part in parts if part.scores is not None]
-        captions = [part.captions for part in parts if part.captions is not None]
-        return ImageRegions(
-            np.concatenate([part.boxes for part in parts]),
-            np.concatenate(scores) if len(scores) == len(parts) else None,
-            sum(captions, ()) if len(captions) == len(parts) else None,
-            next((part.size for part in parts if part.size), None),
-        )
+        return self._found.get(os.path.normpath(name), NOTHING)
 
-    def _parse(self, line: bytes, number: int) -> tuple[str, ImageRegions]:
-        where = f"{self.path} line {number}"
-        row = _with_boxes(_parse_json(line, where))
-        if not isinstance(row, dict) or not isinstance(row.get("image"), str) or not isinstance(row.get("boxes"), list):
-            raise UserError(f'{where}: not {{"image": NAME, "boxes": [[x1, y1, x2, y2], ...]}}')
-        boxes, scores, captions = row["boxes"], row.get("scores"), row.get("captions")
-        for box in boxes:
-            if not (isinstance(box, list) and len(box) == 4 and _finite(box)):
-                raise UserError(f"{where}: {json.dumps(box)} is not a box [x1, y1, x2, y2]")
-            if self._ordered and (box[2] < box[0] or box[3] < box[1]):
-                raise UserError(f"{where}: the box {json.dumps(box)} is inside out; x1 <= x2 and y1 <= y2 are needed")
-        for part, values in (("scores", scores), ("captions", captions)):
-            if values is None and part in self._needs and boxes:
-                raise UserError(f"{where}: has boxes but no {part}")
-            if values is not None and (not isinstance(values, list) or len(values) != len(boxes)):
-                raise UserError(f"{where}: {part} are not a list of {len(boxes)}, as many as boxes")
-        if scores is not None and not _finite(scores):
-            raise UserError(f"{where}: a score is not a number")
-        if captions is not None and not all(isinstance(caption, str) for caption in captions):
-            raise UserError(f"{where}: a caption is not a text")
-        return os.path.normpath(row["image"]), ImageRegions(
-            np.array(boxes, dtype=np.float64).reshape(-1, 4),
-            None if scores is None and boxes else np.array(scores or [], dtype=np.float64),
-            tuple(captions) if captions is not None else () if not boxes else None,
-            _size(row, where),
-        )
+
+def _joined(one: ImageRegions, other: ImageRegions) -> ImageRegions:
+    scores = None if one.scores is None or other.scores is None else np.concatenate((one.scores, other.scores))
+    captions = None if one.captions is None or other.captions is None else one.captions + other.captions
+    return ImageRegions(np.concatenate((one.boxes, other.boxes)), scores, captions, one.size or other.size)
+
+
+def _regions(row: Any, where: str, needs: Sequence[str], ordered: bool) -> tuple[str, ImageRegions]:
+    """The name of a line's image, and its regions."""
+    row = _with_boxes(row)
+    if not isinstance(row, dict) or not isinstance(row.get("image"), str) or not isinstance(row.get("boxes"), list):
+        raise UserError(f'{where}: not {{"image": NAME, "boxes": [[x1, y1, x2, y2], ...]}}')
+    boxes, scores, captions = row["boxes"], row.get("scores"), row.get("captions")
+    for box in boxes:
+        if not (isinstance(box, list) and len(box) == 4 and _finite(box)):
+            raise UserError(f"{where}: {json.dumps(box)} is not a box [x1, y1, x2, y2]")
+        if ordered and (box[2] < box[0] or box[3] < box[1]):
+            raise UserError(f"{where}: the box {json.dumps(box)} is inside out; x1 <= x2 and y1 <= y2 are needed")
+    for part, values in (("scores", scores), ("captions", captions)):
+        if values is None and part in needs and boxes:
+            raise UserError(f"{where}: has boxes but no {part}")
+        if values is not None and (not isinstance(values, list) or len(values) != len(boxes)):
+            raise UserError(f"{where}: {part} are not a list of {len(boxes)}, as many as boxes")
+    if scores is not None and not _finite(scores):
+        raise UserError(f"{where}: a score is not a number")
+    if captions is not None and not all(isinstance(caption, str) for caption in captions):
+        raise UserError(f"{where}: a caption is not a text")
+    return os.path.normpath(row["image"]), ImageRegions(
+        np.array(boxes, dtype=np.float64).reshape(-1, 4),
+        None if scores is None and boxes else np.array(scores or [], dtype=np.float64),
+        tuple(captions) if captions is not None else () if not boxes else None,
+        _size(row, where),
+    )
 
 
 def _with_boxes(row: Any) -> Any:
@@ -225,10 +218,8 @@ def _sentences(
     path: Path, split: str | None = None, several: Sequence[str] = ("captions",)
 ) -> Iterator[tuple[str, str, list[str]]]:
     """Yield for each line its place, the image and the sentences."""
-    for _, number, line in _lines(path, split):
-        where = f"{path} line {number}"
-        row: Any = _parse_json(line, where)
-        row = row if isinstance(row, dict) else {}
+    for number, row in _rows(path, split):
+        where, row = f"{path} line {number}", row if isinstance(row, dict) else {}
         texts: Any = [row["caption"]] if "caption" in row else next((row[key] for key in several if key in row), None)
         texts = [] if texts is None and "regions" in row and "sentences" in several else texts
         good = isinstance(row.get("image"), str) and isinstance(texts, list) and all(isinstance(t, str) for t in texts)
@@ -237,22 +228,26 @@ def _sentences(
         yield where, os.path.normpath(row["image"]), texts
 
 
-def _lines(path: Path, split: str | None = None) -> Iterator[tuple[int, int, bytes]]:
-    """Yield for each line that is not blank its position in bytes, its number from 1, and its text.
+def _rows(path: Path, split: str | None = None) -> Iterator[tuple[int, Any]]:
+    """Yield for each line that is not blank its number from 1, and its JSON.
 
     Of lines that name a split only those of ``split``; if it is None, all must name the same.
     """
-    start, empty, splits = 0, True, set[str]()
+    empty, splits = True, set[str]()
     try:
         with open(path, "rb") as lines:
             for number, line in enumerate(lines, 1):
-                if line.strip():
-                    empty = False
-                    if (own := _split(line)) is not None:
-                        splits.add(own)
-                    if split is None or own in (None, split):
-                        yield start, number, line
-                start += len(line)
+                if not line.strip():
+                    continue
+                empty = False
+                try:
+                    row = parse_json(line)
+                except ValueError as error:
+                    raise UserError(f"{path} line {number}: not JSON ({error})") from error
+                own = str(row["split"]) if isinstance(row, dict) and "split" in row else None
+                splits |= set() if own is None else {own}
+                if split is None or own in (None, split):
+                    yield number, row
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     if empty:
@@ -260,24 +255,6 @@ def _lines(path: Path, split: str | None = None) -> Iterator[tuple[int, int, byt
     if (split is None and len(splits) > 1) or (split is not None and splits and split not in splits):
         lacking = "" if split is None else f"has no image of the split {split}: "
         raise UserError(f"{path}: {lacking}its images are of {', '.join(sorted(splits))}: name one with --split")
-
-
-def _split(line: bytes) -> str | None:
-    """The split that a line of training data names."""
-    if b'"split"' not in line:
-        return None
-    try:
-        row: Any = parse_json(line)
-    except ValueError:
-        return None
-    return str(row["split"]) if isinstance(row, dict) and "split" in row else None
-
-
-def _parse_json(line: bytes, where: str) -> Any:
-    try:
-        return parse_json(line)
-    except ValueError as error:
-        raise UserError(f"{where}: not JSON ({error})") from error
 
 
 def _finite(values: Sequence[Any]) -> bool:

@@ -26,7 +26,7 @@ FOLDER = Path(__file__).parent
 CORE_ONLY = importlib.util.find_spec("torch") is None
 """Only what ``pip install saywhere`` brings is installed, as in ``make test-core``."""
 EXTRAS = (
-    "torch", "torchvision", "timm", "lightning", "yaml", "matplotlib", "pycocoevalcap", "cv2", "torchfile", "onnx",
+    "torch", "torchvision", "timm", "yaml", "matplotlib", "pycocoevalcap", "cv2", "torchfile", "onnx",
     "skimage", "starlette", "uvicorn", "playwright", "saywhere.serve", "av", "mcp", "ollama", "openai", "cvat_sdk",
     "saywhere.papers.densecap2016", "saywhere.papers.table1.run", "saywhere.papers.table1.region_rnn",
     "saywhere.papers.relations", "saywhere.networks", "saywhere.training", "saywhere.evaluation",

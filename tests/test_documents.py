@@ -263,7 +263,7 @@ def test_examples_of_docstrings_run(name: str, item: Any, folder: Path, bundled:
     if name == "follow":
         write_clip(folder / "clip.mp4", moving(1))
     elif name == "train":
-        pytest.importorskip("lightning")
+        pytest.importorskip("torch")
         from tiny_training import write_data, write_recipe
 
         write_recipe(folder / "recipe.yaml", write_data(folder / "data"))

@@ -42,7 +42,7 @@ for arguments in map(str.split, (*commands, "data check", "evaluate", *evaluatio
         app([*arguments, "--help"])
     except SystemExit as stop:
         assert stop.code == 0, arguments
-heavy = {"torch", "timm", "torchvision", "lightning", "matplotlib", "numpy", "PIL"}
+heavy = {"torch", "timm", "torchvision", "matplotlib", "numpy", "PIL"}
 print("heavy:", sorted(heavy & set(sys.modules)))
 """
     out = python(code)

@@ -70,7 +70,7 @@ def test_a_stopped_run_says_how_to_resume_only_if_there_is_a_state(
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "lightning" else find(name))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "timm" else find(name))
     result = CliRunner().invoke(app, ["train", str(write_recipe(tmp_path / "r.yaml", tmp_path))])
     assert result.exit_code == 2
     assert "pip install 'saywhere[train]'" in result.stderr

@@ -17,7 +17,7 @@ import saywhere
 
 BLOCKED = """
 import socket, sys
-for name in ("torch", "torchvision", "timm", "lightning", "onnx", "onnxscript", "scipy", "matplotlib"):
+for name in ("torch", "torchvision", "timm", "onnx", "onnxscript", "scipy", "matplotlib"):
     sys.modules[name] = None
 
 def refuse(*_, **__):

@@ -14,7 +14,7 @@ import saywhere
 
 BLOCK = """
 import sys
-for name in ("torch", "torchvision", "timm", "lightning"):
+for name in ("torch", "torchvision", "timm"):
     sys.modules[name] = None
 """
 PACKAGE = Path(saywhere.__file__).parent

@@ -34,7 +34,7 @@ from saywhere.models.bundle import Bundle
 from saywhere.stages import run as stages
 from saywhere.stages.kinds import Card
 from saywhere.training import recipe as recipes
-from saywhere.training.callbacks import RunState
+from saywhere.training.loop import Training
 from saywhere.training.run import train
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -42,16 +42,17 @@ SMOKE, TEACHER = RECIPES / "saywhere-smoke.yaml", "data/clip_encoder.onnx"
 KILLED = """
 import os, signal
 from saywhere.cli import main
-from saywhere.training.callbacks import RunState
+from saywhere.training.loop import Training
 
-after_batch = RunState.on_train_batch_end
+after_batch = Training.after_batch
 
-def killed(self, trainer, module, outputs, data, index):
-    after_batch(self, trainer, module, outputs, data, index)
-    if (module.recipe.name, trainer.current_epoch, index) == ("branch", 1, 1):
+def killed(self):
+    goes_on = after_batch(self)
+    if (self.recipe.name, self.state.epoch, self.state.batches) == ("branch", 1, 2):
         os.kill(os.getpid(), signal.SIGKILL)
+    return goes_on
 
-RunState.on_train_batch_end = killed
+Training.after_batch = killed
 main()
 """
 """``saywhere`` in a process that kills itself in the second epoch of the branch."""
@@ -297,15 +298,15 @@ def test_a_run_that_was_stopped_by_ctrl_c_goes_on_and_makes_the_same(
 ) -> None:
     recipe, out = tmp_path / "recipe.yaml", tmp_path / "run"
     recipe.write_text(yaml.safe_dump(tree(done / "data")))
-    arguments, after_batch = ["train", str(recipe), "--out", str(out)], RunState.on_train_batch_end
+    arguments, after_batch = ["train", str(recipe), "--out", str(out)], Training.after_batch
 
-    def stopped(state: RunState, trainer: Any, module: Any, outputs: Any, data: Any, index: int) -> None:
-        after_batch(state, trainer, module, outputs, data, index)
-        if (module.recipe.name, index) == ("phrases", 0):
+    def stopped(training: Training) -> bool:
+        if (training.recipe.name, training.state.batches) == ("phrases", 1):
             os.kill(os.getpid(), signal.SIGINT)
+        return after_batch(training)
 
     with monkeypatch.context() as patched:
-        patched.setattr(RunState, "on_train_batch_end", stopped)
+        patched.setattr(Training, "after_batch", stopped)
         first = CliRunner().invoke(cli.app, arguments)
     assert first.exit_code == 130, first.output
     assert first.stderr.splitlines()[-1].startswith("stopped in the stage phrases; the same command goes on")
@@ -317,15 +318,15 @@ def test_a_run_that_was_stopped_by_ctrl_c_goes_on_and_makes_the_same(
 
 
 def test_a_stage_is_not_resumed_on_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, after_batch = Run(tmp_path), RunState.on_train_batch_end
+    run, after_batch = Run(tmp_path), Training.after_batch
 
-    def stopped(state: RunState, trainer: Any, module: Any, outputs: Any, data: Any, index: int) -> None:
-        after_batch(state, trainer, module, outputs, data, index)
-        if index == 0:
+    def stopped(training: Training) -> bool:
+        if training.state.batches == 1:
             os.kill(os.getpid(), signal.SIGINT)
+        return after_batch(training)
 
     with monkeypatch.context() as patched:
-        patched.setattr(RunState, "on_train_batch_end", stopped)
+        patched.setattr(Training, "after_batch", stopped)
         with pytest.raises(KeyboardInterrupt, match="stopped in the stage densecap"):
             run()
     assert (run.out / "stages" / "densecap" / "last.ckpt").exists()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from saywhere.data import Sample
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
 from saywhere.text import Vocabulary
-from saywhere.training.dataset import EpochSampler, ImageDataset, evenly, mirror_phrase
+from saywhere.training.dataset import ImageDataset, epoch_batches, evenly, mirror_phrase
 from saywhere.training.densecap import DenseCapSystem, PhraseTargets, usable
 from saywhere.training.run import build_vocabulary
 
@@ -135,29 +136,12 @@ def test_features_serve_the_frozen_epochs_and_pixels_the_later_ones(tmp_path: Pa
     assert moved.features[0][0].dtype == torch.float32
 
 
-def keys(sampler: EpochSampler) -> list[tuple[int, int]]:
-    return [key for batch in sampler for key in batch]
-
-
 def test_an_epoch_has_every_image_once_in_an_order_of_its_own() -> None:
-    sampler = EpochSampler(10, 4, seed=1)
-    first = list(sampler)
+    first = epoch_batches(10, 4, seed=1, epoch=0)
     assert [len(batch) for batch in first] == [4, 4, 2]
-    assert len(sampler) == 3
-    assert sorted(keys(sampler)) == [(0, i) for i in range(10)]
-    assert list(sampler) == first
-    sampler.set_epoch(1)
-    assert sorted(keys(sampler)) == [(1, i) for i in range(10)]
-    assert [i for _, i in keys(sampler)] != [i for batch in first for _, i in batch]
-    assert list(EpochSampler(10, 4, seed=2)) != first
-
-
-def test_a_resumed_epoch_begins_where_it_was_and_the_next_is_whole() -> None:
-    whole = EpochSampler(10, 3, seed=1)
-    whole.set_epoch(5)
-    resumed = EpochSampler(10, 3, seed=1, epoch=5, skip=2)
-    assert list(resumed) == list(whole)[2:]
-    assert len(resumed) == 4
-    for sampler in (whole, resumed):
-        sampler.set_epoch(6)
-    assert list(resumed) == list(whole)
+    assert sorted(chain(*first)) == [(0, i) for i in range(10)]
+    assert epoch_batches(10, 4, seed=1, epoch=0) == first != epoch_batches(10, 4, seed=2, epoch=0)
+    second = epoch_batches(10, 4, seed=1, epoch=1)
+    assert sorted(chain(*second)) == [(1, i) for i in range(10)]
+    assert [i for _, i in chain(*second)] != [i for _, i in chain(*first)]
+    assert epoch_batches(3, 2, seed=1, epoch=1, shuffle=False) == [[(1, 0), (1, 1)], [(1, 2)]]

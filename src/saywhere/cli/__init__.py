@@ -61,7 +61,6 @@ EXTRAS = {
     "torchvision": "torch",
     "timm": "torch",
     "transformers": "transformers",
-    "lightning": "train",
     "yaml": "train",
     "matplotlib": "train",
     "pycocoevalcap": "evaluate",

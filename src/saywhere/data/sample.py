@@ -326,7 +326,6 @@ def read_json(path: Path, kind: type) -> Any:
     """Return the content of a JSON file.
 
     Args:
-        path: the file.
         kind: of its outermost value, list or dict.
 
     Raises:

@@ -143,7 +143,6 @@ def count_invented(captions: Mapping[str, str], mentions: Mapping[str, Iterable[
     Args:
         captions: of each image; at least one.
         mentions: of each image the true sentences, and the phrases or names of its boxes.
-        tree: of nouns.
     """
     nouns, invented, sentences = 0, 0, 0
     for name, caption in captions.items():
@@ -183,11 +182,7 @@ def compare(
     """Score captions by the references, and write the report and a page of examples.
 
     Args:
-        session: where to.
         captions, references: of each image.
-        scorer: METEOR.
-        data: name of the data set, for the report.
-        facts: of the report.
         phrases: of the boxes of each image, where they are known: what they name is not invented.
     """
     scores = score_captions(captions, references, scorer)
@@ -220,8 +215,6 @@ def run(model: Model, session: Session, beam_size: int | None = None) -> Caption
     """Caption the images of a data set and score the sentences: BLEU, METEOR, ROUGE-L and CIDEr-D.
 
     Args:
-        model: with a captioner.
-        session: the data and the results.
         beam_size: hypotheses in decoding; the model's own number if None.
 
     Raises:
@@ -239,7 +232,6 @@ def score_captioner(
     Args:
         start: returns what captions, when the data has been read and the run prepared.
         long_side: pixels on the long side that images should have at least.
-        session: the data and the results.
         settings: what the captions depend on, beside the data; has ``beam_size``.
 
     Raises:

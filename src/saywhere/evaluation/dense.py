@@ -136,7 +136,6 @@ class Rules:
 
         Args:
             hits: ``(N,)`` mask of the detections, best first, that are true.
-            positives: number of true boxes.
         """
         if not positives or not len(hits):
             return 0.0
@@ -401,17 +400,7 @@ def compare(
     session: Session, predictions: RegionLines, truth: RegionLines, names: Sequence[str], protocol: str,
     scorer: meteor.Meteor, data: str, facts: Mapping[str, Any] = MappingProxyType({}),
 ) -> DenseCaptioningResult:  # fmt: skip
-    """Score predictions for some images by the truth, and write the report and a page of examples.
-
-    Args:
-        session: where to.
-        predictions, truth: the two files.
-        names: of the images that count.
-        protocol: ``clean`` or ``original``.
-        scorer: METEOR.
-        data: name of the data set, for the report.
-        facts: of the report.
-    """
+    """Score predictions for some images by the truth, and write the report and a page of examples."""
     meter = CalibrationMeter()
     # One step more: the captions, which are scored together at the end.
     with session.steps("scoring", len(names) + 1) as advance:
@@ -440,10 +429,6 @@ def score(
     Args:
         predictions: lines with scores and captions.
         truth: lines with captions.
-        names: the images.
-        protocol: ``"clean"`` or ``"original"``.
-        scorer: METEOR.
-        done: called after each image.
         calibration: takes the boxes of each image.
 
     Raises:
@@ -501,8 +486,6 @@ def run(model: Model, session: Session, protocol: str = "clean") -> DenseCaption
     """Describe a data set and score the regions: mean average precision of boxes with captions (section 4.1).
 
     Args:
-        model: with a dense captioner.
-        session: the data and the results.
         protocol: ``clean``, or ``original``: as the published program counts.
 
     Raises:

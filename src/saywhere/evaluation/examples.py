@@ -72,9 +72,7 @@ def write_examples(folder: Path, data: Path, names: Sequence[str], columns: Mapp
     """Write ``examples.html``, with its images in ``examples/``.
 
     Args:
-        folder: where to.
         data: folder of the images.
-        names: of the images below it.
         columns: whose answers stand side by side, by what is written below them; true ones first.
     """
     count = min(MOST, len(names))

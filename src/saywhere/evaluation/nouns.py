@@ -60,7 +60,6 @@ def run(model: Model, session: Session) -> NounResult:
     Args:
         model: with a dense captioner; with the part ``nouns`` their nouns are measured too, with a captioner of
             images those of the sentence of each box's image.
-        session: the data and the results.
 
     Raises:
         UserError: the model has no dense captioner, or no image can be read.

@@ -102,10 +102,6 @@ def rank_matrix(scores: ArrayLike, owner: ArrayLike) -> RankingResult:
 def run(model: Model, session: Session) -> RankingResult:
     """Rank the sentences of a data set for each image, and the images for each sentence (Alignments, section 4.1).
 
-    Args:
-        model: with an aligner.
-        session: the data and the results.
-
     Raises:
         UserError: the model has no aligner, no image can be read, or none has a sentence.
     """

@@ -109,7 +109,6 @@ def run(model: Model, session: Session) -> RegionCaptionScores:
 
     Args:
         model: with a dense captioner, or a captioner without attention.
-        session: the data and the results.
 
     Raises:
         UserError: the model describes no boxes, no image can be read, or what measures is not installed.

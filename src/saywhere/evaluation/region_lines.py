@@ -56,7 +56,6 @@ class RegionLines:
     (docs/data.md), is read as well: a box with several phrases is as many.
 
     Args:
-        path: the file.
         needs: parts that each line with a box must have: ``"scores"``, ``"captions"``.
         several: allow several lines for an image; their regions are joined, in the order of the file.
         ordered: refuse boxes with x2 < x1 or y2 < y1.
@@ -156,7 +155,6 @@ def matched(
     """Return how many images only one of two files has, as facts of a report, and lines that name them.
 
     Args:
-        predictions, truth: the files.
         found, true: names of the images in them.
         names: of the true images that count.
         empty: what an image without a prediction counts as.

@@ -29,7 +29,6 @@ def write_report(folder: Path, row: Mapping[str, Any], lines: Sequence[str] | No
     """Write ``report.json`` (``row`` and the version of saywhere) and ``report.md``, each atomically.
 
     Args:
-        folder: where to.
         row: the figures, and how they came about; has ``task``.
         lines: of ``report.md``; the tables of ``row`` if None.
 

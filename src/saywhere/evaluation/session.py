@@ -72,7 +72,6 @@ def ensure_same_run(folder: Path, wanted: Mapping[str, object], made: str, task:
     """Prepare ``folder`` for a run with the settings ``wanted``, a new one or one that is resumed.
 
     Args:
-        folder: of the evaluation.
         wanted: what the results depend on, as JSON can hold it.
         made: the file or folder in it that holds the results; if it is missing or empty, the run is new.
         task: of the evaluation, which is noted for :func:`ensure_same_task`.
@@ -225,7 +224,6 @@ class Session:
 
         Args:
             ask: takes opened images, and the boxes of each if there are any.
-            sources: the images.
             done: names of those that an earlier run has done.
             keep: takes the name of an image and its answer.
             boxes: by name of the image.
@@ -275,12 +273,7 @@ class Session:
             raise KeyboardInterrupt(f"{so_far}; the same command goes on from here") from None
 
     def known(self, data: str, **facts: Any) -> dict[str, Any]:
-        """Return how the figures of a report came about: data, model, ``facts``, what was skipped, time and memory.
-
-        Args:
-            data: name of the data set.
-            facts: of the task.
-        """
+        """Return how the figures of a report came about: data, model, ``facts``, what was skipped, time and memory."""
         known: dict[str, Any] = {"data": data, "split": self.split, "model": self.model, **facts}
         known |= {"skipped": self.skipped} | ({"set": list(self.options)} if self.options else {})
         known |= {"data_problems": {kind: len(found) for kind, found in self.report.problems.items()}}
@@ -439,9 +432,7 @@ def embed_images(
     """Return the vectors of all images that can be read; those of an earlier run are taken over.
 
     Args:
-        model: with an aligner.
         session: of the evaluation; images that cannot be read are added to ``skipped``.
-        sources: the images.
         facts: what the images depend on, such as the data set.
         nouns: ask the classes, too, as an index does.
 

@@ -67,7 +67,6 @@ def save(
     Args:
         networks: a network, or networks on one trunk by their parts.
         folder: made if it is not there; its files are replaced.
-        card: Markdown text of the model card.
         description: one line for ``saywhere models``.
         dtype: of the stored floating-point weights; float16 halves the file.
         calibration: what was fitted to the networks after training; None for nothing.
@@ -116,7 +115,6 @@ def load_networks(
 
     Args:
         name_or_folder: name of a bundled model, a model folder, or a hub id ``owner/name``.
-        device: where they are to run.
         options: of the configuration, to be others than the stored ones, by name as in
             :func:`saywhere.configs.parts.override`; those that the weights depend on cannot be changed.
         parts: only these; all if None.
@@ -217,7 +215,6 @@ def change_weights(
     They are stored in the precision of the model's others. The card stays.
 
     Args:
-        folder: of the model.
         prefix: such as ``aligner.hubs``.
         weights: by the names behind it.
         options: that belong to them, as in :func:`change_options`.
@@ -255,7 +252,6 @@ def merge(
         folders: of models with different parts.
         out: folder of the new model; its files are replaced.
         description: one line; those of the parts one after the other if it is empty.
-        card: Markdown text of the model card.
         replace: of a part that several have, take the last one's; the size of images is the first folder's.
 
     Raises:

@@ -23,7 +23,6 @@ class Nouns(nn.Module):
     """Classify regions by the means of a trunk's maps over them.
 
     Args:
-        config: see :class:`NounsConfig`.
         vocabulary: the everyday kinds.
         trunk: the network below, with its last layer before the classifier; a new one is built if None.
         pretrained_backbone: a new trunk starts from ImageNet weights.
@@ -58,7 +57,6 @@ class Nouns(nn.Module):
         """Return logits ``(N, 1000)`` of ImageNet's classes and ``(N, G + 2)`` of kinds for each image's boxes.
 
         Args:
-            images: maps of the trunk.
             boxes: of each image ``(N, 4)`` in pixels of the network's input.
             embeddings: of each image's boxes ``(N, embed_dim)``, if the configuration has them.
         """

@@ -115,8 +115,6 @@ def run(models: Sequence[Model], session: Session, beam_size: int | None = None)
     """Caption the images of a data set with several models together, and score the sentences.
 
     Args:
-        models: with a captioner.
-        session: the data and the results.
         beam_size: hypotheses in decoding; that of the first model if None.
 
     Raises:

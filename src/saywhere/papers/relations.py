@@ -81,9 +81,7 @@ class Parses:
         filled up with 0 on the right: PAD as a word.
 
         Args:
-            texts: the sentences.
             kinds: of relations that have a number of their own.
-            vocabulary: of the words.
             change: what becomes of each word, such as left of right.
 
         Raises:
@@ -201,7 +199,6 @@ class RelationEncoder(nn.Module):
 
     Args:
         vocabulary_size: V, reserved tokens included.
-        word_size: of the word vectors x.
         out_size: D of the vectors s.
         kinds: of relations, with the one that rare kinds share.
         dropout: on x.

@@ -12,8 +12,7 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,7 +22,7 @@ from saywhere.engines.engine import DenseCap
 from saywhere.errors import UserError
 from saywhere.evaluation.grounding import pair_ious
 from saywhere.evaluation.ranking import Recall
-from saywhere.evaluation.report import facts, table, write_report
+from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import REGIONS, RegionStore, Session
 from saywhere.files import write_text
 from saywhere.models.model import Model
@@ -52,11 +51,6 @@ def sample_queries(samples: Mapping[str, Sample], count: int, seed: int) -> list
     """Sample queries from images with enough phrases, each image once before any is used again.
 
     The phrases of a query differ in their words. Of a phrase with several boxes, one box is sampled.
-
-    Args:
-        samples: the images by name.
-        count: number of queries.
-        seed: the same seed samples the same queries.
 
     Raises:
         UserError: no image has so many phrases.
@@ -168,11 +162,7 @@ def find_best_regions(
     A few images' regions are scored together, by :func:`saywhere.models.phrase_scores.phrase_log_probs`.
 
     Args:
-        model: the dense captioner.
-        store: the regions of the images, with their features.
-        names: of the images.
         phrases: P texts.
-        session: shows the progress.
 
     Returns:
         ``(N, P)`` log-probabilities and ``(N, P)`` indices of the regions; -inf and -1 for an image without regions.
@@ -194,68 +184,13 @@ def find_best_regions(
     return log_probs, rows
 
 
-PAPER = {
-    "Full Image RNN": (0.10, 0.30, 0.43, 13, None, None, None, None),
-    "EB + Full Image RNN": (0.11, 0.40, 0.55, 9, 0.348, 0.156, 0.053, 0.020),
-    "Region RNN": (0.18, 0.43, 0.59, 7, 0.460, 0.273, 0.108, 0.077),
-    "FCLN": (0.27, 0.53, 0.67, 5, 0.560, 0.345, 0.153, 0.137),
-}
-"""Table 2 of the paper: 100 queries, 1,000 images of Visual Genome, 100 regions each."""
-
-
-def write_retrieval_report(folder: Path, result: RetrievalResult, known: Mapping[str, Any]) -> None:
-    """Write ``report.json`` and ``report.md``, the figures beside those of the paper.
-
-    Args:
-        folder: where to.
-        result: the figures.
-        known: how they came about, by name; has ``data``, ``split``, ``model``, ``seed``, ``skipped`` and ``command``.
-    """
-    scores = asdict(result)
-    row = {"task": "retrieval", "protocol": scores.pop("protocol"), "data": known["data"], "split": known["split"]}
-    ours = (
-        *(f"{value:.3f}" for value in (result.r1, result.r5, result.r10)),
-        f"{result.median_rank:g}",
-        *(f"{result.iou_recall[str(t)]:.3f}" for t in IOUS),
-        f"{result.median_iou:.3f}",
-    )
-    head = ("", "R@1", "R@5", "R@10", "median rank", *(f"IoU > {t}" for t in IOUS), "median IoU")
-    paper = [(f"paper: {name}", *values) for name, values in PAPER.items()]
-    lines = [
-        "# Retrieval of images by phrases of their regions",
-        "",
-        *table(head, [(f"**{known['model']}**", *ours), *paper]),
-        "",
-        "The paper's rows (Table 2) are for 100 queries to 1,000 images of Visual Genome, with 100 regions each: "
-        "another data set, with longer phrases.",
-        "",
-        *facts(
-            {
-                "protocol": result.protocol,
-                "data": f"{known['data']}, split {known['split']}",
-                "images": result.images,
-                "queries": result.queries,
-                **{name: value for name, value in known.items() if name not in ("data", "split", "command", "skipped")},
-                "seed": str(known["seed"]),
-                "images skipped": known["skipped"],
-                "command": f"`{known['command']}`",
-            }
-        ),
-    ]
-    write_report(folder, row | scores | dict(known), lines)
-
-
 def run(
     model: Model, session: Session, regions: int = 20, queries: int = 100, seed: int = 0, protocol: Protocol = "clean"
 ) -> RetrievalResult:
     """Find images by four phrases of their regions, and the regions in them (DenseCap, section 4.2).
 
     Args:
-        model: with a dense captioner.
-        session: the data and the results.
         regions: at most so many regions of an image, the best.
-        queries: how many are drawn.
-        seed: of the draw.
         protocol: the mean over phrases is of ``log P`` (``clean``) or of ``P`` (``original``).
 
     Raises:
@@ -290,7 +225,7 @@ def run(
     ranks: list[int] = source_ranks(image_scores(table, protocol), sources).tolist()
     lines = [asdict(query) | {"rank": rank} for query, rank in zip(asked, ranks, strict=True)]
     write_text(session.out / "queries.json", json.dumps(lines, indent=2) + "\n")
-    about = {"regions": regions, "seed": seed, "phrases": len(phrases)}
-    about["phrases_with_unknown_words"] = sum(bool(unknown_words(detector.vocabulary, phrase)) for phrase in phrases)
-    write_retrieval_report(session.out, result, session.known(samples.name, **about))
+    unknown = sum(bool(unknown_words(detector.vocabulary, phrase)) for phrase in phrases)
+    about = {"regions": regions, "seed": seed, "phrases": len(phrases), "phrases_with_unknown_words": unknown}
+    write_report(session.out, {"task": "retrieval", **asdict(result), **session.known(samples.name, **about)})
     return result

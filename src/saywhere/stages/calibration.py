@@ -58,11 +58,8 @@ def fit(
 
     Args:
         what: one of :data:`NEEDS`.
-        model: the folder.
         sets: images of data sets.
-        source: names of the data sets, for the card.
         limits: of each data set at most so many images; None for the usual number.
-        device: where the model runs.
 
     Returns:
         what was fitted, for people.

@@ -118,7 +118,6 @@ def train(
     options or the content of what it reads have changed.
 
     Args:
-        recipe: of the run.
         out: its folder: the model in ``model``, of each stage what it made in ``stages/NAME``.
         restart: do all stages anew.
         without: stages to leave out. Others that name one of these get what it started from, if anything.

@@ -45,7 +45,7 @@ def train(recipe: str | Path, out: str | Path | None = None, *, restart: bool = 
 
 def require_training() -> None:
     """Raise a ``UserError`` if a package that training needs is not installed."""
-    for module in ("torch", "lightning", "matplotlib"):
+    for module in ("torch", "timm", "matplotlib"):
         if importlib.util.find_spec(module) is None:
             raise UserError(
                 f"training needs {module}, which is not installed: pip install 'saywhere[train]' (6.3 GB; "

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,12 +17,11 @@ from saywhere.configs.aligner import AlignerConfig
 from saywhere.data.flickr import find_marks, read_marks
 from saywhere.data.sample import Sample
 from saywhere.images import measure
-from saywhere.networks import checkpoint
 from saywhere.networks.aligner.loss import AlignmentCriterion, SentenceTarget
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.checkpoint import take_localizer
 from saywhere.text import END, Vocabulary, pad, tokenize
-from saywhere.training.dataset import mirror_phrase
+from saywhere.training.dataset import System, mirror_phrase
 
 
 @dataclass(frozen=True)
@@ -80,15 +78,12 @@ def _read_parses(config: AlignerConfig) -> Any:
     return None if config.parses is None else reproductions.find("parses=FILE")(config.parses)
 
 
-class AlignerSystem:
-    """See :class:`saywhere.training.run.System`."""
+class AlignerSystem(System):
+    """How an aligner is trained."""
 
     about = "finds which words of a sentence belong to which region of an image, and which sentence to which image"
     unit = "sentences"
-    presets: Mapping[str, Callable[[], AlignerConfig]] = MappingProxyType(
-        {"default": AlignerConfig, "original": AlignerConfig.original}
-    )
-    save = staticmethod(checkpoint.save)
+    presets: ClassVar = {"default": AlignerConfig, "original": AlignerConfig.original}
 
     def usable(self, samples: Sequence[Sample], config: AlignerConfig) -> list[Sample]:
         """Return the samples with sentences, without those sentences that have no word.
@@ -107,13 +102,9 @@ class AlignerSystem:
             return kept
         return [sample for sample in kept if all(path.is_file() for path in find_marks(sample.image))]
 
-    def texts(self, sample: Sample) -> Iterator[str]:
-        """Yield the sentences."""
-        yield from sample.sentences
-
-    def count(self, sample: Sample) -> int:
-        """Return the number of sentences."""
-        return len(sample.sentences)
+    def texts(self, sample: Sample) -> tuple[str, ...]:
+        """Return the sentences."""
+        return sample.sentences
 
     def build(self, config: AlignerConfig, vocabulary: Vocabulary, pretrained: bool) -> Aligner:
         """Return the untrained network; if ``pretrained``, with published weights or ``config.localizer``'s trunk."""

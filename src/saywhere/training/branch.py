@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -37,6 +36,7 @@ from saywhere.networks.vision.trunk import Tower, Trunk, build_trunk
 from saywhere.report import leave_out
 from saywhere.text import Vocabulary
 from saywhere.training.cache import read_pixels
+from saywhere.training.dataset import System
 from saywhere.training.progress import track
 
 FILE = "branch.safetensors"
@@ -192,7 +192,6 @@ class Lessons(nn.Module):
     Args:
         backbone: gives what the branch reads.
         teacher: sees the same pixels, squeezed to its size.
-        preprocess: of the pixels.
 
     Attributes:
         settings: name of the features in a cache.
@@ -238,9 +237,7 @@ class Student(nn.Module):
     Only the branch is kept. What the teacher says is standardised, by its mean and deviation so far in the training.
 
     Args:
-        config: see :class:`BranchConfig`.
         trunk: with a branch, whose weights are trained.
-        teacher: the teacher.
     """
 
     def __init__(self, config: BranchConfig, trunk: Trunk, teacher: Teacher) -> None:
@@ -354,20 +351,20 @@ class NoTarget:
         return self
 
 
-class BranchSystem:
-    """See :class:`saywhere.training.run.System`; limits of a recipe's data count views."""
+class BranchSystem(System):
+    """How a second branch is trained; limits of a recipe's data count views."""
 
     about = "is a second branch of a trunk, which has learnt from the image tower of CLIP"
     unit = "views"
-    presets: Mapping[str, Callable[[], BranchConfig]] = MappingProxyType({"default": BranchConfig})
+    presets: ClassVar = {"default": BranchConfig}
 
     def usable(self, samples: Sequence[Sample], config: BranchConfig) -> list[Sample]:
         """Return the views of all photographs, annotated or not."""
         return [view for sample in samples for view in make_views(sample, config.views)]
 
-    def texts(self, sample: Sample) -> Iterator[str]:
-        """Yield nothing."""
-        yield from ()
+    def texts(self, sample: Sample) -> tuple[str, ...]:
+        """Return none: a branch learns no words."""
+        return ()
 
     def count(self, sample: Sample) -> int:
         """Return 1."""
@@ -392,7 +389,8 @@ class BranchSystem:
         """Return what makes nothing."""
         return lambda sample, size, flipped, random: NoTarget()
 
-    def save(self, network: Student, folder: Path, card: str, description: str, dtype: torch.dtype) -> None:
+    @staticmethod
+    def save(network: Student, folder: Path, card: str, description: str, dtype: torch.dtype) -> None:
         """Write the weights of the branch, and the card."""
         weights = {
             name: value.detach().cpu().to(dtype if value.is_floating_point() else value.dtype).contiguous()
@@ -429,7 +427,6 @@ def make_tower(teacher: Path, tuning: str | None, images: Sequence[Sample], prep
     Args:
         teacher, tuning: see :func:`tower_graph`.
         images: over which means and deviations are taken; those that cannot be read are left out and named.
-        preprocess: makes the trunk's pixels.
         out: the graph; beside it, as ``levels.npy``, the means and deviations.
 
     Returns:

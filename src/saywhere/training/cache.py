@@ -122,15 +122,12 @@ def build(
     """Open the cache of images under ``root``; what is missing in it is computed first, with a progress bar.
 
     Args:
-        root: folder of all caches.
         name: of the network, or its settings.
         network: turns a list of pixels ``(3, h, w)`` into a tuple of maps each; runs in eval mode.
-        preprocess: turns images into pixels.
         images: damaged ones are left out and listed in ``damaged``.
         flip: also the features of the mirrored images.
         device: where the network runs meanwhile.
         batch_size: images of equal shape in one pass.
-        title: of the progress bar.
 
     Raises:
         UserError: the disk is full, or will be.

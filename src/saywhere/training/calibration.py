@@ -264,7 +264,6 @@ def absent(own: Sequence[Sequence[str]], words: Sequence[set[str]], seed: int = 
     Args:
         own: the phrases of each image.
         words: all words that are said of each image.
-        seed: of the draws.
     """
     generator = np.random.default_rng(seed)
     pool = [phrase for phrases in own for phrase in phrases]
@@ -285,10 +284,7 @@ def collect_phrases(
     Images that cannot be read are named. A progress bar is shown.
 
     Args:
-        model: that is asked.
-        samples: the images with their phrases.
         part: that places phrases, see :meth:`saywhere.Model.placer`.
-        seed: of the draws.
 
     Raises:
         UserError: no image has a phrase, or none can be read.
@@ -342,8 +338,6 @@ def choose_weights(
     """Return the configuration with the weights of the classes that place most phrases right; the smaller of equals.
 
     Args:
-        rows: the evidence.
-        config: the other options.
         by_aligner: the evidence where the aligner places phrases, if a model has another part for it.
     """
     for option, rare in (("kind_weight", False), ("rare_kind_weight", True)):
@@ -428,8 +422,6 @@ def calibrate(
         what: ``phrase``, or one of :data:`FITS`.
         bundle: the model, from :func:`read_own`.
         sets: images of one data set or several, with boxes and phrases.
-        source: name of the images, for the card.
-        device: where the model runs; the best there is if None.
 
     Raises:
         UserError: the model lacks a part, no image can be read, or all that is judged is right, or none.
@@ -460,14 +452,11 @@ def calibrate_adapted(
     """Fit the scores of a model of transformers, and write the fit to its file of calibrations.
 
     Args:
-        found: the model.
         name: of it, as :func:`saywhere.load` takes it.
         question: ``box``: a region's score becomes the probability that its box has an IoU of 0.5 with a true one;
             ``phrase``: a phrase's that the image shows it.
         sets: images with phrases and boxes, of one data set or several; phrases that an image does not show are drawn
             from the same set.
-        source: name of the images.
-        device: where the model runs; the best there is if None.
 
     Raises:
         UserError: the model cannot be loaded or does not describe, no image can be read, or its scores tell nothing.

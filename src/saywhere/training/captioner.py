@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import nn
 
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.models.nouns import noun_tree
-from saywhere.networks import checkpoint
 from saywhere.networks.captioner.loss import CaptionCriterion, CaptionTarget, Cider, InventedNouns, RewardCriterion
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.checkpoint import take_localizer
 from saywhere.text import END, Vocabulary, pad, tokenize
-from saywhere.training.dataset import mirror_phrase
+from saywhere.training.dataset import System, mirror_phrase
 from saywhere.training.densecap import PhraseTargets
 from saywhere.training.densecap import usable as usable_regions
 
@@ -63,15 +61,12 @@ class BoxTargets:
         return CaptionTarget(target.token_ids, *size, target.boxes)
 
 
-class CaptionerSystem:
-    """See :class:`saywhere.training.run.System`."""
+class CaptionerSystem(System):
+    """How a captioner is trained."""
 
     about = "captions images with sentences, or their regions with phrases"
     unit = "texts"
-    presets: Mapping[str, Callable[[], CaptionerConfig]] = MappingProxyType(
-        {"default": CaptionerConfig, "original": CaptionerConfig.original}
-    )
-    save = staticmethod(checkpoint.save)
+    presets: ClassVar = {"default": CaptionerConfig, "original": CaptionerConfig.original}
 
     def usable(self, samples: Sequence[Sample], config: CaptionerConfig) -> list[Sample]:
         """Return the samples with nothing but their sentences or, with ``describe_boxes``, nothing but their phrases.
@@ -92,15 +87,9 @@ class CaptionerSystem:
         ]
         return [sample for sample in kept if sample.sentences]
 
-    def texts(self, sample: Sample) -> Iterator[str]:
-        """Yield the sentences or, if there are none, every reference of every box."""
-        yield from sample.sentences
-        for references in () if sample.sentences else sample.phrases:
-            yield from references
-
-    def count(self, sample: Sample) -> int:
-        """Return the number of sentences or phrases."""
-        return sum(1 for _ in self.texts(sample))
+    def texts(self, sample: Sample) -> Iterable[str]:
+        """Return the sentences or, if there are none, every reference of every box."""
+        return sample.sentences or super().texts(sample)
 
     def build(self, config: CaptionerConfig, vocabulary: Vocabulary, pretrained: bool) -> Captioner:
         """Return the untrained network; proposals are not trained, and their trunk is that of ``config.localizer``.
@@ -115,10 +104,6 @@ class CaptionerSystem:
         if proposes:
             take_localizer(network, pretrained)
         return network
-
-    def extractor(self, network: Captioner) -> nn.Module:
-        """Return the trunk's."""
-        return network.trunk.extractor
 
     def criterion(self, network: Captioner, samples: Sequence[Sample]) -> CaptionCriterion | RewardCriterion:
         """Return the cross entropy of a word or, with a reward, what it lacks.

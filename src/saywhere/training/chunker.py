@@ -88,9 +88,7 @@ def train(sentences: Sequence[TaggedSentence], epochs: int = 3, seed: int = 0, b
     """Return the chunker that an averaged perceptron learns from sentences.
 
     Args:
-        sentences: with their tags.
         epochs: passes over them, in an order drawn anew.
-        seed: of the orders.
         buckets: rows of the weights, a power of two.
     """
     generator = random.Random(seed)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import ImageError, Preprocess
+from saywhere.networks import checkpoint
+from saywhere.text import Vocabulary
 from saywhere.training.cache import FeatureCache, read_pixels
 
 Key = tuple[int, int]
@@ -50,6 +53,62 @@ class TargetMaker(Protocol):
             random: of every random choice.
         """
         ...
+
+
+class System:
+    """A kind of model and what it is trained on; those of the parts of a model are subclasses.
+
+    Its network has ``config``, ``vocabulary`` and ``trunk``, and is called with the extractor's outputs of each image,
+    the targets of each, and a generator; what it returns goes to the criterion, which gives named losses whose sum is
+    minimised.
+
+    Attributes:
+        about: what its models do, for the card: "A model that ...".
+        unit: what is counted in the card, such as ``regions``.
+        presets: named configurations that ``model.preset`` of a recipe chooses from; one is ``default``.
+        save: writes what is kept of a network, see :func:`saywhere.networks.checkpoint.save`.
+    """
+
+    about: ClassVar[str]
+    unit: ClassVar[str]
+    presets: ClassVar[Mapping[str, Callable[[], Any]]]
+    save: Callable[[Any, Path, str, str, torch.dtype], object] = staticmethod(checkpoint.save)
+
+    def usable(self, samples: Sequence[Sample], config: Any) -> list[Sample]:
+        """Return what of the samples can be learnt."""
+        raise TypeError
+
+    def texts(self, sample: Sample) -> Iterable[str]:
+        """Return the texts that the vocabulary is built from: every reference of every box."""
+        return chain.from_iterable(sample.phrases)
+
+    def count(self, sample: Sample) -> int:
+        """Return how many ``unit`` a sample has: its texts."""
+        return sum(1 for _ in self.texts(sample))
+
+    def build(self, config: Any, vocabulary: Vocabulary, pretrained: bool) -> Any:
+        """Return the untrained network; its trunk with published weights if ``pretrained``.
+
+        Raises:
+            UserError: published weights, a localizer or word vectors cannot be had or do not fit.
+        """
+        raise TypeError
+
+    def extractor(self, network: Any) -> nn.Module:
+        """Return the part of a network that may stay frozen, and whose outputs may then be cached: that of the trunk.
+
+        It turns a list of pixels ``(3, h, w)`` into a tuple of tensors with three dimensions each. If its weights alone
+        do not say what it does, its attribute ``settings`` does.
+        """
+        return network.trunk.extractor
+
+    def criterion(self, network: Any, samples: Sequence[Sample]) -> nn.Module:
+        """Return the losses; ``samples`` are those that the network learns from."""
+        raise TypeError
+
+    def targets(self, network: Any) -> TargetMaker:
+        """Return what makes an image's target."""
+        raise TypeError
 
 
 @dataclass(frozen=True)
@@ -103,10 +162,7 @@ class ImageDataset(Dataset[Item]):
     An image's target, and whether it is mirrored, depend on (seed, epoch, number) alone; the dataset never changes.
 
     Args:
-        samples: the images.
         target: makes the target of an image.
-        preprocess: turns images into the network's pixels.
-        seed: of the run.
         features: cached features by number of the image, or None for pixels.
         cached_epochs: ``features`` are used in epochs before this one (the backbone is trained from then on); None for
             all.
@@ -186,34 +242,13 @@ def digest_of(samples: Sequence[Sample]) -> str:
     return digest.hexdigest()
 
 
-class EpochSampler:
-    """Give batches of keys ``(epoch, number)`` in an order that depends on (seed, epoch) alone.
+def epoch_batches(count: int, batch_size: int, seed: int, epoch: int, shuffle: bool = True) -> list[list[Key]]:
+    """Return the batches of an epoch, by ``(epoch, number)``, in an order that depends on (seed, epoch) alone.
 
     Args:
-        count: images in the data set.
-        batch_size: images a batch.
-        seed: of the run.
+        epoch: counted from 0.
         shuffle: another order in each epoch; otherwise that of the data set.
-        epoch, skip: where a run is resumed: the first ``skip`` batches of ``epoch`` are left out.
     """
-
-    def __init__(self, count: int, batch_size: int, seed: int, shuffle: bool = True, epoch: int = 0, skip: int = 0):
-        self.count, self.batch_size, self.seed, self.shuffle = count, batch_size, seed, shuffle
-        self.epoch, self._resumed = epoch, (epoch, skip)
-        self.sampler = self  # Lightning calls set_epoch on the sampler of the batch sampler
-
-    def set_epoch(self, epoch: int) -> None:
-        """Give the batches of ``epoch`` from the next iteration on."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return -(-self.count // self.batch_size)
-
-    def __iter__(self) -> Iterator[list[Key]]:
-        epoch = self.epoch
-        numbers = np.arange(self.count)
-        if self.shuffle:
-            numbers = np.random.default_rng((self.seed, epoch)).permutation(self.count)
-        skip = self._resumed[1] if epoch == self._resumed[0] else 0
-        for start in range(skip * self.batch_size, self.count, self.batch_size):
-            yield [(epoch, number) for number in numbers[start : start + self.batch_size].tolist()]
+    numbers = np.random.default_rng((seed, epoch)).permutation(count) if shuffle else np.arange(count)
+    keys = [(epoch, number) for number in numbers.tolist()]
+    return [keys[start : start + batch_size] for start in range(0, count, batch_size)]

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import nn
 
 from saywhere import boxes as geometry
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.data.sample import Sample
-from saywhere.networks import checkpoint
 from saywhere.networks.densecap.loss import DenseCapCriterion
 from saywhere.networks.densecap.network import DenseCap, Target
 from saywhere.text import Vocabulary, pad, tokenize
-from saywhere.training.dataset import mirror_phrase
-
-if TYPE_CHECKING:
-    pass
+from saywhere.training.dataset import System, mirror_phrase
 
 
 @dataclass(frozen=True)
@@ -44,15 +38,12 @@ class PhraseTargets:
         return Target(width, height, torch.from_numpy(boxes), torch.from_numpy(pad(token_ids)), weights)
 
 
-class DenseCapSystem:
-    """See :class:`saywhere.training.run.System`."""
+class DenseCapSystem(System):
+    """How a dense captioner is trained."""
 
     about = "finds regions in images and describes them with phrases"
     unit = "regions"
-    presets: Mapping[str, Callable[[], DenseCapConfig]] = MappingProxyType(
-        {"default": DenseCapConfig, "original": DenseCapConfig.original}
-    )
-    save = staticmethod(checkpoint.save)
+    presets: ClassVar = {"default": DenseCapConfig, "original": DenseCapConfig.original}
 
     def usable(self, samples: Sequence[Sample], config: DenseCapConfig) -> list[Sample]:
         """Return the samples without phrases that have no word or are longer than the model can produce.
@@ -61,11 +52,6 @@ class DenseCapSystem:
         """
         return usable(samples, config.decoding.max_words)
 
-    def texts(self, sample: Sample) -> Iterator[str]:
-        """Yield every reference of every box."""
-        for references in sample.phrases:
-            yield from references
-
     def count(self, sample: Sample) -> int:
         """Return the number of boxes."""
         return len(sample.boxes)
@@ -73,10 +59,6 @@ class DenseCapSystem:
     def build(self, config: DenseCapConfig, vocabulary: Vocabulary, pretrained: bool) -> DenseCap:
         """Return the untrained network."""
         return DenseCap(config, vocabulary, pretrained_backbone=pretrained)
-
-    def extractor(self, network: DenseCap) -> nn.Module:
-        """Return the trunk's."""
-        return network.trunk.extractor
 
     def criterion(self, network: DenseCap, samples: Sequence[Sample]) -> DenseCapCriterion:
         """Return the five losses."""

@@ -211,11 +211,7 @@ def average_models(
     the trained one, they have no weight in the other, see :func:`keep_scale`.
 
     Args:
-        start: the model that training started from.
-        trained: the model that was trained.
         share: of the weights of ``start`` in the mean.
-        out: folder of the new model.
-        samples: what it was trained on.
 
     Raises:
         UserError: there is no such model, or ``start`` lacks the part.

@@ -82,8 +82,6 @@ def find_regions(network: DenseCap, sample: Sample, seed: int) -> Regions:
 
     Args:
         network: before it is trained, in eval mode.
-        sample: the image.
-        seed: of the copies.
     """
     trunk, coder, settings = network.trunk, network.box_coder, network.config.proposals
     pixels = torch.from_numpy(trunk.preprocess(open_image(sample.image, trunk.preprocess.long_side)))
@@ -123,7 +121,6 @@ def with_words(network: DenseCap, texts: Sequence[str]) -> tuple[DenseCap, tuple
 
     Args:
         network: is not changed; the new one has its trunk.
-        texts: phrases.
     """
     vocabulary = network.vocabulary
     counts = Vocabulary.build(texts).counts
@@ -255,10 +252,7 @@ def train(
     """Train the last layers of a dense captioner; at the end they have the weights with the smallest held-out loss.
 
     Args:
-        heads: are changed.
-        learnt, held_out: the images.
         epochs: passes over the images, at most.
-        seed: of the random choices.
         state: file in which the run is saved now and then, and from which one that was killed goes on.
 
     Returns:

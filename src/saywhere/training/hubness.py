@@ -106,7 +106,6 @@ def prepare(embedded: Embedded, temperature: float, seed: int = 0) -> tuple[Less
     Args:
         embedded: images and sentences; each data set has the same share of the bank.
         temperature: of similarities.
-        seed: of the draws.
     """
     generator, images, texts, owner = np.random.default_rng(seed), embedded.images, embedded.texts, embedded.owner
     ends = [*embedded.starts[1:], len(images)]
@@ -164,11 +163,8 @@ def fit(lesson: Lesson, temperature: float, count: int, title: str, seed: int = 
     """Return typical vectors and constants that say what the bank says; a progress bar is shown.
 
     Args:
-        lesson: what they learn from.
         temperature: that the bank was asked with; all is learnt in units of it.
         count: J, of typical vectors.
-        title: of the progress bar.
-        seed: of the draws.
     """
     generator = torch.Generator().manual_seed(seed)
     items = pad_sequence([torch.from_numpy(np.asarray(item)) for item in lesson.items], batch_first=True)
@@ -223,8 +219,6 @@ def calibrate(
     Args:
         folder: of a model with an aligner whose score is Eq. 8; its other weights stay as they are.
         sets: images with sentences, of one data set or several.
-        source: name of the images, for the card.
-        device: where the model runs; the best there is if None.
         hubs: of typical texts, and of typical images.
 
     Raises:

@@ -1,25 +1,24 @@
-"""The training step, the check of the losses, and validation, as Lightning runs them."""
+"""The loop of training: steps, the check of the losses, validation, the state of a run, and its best weights."""
 
 from __future__ import annotations
 
 import csv
 import functools
 import io
-import logging
 import math
+import signal
 import sys
-import warnings
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any
 
-import lightning.pytorch as lightning
 import numpy as np
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 from torch.optim import Optimizer
@@ -29,8 +28,10 @@ from torch.utils.data import DataLoader
 from saywhere import reproductions
 from saywhere.errors import UserError
 from saywhere.files import write_atomically, write_text
+from saywhere.networks import checkpoint
 from saywhere.report import leave_out
-from saywhere.training.dataset import Batch, EpochSampler, ImageDataset
+from saywhere.training.dataset import Batch, Digest, ImageDataset, epoch_batches
+from saywhere.training.progress import Progress
 from saywhere.training.recipe import OptimizerConfig, Recipe, TrainingConfig
 
 
@@ -40,7 +41,6 @@ def build_optimizer(network: nn.Module, extractor: nn.Module, config: TrainingCo
     Args:
         network: all that is trained; parameters that take no gradients are left out.
         extractor: its part whose trained parameters are the group ``backbone``.
-        config: the settings of both groups.
 
     Raises:
         UserError: the two groups are to have different kinds of optimisers.
@@ -58,9 +58,7 @@ def build_optimizer(network: nn.Module, extractor: nn.Module, config: TrainingCo
     if kind == "original_adam":
         return reproductions.find("kind=original_adam")(groups)
     if kind in ("adam", "adamw"):  # fused: a third of the time on a CPU
-        optimizer = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind](groups, fused=True)
-        vars(optimizer)["_step_supports_amp_scaling"] = False  # no loss is scaled, and Lightning would clip nothing
-        return optimizer
+        return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind](groups, fused=True)
     return {"sgd": torch.optim.SGD, "rmsprop": torch.optim.RMSprop}[kind](groups)
 
 
@@ -92,7 +90,6 @@ class CsvLog:
     """Write a file with a row ``step, epoch, name, value`` for each number; rows are appended.
 
     Args:
-        path: of the file.
         step: optimiser step from which the run is resumed: later rows, of a run that was killed, are dropped.
     """
 
@@ -156,15 +153,6 @@ VALIDATION = 1 << 32
 """The epoch number that seeds the randomness of validation: the same in every epoch."""
 
 
-@dataclass(frozen=True)
-class Position:
-    """Position of a run: batches of ``epoch`` (counted from 0) that are done, and the first loss."""
-
-    epoch: int = 0
-    batches: int = 0
-    first_loss: float | None = None
-
-
 def save_state(state: Any, path: Path) -> None:
     """Write what a run needs to be resumed; the file is whole or not there, and on the disk.
 
@@ -183,14 +171,6 @@ def save_state(state: Any, path: Path) -> None:
     write_atomically(path, write)
 
 
-class StateFiles(TorchCheckpointIO):
-    """Write Lightning's checkpoints beside their place; its own way leads through ``$TMPDIR``, which may be small."""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write a checkpoint, see :func:`save_state`."""
-        save_state(checkpoint, Path(path))
-
-
 def seed_step(seed: int, epoch: int, batch: int) -> torch.Generator:
     """Seed torch's global randomness (dropout) for one step, and return a generator (samplers) seeded alike.
 
@@ -202,115 +182,265 @@ def seed_step(seed: int, epoch: int, batch: int) -> torch.Generator:
     return torch.Generator().manual_seed(number)
 
 
-class TrainingModule(lightning.LightningModule):
-    """Train a network with a criterion, under Lightning.
+@dataclass
+class Losses:
+    """Sums of named losses over images: their ``total (names,)``, and how many images these are of."""
+
+    names: list[str] = field(default_factory=list)
+    total: Tensor | None = None
+    count: int = 0
+
+    def add(self, losses: dict[str, Tensor], count: int) -> None:
+        """Add means over ``count`` images."""
+        values = torch.stack([value.detach().double() for value in losses.values()]).cpu() * count
+        self.names, self.count = list(losses), self.count + count
+        self.total = values if self.total is None else self.total + values
+
+    def means(self, prefix: str) -> dict[str, float]:
+        """Return the mean of each loss, and that of their sum as ``<prefix>/loss``."""
+        if self.total is None:
+            return {}
+        values = [total / self.count for total in self.total.tolist()]
+        terms = {f"{prefix}/{name}": value for name, value in zip(self.names, values, strict=True)}
+        return {f"{prefix}/loss": sum(values), **terms}
+
+
+@dataclass
+class State:
+    """How far a run has come.
+
+    Attributes:
+        epoch, batches, step: epochs that are done, batches of the next one, and steps of the optimiser.
+        first_loss: of the run.
+        best, best_epoch, metrics: the smallest monitored value, its epoch from 0, and all its validation losses.
+        seconds: of training.
+        losses: since the last row of the log.
+    """
+
+    epoch: int = 0
+    batches: int = 0
+    step: int = 0
+    first_loss: float | None = None
+    best: float = math.inf
+    best_epoch: int = -1
+    metrics: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    losses: Losses = field(default_factory=Losses)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """Return what a run has saved, ``state`` among it; empty if it has saved nothing."""
+    if not path.exists():
+        return {}
+    try:
+        stored = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        state = State(**{**stored["state"], "losses": Losses(**stored["state"]["losses"])})
+        return {**stored, "state": state}
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(f"{path} cannot be read ({reason}); start over with --restart") from error
+
+
+class AverageWeights:
+    """Give a network the mean of its weights after the last epochs, and those after the last step again.
+
+    The mean generalises better than each of them (Izmailov et al., Averaging Weights Leads to Wider Optima, 2018).
 
     Args:
+        network: whose weights, and statistics of normalisation, are averaged.
+        epochs: at most so many count; in the first ones there are fewer.
+    """
+
+    def __init__(self, network: nn.Module, epochs: int):
+        self._network = network
+        self.before: deque[dict[str, Tensor]] = deque(maxlen=epochs - 1)
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Have the mean in the network for the time of a block, at the end of an epoch."""
+        state = self._network.state_dict()
+        tensors = {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
+        now = {name: tensor.clone() for name, tensor in tensors.items()}
+        for name, tensor in tensors.items():
+            before = [epoch[name].to(tensor) for epoch in self.before]
+            if not all(torch.equal(other, tensor) for other in before):  # what is frozen stays as it is to the last bit
+                tensor.copy_(torch.stack([tensor, *before]).mean(dim=0))
+        yield
+        for name, tensor in tensors.items():
+            tensor.copy_(now[name])
+        self.before.append(now)
+
+
+class Training:
+    """Train a network with a criterion; a run in the same folder is resumed.
+
+    The state is saved every ``save_every`` steps, after each epoch, and after Ctrl-C or SIGTERM at the end of the step,
+    or of the epoch if they come in its last step or in validation; a second Ctrl-C stops at once.
+
+    Args:
+        out: its folder, for ``last.ckpt``, ``metrics.csv`` and ``curves.png``.
         network: called with features, targets and a generator.
         criterion: turns the network's output into named losses, whose sum is minimised.
         extractor: the network's part that gives the features, and may be frozen.
-        recipe: of the run.
-        train, validation: the data; ``validation`` may be None.
-        position: where the run is resumed.
-        log: of the losses and rates; None for none.
+        train, validation: the data; without validation the weights of the last epoch are the best.
+        digests: of the data, which are saved with the state.
+        keep: called with (epoch from 1, validation losses, seconds of training) when there are better weights.
 
     Attributes:
-        validation_losses: means of the last validation: ``val/loss`` and ``val/<term>``.
         skipped: of the images that could not be read, in whose places others were, a line each.
     """
 
     def __init__(
         self,
+        recipe: Recipe,
+        out: Path,
         network: nn.Module,
         criterion: nn.Module,
         extractor: nn.Module,
-        recipe: Recipe,
         train: ImageDataset,
         validation: ImageDataset | None,
-        position: Position,
-        log: CsvLog | None = None,
+        digests: Sequence[Digest],
+        keep: Callable[[int, dict[str, float], float], None],
     ):
-        super().__init__()
-        self.network, self.criterion, self.recipe = network, criterion, recipe
-        self._extractor = (extractor,)  # in a tuple: its weights are the network's and not to be listed twice
-        self.train_data, self.validation_data, self.start, self._log = train, validation, position, log
-        self.first_loss = position.first_loss
-        self.validation_losses: dict[str, float] = {}
-        self.skipped = dict[str, None]()
-        self.last_loss = math.nan
-        self._train_sums, self._validation_sums = _Sums(), _Sums()
-        self._images: list[Path] = []  # of the batches since the last optimiser step
-        network.train()
-        trainable = getattr(self.extractor, "set_trainable", self.extractor.requires_grad_)
-        trainable(recipe.training.unfreeze_after is not None)
+        self.recipe, self.out, self.extractor, self._digests, self._keep = recipe, out, extractor, digests, keep
+        self.train_data, self.validation_data, self.skipped = train, validation, dict[str, None]()
+        training = recipe.training
+        self.device = find_device(training.accelerator)
+        self._mixed = training.precision == "bf16-mixed" and (self.device.type != "cpu" or has_bfloat16())
+        self.network, self.criterion = network.train().to(self.device), criterion.train().to(self.device)
+        getattr(extractor, "set_trainable", extractor.requires_grad_)(training.unfreeze_after is not None)
+        self.batches = math.ceil(len(train) / training.batch_size)
+        steps = math.ceil(self.batches / training.accumulate) * training.epochs
+        self.optimizer = build_optimizer(network, getattr(network, "copied", extractor), training)
+        self.schedule = build_schedule(self.optimizer, training, steps)
+        self.average = AverageWeights(network, training.average)
+        saved = read_state(out / "last.ckpt")
+        self.state: State = saved.get("state", State())
+        if saved:
+            network.load_state_dict(saved["network"])
+            self.optimizer.load_state_dict(saved["optimizer"])
+            self.schedule.load_state_dict(saved["schedule"])
+            self.average.before.extend(saved["before"])
+        self._log = CsvLog(out / "metrics.csv", self.state.step)
+        self._since = time.monotonic()
+        self._images: list[Path] = []  # of the batches since the last step
+        self._stopping, self._validating = False, False
 
-    @property
-    def extractor(self) -> nn.Module:
-        """The network's part that may be frozen."""
-        return self._extractor[0]
+    def run(self) -> bool:
+        """Train to the end; return whether Ctrl-C or SIGTERM stopped the run, whose state was saved."""
+        training, state = self.recipe.training, self.state
+        with self._signals():
+            while state.epoch < training.epochs and not self._stopping:
+                if training.patience is not None and state.epoch - 1 - state.best_epoch >= training.patience:
+                    break
+                if not self._train_epoch():
+                    break
+                with self.average():
+                    self._judge(self._validate())
+                    draw_curves(self.out / "metrics.csv", self.out / "curves.png")
+                state.epoch, state.batches = state.epoch + 1, 0
+                self._save()
+        return self._stopping
 
-    # Data
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Let Ctrl-C and SIGTERM wait for the end of a step."""
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def train_dataloader(self) -> DataLoader[Any]:
-        """Return the batches, from where the run is resumed."""
-        training, start = self.recipe.training, self.start
-        sampler = EpochSampler(
-            len(self.train_data), training.batch_size, self.recipe.seed, training.shuffle, start.epoch, start.batches
-        )
-        return self._loader(self.train_data, sampler)
+        def stop(number: int, frame: FrameType | None) -> None:
+            if self._stopping:
+                saved = (self.out / "last.ckpt").exists()
+                more = "; the same command goes on from the last state that was saved" if saved else ""
+                raise KeyboardInterrupt(f"stopped{more}")
+            self._stopping = True
+            when = "after the validation" if self._validating else "after this step"
+            print(f"\nstopping {when}; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)
 
-    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
-        """Return the validation batches, in the order of the data; none without validation data."""
-        if self.validation_data is None:
-            return []
-        sampler = EpochSampler(len(self.validation_data), self.recipe.training.batch_size, 0, shuffle=False)
-        return self._loader(self.validation_data, sampler)
+        for number in before:
+            signal.signal(number, stop)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
-    def _loader(self, data: ImageDataset, sampler: EpochSampler) -> DataLoader[Any]:
-        workers = self.recipe.training.workers
-        return DataLoader(data, batch_sampler=sampler, collate_fn=_as_is, num_workers=workers)
+    # Training
 
-    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        """Return the batch on the device of the step; name the images that could not be read, each once."""
-        for reason in batch.skipped:
-            if reason not in self.skipped:
-                leave_out(f"skipped: {reason}")
-        self.skipped |= dict.fromkeys(batch.skipped)
-        return batch.to(device)
+    def _train_epoch(self) -> bool:
+        """Take the steps of an epoch, from where the run is resumed; return whether it was not stopped before."""
+        training, state = self.recipe.training, self.state
+        bar = Progress(f"epoch {state.epoch + 1}/{training.epochs}", self.batches, state.batches)
+        with closing(bar):
+            for batch in self._load(self.train_data, training.shuffle, state.batches):
+                frozen = training.frozen(state.epoch)
+                losses = self._losses(batch, seed_step(self.recipe.seed, state.epoch, state.batches), frozen)
+                loss = torch.stack(list(losses.values())).sum()
+                self._guard(loss, losses, batch)
+                if state.batches % training.accumulate == 0:
+                    self.optimizer.zero_grad()
+                (loss / training.accumulate).backward()
+                state.losses.add(losses, len(batch))
+                self._images += batch.images
+                state.batches += 1
+                if state.batches == self.batches or state.batches % training.accumulate == 0:
+                    self._step()
+                bar.advance(1, f"loss {float(loss.detach()):.4f}")
+                if not self.after_batch():
+                    return False
+        return True
 
-    # Steps
+    def after_batch(self) -> bool:
+        """Log, and save in the middle of an epoch, when it is time; return whether training goes on.
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Return the sum of the losses of a batch; ``UserError`` if it is not finite or explodes."""
-        epoch = self.current_epoch
-        generator = seed_step(self.recipe.seed, epoch, batch_idx)
-        features = self._features(batch, frozen=self.recipe.training.frozen(epoch))
-        losses: dict[str, Tensor] = self.criterion(self.network(features, batch.targets, generator))
-        loss = torch.stack(list(losses.values())).sum()
-        self._guard(loss, losses, batch)
-        self._train_sums.add(losses, len(batch))
-        self._images += batch.images
-        return loss
+        No saved state is ahead of the log.
+        """
+        training, state = self.recipe.training, self.state
+        last = state.batches == self.batches
+        if not last and state.batches % training.accumulate:
+            return True
+        if state.step % training.log_every == 0:
+            rates = {f"lr/{group['name']}": group["lr"] for group in self.optimizer.param_groups}
+            self._log.write(state.step, state.epoch, {**state.losses.means("train"), **rates})
+            state.losses = Losses()
+        if last:  # after the validation the state is saved
+            return True
+        if self._stopping or state.step % training.save_every == 0:
+            self._save()
+        return not self._stopping
 
-    def _features(self, batch: Batch, frozen: bool) -> list[tuple[Tensor, ...]]:
-        if batch.features is not None:
-            return batch.features
-        if self.extractor.training == frozen:
-            self.extractor.train(not frozen)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
-            return self.extractor(batch.pixels)
+    def _load(self, data: ImageDataset, shuffle: bool, skip: int = 0) -> Iterator[Batch]:
+        """Yield the batches of an epoch on the device; images that cannot be read are named, each once."""
+        training = self.recipe.training
+        keys = epoch_batches(len(data), training.batch_size, self.recipe.seed, self.state.epoch, shuffle)
+        loader = DataLoader(data, batch_sampler=keys[skip:], collate_fn=_as_is, num_workers=training.workers)
+        for batch in loader:
+            for reason in batch.skipped:
+                if reason not in self.skipped:
+                    leave_out(f"skipped: {reason}")
+            self.skipped |= dict.fromkeys(batch.skipped)
+            yield batch.to(self.device)
+
+    def _losses(self, batch: Batch, generator: torch.Generator, frozen: bool) -> dict[str, Tensor]:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._mixed):
+            features = batch.features
+            if features is None:
+                assert batch.pixels is not None
+                if self.extractor.training == frozen:
+                    self.extractor.train(not frozen)
+                with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
+                    features = self.extractor(batch.pixels)
+            return self.criterion(self.network(features, batch.targets, generator))
 
     def _guard(self, loss: Tensor, losses: dict[str, Tensor], batch: Batch) -> None:
         """Stop before the gradients of a broken loss reach the weights."""
-        self.last_loss = value = float(loss.detach())
-        if self.first_loss is None and math.isfinite(value):
-            self.first_loss = value
-        if math.isfinite(value) and value <= EXPLODED * max(self.first_loss or 0.0, 1e-3):
+        value, first = float(loss.detach()), self.state.first_loss
+        if first is None and math.isfinite(value):
+            self.state.first_loss = first = value
+        if math.isfinite(value) and value <= EXPLODED * max(first or 0.0, 1e-3):
             return
-        what = f"exploded to {value:.4g} (the first was {self.first_loss:.4g})" if math.isfinite(value) else "is NaN"
+        what = f"exploded to {value:.4g} (the first was {first:.4g})" if math.isfinite(value) else "is NaN"
         what = "is infinite" if math.isinf(value) else what
-        what = f"the loss {what} in step {self.trainer.global_step}"
-        raise self._broken(f"{what} ({_terms(losses)})", batch.images)
+        raise self._broken(f"the loss {what} in step {self.state.step} ({_terms(losses)})", batch.images)
 
     def _broken(self, what: str, images: Sequence[Path]) -> UserError:
         rest, names = self.recipe.training.rest, ", ".join(map(str, images))
@@ -320,84 +450,71 @@ class TrainingModule(lightning.LightningModule):
             f"another folder: --out DIR training.rest.lr={rest.lr / 4:g}{clip}"
         )
 
-    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Stop before gradients that are not finite reach the weights."""
-        images, self._images = self._images, []
-        gradients = [p.grad for p in self.parameters() if p.grad is not None]
+    def _step(self) -> None:
+        """Clip the gradients and change the weights, unless a gradient is not finite."""
+        training, images = self.recipe.training, self._images
+        self._images = []
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        gradients = [p.grad for p in parameters if p.grad is not None]
         norm = float(torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).norm())
         if not math.isfinite(norm):
-            step = self.trainer.global_step
-            raise self._broken(f"the gradient is not finite (its norm is {norm}) in step {step}", images)
+            raise self._broken(f"the gradient is not finite (its norm is {norm}) in step {self.state.step}", images)
+        if training.clip is not None:
+            clip = {"norm": nn.utils.clip_grad_norm_, "value": nn.utils.clip_grad_value_}[training.clip_by]
+            clip(parameters, training.clip)
+        self.optimizer.step()
+        self.schedule.step()
+        self.state.step += 1
 
-    def log_training(self, batch_idx: int) -> None:
-        """Log the mean losses since the last row, every ``log_every`` optimiser steps."""
-        step = self.trainer.global_step
-        if step % self.recipe.training.log_every == 0 and stepped(self.trainer, batch_idx):
-            rates = {f"lr/{g['name']}": g["lr"] for g in self.trainer.optimizers[0].param_groups}
-            self._write({**self._train_sums.means("train"), **rates})
-            self._train_sums = _Sums()
+    # After an epoch
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Add up the losses of a validation batch; the same random choices in every epoch."""
-        generator = seed_step(self.recipe.seed, VALIDATION, batch_idx)
-        features = self._features(batch, frozen=True)
-        losses: dict[str, Tensor] = self.criterion(self.network(features, batch.targets, generator))
-        if not math.isfinite(float(torch.stack(list(losses.values())).sum())):
-            what = f"the validation loss is not finite after epoch {self.current_epoch + 1}"
-            raise self._broken(f"{what} ({_terms(losses)})", batch.images)
-        self._validation_sums.add(losses, len(batch))
-
-    def on_validation_epoch_end(self) -> None:
-        """Log the mean losses over all validation images."""
-        self.validation_losses = self._validation_sums.means("val")
-        self._validation_sums = _Sums()
-        self._write(self.validation_losses)
-
-    def _write(self, values: dict[str, float]) -> None:
-        if self._log is not None:
-            self._log.write(self.trainer.global_step, self.current_epoch, values)
-
-    # Optimiser and state
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save the losses since the last row of the log, so that the next row is that of an uninterrupted run."""
-        checkpoint["train_sums"] = vars(self._train_sums)
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the losses since the last row of the log."""
-        vars(self._train_sums).update(checkpoint.get("train_sums", {}))
-
-    def configure_optimizers(self) -> Any:
-        """Return the optimiser of two parameter groups, and a schedule over all optimiser steps of the run."""
-        training = self.recipe.training
-        batches = math.ceil(len(self.train_data) / training.batch_size)
-        steps = math.ceil(batches / training.accumulate) * training.epochs
-        optimizer = build_optimizer(self.network, getattr(self.network, "copied", self.extractor), training)
-        schedule = build_schedule(optimizer, training, steps)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-
-class _Sums:
-    """Sums of named losses over images."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.total: Tensor | None = None
-        self.count = 0
-
-    def add(self, losses: dict[str, Tensor], count: int) -> None:
-        """Add means over ``count`` images."""
-        values = torch.stack([value.detach().double() for value in losses.values()]) * count
-        self.names, self.count = list(losses), self.count + count
-        self.total = values if self.total is None else self.total.to(values) + values
-
-    def means(self, prefix: str) -> dict[str, float]:
-        """The mean of each loss, and of their sum as ``<prefix>/loss``."""
-        if self.total is None:
+    @torch.no_grad()
+    def _validate(self) -> dict[str, float]:
+        """Return and log the mean losses over all validation images; the same random choices in every epoch."""
+        if self.validation_data is None:
             return {}
-        values = [total / self.count for total in self.total.tolist()]
-        terms = {f"{prefix}/{name}": value for name, value in zip(self.names, values, strict=True)}
-        return {f"{prefix}/loss": sum(values), **terms}
+        self._validating, sums, seed = True, Losses(), self.recipe.seed
+        self.network.eval()
+        self.criterion.eval()
+        for number, batch in enumerate(self._load(self.validation_data, shuffle=False)):
+            losses = self._losses(batch, seed_step(seed, VALIDATION, number), frozen=True)
+            if not math.isfinite(float(torch.stack(list(losses.values())).sum())):
+                what = f"the validation loss is not finite after epoch {self.state.epoch + 1}"
+                raise self._broken(f"{what} ({_terms(losses)})", batch.images)
+            sums.add(losses, len(batch))
+        self.network.train()
+        self.criterion.train()
+        self._validating, means = False, sums.means("val")
+        self._log.write(self.state.step, self.state.epoch, means)
+        return means
+
+    def _judge(self, losses: dict[str, float]) -> None:
+        """Keep the weights if they are better than those of all epochs before."""
+        monitor, state = self.recipe.training.monitor, self.state
+        if losses and monitor not in losses:
+            raise UserError(f"training.monitor is {monitor!r}, but there are {', '.join(losses)}")
+        value = losses.get(monitor, -float(state.epoch))
+        mark = f" (best {state.best:.4f} after epoch {state.best_epoch + 1})"
+        if value < state.best:
+            state.best, state.best_epoch, state.metrics, mark = value, state.epoch, losses, " (best so far)"
+            self._keep(state.epoch + 1, losses, self._seconds())
+        if losses:
+            terms = "  ".join(f"{name} {loss:.4f}" for name, loss in losses.items())
+            done = f"epoch {state.epoch + 1}/{self.recipe.training.epochs}"
+            print(f"{done}: {terms}{mark}", file=sys.stderr, flush=True)
+
+    def _seconds(self) -> float:
+        """Seconds of training, those before an interruption included."""
+        now = time.monotonic()
+        self.state.seconds, self._since = self.state.seconds + now - self._since, now
+        return self.state.seconds
+
+    def _save(self) -> None:
+        self._seconds()
+        parts = {"network": self.network, "optimizer": self.optimizer, "schedule": self.schedule}
+        stored = {name: part.state_dict() for name, part in parts.items()}
+        more = {"state": asdict(self.state), "before": list(self.average.before), "data": list(self._digests)}
+        save_state({**stored, **more}, self.out / "last.ckpt")
 
 
 def _terms(losses: dict[str, Tensor]) -> str:
@@ -408,40 +525,17 @@ def _as_is(batch: Any) -> Batch:
     return batch
 
 
-def stepped(trainer: lightning.Trainer, batch_idx: int) -> bool:
-    """Return whether the optimiser stepped after this batch."""
-    last = batch_idx + 1 == trainer.num_training_batches
-    return last or (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+def find_device(name: str) -> torch.device:
+    """Return the device of training: ``auto`` is the best there is, ``gpu`` an accelerator, others as torch has them.
 
-
-def build_trainer(recipe: Recipe, out: Path, callbacks: Sequence[lightning.Callback]) -> lightning.Trainer:
-    """Return Lightning's trainer for a recipe that is run in ``out``."""
-    _quiet()
-    training = recipe.training
-    on_cpu = training.accelerator == "cpu" or not torch.accelerator.is_available()
-    mixed = training.precision != "32" and (not on_cpu or has_bfloat16())
-    try:
-        return lightning.Trainer(
-            max_epochs=training.epochs,
-            accelerator=training.accelerator,
-            devices=1,
-            precision="bf16-mixed" if mixed else "32-true",
-            accumulate_grad_batches=training.accumulate,
-            gradient_clip_val=training.clip,
-            gradient_clip_algorithm=training.clip_by,
-            logger=False,
-            callbacks=list(callbacks),
-            plugins=[StateFiles()],
-            default_root_dir=out,
-            limit_val_batches=1.0 if recipe.data.validation else 0,
-            num_sanity_val_steps=0,
-            use_distributed_sampler=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
-    except (MisconfigurationException, ValueError, RuntimeError, ImportError) as error:
-        raise UserError(f"training on this machine: {str(error).strip().splitlines()[0]}") from error
+    Raises:
+        UserError: it is not there.
+    """
+    mps = "mps" if torch.backends.mps.is_available() else "cpu"
+    best = "cuda" if torch.cuda.is_available() else mps
+    if name == "gpu" and best == "cpu":
+        raise UserError("training.accelerator is gpu, and there is none here; leave it out, or say cpu")
+    return checkpoint.find_device(best if name in ("auto", "gpu") else name)
 
 
 @functools.cache
@@ -454,17 +548,3 @@ def has_bfloat16() -> bool:
         print("this processor has no bfloat16: it trains in single precision, which is slower", file=sys.stderr)
         return False
     return True
-
-
-def _quiet() -> None:
-    """Silence Lightning's advice that does not apply: batches come ready-made, and the data can be resumed."""
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    for message in (
-        ".*does not have many workers.*",
-        ".*dataloader is\\s+not resumable.*",
-        ".*smaller than the logging interval.*",
-        ".*LeafSpec.*",
-        ".*in eval mode.*",
-    ):
-        warnings.filterwarnings("ignore", message=message)

@@ -84,7 +84,6 @@ def embed(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) 
     Args:
         bundle: see :func:`own_captioner`.
         sets: images with sentences, of one data set or several.
-        device: where the model runs; the best there is if None.
 
     Raises:
         UserError: too few of them have such sentences and can be read.
@@ -251,8 +250,6 @@ def learn(captioned: Captioned, said: Said, size: int, epochs: int = EPOCHS, see
     Args:
         captioned, said: the images, and what is said of them.
         size: D.
-        epochs: passes over the images.
-        seed: of weights, dropout and order.
     """
     random = np.random.default_rng(seed)
     teaching = np.flatnonzero(~is_held_out(len(captioned.sentences)))
@@ -329,9 +326,6 @@ def train(
     Args:
         folder: of a model with a captioner of images; its other weights stay as they are.
         sets: images with sentences, of one data set or several.
-        source: name of the images, for the card.
-        device: where the model runs; the best there is if None.
-        seed: of the training.
 
     Raises:
         UserError: there is no such model, it comes with saywhere, it has no such captioner, too few images with

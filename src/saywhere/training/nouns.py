@@ -83,11 +83,6 @@ def train(model: str | Path, samples: Sequence[Sample], source: str, out: Path, 
     Args:
         model: its trunk makes the features, with those of a second branch or a tower, if it has one, and its dense
             captioner the embeddings, if it has one.
-        samples: images with boxes.
-        source: their data sets, for the card.
-        out: the folder.
-        epochs: passes over the boxes.
-        seed: of the training.
 
     Returns:
         what was learnt, for people.
@@ -140,8 +135,6 @@ def collect(model: Model, samples: Sequence[Sample], config: NounsConfig) -> Nam
 
     Args:
         model: on the CPU, with the backbone's last layer, and a dense captioner if ``config.embed_dim`` is set.
-        samples: images with boxes.
-        config: which features.
 
     Raises:
         UserError: no image can be read, or the model lacks that layer.
@@ -206,9 +199,6 @@ def fit(boxes: NamedBoxes, trunk_of: str | Path, config: NounsConfig, epochs: in
     Args:
         boxes: see :func:`collect`.
         trunk_of: folder or name of the model whose trunk made the features.
-        config: which features.
-        epochs: passes over the boxes.
-        seed: of the order and the dropout.
 
     Raises:
         UserError: the trunk's backbone has no published classifier, or no kind has boxes enough.

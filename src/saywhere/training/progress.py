@@ -21,8 +21,6 @@ class Progress:
 
     Args:
         title: stands in front.
-        total: number of steps.
-        done: steps done before.
     """
 
     def __init__(self, title: str, total: int, done: int = 0):

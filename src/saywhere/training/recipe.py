@@ -124,9 +124,9 @@ class TrainingConfig:
         clip: largest norm of the gradient, or None.
         clip_by: ``norm``, or ``value``: ``clip`` bounds each element of the gradient.
         average: epochs after which the mean of the weights is validated and kept, in the place of the last one's alone
-            (:class:`saywhere.training.callbacks.AverageWeights`).
+            (:class:`saywhere.training.loop.AverageWeights`).
         precision: ``32`` or ``bf16-mixed``.
-        accelerator: ``auto``, ``cpu``, ``gpu`` or another name that Lightning knows.
+        accelerator: ``auto`` (the best there is), ``cpu``, ``gpu``, or another device by its name in torch.
         pretrained: start from the backbone's published weights.
         start: a model (name or folder) whose part of the same kind gives its weights, wherever they fit; see
             :mod:`saywhere.training.finetuning`.
@@ -327,7 +327,6 @@ def require_own(folder: Path, *others: str) -> None:
     """Refuse to begin a run in a folder where it would replace what no run has written.
 
     Args:
-        folder: of the run.
         others: names of what a run writes beside its recipe.
 
     Raises:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import LambdaCallback
-from torch import nn
 
 from saywhere import boxes as geometry
 from saywhere import data
@@ -29,90 +27,14 @@ from saywhere.training import cache
 from saywhere.training import recipe as recipes
 from saywhere.training.aligner import AlignerSystem
 from saywhere.training.branch import BranchSystem, load_branch
-from saywhere.training.callbacks import (
-    AbandonedRun,
-    AverageWeights,
-    Best,
-    InterruptedRun,
-    RunState,
-    ShowProgress,
-)
 from saywhere.training.captioner import CaptionerSystem
 from saywhere.training.card import DataFacts, write_card
-from saywhere.training.dataset import Digest, ImageDataset, TargetMaker, digest_of, evenly
+from saywhere.training.dataset import Digest, ImageDataset, System, digest_of, evenly
 from saywhere.training.densecap import DenseCapSystem
 from saywhere.training.finetuning import freeze, keep_scale, start_from
-from saywhere.training.loop import CsvLog, Position, TrainingModule, build_trainer, draw_curves
+from saywhere.training.loop import Training, find_device, read_state
 from saywhere.training.nouns import is_held_out
 from saywhere.training.recipe import DataConfig, Recipe, SourceConfig, require_own
-
-if TYPE_CHECKING:
-    pass
-
-
-class System(Protocol):
-    """A kind of model and what it is trained on.
-
-    Its network has ``config``, ``vocabulary`` and ``trunk``, and is called with the extractor's outputs of each image,
-    the targets of each, and a generator; what it returns goes to the criterion, which gives named losses whose sum is
-    minimised.
-    """
-
-    @property
-    def about(self) -> str:
-        """What its models do, for the card: "A model that ..."."""
-        ...
-
-    @property
-    def unit(self) -> str:
-        """What is counted in the card, such as ``regions``."""
-        ...
-
-    @property
-    def presets(self) -> Mapping[str, Callable[[], Config]]:
-        """Named configurations that ``model.preset`` of a recipe chooses from; one is ``default``."""
-        ...
-
-    def usable(self, samples: Sequence[Sample], config: Any) -> list[Sample]:
-        """Return what of the samples can be learnt."""
-        ...
-
-    def texts(self, sample: Sample) -> Iterable[str]:
-        """Return the texts that the vocabulary is built from."""
-        ...
-
-    def count(self, sample: Sample) -> int:
-        """Return how many ``unit`` a sample has."""
-        ...
-
-    def build(self, config: Any, vocabulary: Vocabulary, pretrained: bool) -> Any:
-        """Return the untrained network; its trunk with published weights if ``pretrained``.
-
-        Raises:
-            UserError: published weights, a localizer or word vectors cannot be had or do not fit.
-        """
-        ...
-
-    def extractor(self, network: Any) -> nn.Module:
-        """Return the part of a network that may stay frozen, and whose outputs may then be cached.
-
-        It turns a list of pixels ``(3, h, w)`` into a tuple of tensors with three dimensions each. If its weights alone
-        do not say what it does, its attribute ``settings`` does.
-        """
-        ...
-
-    def criterion(self, network: Any, samples: Sequence[Sample]) -> nn.Module:
-        """Return the losses; ``samples`` are those that the network learns from."""
-        ...
-
-    def targets(self, network: Any) -> TargetMaker:
-        """Return what makes an image's target."""
-        ...
-
-    def save(self, network: Any, folder: Path, card: str, description: str, dtype: torch.dtype, /) -> object:
-        """Write what is kept of a network, see :func:`saywhere.networks.checkpoint.save`."""
-        ...
-
 
 SYSTEMS: dict[str, System] = {
     "densecap": DenseCapSystem(), "aligner": AlignerSystem(), "captioner": CaptionerSystem(), "branch": BranchSystem(),
@@ -177,7 +99,6 @@ def train(recipe: Recipe, out: str | Path, restart: bool = False) -> Result:
     one that was not.
 
     Args:
-        recipe: of the run.
         out: folder that everything is written to; the best weights so far are in ``out/model``, a model folder with a
             card and the recipe.
         restart: remove a run that is there, and start over.
@@ -266,61 +187,30 @@ def fit(
     """Train a network on data that is ready, or resume the run in ``out``.
 
     Args:
-        recipe: of the run.
-        out: its folder.
-        network: is changed.
-        criterion: see :class:`saywhere.training.loop.TrainingModule`.
-        train_data, validation_data: the data.
+        criterion: see :class:`saywhere.training.loop.Training`.
         name: of the data set, for the card.
         digests: of the data, by which a resumed run knows it.
     """
     system = find_system(recipe.system)
     facts = _facts(recipe, system, name, network, train_data, validation_data)
-    last = out / "last.ckpt"
-    saved = _read_state(last)
-    position, step = saved.get("position", Position()), saved.get("global_step", 0)
-    extractor = system.extractor(network)
-    log = CsvLog(out / "metrics.csv", step)
-    module = TrainingModule(network, criterion, extractor, recipe, train_data, validation_data, position, log)
 
-    def save(epoch: int, metrics: dict[str, float], seconds: float) -> None:
+    def keep(epoch: int, metrics: dict[str, float], seconds: float) -> None:
         dtype = torch.float16 if recipe.training.half else torch.float32
         card = write_card(recipe, facts, epoch, metrics, seconds)
         system.save(network, out / "model", card, recipe.description, dtype)
         write_text(out / "model" / "recipe.yaml", recipe.to_yaml())
 
-    best = Best(recipe.training.monitor, recipe.training.patience, save)
-    average = AverageWeights(network, recipe.training.average)
-    state = RunState(last, recipe.training.save_every, digests)
-    curves = LambdaCallback(on_train_epoch_end=lambda *_: draw_curves(out / "metrics.csv", out / "curves.png"))
-    trainer = build_trainer(recipe, out, [ShowProgress(), best, curves, average, state])
-    try:
-        trainer.fit(module, ckpt_path=last if last.exists() else None, weights_only=True)
-    except InterruptedRun:
-        return Result(out / "model", best.best_epoch + 1, best.metrics, interrupted=True)
-    except AbandonedRun:
-        more = "; the same command goes on from the last state that was saved" if last.exists() else ""
-        raise KeyboardInterrupt(f"stopped{more}") from None
-    if module.skipped:
-        print(f"{len(module.skipped)} images could not be read, and others took their places", file=sys.stderr)
-    return Result(out / "model", best.best_epoch + 1, best.metrics, facts=facts)
-
-
-def _read_state(last: Path) -> dict[str, Any]:
-    """What a run has saved; empty if it has saved nothing."""
-    if not last.exists():
-        return {}
-    try:
-        state = torch.load(last, map_location="cpu", weights_only=True, mmap=True)
-        return {**state, "position": Position(**state["position"]), "global_step": int(state["global_step"])}
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"{last} cannot be read ({reason}); start over with --restart") from error
+    extractor = system.extractor(network)
+    run = Training(recipe, out, network, criterion, extractor, train_data, validation_data, digests, keep)
+    interrupted = run.run()
+    if run.skipped:
+        print(f"{len(run.skipped)} images could not be read, and others took their places", file=sys.stderr)
+    return Result(out / "model", run.state.best_epoch + 1, run.state.metrics, interrupted, facts)
 
 
 def _require_same_data(out: Path, digests: Sequence[Digest]) -> None:
     """Refuse to resume a run whose data has changed: its model would be that of neither data."""
-    before = _read_state(out / "last.ckpt").get("data", digests)
+    before = read_state(out / "last.ckpt").get("data", digests)
     for (_, images, old), (split, count, new) in zip(before, digests, strict=True):
         if old != new:
             what = f"{count} images, not {images}" if count != images else "other images, boxes or texts"
@@ -434,7 +324,7 @@ def _dataset(recipe: Recipe, network: Any, samples: list[Sample], validation: bo
             network.trunk.preprocess,
             samples,
             flip=training.flip and not validation,
-            device=_device(training.accelerator),
+            device=find_device(training.accelerator),
             batch_size=training.batch_size,
             title=f"features of the {'validation' if validation else 'training'} images",
         )
@@ -453,11 +343,6 @@ def _dataset(recipe: Recipe, network: Any, samples: list[Sample], validation: bo
         flip=training.flip,
         fixed=validation,
     )
-
-
-def _device(accelerator: str) -> str:
-    wants = accelerator in ("auto", "gpu", "cuda")
-    return "cuda" if wants and torch.cuda.is_available() else "cpu"
 
 
 def _facts(

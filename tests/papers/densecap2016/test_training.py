@@ -84,8 +84,8 @@ def test_which_layers_are_trained_and_shuffled_is_another_order(root, tmp_path, 
     run.train(recipe(root, shuffle=True, epochs=1, unfreeze_after=unfreeze), tmp_path / "c")
     numbers = [number for ((_, number),) in keys]
     assert sorted(numbers) == list(range(5)) and numbers != list(range(5))
-    last = torch.load(tmp_path / "c" / "last.ckpt", weights_only=True)["state_dict"]
-    moved = {name for name, value in first[0].items() if not torch.equal(value, last[f"network.{name}"])}
+    last = torch.load(tmp_path / "c" / "last.ckpt", weights_only=True)["network"]
+    moved = {name for name, value in first[0].items() if not torch.equal(value, last[name])}
     backbone = {name for name in first[0] if name.startswith("trunk.backbone.")}
     frozen = {f"trunk.backbone.body.{i}.{kind}" for i in (0, 2, 5, 7) for kind in ("weight", "bias")}
     assert moved & backbone == (set() if unfreeze is None else backbone - frozen)

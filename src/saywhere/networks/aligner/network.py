@@ -141,7 +141,6 @@ class Aligner(nn.Module):
     """Put regions and words into one space.
 
     Args:
-        config: see :class:`AlignerConfig`.
         vocabulary: the words that the text encoders know.
         trunk: the network below, shared with other systems; a new one is built if None.
         pretrained_backbone: a new trunk starts from ImageNet weights. (Its localization layer is taken over from a

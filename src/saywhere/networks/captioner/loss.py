@@ -177,12 +177,7 @@ class SampledOutput:
 
 
 class InventedNouns:
-    """Count the nouns of sentences that no reference mentions, see :func:`saywhere.models.nouns.find_invented`.
-
-    Args:
-        vocabulary: of the sentences.
-        tree: of nouns.
-    """
+    """Count the nouns of sentences that no reference mentions, see :func:`saywhere.models.nouns.find_invented`."""
 
     def __init__(self, vocabulary: Vocabulary, tree: NounTree):
         @lru_cache(1 << 17)
@@ -209,7 +204,6 @@ class RewardCriterion(nn.Module):
     vocabulary does not have are all one, and long references may have been left out.
 
     Args:
-        cider: the reward.
         word_weight: of the cross entropy of people's words, in training.
         smoothing: see :class:`saywhere.networks.captioner.loss.CaptionCriterion`.
         invented, invented_weight: what counts a sentence's invented nouns, each of which takes the weight off its

@@ -68,10 +68,8 @@ def extract_regions(
     """Return the features of images and of their regions, which are of the kind ``config.attend_to``.
 
     Args:
-        config: of the captioner.
         transformer: that of ``attend_to: transformer``.
         narrow: makes features ``(..., D)`` as small as the decoder takes them; a transformer moves on maps of these.
-        images: N of them.
         boxes: of each image ``(R, 4)`` in pixels of the network's input, instead of its proposals.
     """
     sources = [image.sources(config.levels, config.head, config.branch) for image in images]
@@ -93,7 +91,6 @@ def region_cells(config: CaptionerConfig, image: ImageMaps, cells: int | None = 
     """Return features ``(1 + cells², D)`` of the whole image and of a grid's cells, and their boxes.
 
     Args:
-        config: of the captioner.
         image: whose maps are averaged, see :func:`cell_features`.
         cells: rows and columns of the grid; ``config.grid`` if None.
     """
@@ -187,7 +184,6 @@ class Captioner(nn.Module):
     """Caption images with sentences or, with ``config.describe_boxes``, boxes with phrases.
 
     Args:
-        config: see :class:`CaptionerConfig`.
         vocabulary: the words it can choose.
         trunk: the network below, shared with other systems; a new one is built if None. Nothing of it but its backbone
             is trained.
@@ -298,7 +294,6 @@ class Captioner(nn.Module):
         """Return embeddings of an image or of its boxes, each row with mean 0 and variance 1.
 
         Args:
-            image: its maps.
             boxes: ``(R, 4)`` in pixels of the network's input.
 
         Returns:
@@ -314,7 +309,6 @@ class Captioner(nn.Module):
         """Return what the decoder ``attention`` takes of images.
 
         Args:
-            images: N of them.
             boxes: of each image ``(R, 4)`` in pixels of the input; None for the network's own regions.
         """
         boxes = [None] * len(images) if boxes is None else boxes
@@ -352,7 +346,6 @@ def sample(
     """Sample ``count`` sentences for each of N embeddings, word by word with the decoder's probabilities.
 
     Args:
-        decoder: the language model.
         embeddings: ``(N, D)``; N may be 0.
         max_words: bound on the words, at least 1; a sentence that reaches it has no END.
         count: sentences an embedding; they are neighbouring rows.

@@ -136,7 +136,6 @@ def pool_pyramid(maps: Sequence[Tensor], strides: Sequence[int], boxes: Tensor, 
         maps: one ``(C, H_l, W_l)`` a level, finest first.
         strides: input pixels per cell of each level.
         boxes: ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
-        size: points per side.
     """
     if len(maps) == 1:
         return bilinear(maps[0], boxes, size, strides[0])

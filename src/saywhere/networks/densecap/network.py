@@ -134,8 +134,6 @@ class DenseCap(nn.Module):
     ``decoder``, by way of :mod:`saywhere.engines.torch` and :mod:`saywhere.models.densecap`.
 
     Args:
-        config: see :class:`DenseCapConfig`.
-        vocabulary: the words it can use.
         trunk: with a localization layer, shared with other networks; built from ``config`` if not given.
         pretrained_backbone: start from ImageNet weights, if the trunk is built here.
 
@@ -337,7 +335,6 @@ class DenseCap(nn.Module):
         """Return what the decoder takes for the boxes of all images, in order: ``(N, embed_dim)``.
 
         Args:
-            images: maps of the trunk.
             boxes: of each image ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
             embeddings: of all boxes, by the region head.
         """

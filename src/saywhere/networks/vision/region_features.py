@@ -24,7 +24,6 @@ class ImageMaps:
     """The backbone's maps of one image; what else the trunk computes of them is computed once, when needed.
 
     Args:
-        trunk: that made the maps.
         maps: see :meth:`saywhere.networks.vision.trunk.Trunk.look`.
         width, height: of the network's input, in pixels.
     """

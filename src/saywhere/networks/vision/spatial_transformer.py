@@ -24,7 +24,6 @@ def bilinear(features: Tensor, boxes: Tensor, size: int | tuple[int, int], strid
     Args:
         features: ``(C, H, W)``, the map of one image.
         boxes: ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
-        size: points per side, or (rows, columns).
         stride: input pixels per cell.
 
     Returns:

@@ -181,7 +181,6 @@ class Trunk(nn.Module):
 
     Args:
         backbone: pixels to maps.
-        preprocess: images to pixels.
         head: the backbone's last layer before the classifier, frozen; or None.
         pyramid: of the maps that regions are found on; None where that is the backbone's one map.
         localization: scores of anchors on those maps; None where no regions are proposed.

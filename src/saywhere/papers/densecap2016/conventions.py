@@ -146,7 +146,6 @@ def make_anchors(
         height, width: cells of the map.
         stride: pixels per cell, horizontally and vertically.
         first: the 1-based centre (x, y) of the first cell; :func:`field_center` of ``stride`` if not given.
-        dtype: of the result.
     """
     first = first or (field_center(stride[0]), field_center(stride[1]))
     kind = np.float64 if dtype == torch.float64 else np.float32
@@ -225,7 +224,6 @@ def roi_pooling(
         features: ``(C, H, W)`` of one image.
         boxes: ``(N, 4)`` in pixels of that image.
         image_height, image_width: its size.
-        size: points per side, or (rows, columns).
     """
     affine = box_to_affine(boxes, image_height, image_width)
     height, width = features.shape[-2:]
@@ -407,10 +405,6 @@ class Adam(Optimizer):
     ``(sqrt(v) + eps) / sqrt(c)``: in the first steps ``eps`` counts for more.
 
     Args:
-        params: parameters or groups of them.
-        lr: step size.
-        betas: decay of the two moments.
-        eps: keeps the division finite.
         weight_decay: L2, added to the gradient.
     """
 

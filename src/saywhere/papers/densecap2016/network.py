@@ -34,7 +34,6 @@ class LanguageModel(nn.Module):
         embed_dim: D of region embeddings.
         words: V, the unknown word included.
         word_size: of the word vectors, and of the encoded embedding.
-        hidden_size: of the LSTM.
         dropout: on the LSTM's output.
     """
 

@@ -53,8 +53,6 @@ class RegionRnn(nn.Module):
     """A decoder of single crops.
 
     Args:
-        config: see :class:`RegionRnnConfig`.
-        vocabulary: the words it can use.
         trunk: backbone; built from ``config`` if not given.
         pretrained_backbone: start from ImageNet weights, if the trunk is built here.
     """
@@ -193,7 +191,6 @@ def crop_features(
     """Return features ``(N, feature_size)`` float16 of crops; those that are in files below ``root`` are read.
 
     Args:
-        root: folder of all caches.
         network: its backbone and the size of its crops count.
         crops: in any order; an image is opened once for neighbouring crops of it.
         half: compute in bfloat16, which processors with such instructions do several times faster; the features agree
@@ -273,10 +270,7 @@ def fit(
     The same seed gives the same weights.
 
     Args:
-        network: is changed.
         train, validation: crops with phrases; of validation the first phrase of each counts.
-        config: how.
-        seed: of the order, the phrases and the dropout.
         half: multiply in bfloat16, on processors that can.
 
     Returns:

@@ -164,7 +164,6 @@ class Run:
     """Train the baselines of a comparison that are not yet in ``out``, and describe and measure its images.
 
     Args:
-        plan: the recipe.
         out: folder of the trained baselines.
 
     Attributes:

@@ -58,8 +58,6 @@ def describe_with_fcln(
     The true boxes are described just as they stand; all others are proposals, which are scored and refined.
 
     Args:
-        model: FCLN.
-        image: to describe.
         boxes: of each column, in pixels of the image; those of the column ``rpn`` are the baselines'.
         limit: proposals of its own.
     """

@@ -193,7 +193,6 @@ class AttentionDecoder(nn.Module):
         region_size: D of the regions' features.
         vocabulary_size: V, reserved tokens included.
         word_size: of the word vectors, which serve as inputs and as outputs.
-        hidden_size: of the GRU.
         dropout: on the GRU's inputs and outputs and on the embeddings.
         terms: of Eq. 5, any of :data:`saywhere.configs.captioner.TERMS`.
         feedback: which attention-weighted features are an input of the GRU.

@@ -24,8 +24,6 @@ class GruDecoder(nn.Module):
     Args:
         embed_dim: D of the embeddings.
         vocabulary_size: V, reserved tokens included.
-        word_size: of the word vectors.
-        hidden_size: of the GRU.
         dropout: on the GRU's inputs and outputs.
 
     Attributes:

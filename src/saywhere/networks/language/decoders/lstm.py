@@ -30,7 +30,6 @@ class LstmDecoder(nn.Module):
         embed_dim: D of the embeddings.
         vocabulary_size: V, reserved tokens included.
         word_size: of the word vectors, and of the encoded embedding.
-        hidden_size: of the LSTM.
         dropout: on the LSTM's inputs and outputs.
 
     Attributes:

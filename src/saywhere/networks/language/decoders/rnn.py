@@ -36,8 +36,6 @@ class RnnDecoder(nn.Module):
     Args:
         embed_dim: D of the embeddings.
         vocabulary_size: V, reserved tokens included.
-        word_size: of the word vectors.
-        hidden_size: of the state.
         dropout: on the embedding, the word vectors and the state before the output; never from step to step.
         bias: ``(V,)`` from which the output's bias starts, such as :func:`log_frequencies`; 0 if None.
 

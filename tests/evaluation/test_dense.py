@@ -17,8 +17,8 @@ from saywhere.evaluation.dense import (
     CLEAN,
     IOUS,
     METEORS,
-    CalibrationMeter,
     DenseCaptioning,
+    box_reliability,
     score,
     score_files,
 )
@@ -412,11 +412,8 @@ BOXES = np.array([[0.0, 0, 10, 10], [0, 0, 10, 5], [0, 0, 10, 4.9], [50, 50, 60,
 
 
 def test_a_box_matches_a_true_one_at_an_iou_of_a_half_whoever_else_does():
-    meter = CalibrationMeter()
-    meter.add(BOXES, np.array([0.75, 0.75, 0.25, 0.25]), np.array([[0.0, 0, 10, 10], [50, 50, 90, 90]]))
-    meter.add(BOXES[:1], np.array([0.75]), np.empty((0, 4)))
-    meter.add(np.empty((0, 4)), None, BOXES)
-    found = meter.result()
+    first = BOXES, np.array([0.75, 0.75, 0.25, 0.25]), np.array([[0.0, 0, 10, 10], [50, 50, 90, 90]])
+    found = box_reliability([first, (BOXES[:1], np.array([0.75]), np.empty((0, 4))), (np.empty((0, 4)), None, BOXES)])
     assert found and found.boxes == 5
     assert [(one.count, one.score, one.matched) for one in found.bins] == [
         (2, 0.25, 0),
@@ -425,10 +422,6 @@ def test_a_box_matches_a_true_one_at_an_iou_of_a_half_whoever_else_does():
 
 
 def test_scores_that_are_no_probabilities_are_not_measured():
-    meter = CalibrationMeter()
-    assert meter.result() is None
-    meter.add(BOXES, np.array([0.5, 0.5, 0.5, 0.5]), BOXES)
-    assert meter.result() is not None
-    meter.add(BOXES[:1], np.array([1.5]), BOXES)
-    meter.add(BOXES[:1], np.array([0.5]), BOXES)
-    assert meter.result() is None
+    good = BOXES, np.array([0.5, 0.5, 0.5, 0.5]), BOXES
+    assert box_reliability([]) is None and box_reliability([good]) is not None
+    assert box_reliability([good, (BOXES[:1], np.array([1.5]), BOXES)]) is None

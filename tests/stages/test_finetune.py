@@ -83,7 +83,6 @@ def test_a_run_that_is_stopped_goes_on_and_makes_the_same(
             raise KeyboardInterrupt
         whole(*arguments)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr(heads, "SAVE_EVERY", -1.0)
     monkeypatch.setattr(heads, "_train_epoch", stop)
     with pytest.raises(KeyboardInterrupt, match="the same command goes on from here"):
         saywhere.finetune(images, tmp_path / "mine", model=exported_bundle(), epochs=6)
@@ -169,7 +168,7 @@ def test_an_image_that_cannot_be_read_is_named_also_when_all_is_done(images: Pat
 def test_a_disk_that_fills_up_is_one_line_and_the_same_command_goes_on(
     counted: tuple[Finetuned, int], images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever file meets it: that of the run, of regions, of the state, of the model."""
+    """Whichever file meets it: that of the run, of regions, of the model."""
     (done, writes), sync, written, room = counted, files.sync, 0, sys.maxsize
 
     def full(file: Path | int) -> None:

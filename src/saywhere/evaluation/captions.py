@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor, ptb
@@ -23,9 +23,7 @@ from saywhere.evaluation.region_lines import matched, read_captions, read_refere
 from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import Session
 from saywhere.files import write_text
-from saywhere.images import LoadedImage
 from saywhere.inference import ResultsFile
-from saywhere.models.captioner import Caption
 from saywhere.models.model import Model
 from saywhere.models.nouns import NounTree, find_invented, find_nouns, noun_tree
 
@@ -201,16 +199,6 @@ PREDICTIONS, TRUTH = "predictions.jsonl", "truth.jsonl"
 """Files of a run: the captions of the model, and the references."""
 
 
-class Captioner(Protocol):
-    """What captions a few images at a time."""
-
-    def caption(
-        self, images: Sequence[LoadedImage], *, beam_size: int | None = None, attention: bool = True
-    ) -> list[Caption]:
-        """Return a caption for each image."""
-        ...
-
-
 def run(model: Model, session: Session, beam_size: int | None = None) -> CaptionScores:
     """Caption the images of a data set and score the sentences: BLEU, METEOR, ROUGE-L and CIDEr-D.
 
@@ -221,17 +209,14 @@ def run(model: Model, session: Session, beam_size: int | None = None) -> Caption
         UserError: the model has no captioner, no image can be read, or what measures is not installed.
     """
     model.check("captioner", "caption images")
-    return score_captioner(lambda: model, model.long_side, session, {"model": model.digest(), "beam_size": beam_size})
+    return score_captioner(model, session, {"model": model.digest(), "beam_size": beam_size})
 
 
-def score_captioner(
-    start: Callable[[], Captioner], long_side: int, session: Session, settings: Mapping[str, Any]
-) -> CaptionScores:
+def score_captioner(captioner: Any, session: Session, settings: Mapping[str, Any]) -> CaptionScores:
     """Caption the images of a data set by anything, and score the sentences.
 
     Args:
-        start: returns what captions, when the data has been read and the run prepared.
-        long_side: pixels on the long side that images should have at least.
+        captioner: a model, or something with ``caption`` and ``long_side`` as a model has them.
         settings: what the captions depend on, beside the data; has ``beam_size``.
 
     Raises:
@@ -250,14 +235,15 @@ def score_captioner(
     if not references:
         raise UserError(f"{session.data}: the split {samples.split} has no image with a sentence about all of it")
     session.resume({**settings, "data": samples.name, "split": samples.split}, PREDICTIONS)
-    write_references(references, session.out / TRUTH)
+    rows = [{"image": name, "captions": texts} for name, texts in references.items()]
+    write_text(session.out / TRUTH, "".join(json.dumps(row) + "\n" for row in rows))
     chosen = [source for source in sources.values() if source.name in references]
-    captioner, beam_size = start(), settings["beam_size"]
+    beam_size = settings["beam_size"]
 
     with ResultsFile(session.out / PREDICTIONS, "caption") as lines:
         seen = session.each(
             lambda images, _: captioner.caption(images, beam_size=beam_size, attention=False), chosen, lines.done,
-            lambda name, caption: lines.append(caption.to_dict(), name), long_side=long_side,
+            lambda name, caption: lines.append(caption.to_dict(), name), long_side=captioner.long_side,
         )  # fmt: skip
     found = read_captions(session.out / PREDICTIONS)
     captions = {source.name: found[os.path.normpath(source.name)] for source in seen}
@@ -265,9 +251,3 @@ def score_captioner(
     facts |= {"without_sentence": len(sources) - len(chosen)}
     kept = {name: references[name] for name in captions}
     return compare(session, captions, kept, scorer, samples.name, facts, phrases)
-
-
-def write_references(references: Mapping[str, Sequence[str]], path: Path) -> None:
-    """Write the true sentences as lines ``{"image": NAME, "captions": [TEXT, ...]}``."""
-    rows = [{"image": name, "captions": list(texts)} for name, texts in references.items()]
-    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))

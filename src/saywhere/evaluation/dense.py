@@ -401,12 +401,11 @@ def compare(
     scorer: meteor.Meteor, data: str, facts: Mapping[str, Any] = MappingProxyType({}),
 ) -> DenseCaptioningResult:  # fmt: skip
     """Score predictions for some images by the truth, and write the report and a page of examples."""
-    meter = CalibrationMeter()
     # One step more: the captions, which are scored together at the end.
     with session.steps("scoring", len(names) + 1) as advance:
-        result = score(predictions, truth, names, protocol, scorer.score, advance, meter)
+        result = score(predictions, truth, names, protocol, scorer.score, advance)
         advance()
-    found = meter.result()
+    found = box_reliability((predictions[n].boxes, predictions[n].scores, truth[n].boxes) for n in names)
     scores = {"calibration": found and found.to_dict(), **result.to_dict()}
     known = session.known(data, predictions=str(predictions.path), **facts, meteor_version=scorer.version)
     write_report(session.out, {"task": "dense", **scores, **known})
@@ -422,14 +421,12 @@ def score(
     protocol: str,
     scorer: Scorer,
     done: Callable[[], None] = lambda: None,
-    calibration: CalibrationMeter | None = None,
 ) -> DenseCaptioningResult:
     """Score the predictions for some images; an image without predictions counts as one without regions.
 
     Args:
         predictions: lines with scores and captions.
         truth: lines with captions.
-        calibration: takes the boxes of each image.
 
     Raises:
         UserError: the two files have different sizes for an image.
@@ -446,36 +443,25 @@ def score(
         scores = () if predicted.scores is None else predicted.scores
         phrases = [[caption] for caption in true.captions or ()]
         metric.add_arrays(predicted.boxes, scores, predicted.captions or (), true.boxes, phrases, name)
-        if calibration:
-            calibration.add(predicted.boxes, predicted.scores, true.boxes)
         done()
     return metric.result(scorer)
 
 
-class CalibrationMeter:
-    """Collect the boxes of one image at a time; nine bytes of each box are kept."""
+def box_reliability(images: Iterable[tuple[Array, Array | None, Array]]) -> Reliability | None:
+    """Return how near the scores of boxes are to the share that matches a true one, whoever else does.
 
-    def __init__(self) -> None:
-        self._scores, self._matches = list[np.ndarray](), list[np.ndarray]()
-        self._probabilities = True
+    It is None if there is no box, or a score is not in 0 to 1, such as another program's logits.
 
-    def add(self, boxes: np.ndarray, scores: np.ndarray | None, truths: np.ndarray) -> None:
-        """Add an image: predicted ``boxes (N, 4)`` with ``scores (N,)`` (None: left out), and true boxes ``(M, 4)``."""
-        if scores is None or not len(boxes):
-            return
-        self._probabilities &= bool(((scores >= 0) & (scores <= 1)).all())
-        if not self._probabilities:  # another program's logits: nothing to measure
-            return
-        with np.errstate(over="ignore", invalid="ignore"):  # boxes as large as 1e300
-            overlap = geometry.iou(boxes, truths)
-        self._scores.append(scores)
-        self._matches.append(np.asarray((overlap >= MATCH).any(axis=1)))
-
-    def result(self) -> Reliability | None:
-        """Return the reliability so far; None if there is no box, or a score is not in 0 to 1."""
-        if not self._probabilities or not self._scores:
-            return None
-        return reliability(np.concatenate(self._scores), np.concatenate(self._matches))
+    Args:
+        images: of each the predicted ``boxes (N, 4)``, their ``scores (N,)`` (None: left out), and true boxes
+            ``(M, 4)``.
+    """
+    rows = [(boxes, scores, truths) for boxes, scores, truths in images if scores is not None and len(boxes)]
+    if not rows or not all(((scores >= 0) & (scores <= 1)).all() for _, scores, _ in rows):
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):  # boxes as large as 1e300
+        matches = [(geometry.iou(boxes, truths) >= MATCH).any(axis=1) for boxes, _, truths in rows]
+    return reliability(np.concatenate([scores for _, scores, _ in rows]), np.concatenate(matches))
 
 
 PREDICTIONS, TRUTH = "predictions.jsonl", "truth.jsonl"

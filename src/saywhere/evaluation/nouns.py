@@ -10,7 +10,6 @@ import numpy as np
 from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import Session, image_name
 from saywhere.images import LoadedImage
-from saywhere.models.captioner import Caption
 from saywhere.models.densecap import Detections, detect
 from saywhere.models.model import Model
 from saywhere.models.nouns import Noun, find_nouns, is_right, kind_of, noun_tree
@@ -78,7 +77,10 @@ def run(model: Model, session: Session) -> NounResult:
         if model.captioner is None or model.captioner.config.describe_boxes:
             return found
         captions = model.caption(encodings, attention=False)
-        return [{**each, "caption": of_caption(caption, each)} for each, caption in zip(found, captions, strict=True)]
+        return [
+            {**each, "caption": [find_nouns(caption.sentence, noun_tree())] * len(each["decoder"])}
+            for each, caption in zip(found, captions, strict=True)
+        ]
 
     seen = session.each(ask, sources, (), named.__setitem__, boxes, model.long_side)
     tree, kinds = noun_tree(), list[str]()
@@ -107,8 +109,3 @@ def nouns(model: Model, found: Detections) -> Nouns:
         "decoder": [(caption,) for caption in found.captions],
         "classes": [(noun,) for noun, _ in model.nouns.name(posterior)],
     }
-
-
-def of_caption(caption: Caption, found: Nouns) -> list[list[Noun]]:
-    """Return the nouns of an image's caption, for each of its regions."""
-    return [find_nouns(caption.sentence, noun_tree())] * len(found["decoder"])

@@ -266,6 +266,7 @@ def answer(
         inside: ``(E,)`` which of the images are searched.
         album: search among so many of these, drawn anew for each query; for every other query with an image that it is
             about, for the others with none that shows it, as far as there are enough. All of them if None.
+        seed: of the draws.
     """
     places, draws = np.flatnonzero(inside), np.random.default_rng(seed)
     size = len(places) if album is None else min(album, len(places))
@@ -393,6 +394,8 @@ def run(model: Model, session: Session, queries: int = 1000) -> SearchResult:
     """Index the images of a data set, and look for its sentences and, with Flickr30k Entities, for its phrases.
 
     Args:
+        model: with an aligner.
+        session: the data and the results.
         queries: at most so many different phrases, spread over all; and as many sentences and phrases together to see
             whether the index knows what is there.
 

@@ -202,7 +202,8 @@ class Session:
         Raises:
             UserError: there are none.
         """
-        if not (sources := image_sources(samples, self.data)):
+        names = {image_name(sample.image, self.folder): sample.image for sample in samples}
+        if not (sources := [Source(path, name, Path(name)) for name, path in names.items()]):
             raise UserError(f"{self.data}: the split {samples.split} has no image that can be read")
         return sources
 
@@ -279,13 +280,6 @@ class Session:
         known |= {"data_problems": {kind: len(found) for kind, found in self.report.problems.items()}}
         known |= {"seconds": round(time.monotonic() - self._started, 3), **peak_memory()}
         return known | {"command": self.command}
-
-
-def image_sources(samples: Samples, root: Path) -> list[Source]:
-    """Return the images of a data set, each once, named by their place below its folder."""
-    folder = root if root.is_dir() else root.parent
-    names = {image_name(sample.image, folder): sample.image for sample in samples}
-    return [Source(path, name, Path(name)) for name, path in names.items()]
 
 
 def image_name(path: Path, folder: Path) -> str:
@@ -423,11 +417,7 @@ class VectorStore(ArrayStore):
 
 
 def embed_images(
-    model: Model,
-    session: Session,
-    sources: Sequence[Source],
-    facts: Mapping[str, object],
-    nouns: bool = False,
+    model: Model, session: Session, sources: Sequence[Source], facts: Mapping[str, object], nouns: bool = False
 ) -> list[ImageVectors]:
     """Return the vectors of all images that can be read; those of an earlier run are taken over.
 

@@ -275,7 +275,8 @@ def merge(
                 raise UserError(f"{both_have}; --replace takes the last one's")
             weights = {key: value for key, value in weights.items() if key.partition(".")[0] not in both}
         for key, value in read_weights(bundle.folder).items():
-            if key in weights and not _identical(weights[key], value):
+            one = weights.get(key, value)
+            if one.shape != value.shape or not torch.equal(one.double(), value.double()):
                 raise UserError(
                     f"{bundle.folder} and {sources[key]} have different trunks: the tensor {key} is not the same{APART}"
                 )
@@ -323,10 +324,6 @@ def find_device(device: str | torch.device) -> torch.device:
         raise UserError(f"device {device!s} cannot be used here ({why}); leave it out, or say cpu") from error
 
 
-def _identical(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.equal(one.double(), other.double())
-
-
 def _require_same_pixels(first: Bundle, other: Bundle, but: Collection[str] = ()) -> None:
     """Refuse trunks of other options, ``but`` those, or that want other pixels."""
     for f in fields(TrunkConfig):
@@ -370,11 +367,7 @@ def _build_trunk(trunk: TrunkConfig, configs: Mapping[str, Config], folder: Path
 
 
 def _config_text(
-    description: str,
-    trunk: TrunkConfig,
-    mean: Sequence[float],
-    std: Sequence[float],
-    configs: Mapping[str, Config],
+    description: str, trunk: TrunkConfig, mean: Sequence[float], std: Sequence[float], configs: Mapping[str, Config]
 ) -> str:
     """The text of ``config.json``: the trunk once, and of each part the rest."""
     parts = {part: {k: v for k, v in config.to_dict().items() if k != "trunk"} for part, config in configs.items()}

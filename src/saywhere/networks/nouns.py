@@ -36,11 +36,7 @@ class Nouns(nn.Module):
     """
 
     def __init__(
-        self,
-        config: NounsConfig,
-        vocabulary: Vocabulary,
-        trunk: Trunk | None = None,
-        pretrained_backbone: bool = True,
+        self, config: NounsConfig, vocabulary: Vocabulary, trunk: Trunk | None = None, pretrained_backbone: bool = True
     ):
         super().__init__()
         self.config, self.vocabulary = config, vocabulary
@@ -61,11 +57,15 @@ class Nouns(nn.Module):
             embeddings: of each image's boxes ``(N, embed_dim)``, if the configuration has them.
         """
         given = embeddings or [rows.new_zeros(len(rows), 0) for rows in boxes]
-        return [self._classify(*each) for each in zip(images, boxes, given, strict=True)]
+        found: list[tuple[Tensor, Tensor]] = []
+        for each in zip(images, boxes, given, strict=True):
+            features = self.features(*each)
+            found.append((self.imagenet(features[:, self.config.last_layer(features.shape[1])]), self.kinds(features)))
+        return found
 
-    def _classify(self, image: ImageMaps, boxes: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+    def features(self, image: ImageMaps, boxes: Tensor, embeddings: Tensor) -> Tensor:
+        """Return what is read of an image's boxes: ``(N, D)``."""
         config, sources = self.config, image.sources(self.config.levels, True, self.config.branch)
         whole = [features.mean(dim=(1, 2)) for features, _ in image.sources((), True, config.branch)]
         around = torch.cat((*whole, image.summary)).expand(len(boxes), -1)
-        features = torch.cat((mean_features(sources, boxes, *image.size), around, embeddings), dim=1)
-        return self.imagenet(features[:, config.last_layer(features.shape[1])]), self.kinds(features)
+        return torch.cat((mean_features(sources, boxes, *image.size), around, embeddings), dim=1)

@@ -122,4 +122,4 @@ def run(models: Sequence[Model], session: Session, beam_size: int | None = None)
     """
     together = CaptionEnsemble(models)
     settings = {"model": ", ".join(model.digest() for model in models), "beam_size": beam_size}
-    return score_captioner(lambda: together, together.long_side, session, settings)
+    return score_captioner(together, session, settings)

@@ -102,10 +102,7 @@ def retrieval(
 
 @app.command()
 @task("caption", model=Together)
-def caption(
-    now: Task,
-    beam_size: options.BeamSize = None,
-) -> None:
+def caption(now: Task, beam_size: options.BeamSize = None) -> None:
     """Score captions of several models together (Areas of Attention, Table 4).
 
     Exit code 0 if all went well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong.

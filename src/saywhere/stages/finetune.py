@@ -35,9 +35,7 @@ if TYPE_CHECKING:
     from saywhere.training import heads
 
 RECORD, RUN = "finetune.json", "run"
-"""In the folder of the model: what it was made of, and the folder of what a run that is stopped goes on from,"""
-STATE = "state.pt"
-"""with the state of training in it."""
+"""In the folder of the model: what it was made of, and the folder of what a run that is stopped goes on from."""
 HELD_OUT = 5
 """One image of so many is held out where the data has no validation split."""
 STEPS = 40
@@ -179,7 +177,6 @@ def _begin(folder: Path, settings: Mapping[str, Any], restart: bool) -> Finetune
     if restart:
         for path in (folder / RUN).iterdir():
             shutil.rmtree(path) if path.is_dir() else None
-        (folder / RUN / STATE).unlink(missing_ok=True)
     elif not record and (folder / CONFIG).exists():
         raise UserError(f"{folder} has another model: name another folder with --out")
     elif changed := [name for name, value in settings.items() if record and record["settings"].get(name) != value]:
@@ -249,7 +246,7 @@ class _Run:
         layers = heads.Heads(self.network).eval()
         before = copy.deepcopy(layers)
         lessons = self._lessons(before, learnt, "learnt"), self._lessons(before, held_out, "held-out")
-        epoch = heads.train(layers, *lessons, self.epochs, self.seed, self.folder / RUN / STATE)
+        epoch = heads.train(layers, *lessons, self.epochs, self.seed)
         trained = copy.deepcopy(layers.state_dict())
         start, end, share, kept = self._choose(layers, before, trained if epoch else {}, *lessons)
         result = Finetuned(

@@ -21,20 +21,7 @@ from saywhere.files import explain_full_disk, write_text
 from saywhere.inference.claims import locked
 from saywhere.models.bundle import BUNDLED, CONFIG, VOCABULARY, WEIGHTS, Bundle
 from saywhere.report import collect_left_out, leave_out
-from saywhere.stages.kinds import (
-    EYES,
-    KINDS,
-    MODEL,
-    Card,
-    DataSet,
-    Done,
-    Reader,
-    Stage,
-    Start,
-    Train,
-    Work,
-    copy_model,
-)
+from saywhere.stages.kinds import EYES, KINDS, MODEL, Card, DataSet, Done, Reader, Stage, Start, Train, Work, copy_model
 from saywhere.training import recipe as recipes
 from saywhere.training.progress import track
 

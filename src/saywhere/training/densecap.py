@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -73,21 +74,13 @@ def usable(samples: Sequence[Sample], longest: int | None = None) -> list[Sample
     """Return samples with boxes whose phrases have one to ``longest`` words; all else is left out."""
     kept: list[Sample] = []
     for sample in samples:
-        phrases = [tuple(phrase for phrase in each if _fits(phrase, longest)) for each in sample.phrases]
+        phrases = [tuple(p for p in each if 1 <= len(tokenize(p)) <= (longest or math.inf)) for each in sample.phrases]
         rows = [i for i, references in enumerate(phrases) if references]
         if rows:
             weights = None if sample.phrase_weights is None else sample.phrase_weights[rows]
             kept.append(
                 replace(
-                    sample,
-                    boxes=sample.boxes[rows],
-                    phrases=tuple(phrases[i] for i in rows),
-                    phrase_weights=weights,
+                    sample, boxes=sample.boxes[rows], phrases=tuple(phrases[i] for i in rows), phrase_weights=weights
                 )
             )
     return kept
-
-
-def _fits(phrase: str, longest: int | None) -> bool:
-    words = len(tokenize(phrase))
-    return words > 0 and (longest is None or words <= longest)

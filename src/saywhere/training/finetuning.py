@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,10 @@ from saywhere.text import RESERVED, Vocabulary
 from saywhere.training.cache import read_pixels
 
 ANCHOR_SCORES = "trunk.localization.head.score.weight"
+WORD_ROWS = ("words.weight", "output.weight", "output.bias")
+"""Ends of the names of tensors that have a row for each word."""
+ANCHOR_ROWS = re.compile(r"\.localization\.head\.(score|offset)\.")
+"""In the names of tensors that have rows for each shape of the anchors."""
 SCALE_IMAGES = 64
 """Images that tell how the scale of features changes."""
 CLOSE = 0.01
@@ -137,11 +142,11 @@ def take_over(network: Any, other: Any) -> Start:
         source = None if said else old.get(name)
         if source is None or source.ndim != target.ndim:
             left.append(name)
-        elif has_word_rows(name) and (len(source), len(target)) == words and source.shape[1:] == target.shape[1:]:
+        elif name.endswith(WORD_ROWS) and (len(source), len(target)) == words and source.shape[1:] == target.shape[1:]:
             target[rows[1]] = source[rows[0]].to(target)
         elif source.shape == target.shape:
             target.copy_(source)
-        elif has_anchor_rows(name) and len(source) < len(target) and source.shape[1:] == target.shape[1:]:
+        elif ANCHOR_ROWS.search(name) and len(source) < len(target) and source.shape[1:] == target.shape[1:]:
             target[: len(source)] = source
         elif source.shape[:-1] == target.shape[:-1] and target.shape[-1] - source.shape[-1] == more != 0:
             _take_columns(target, source, eyes, name.endswith("weight"))
@@ -231,13 +236,3 @@ def average_models(
     card = (bundle.folder / CARD).read_text(encoding="utf-8")
     replaced = f"{card.rstrip()}\n\n## Mean of weights\n\n{share:g} of the weights that training started from.\n"
     return checkpoint.save({part: network}, out, replaced, bundle.description, dtype)
-
-
-def has_word_rows(name: str) -> bool:
-    """Return whether a tensor has a row for each word: a decoder's or encoder's word vectors, a decoder's output."""
-    return name.endswith(("words.weight", "output.weight", "output.bias"))
-
-
-def has_anchor_rows(name: str) -> bool:
-    """Return whether a tensor has rows for each shape of the anchors: a localization layer's scores and offsets."""
-    return ".localization.head.score." in name or ".localization.head.offset." in name

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -30,7 +29,7 @@ from saywhere.networks.densecap.network import DenseCap, move
 from saywhere.networks.vision.region_features import ImageMaps, context_features
 from saywhere.text import END, PAD, RESERVED, START, Vocabulary, pad
 from saywhere.training.finetuning import take_over
-from saywhere.training.loop import learning_rate_factor, save_state, seed_step
+from saywhere.training.loop import learning_rate_factor, seed_step
 from saywhere.training.progress import track
 
 COPIES = 3
@@ -45,8 +44,6 @@ of a step."""
 RATE, DECAY, WARM_UP, CLIP = 1e-3, 0.01, 0.1, 10.0
 """Learning rate and weight decay of AdamW, the share of the steps in which the rate grows, and the largest norm of a
 gradient."""
-SAVE_EVERY = 20.0
-"""Seconds after which the state of a run is saved again."""
 UNCOMMON = 2.0
 """How much less likely a new word begins than the words that it resembles, in natural log-probability."""
 
@@ -246,73 +243,35 @@ def losses(heads: Heads, before: Heads, batch: Sequence[Lesson], random: np.rand
     return found
 
 
-def train(
-    heads: Heads, learnt: Sequence[Lesson], held_out: Sequence[Lesson], epochs: int, seed: int, state: Path
-) -> int:
+def train(heads: Heads, learnt: Sequence[Lesson], held_out: Sequence[Lesson], epochs: int, seed: int) -> int:
     """Train the last layers of a dense captioner; at the end they have the weights with the smallest held-out loss.
 
     Args:
+        heads: are changed.
+        learnt, held_out: the images.
         epochs: passes over the images, at most.
-        state: file in which the run is saved now and then, and from which one that was killed goes on.
 
     Returns:
         the epoch, from 1, after which they were the weights; 0 if none was better than those before.
 
     Raises:
-        UserError: the loss is not finite, or the file of the state cannot be read.
+        UserError: the loss is not finite.
     """
     before = copy.deepcopy(heads).eval().requires_grad_(False)
     heads.requires_grad_(True)
     optimizer = torch.optim.AdamW(heads.parameters(), lr=RATE, weight_decay=DECAY)
-    run = _Run(heads, optimizer, measure(heads, before, held_out))
-    run.resume(state)
-    saved = time.monotonic()
+    least, best_epoch, best = measure(heads, before, held_out), 0, copy.deepcopy(heads.state_dict())
     with track("learning", epochs) as progress:
-        progress.advance(run.epoch)
-        while run.epoch < epochs and run.epoch - run.best_epoch < PATIENCE:
-            _train_epoch(heads, before, optimizer, learnt, run.epoch, epochs, seed)
-            run.add(measure(heads, before, held_out))
-            progress.advance(1, f"held-out loss {run.loss:.4f}")
-            if time.monotonic() - saved > SAVE_EVERY:
-                saved = time.monotonic()
-                run.save(state)
-    run.save(state)
-    heads.load_state_dict(run.best)
-    return run.best_epoch
-
-
-class _Run:
-    """How far training has come, and the best weights so far."""
-
-    def __init__(self, heads: Heads, optimizer: torch.optim.Optimizer, loss: float):
-        self.heads, self.optimizer = heads, optimizer
-        self.epoch, self.best_epoch, self.loss, self.best_loss = 0, 0, loss, loss
-        self.best = copy.deepcopy(heads.state_dict())
-
-    def add(self, loss: float) -> None:
-        """Count an epoch."""
-        self.epoch, self.loss = self.epoch + 1, loss
-        if loss < self.best_loss:
-            self.best, self.best_loss, self.best_epoch = copy.deepcopy(self.heads.state_dict()), loss, self.epoch
-
-    def save(self, path: Path) -> None:
-        """Write all that a killed run needs."""
-        numbers = {name: getattr(self, name) for name in ("epoch", "best_epoch", "loss", "best_loss")}
-        weights = {"heads": self.heads.state_dict(), "optimizer": self.optimizer.state_dict(), "best": self.best}
-        save_state({**numbers, **weights}, path)
-
-    def resume(self, path: Path) -> None:
-        """Go on from what :meth:`save` wrote, if there is a file."""
-        if not path.exists():
-            return
-        try:
-            stored = torch.load(path, map_location="cpu", weights_only=True)
-            self.heads.load_state_dict(stored.pop("heads"))
-            self.optimizer.load_state_dict(stored.pop("optimizer"))
-            vars(self).update(stored)
-        except Exception as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise UserError(f"{path} cannot be read ({reason}); start over with --restart") from error
+        for epoch in range(epochs):
+            if epoch - best_epoch >= PATIENCE:
+                break
+            _train_epoch(heads, before, optimizer, learnt, epoch, epochs, seed)
+            loss = measure(heads, before, held_out)
+            if loss < least:
+                least, best_epoch, best = loss, epoch + 1, copy.deepcopy(heads.state_dict())
+            progress.advance(1, f"held-out loss {loss:.4f}")
+    heads.load_state_dict(best)
+    return best_epoch
 
 
 def measure(heads: Heads, before: Heads, held_out: Sequence[Lesson]) -> float:

@@ -24,17 +24,14 @@ from saywhere.data.sample import Sample
 from saywhere.engines.arrays.ngrams import ORDER, Ngram, ngrams_of
 from saywhere.errors import UserError
 from saywhere.files import printable
-from saywhere.images import ImageError
 from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.captioner import bind
-from saywhere.models.encoding import Encoding
 from saywhere.networks import checkpoint
 from saywhere.networks.captioner.network import Ngrams
-from saywhere.report import leave_out
 from saywhere.text import UNKNOWN
 from saywhere.training.card import replace_section
-from saywhere.training.progress import track
+from saywhere.training.progress import encode_each, track
 
 LEAST_DEVIATION = 0.1
 """Smallest deviation of a feature, as a share of the median one: nearly constant features get no large weight."""
@@ -44,8 +41,6 @@ LEAST = 40
 """Fewest images that can be learnt from."""
 LONGEST = 255
 """Most words of a sentence that is used."""
-TOGETHER = 16
-"""Batch size, in images."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,32 +86,18 @@ def embed(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) 
     model = load(bundle.folder, device, options={"captioner.ngrams.weight": 0.0})
     captioner = model.require("captioner", "caption images")
     longest = min(captioner.config.decoding.max_words, LONGEST)
+    fitting: dict[Sample, list[list[int]]] = {}
+    for sample in chain.from_iterable(sets):
+        coded = [captioner.vocabulary.encode(text) for text in sample.sentences]
+        if kept := [ids for ids in coded if 0 < len(ids) <= longest]:
+            fitting[sample] = kept
+        elif coded:
+            name = printable(str(sample.image))
+            print(f"left out: {name}: no sentence has 1 to {longest} words", file=sys.stderr)
     embeddings, sentences = list[np.ndarray](), list[list[list[int]]]()
-    waiting, samples = list[Encoding](), list(chain.from_iterable(sets))
-
-    def passed() -> None:
-        if waiting:
-            embeddings.append(np.asarray(bind(captioner, waiting).embeddings))
-            waiting.clear()
-
-    with track("images", len(samples)) as progress:
-        for sample in samples:
-            progress.advance(1)
-            coded = [captioner.vocabulary.encode(text) for text in sample.sentences]
-            if not (fitting := [ids for ids in coded if 0 < len(ids) <= longest]):
-                if coded:
-                    name = printable(str(sample.image))
-                    print(f"left out: {name}: no sentence has 1 to {longest} words", file=sys.stderr)
-                continue
-            try:
-                waiting.append(model.encode(sample.image))
-            except ImageError as error:
-                leave_out(f"skipped: {error}")
-                continue
-            sentences.append(fitting)
-            if len(waiting) == TOGETHER:
-                passed()
-        passed()
+    for sample, encoding in encode_each(model, list(fitting), "images"):
+        embeddings.append(np.asarray(bind(captioner, [encoding]).embeddings))
+        sentences.append(fitting[sample])
     if len(sentences) < LEAST:
         raise UserError(f"{LEAST} images with sentences are needed, and {len(sentences)} can be used")
     return Captioned(np.concatenate(embeddings), sentences)

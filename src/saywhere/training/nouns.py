@@ -17,14 +17,11 @@ from torch.nn import functional
 
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.nouns import NounsConfig
-from saywhere.configs.parts import LAST_CHANNELS, SUMMARY, TOWER
+from saywhere.configs.parts import LAST_CHANNELS
 from saywhere.data.sample import Sample
-from saywhere.engines.arrays.nouns import class_features
-from saywhere.engines.arrays.pooling import ImageMaps
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
-from saywhere.loading import load
-from saywhere.models.bundle import GRAPH, Bundle
+from saywhere.models.bundle import Bundle
 from saywhere.models.model import Model
 from saywhere.models.nouns import Noun, NounEvidence, NounTree, noun_tree, softmax
 from saywhere.networks import checkpoint
@@ -94,7 +91,7 @@ def train(model: str | Path, samples: Sequence[Sample], source: str, out: Path, 
     densecap, trunk = bundle.configs.get("densecap"), bundle.trunk
     size = densecap.embed_dim if isinstance(densecap, DenseCapConfig) else 0
     config = NounsConfig(trunk=trunk, branch=bool(trunk.branch_channels), embed_dim=size)
-    boxes = collect(_feature_maker(model, config), samples, config)
+    boxes = collect(model, samples, config)
     network = fit(boxes, model, config, epochs, seed)
     made = f"{len(network.vocabulary.counts)} kinds from {len(boxes.nouns):,} boxes"
     description = f"{len(network.vocabulary.counts)} kinds and ImageNet's classes of regions"
@@ -103,52 +100,35 @@ def train(model: str | Path, samples: Sequence[Sample], source: str, out: Path, 
     return made
 
 
-def _feature_maker(model: str | Path, config: NounsConfig) -> Model:
-    """Return the model that makes the features: with the engine onnx, or with torch and the published last layer."""
-    if (Bundle.read(model).folder / GRAPH).is_file():
-        return load(model, engine="onnx")
-    networks: Any = checkpoint.load_networks(model)
-    classifier = build_network(model, Vocabulary({}), config)
-    for network in networks.values():
-        network.trunk.head = classifier.trunk.head
-    return Model(TorchEngine(networks), Path(model).name)
-
-
-def _arrays(maps: Any) -> ImageMaps:
-    """The maps of an image as arrays, whichever engine made them."""
-    if isinstance(maps, ImageMaps):
-        return maps
-    strides = maps.trunk.backbone.strides
-    outputs = {f"map{stride}": each[None].numpy() for stride, each in zip(strides, maps.maps, strict=True)}
-    with torch.inference_mode():
-        if maps.trunk.config.tower:
-            outputs |= {TOWER: maps.branch[0][0][None].numpy(), SUMMARY: maps.summary[None].numpy()}
-        else:
-            outputs |= {f"branch{stride}": each[None].numpy() for each, stride in maps.branch}
-        return ImageMaps({**outputs, "head": maps.head[None].numpy()}, strides, maps.size)
-
-
-def collect(model: Model, samples: Sequence[Sample], config: NounsConfig) -> NamedBoxes:
+def collect(model: str | Path, samples: Sequence[Sample], config: NounsConfig) -> NamedBoxes:
     """Return the boxes of images with their features and the nouns of their phrases; images without boxes are left out.
 
     The noun of a box with several phrases is that of most of them. Images that cannot be read are named.
 
     Args:
-        model: on the CPU, with the backbone's last layer, and a dense captioner if ``config.embed_dim`` is set.
+        model: with a dense captioner if ``config.embed_dim`` is set.
+        config: which features.
 
     Raises:
-        UserError: no image can be read, or the model lacks that layer.
+        UserError: no image can be read, or the model lacks a part.
     """
+    networks: dict[str, Any] = dict(checkpoint.load_networks(model))
+    classifier = build_network(model, Vocabulary({}), config)
+    for network in networks.values():
+        network.trunk.head = classifier.trunk.head  # the published one, if the model has none
+    seen = Model(TorchEngine(networks), Path(model).name)
     tree, rows = noun_tree(), list[tuple[np.ndarray, list[int], bool]]()
-    for sample, encoding in encode_each(model, [sample for sample in samples if len(sample.boxes)], "boxes"):
+    for sample, encoding in encode_each(seen, [sample for sample in samples if len(sample.boxes)], "boxes"):
         boxes = encoding.to_input(encoding.check(sample.boxes))
-        embeddings = None
+        embeddings = np.zeros((len(boxes), 0), np.float32)
         if config.embed_dim:
-            heads = model.require("densecap", "embed regions").region_head([encoding.maps], [boxes])
-            embeddings = [head.embeddings for head in heads]
-        features = class_features(config, [_arrays(encoding.maps)], [boxes], embeddings)
+            (found,) = seen.require("densecap", "embed regions").region_head([encoding.maps], [boxes])
+            embeddings = found.embeddings
+        with torch.inference_mode():
+            given = torch.from_numpy(boxes), torch.from_numpy(embeddings)
+            features = classifier.features(encoding.maps, *given).half().numpy()
         nouns = [noun_of(tree, phrases) for phrases in sample.phrases]
-        rows.append((features.astype(np.float16), nouns, is_held_out(sample.image)))
+        rows.append((features, nouns, is_held_out(sample.image)))
     if not rows:
         raise UserError("a classifier is taught by images with boxes, and not one can be read")
     features, nouns = (np.concatenate([row[i] for row in rows]) for i in (0, 1))
@@ -278,13 +258,7 @@ def _class_loss(evidence: NounEvidence, classes: np.ndarray, allowed: np.ndarray
 
 
 def _fit_layer(
-    network: Nouns,
-    boxes: NamedBoxes,
-    allowed: Tensor,
-    prior: Tensor,
-    use: np.ndarray,
-    epochs: int,
-    seed: int,
+    network: Nouns, boxes: NamedBoxes, allowed: Tensor, prior: Tensor, use: np.ndarray, epochs: int, seed: int
 ) -> float:
     """Fit the kinds to the features of the boxes in ``use``; return the weight of the prior logits beside them."""
     layer = network.kinds

@@ -61,10 +61,7 @@ def build_vocabulary(system: System, samples: Sequence[Sample], min_count: int) 
     return vocabulary
 
 
-FREE_TO_CHANGE = (
-    "description",
-    *(f"training.{key}" for key in ("epochs", "patience", "workers", "cache", "half")),
-)
+FREE_TO_CHANGE = ("description", *(f"training.{key}" for key in ("epochs", "patience", "workers", "cache", "half")))
 """Keys of a recipe that may differ when a run is resumed; ``epochs`` moves the end of the cosine."""
 
 SAME_BOX = 0.85

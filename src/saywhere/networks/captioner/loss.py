@@ -62,17 +62,15 @@ class Cider:
         Equal to pycocoevalcap's on the same tokens, if its references are the corpus. 0 without references.
         """
         weighted = self._weigh(tuple(candidate))
-        values = [_similarity(weighted, self._reference(tuple(reference))) for reference in references]
+        for reference in map(tuple, references):
+            if reference not in self._known:
+                self._known[reference] = self._weigh(reference)
+        values = [_similarity(weighted, self._known[tuple(reference)]) for reference in references]
         return TOP * sum(values) / (LONGEST * len(values)) if values else 0.0
 
     def knows(self, gram: Sequence[int]) -> bool:
         """Return whether the corpus contains an n-gram of one to four tokens."""
         return tuple(gram) in self._images
-
-    def _reference(self, token_ids: Tokens) -> _Weighted:
-        if token_ids not in self._known:
-            self._known[token_ids] = self._weigh(token_ids)
-        return self._known[token_ids]
 
     def _weigh(self, token_ids: Tokens) -> _Weighted:
         weights: tuple[dict[Tokens, float], ...] = tuple({} for _ in range(LONGEST))
@@ -249,12 +247,8 @@ class RewardCriterion(nn.Module):
         reward = self.cider.score(candidate, references)
         if self.invented is None:
             return reward
-        faults = self.invented.count(candidate, references) + (not self._ends_well(candidate))
-        return reward - self.invented_weight * faults
-
-    def _ends_well(self, candidate: Sequence[int]) -> bool:
-        """Whether a sentence of the corpus ends in the same three words."""
-        return candidate[-1:] == [END] and self.cider.knows(candidate[-4:])
+        ends_well = candidate[-1:] == [END] and self.cider.knows(candidate[-4:])  # as a sentence of the corpus
+        return reward - self.invented_weight * (self.invented.count(candidate, references) + (not ends_well))
 
 
 def _real(token_ids: list[int]) -> list[int]:

@@ -337,11 +337,7 @@ class Captioner(nn.Module):
 
 
 def sample(
-    decoder: TensorDecoder,
-    embeddings: Tensor,
-    max_words: int,
-    count: int,
-    generator: torch.Generator | None = None,
+    decoder: TensorDecoder, embeddings: Tensor, max_words: int, count: int, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
     """Sample ``count`` sentences for each of N embeddings, word by word with the decoder's probabilities.
 

@@ -13,14 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from saywhere import reproductions
-from saywhere.configs.parts import (
-    BRANCH_CHANNELS,
-    BRANCH_STRIDES,
-    GROUPS,
-    LAST_CHANNELS,
-    LITE_PACKAGES,
-    VGG16_CHANNELS,
-)
+from saywhere.configs.parts import BRANCH_CHANNELS, BRANCH_STRIDES, GROUPS, LAST_CHANNELS, LITE_PACKAGES, VGG16_CHANNELS
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
 

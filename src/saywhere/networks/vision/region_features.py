@@ -92,7 +92,8 @@ class ImageMaps:
         missing = list({id(image): image for image in images if image._pyramid is None}.values())
         if missing:
             pyramid, maps = missing[0].trunk.pyramid, [image.maps for image in missing]
-            made = maps if pyramid is None else by_shape(pyramid, maps, _at_once(missing))
+            at_once = 1 if maps[0][0].device.type == "cpu" else None
+            made = maps if pyramid is None else by_shape(pyramid, maps, at_once)
             for image, levels in zip(missing, made, strict=True):
                 image._pyramid = levels
         return [image._pyramid or () for image in images]
@@ -107,10 +108,6 @@ class ImageMaps:
             for image, rpn in zip(missing, layer(ImageMaps.pyramids(missing)), strict=True):
                 image._rpn = rpn
         return [image._rpn for image in images if image._rpn is not None]
-
-
-def _at_once(images: Sequence[ImageMaps]) -> int | None:
-    return 1 if images[0].maps[0].device.type == "cpu" else None
 
 
 def feature_size(trunk: Trunk, levels: Sequence[int], head: bool, branch: bool = False) -> int:

@@ -31,10 +31,7 @@ class AnchorGenerator:
     """
 
     def __init__(
-        self,
-        shapes: Sequence[Sequence[tuple[float, float]]],
-        strides: Sequence[int],
-        box_coder: BoxCoder | None = None,
+        self, shapes: Sequence[Sequence[tuple[float, float]]], strides: Sequence[int], box_coder: BoxCoder | None = None
     ):
         self.shapes = tuple(tuple((float(w), float(h)) for w, h in level) for level in shapes)
         self.strides = tuple(strides)

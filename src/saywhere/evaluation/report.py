@@ -25,25 +25,18 @@ FIGURES: dict[str, dict[str, str]] = {
 """For each task that compares models: a column's name, and where a report has its figure."""
 
 
-def write_report(folder: Path, row: Mapping[str, Any], lines: Sequence[str] | None = None) -> list[Path]:
-    """Write ``report.json`` (``row`` and the version of saywhere) and ``report.md``, each atomically.
+def write_report(folder: Path, row: Mapping[str, Any]) -> None:
+    """Write ``report.json`` and, as tables, ``report.md``, each atomically.
 
     Args:
-        row: the figures, and how they came about; has ``task``.
-        lines: of ``report.md``; the tables of ``row`` if None.
-
-    Returns:
-        the paths of the files.
+        folder: made if it is not there.
+        row: the figures, and how they came about; has ``task``. The version of saywhere is added.
     """
-    told = [f"# {row['task']}", "", *as_tables(row)] if lines is None else lines
-    texts = {
-        "report.json": json.dumps({**row, "saywhere": saywhere.__version__}, indent=2) + "\n",
-        "report.md": "\n".join(told) + "\n",
-    }
-    for name, text in texts.items():
-        data = text.encode("utf-8", "replace")
+    tables = [f"# {row['task']}", "", *as_tables(row)]
+    stored = json.dumps({**row, "saywhere": saywhere.__version__}, indent=2)
+    for name, text in (("report.json", stored), ("report.md", "\n".join(tables))):
+        data = f"{text}\n".encode("utf-8", "replace")
         write_atomically(folder / name, lambda stream, data=data: stream.write(data))
-    return [folder / name for name in texts]
 
 
 def as_tables(values: Mapping[str, Any], title: str = "") -> list[str]:

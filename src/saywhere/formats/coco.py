@@ -44,9 +44,8 @@ def write_annotations(path: Path, images: Iterable[Regions], classes: Classes = 
 def write_results(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
     """Write a list of ``image_id, category_id, bbox, score, phrase``, with the ids of :func:`write_annotations`.
 
-        COCO's evaluator takes results with ``caption`` for sentences, and looks for no boxes in them. It is a
-    ``UserError`` if
-    two images have one name.
+    COCO's evaluator takes results with ``caption`` for sentences, and looks for no boxes in them. It is a ``UserError``
+    if two images have one name.
     """
     found = list(images)
     if twice := [name for name, count in Counter(regions.image or "" for regions in found).items() if count > 1]:

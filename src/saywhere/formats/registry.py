@@ -77,9 +77,8 @@ class Format:
     ) -> dict[str, str]:
         """Write regions of images, those of the classes, with or without the images; a folder, too, is whole or not.
 
-                Characters that the format cannot hold are replaced, and counted in the report. An ``OSError``, such as
-        of a full
-        disk, names ``path``.
+        Characters that the format cannot hold are replaced, and counted in the report. An ``OSError``, such as of a
+        full disk, names ``path``.
 
         Returns:
             the images that are left out, with the reasons.

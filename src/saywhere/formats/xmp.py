@@ -119,9 +119,8 @@ def _sure(regions: Regions) -> list[str]:
 def write_regions(place: Path, image: Path, regions: Regions, names: bool = False) -> None:
     """Write what is in an image into its sidecar, or itself if that is ``place``, instead of earlier regions.
 
-        If there is no sidecar, what is in one beside the image is copied into it. With ``names`` phrases of MWG regions
-    are in
-    ``Name``, which programs take for a person's, and not in ``Description``. ``ValueError`` says why the image or a
+    If there is no sidecar, what is in one beside the image is copied into it. With ``names`` phrases of MWG regions are
+    in ``Name``, which programs take for a person's, and not in ``Description``. ``ValueError`` says why the image or a
     sidecar cannot be used, ``OSError`` why it cannot be written.
     """
     size = _measure(image)

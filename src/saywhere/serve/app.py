@@ -106,8 +106,8 @@ class Gallery:
     def _is_as_indexed(self, file: File, found: Located) -> bool:
         """Whether an opened file is the indexed one, or has the same content.
 
-                By a link in its place, or of a folder above it, somebody else's file could be shown: size and time
-        prove nothing.
+        By a link in its place, or of a folder above it, somebody else's file could be shown: size and time prove
+        nothing.
         """
         if isinstance(file, io.BytesIO):
             return hashlib.blake2b(file.getbuffer(), digest_size=16).digest() == found.stamp.hash

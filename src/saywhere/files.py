@@ -29,6 +29,8 @@ NOT_SYNCED = frozenset((errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUP
 """What file systems answer that have no fsync of a file or folder."""
 FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 """What a disk answers that is full, or of which somebody may have no more."""
+OPENING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+"""Flags to open a file with, so that a pipe in its place does not make anybody wait."""
 TAR = ".tar"
 """Ending of the archives that images are read from, see :mod:`saywhere.archives`."""
 _PART = re.compile(r"\.[0-9a-f]{16}\.part")

@@ -302,9 +302,8 @@ def _changed(tile: Any, arguments: Any, extents: Any = None) -> Any:
 def reduce_jpeg2000(image: Any, start: bytes, long_side: int) -> None:
     """Let an opened JPEG 2000 be decoded at a half, a quarter, ... of its size that leaves ``long_side``.
 
-        Only as far as it is stored in such sizes. Pillow's own way takes them for smaller than they are. ``start`` is
-    that of
-    its file, with the main header.
+    Only as far as it is stored in such sizes. Pillow's own way takes them for smaller than they are. ``start`` is that
+    of its file, with the main header.
     """
     wanted = int(math.log2(max(1.0, max(image.size) / long_side)))
     halvings = min(wanted, _halvings(start))

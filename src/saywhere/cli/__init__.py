@@ -223,7 +223,7 @@ def _exit_codes() -> Iterator[None]:
     except (BrokenPipeError, SystemExit) as error:
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise  # a closed pipe ends rich's pages of help in the latter
-        _close_stdout()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain again at exit
         raise typer.Exit(141) from None
     except EOFError as error:
         raise RuntimeError("a file ended too soon") from error  # typer takes the other one for Ctrl-D
@@ -256,11 +256,6 @@ def _fail(message: str, code: int) -> None:
     with contextlib.suppress(OSError):  # a full or closed stderr: the exit code still tells
         typer.echo(line, err=True)
     raise typer.Exit(code) from None
-
-
-def _close_stdout() -> None:
-    """Nobody reads the output any more (``saywhere ... | head``): do not complain again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_version(wanted: bool) -> None:

@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from saywhere.cli.options import (
-    STDOUT,
-    Batch,
-    BeamSize,
-    Chosen,
-    Embed,
-    Images,
-    Json,
-    Limit,
-    SentenceFormat,
-    check_drawing,
-)
+from saywhere.cli import options
 from saywhere.cli.printing import report_skipped
 from saywhere.files import printable
 from saywhere.loading import DeferredModel
@@ -39,14 +28,14 @@ AHEAD = ("captioner", "densecap", "nouns", "aligner.last")
 
 
 def caption(
-    paths: Images,
-    beam_size: BeamSize = None,
-    json: Json = None,
-    limit: Limit = None,
-    batch: Batch = 8,
-    chosen: Chosen = Chosen(),
-    output_format: SentenceFormat = None,
-    embed: Embed = False,
+    paths: options.Images,
+    beam_size: options.BeamSize = None,
+    json: options.Json = None,
+    limit: options.Limit = None,
+    batch: options.Batch = 8,
+    chosen: options.Chosen = options.Chosen(),
+    output_format: options.SentenceFormat = None,
+    embed: options.Embed = False,
     every: str | None = typer.Option(
         None, metavar="TIME", show_default=EVERY, help="Caption what a video shows every TIME, where that changes."
     ),
@@ -68,7 +57,7 @@ def caption(
     found = find_images(paths)[:limit]
     videos = [source for source in found if source.is_video]
     sources = [source for source in found if not source.is_video]
-    printed, file = json == STDOUT, None if json == STDOUT else json
+    printed, file = json == options.STDOUT, None if json == options.STDOUT else json
     if videos and (option := f"--json {file}" if file else "--output-format" if write else None):
         raise UserError(f"{option}: is for images, and {videos[0].name} is a video, whose sentences are printed")
     if show_attention is not None:
@@ -104,8 +93,11 @@ def caption(
     summary.skipped.update({name: why for name, why in lost.items() if why} | lacking)
     if summary.count > 1 or summary.already:
         typer.echo(str(summary), err=True)
-    place = ("XMP in the images" if embed else "sidecars beside the images") if output_format else None
-    _say_written(file, place, summary)
+    written = [str(file)] if file and summary.done else []
+    if output_format and len(summary.skipped) < summary.count:
+        written.append("XMP in the images" if embed else "sidecars beside the images")
+    if written:
+        typer.echo(f"written: {', '.join(written)}", err=True)
     report_skipped(summary.skipped)
 
 
@@ -140,13 +132,6 @@ def _caption_videos(
     return skipped
 
 
-def _say_written(file: Path | None, place: str | None, summary: Summary) -> None:
-    written = [str(file)] if file and summary.done else []
-    written += [place] if place and len(summary.skipped) < summary.count else []
-    if written:
-        typer.echo(f"written: {', '.join(written)}", err=True)
-
-
 def _writer(wanted: bool, embed: bool) -> Callable[[Source, object], str | None] | None:
     """What writes a sentence into the sidecar of its image, or into the image, and returns why it could not or None."""
     if not wanted and not embed:
@@ -169,7 +154,7 @@ def _check_one(out: Path, sources: list[Source], json: Path | None) -> None:
         raise UserError(f"--show-attention {out}: draws one image, not {len(sources)}")
     if json is not None:
         raise UserError(f"--show-attention {out}: draws, and writes no --json {json}; run the command twice")
-    check_drawing("--show-attention", out, sources[0].path)
+    options.check_drawing("--show-attention", out, sources[0].path)
 
 
 def _draw_attention(source: Source, out: Path, deferred: DeferredModel, beam_size: int | None) -> None:

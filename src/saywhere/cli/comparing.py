@@ -54,7 +54,6 @@ class Compared:
     """Reports of several models on one task.
 
     Attributes:
-        task: one of :data:`FIGURES`.
         reports: of each model, by its name.
         resumed: models of which an earlier run had done some images, so that the seconds are of the rest only.
     """
@@ -122,11 +121,7 @@ def one_or_compare(task: str, models: Sequence[str] | None, out: Path, data: Pat
     """Return the one model that is named, or None; if several are named, compare them and end the command.
 
     Each is evaluated by the same command with only its ``--model``, in a folder of its own in ``out``; another process
-    is the only way to know how much memory each takes.
-
-    Raises:
-        UserError: a model is named twice.
-        typer.Exit: several were compared; the code is the largest of theirs.
+    is the only way to know how much memory each takes. The exit code is the largest of theirs.
     """
     if models is None or len(models) < 2:
         return models[0] if models else None

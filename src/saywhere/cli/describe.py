@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import json as json_format
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saywhere.cli.options import (
-    PATHS,
-    STDOUT,
-    Batch,
-    Chosen,
-    ClassMap,
-    ClassNames,
-    CopyImages,
-    Drawings,
-    Embed,
-    Json,
-    OutputFormat,
-    ResultFormat,
-    ShardCount,
-)
-from saywhere.cli.printing import print_table, skip_notes, to_stderr
+from saywhere.cli import options
+from saywhere.cli.printing import print_table, skip_notes
 from saywhere.files import printable
 
 if TYPE_CHECKING:
@@ -45,22 +32,22 @@ Threshold = Annotated[
 
 
 def describe(
-    paths: Annotated[list[str] | None, typer.Argument(metavar="PATH...", help=PATHS)] = None,
-    out: Drawings = None,
-    json: Json = None,
+    paths: Annotated[list[str] | None, typer.Argument(metavar="PATH...", help=options.PATHS)] = None,
+    out: options.Drawings = None,
+    json: options.Json = None,
     top: int | None = typer.Option(
         None, min=0, metavar="K", show_default="10", help="At most K regions an image, the best (0: all)."
     ),
     threshold: Threshold = None,
     boxes: Path | None = typer.Option(None, metavar="FILE", help="Describe just these boxes (JSON; see the manual)."),
-    batch: Batch = 8,
-    chosen: Chosen = Chosen(),
-    output_format: OutputFormat = ResultFormat.saywhere,
-    names: ClassNames = None,
-    named: ClassMap = None,
-    copy_images: CopyImages = False,
-    embed: Embed = False,
-    shards: ShardCount = None,
+    batch: options.Batch = 8,
+    chosen: options.Chosen = options.Chosen(),
+    output_format: options.OutputFormat = options.ResultFormat.saywhere,
+    names: options.ClassNames = None,
+    named: options.ClassMap = None,
+    copy_images: options.CopyImages = False,
+    embed: options.Embed = False,
+    shards: options.ShardCount = None,
     every: str | None = typer.Option(
         None, metavar="TIME", show_default="0.5s", help="Look at videos every TIME; also at those in folders."
     ),
@@ -88,20 +75,21 @@ def describe(
         from saywhere.formats.classes import Classes
 
         classes = Classes.parse(names, named)
-    options = {"top": most, "threshold": threshold, "batch": batch, "boxes": boxes, "shards": shards}
-    options["classes"] = classes
+    choices = {"top": most, "threshold": threshold, "batch": batch, "boxes": boxes, "shards": shards}
+    choices["classes"] = classes
     of_images = (
         (boxes, "--boxes"),
         (shards, "--shards"),
         (classes, "--classes"),
-        (output_format != ResultFormat.saywhere, "--output-format"),
+        (output_format != options.ResultFormat.saywhere, "--output-format"),
     )
     option = next((name for value, name in of_images if value), None)
     if not paths and camera is None:
         raise UserError("missing argument 'PATH...'; see saywhere describe --help")
     images, films = find_media(paths or [], [out] if out else [], every is not None) if camera is None else ([], [])
-    printed = json == STDOUT
-    tell, shown = (to_stderr, _print_row) if printed else (typer.echo, _print_track)
+    printed = json == options.STDOUT
+    tell = partial(typer.echo, err=True) if printed else typer.echo
+    shown = (lambda row: typer.echo(json_format.dumps(row))) if printed else _print_track
     places = {"json": None if printed else json, "out": out, "tell": tell}
     videos = None
     if films or camera is not None or every is not None:
@@ -112,25 +100,25 @@ def describe(
         if camera is not None:
             return videos.film(camera, paths or [])
     more = {"output_format": output_format.value, "copy_images": copy_images, "embed": embed}
-    _describe(images, videos, deferred, options | more | places, printed)
+    _describe(images, videos, deferred, choices | more | places, printed)
 
 
 def _describe(
-    images: list[Source], videos: Videos | None, model: DeferredModel, options: Mapping[str, Any], printed: bool
+    images: list[Source], videos: Videos | None, model: DeferredModel, choices: Mapping[str, Any], printed: bool
 ) -> None:
     from saywhere.inference import run
     from saywhere.inference.results import json_line
 
     def show(one: ImageResult[Regions], so_far: Summary) -> None:
-        alone, kept = so_far.count == 1, options["json"] is not None or options["out"] is not None
+        alone, kept = so_far.count == 1, choices["json"] is not None or choices["out"] is not None
         if one.result is not None and printed:
             typer.echo(json_line(one.result.to_dict(), one.source.name), nl=False)
-        elif one.result is not None and options["shards"] is None and (alone or not kept):
+        elif one.result is not None and choices["shards"] is None and (alone or not kept):
             _print_regions(one.result, "" if alone else printable(one.source.name))
 
     skipped: dict[str, str] = {}
     if images:
-        skipped = run.describe(images, model, **options, progress=True, each=show).skipped
+        skipped = run.describe(images, model, **choices, progress=True, each=show).skipped
     for note in skip_notes(skipped):
         typer.echo(note, err=True)
     followed = videos and videos.follow()
@@ -152,10 +140,6 @@ def _print_regions(regions: Regions, title: str) -> None:
     if regions.caption_scores is not None:
         header.insert(2, "words")
     print_table(header, rows or [[*[""] * (len(header) - 1), "no regions found"]])
-
-
-def _print_row(row: Mapping[str, Any]) -> None:
-    typer.echo(json_format.dumps(row))
 
 
 def _print_track(row: Mapping[str, Any]) -> None:

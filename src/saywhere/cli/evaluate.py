@@ -73,7 +73,6 @@ class Task:
 
         Args:
             written: what is in ``out`` beside ``report.md``.
-            model: its name for the report.
             truth: of predictions that are scored, in place of a model.
         """
         from saywhere.evaluation.session import Session
@@ -158,7 +157,6 @@ def task(
         data: the declaration of ``--data``, which is required unless it may be None.
         model: the declaration of ``--model``; with several of :data:`saywhere.cli.options.ComparedModels` the command
             compares them and ends.
-        omit: options that it has not.
     """
     shared = {key: value for key, value in SHARED.items() if key not in omit}
     shared |= {"data": (data, None if data is options.DataRoot else inspect.Parameter.empty), "model": (model, None)}

@@ -109,11 +109,7 @@ def _watch(
 ) -> None:
     """Bring the index up to date whenever something changes, with a line for each image, until Ctrl-C.
 
-    Args:
-        made: the index.
-        paths, poll, batch: as the command has them.
-        begin: begins a run over paths.
-        first: what the first run has changed; or why there was none, and images are waited for.
+    ``begin`` begins a run over paths; ``first`` is what the first run has changed, or why there was none.
     """
     told: dict[str, str] = {}
     with contextlib.suppress(KeyboardInterrupt):

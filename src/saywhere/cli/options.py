@@ -347,11 +347,7 @@ Collection = Annotated[
 
 
 def find_place(folder: Path | None, url: str | None, collection: str | None) -> Path | Qdrant:
-    """Return the location of an index, for :class:`saywhere.Index`, by the options that say it.
-
-    Raises:
-        UserError: the options do not fit each other.
-    """
+    """Return the location of an index, for :class:`saywhere.Index`, by options that must fit each other."""
     if url is None:
         if collection is not None:
             raise UserError("--collection is for an index in Qdrant: give --url as well")

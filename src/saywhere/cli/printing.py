@@ -38,13 +38,11 @@ def print_table(
 ) -> None:
     """Print a table whose last column is text: folded on a terminal, else whole, with tabs between columns.
 
-    On a terminal the other columns stand to the right, and are never folded.
+    On a terminal the other columns stand to the right, but those in ``left``, and are never folded.
 
     Args:
-        header: names of the columns.
         rows: a text for each column; the last may have several lines.
         colours: of each row's last column, red, green and blue up to 255.
-        left: names of columns that stand to the left.
     """
     if not on_terminal():
         for row in (header, *rows):
@@ -68,11 +66,6 @@ def print_table(
             shown = line if colours is None else typer.style(line, fg=colours[number])
             typer.echo(f" {start}{shown}")
             start = " " * indent
-
-
-def to_stderr(line: str, err: bool = True) -> None:
-    """Print a line to the standard error, where results go to the standard output."""
-    typer.echo(line, err=True)
 
 
 def note_words(unknown: Sequence[str], unused: Sequence[str], none_known: bool = False) -> None:

@@ -72,18 +72,12 @@ def pseudo_label(
 def find_snippets(
     model: Model, images: Sequence[LoadedImage], sentences: Mapping[str, Sequence[str]], beta: float | None = None
 ) -> list[Regions]:
-    """Return the pieces of each image's sentences on the regions that they are about.
-
-    See Alignments, sections 3.1.4 and 3.2.
+    """Return the pieces of each image's sentences on the regions that they are about (Alignments, 3.1.4 and 3.2).
 
     Args:
         model: one that has an aligner.
-        images: opened.
         sentences: of each image, by its name.
         beta: affinity of neighbouring words to the same region (Eq. 12); the model's own if None.
-
-    Raises:
-        UserError: the model has no aligner, or a sentence has no word.
     """
     import numpy as np
 

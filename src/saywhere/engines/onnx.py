@@ -319,17 +319,14 @@ class OnnxTrunk:
 
     def propose(self, maps: ImageMaps) -> RpnOutput:
         """Return what the localization layer says of an image's anchors."""
-        if maps.input_size not in self._anchors:
-            self._anchors[maps.input_size] = self._make_anchors(maps)
-        return RpnOutput(self._anchors[maps.input_size], maps.output("logits"), maps.output("offsets"))
-
-    def _make_anchors(self, maps: ImageMaps) -> np.ndarray:
-        sizes = [maps.output(f"region{stride}").shape[1:] for stride in maps.strides]
-        levels = zip(self._shapes, sizes, maps.strides, strict=True)
-        anchors = np.concatenate([anchor_grid(kinds, size[0], size[1], stride) for kinds, size, stride in levels])
-        if len(anchors) != len(maps.output("logits")):
-            raise UserError(f"proposals.anchors has other numbers of shapes than when {GRAPH} was made")
-        return anchors
+        if (anchors := self._anchors.get(maps.input_size)) is None:
+            sizes = [maps.output(f"region{stride}").shape[1:] for stride in maps.strides]
+            levels = zip(self._shapes, sizes, maps.strides, strict=True)
+            anchors = np.concatenate([anchor_grid(kinds, size[0], size[1], stride) for kinds, size, stride in levels])
+            if len(anchors) != len(maps.output("logits")):
+                raise UserError(f"proposals.anchors has other numbers of shapes than when {GRAPH} was made")
+            self._anchors[maps.input_size] = anchors
+        return RpnOutput(anchors, maps.output("logits"), maps.output("offsets"))
 
 
 class Session:

@@ -44,10 +44,8 @@ def write_annotations(path: Path, images: Iterable[Regions], classes: Classes = 
 def write_results(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
     """Write a list of ``image_id, category_id, bbox, score, phrase``, with the ids of :func:`write_annotations`.
 
-    COCO's evaluator takes results with ``caption`` for sentences, and looks for no boxes in them.
-
-    Raises:
-        UserError: two images have one name.
+    COCO's evaluator takes results with ``caption`` for sentences, and looks for no boxes in them. It is a ``UserError``
+    if two images have one name.
     """
     found = list(images)
     if twice := [name for name, count in Counter(regions.image or "" for regions in found).items() if count > 1]:
@@ -91,11 +89,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
 
 
 def by_id(entries: Iterable[Mapping[str, Any]], kind: str) -> dict[Any, Mapping[str, Any]]:
-    """Return entries by their ``id``.
-
-    Raises:
-        UserError: two of one kind have one id, so that what belongs to which is not known.
-    """
+    """Return entries by their ``id``, which two of one kind may not share (``UserError``)."""
     found: dict[Any, Mapping[str, Any]] = {}
     for entry in entries:
         if found.setdefault(entry["id"], entry) is not entry:

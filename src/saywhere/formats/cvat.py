@@ -6,18 +6,8 @@ import xml.etree.ElementTree as xml
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from saywhere.formats import reading
 from saywhere.formats.classes import NOUNS, Classes
-from saywhere.formats.reading import (
-    OtherShape,
-    Row,
-    leave_out,
-    legal,
-    read_xml,
-    reader,
-    require_upright,
-    to_regions,
-    write_xml,
-)
 from saywhere.regions import Regions
 from saywhere.report import Report
 
@@ -42,7 +32,7 @@ def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> No
                 xml.SubElement(one, tag).text = text
     for number, regions in enumerate(found):
         size = {"width": str(regions.width), "height": str(regions.height)}
-        image = xml.SubElement(root, "image", {"id": str(number), "name": legal(regions.image), **size})
+        image = xml.SubElement(root, "image", {"id": str(number), "name": reading.legal(regions.image), **size})
         for region, name in zip(regions, classes.labels(regions), strict=True):
             corners = {corner: f"{value:.2f}" for corner, value in zip(CORNERS, region.box, strict=True)}
             kind = {"label": name, "source": "auto", "occluded": "0"}
@@ -50,28 +40,28 @@ def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> No
             score = None if region.score is None else f"{region.score:.5f}"
             for attribute, text in (("phrase", region.caption), ("score", score)):
                 if text is not None:
-                    xml.SubElement(box, "attribute", name=attribute).text = legal(text)
-    write_xml(path, root)
+                    xml.SubElement(box, "attribute", name=attribute).text = reading.legal(text)
+    reading.write_xml(path, root)
 
 
-@reader("cvat")
+@reading.reader("cvat")
 def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     """Yield the regions of each image; the text is the phrase if there is one, and the class otherwise."""
-    root = read_xml(path)
+    root = reading.read_xml(path)
     if root.find("track") is not None:
         raise ValueError('it has the tracks of a video; export it as "CVAT for images"')
     for image in root.iter("image"):
-        with leave_out(report, "broken image", image.get("name")):
+        with reading.leave_out(report, "broken image", image.get("name")):
             size = image.attrib["width"], image.attrib["height"]
             shapes = [shape for shape in image if shape.tag != OF_THE_IMAGE]
-            yield from to_regions(image.attrib["name"], size, shapes, _rows, report)
+            yield from reading.to_regions(image.attrib["name"], size, shapes, _rows, report)
 
 
-def _rows(shape: xml.Element) -> Iterator[Row]:
+def _rows(shape: xml.Element) -> Iterator[reading.Row]:
     if shape.tag != "box":
-        raise OtherShape(shape.tag)
-    require_upright(shape.get("rotation"))
+        raise reading.OtherShape(shape.tag)
+    reading.require_upright(shape.get("rotation"))
     more = {one.attrib["name"]: one.text or "" for one in shape.iter("attribute")}
     x1, y1, x2, y2 = (float(shape.attrib[corner]) for corner in CORNERS)
     score = more.get("score")
-    yield Row((x1, y1, x2, y2), more.get("phrase") or shape.attrib["label"], float(score) if score else None)
+    yield reading.Row((x1, y1, x2, y2), more.get("phrase") or shape.attrib["label"], float(score) if score else None)

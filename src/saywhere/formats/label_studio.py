@@ -16,17 +16,8 @@ from xml.sax.saxutils import quoteattr
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import parse_json, read_whole, write_text
+from saywhere.formats import reading
 from saywhere.formats.classes import NOUNS, Classes
-from saywhere.formats.reading import (
-    OtherShape,
-    Row,
-    entries_of,
-    in_pixels,
-    leave_out,
-    reader,
-    require_upright,
-    to_regions,
-)
 from saywhere.regions import Regions
 from saywhere.report import Report
 
@@ -42,11 +33,7 @@ LOCAL = "/data/local-files/?d="
 
 
 def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
-    """Write a task for each image, and beside them, in ``.xml``, the labeling interface that shows them.
-
-    Raises:
-        UserError: the file is to end with ``.xml`` itself, or there is one beside it.
-    """
+    """Write a task for each image, and in ``.xml`` beside them, where nothing may be, the interface that shows them."""
     beside = path.with_suffix(".xml")
     if beside == path or beside.exists():
         raise UserError(f"{beside}: is where the labeling interface is written; name another --out, such as tasks.json")
@@ -89,20 +76,21 @@ def _task(regions: Regions, classes: Classes) -> dict[str, Any]:
     }
 
 
-@reader("label-studio")
+@reading.reader("label-studio")
 def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     """Yield the regions of each task: of its last annotation that was not skipped, else of its last prediction.
 
     A task without regions that does not say the size of its image is left out.
     """
-    for number, task in enumerate(entries_of(parse_json(read_whole(path)), "the tasks")):
-        with leave_out(report, "broken task", task.get("id", f"number {number}") if isinstance(task, dict) else task):
+    for number, task in enumerate(reading.entries_of(parse_json(read_whole(path)), "the tasks")):
+        named = task.get("id", f"number {number}") if isinstance(task, dict) else task
+        with reading.leave_out(report, "broken task", named):
             data = task["data"]
             versions = [*(task.get("predictions") or []), *(task.get("annotations") or [])]
             for odd in (version for version in versions if not isinstance(version, dict)):
                 report.problem("broken annotation", f"{data['image']}: {_shown(odd)} is none")
             made = [version for version in versions if isinstance(version, dict) and not version.get("was_cancelled")]
-            result = entries_of(made[-1].get("result"), "the entries") if made else []
+            result = reading.entries_of(made[-1].get("result"), "the entries") if made else []
             sized = next((entry for entry in result if isinstance(entry, dict) and entry.get("original_width")), {})
             width = sized.get("original_width", data.get("width"))
             height = sized.get("original_height", data.get("height"))
@@ -110,7 +98,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
                 report.left_out["tasks without regions, whose images have no size in the file"] += 1
                 continue
             name, groups = image_name(data["image"]), _by_region(result)
-            yield from to_regions(name, (width, height), groups, partial(_rows, width, height), report)
+            yield from reading.to_regions(name, (width, height), groups, partial(_rows, width, height), report)
 
 
 def _by_region(result: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -142,15 +130,15 @@ def _shape(entry: dict[str, Any]) -> str | None:
     return "rectangle" if entry.get("value", {}).keys() >= set(SIDES) else None
 
 
-def _rows(width: int, height: int, group: list[dict[str, Any]]) -> Iterator[Row]:
+def _rows(width: int, height: int, group: list[dict[str, Any]]) -> Iterator[reading.Row]:
     """A row for each text of a region, or for each of its labels if it has no text."""
     if _is_odd(group[0]):
         raise ValueError(f"{_shown(group[0])} is not an entry with a type and a value")
     places = {shape: entry["value"] for entry in group if (shape := _shape(entry))}
     if other := [shape for shape in places if shape != "rectangle"]:
-        raise OtherShape(other[0])
-    require_upright(places["rectangle"].get("rotation"))
-    box = in_pixels((places["rectangle"][side] / 100 for side in SIDES), width, height)
+        raise reading.OtherShape(other[0])
+    reading.require_upright(places["rectangle"].get("rotation"))
+    box = reading.in_pixels((places["rectangle"][side] / 100 for side in SIDES), width, height)
     said = [
         text for entry in group if entry["type"] == "textarea" for text in _texts(entry.get("value", {}).get("text"))
     ]
@@ -160,7 +148,7 @@ def _rows(width: int, height: int, group: list[dict[str, Any]]) -> Iterator[Row]
     boxes = (entry for entry in group if entry["type"] != "textarea")  # a text has the probability of its words
     score = next((entry["score"] for entry in boxes if entry.get("score") is not None), None)
     for text in dict.fromkeys(said or named):
-        yield Row(box, text, score)
+        yield reading.Row(box, text, score)
 
 
 def _texts(value: str | list[str] | None) -> list[str]:

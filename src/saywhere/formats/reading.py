@@ -160,16 +160,11 @@ def to_regions(
     """Yield the regions of an image; they have scores if all have.
 
     What is no upright box or is broken is left out and named in the report. An image that has nothing else is left out,
-    too, for it is not one without regions.
+    too, for it is not one without regions. It is a ``ValueError`` if the image has no name or size.
 
     Args:
-        name, size: of the image; its size in pixels.
         entries: its regions as the format has them.
         rows: returns what is in an entry, and raises an error of :data:`WRONG`.
-        report: takes what is left out.
-
-    Raises:
-        ValueError: as :func:`checked`, or the size is none.
     """
     width, height = (int(float(str(side))) for side in size)
     if name is None:

@@ -77,14 +77,11 @@ class Format:
     ) -> dict[str, str]:
         """Write regions of images, those of the classes, with or without the images; a folder, too, is whole or not.
 
-        Characters that the format cannot hold are replaced, and counted in the report.
+        Characters that the format cannot hold are replaced, and counted in the report. An ``OSError``, such as of a
+        full disk, names ``path``.
 
         Returns:
             the images that are left out, with the reasons.
-
-        Raises:
-            UserError: the format has no place for the name of an image.
-            OSError: naming ``path``, such as a full disk.
         """
         images = (self.encodable(classes.keep(regions), report) for regions in images)
         write = self.with_images if copy_images and self.with_images is not None else self.write

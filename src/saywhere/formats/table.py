@@ -40,11 +40,7 @@ def _lines(images: Iterable[Regions]) -> Iterator[tuple[Any, ...]]:
 
 
 def write(path: Path, images: Iterable[Regions]) -> None:
-    """Write :data:`COLUMNS` as CSV; an image without regions has one line without a box.
-
-    Raises:
-        UserError: two images have one name and size, and would be one in the file.
-    """
+    """Write :data:`COLUMNS` as CSV; an image without regions has one line without a box, and names are unique."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(COLUMNS)

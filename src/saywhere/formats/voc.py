@@ -20,11 +20,7 @@ OTHER_SHAPES = {"polygon": "polygon", "robndbox": "rotated box"}
 
 
 def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> dict[str, str]:
-    """Write a file for each image into a folder; returns the images with names too long for that, and that reason.
-
-    Raises:
-        UserError: two images would have one file.
-    """
+    """Write a file for each image into a folder; return the images with names too long for that, and that reason."""
     found = placed(path, images, lambda place: place.with_suffix(".xml")).items()
     return {one.image or "": TOO_LONG for place, one in found if not fits(_write_one, place, one, classes)}
 

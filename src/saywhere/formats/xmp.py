@@ -117,18 +117,11 @@ def _sure(regions: Regions) -> list[str]:
 
 
 def write_regions(place: Path, image: Path, regions: Regions, names: bool = False) -> None:
-    """Write what is in an image into its sidecar.
+    """Write what is in an image into its sidecar, or itself if that is ``place``, instead of earlier regions.
 
-    Args:
-        place: of the sidecar, or the image itself, for XMP inside it. If there is no sidecar, what is in one beside
-            the image is copied into it.
-        image: the file, which says how EXIF turns it.
-        regions: of the upright image; what earlier ones gave is replaced.
-        names: phrases of MWG regions are in ``Name``, which programs take for a person's, and not in ``Description``.
-
-    Raises:
-        ValueError: the image or a sidecar cannot be used; the text says why.
-        OSError: the sidecar cannot be written.
+    If there is no sidecar, what is in one beside the image is copied into it. With ``names`` phrases of MWG regions are
+    in ``Name``, which programs take for a person's, and not in ``Description``. ``ValueError`` says why the image or a
+    sidecar cannot be used, ``OSError`` why it cannot be written.
     """
     size = _measure(image)
     regions = Regions.from_dict(regions.to_dict())  # rounded, as those of a file of results are
@@ -167,11 +160,7 @@ def _reason(error: ImageError, image: Path) -> str:
 
 
 def write(path: Path, images: Iterable[Regions], names: bool = False) -> dict[str, str]:
-    """Write a sidecar for each image into a folder; returns the images that are left out, with the reasons.
-
-    Raises:
-        UserError: two images would have one file.
-    """
+    """Write a sidecar for each image into a folder; return the images that are left out, with the reasons."""
     found = {one.image or "": (place, one) for place, one in placed(path, images, sidecar).items()}
     told = {name: refused(write_regions, place, Path(name), one, names) for name, (place, one) in found.items()}
     return {name: why for name, why in told.items() if why}
@@ -273,8 +262,7 @@ def refused(put: Callable[..., object], *arguments: object) -> str | None:
 class _Sidecar:
     """An opened sidecar. Properties are named with the prefixes of :data:`NAMESPACES`, whichever the file has.
 
-    Raises:
-        ValueError: it is not XMP, or has a document type, in which entities could be.
+    It is a ``ValueError`` if it is not XMP, or has a document type, in which entities could be.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -335,12 +323,9 @@ class _Sidecar:
         self._put(IPTC, [_iptc(one) for one in places], f"<{IPTC}>{{}}</{IPTC}>")
 
     def _put(self, name: str, items: Sequence[str], around: str) -> None:
-        """Replace what is ours in a list by items; what others have there already is not written again.
+        """Replace what is ours in a list by items in XML; what others have there already is not written again.
 
-        Args:
-            name: of the property.
-            items: their XML.
-            around: XML of the property, with ``{}`` for the list.
+        ``around`` is the XML of the property, with ``{}`` for the list.
         """
         theirs: set[str | None] = set()
         home: Any = None
@@ -578,12 +563,7 @@ def _region(item: Any) -> Place | None:
 
 
 def _place(item: Any, applied: tuple[float, float] | None) -> Place:
-    """The region of an item of MWG's or IPTC's list.
-
-    Raises:
-        OtherShape: it is a circle, a point or a polygon.
-        KeyError, ValueError: a number is missing or none.
-    """
+    """The region of an item of MWG's or IPTC's list; ``OtherShape``, or the error of a number, if it is none."""
     fields = dict(_fields(item))
     if "mwg-rs:Area" in fields:
         box = _area({name: _text(value) for name, value in _fields(fields["mwg-rs:Area"])}, applied)

@@ -93,11 +93,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
 
 
 class _ImagesByStem:
-    """Find images by their names without folder and suffix; ``UserError`` if no folder is given.
-
-    Args:
-        folder: of the images, with the folders in it.
-    """
+    """Find images below a folder by their names without folder and suffix; ``UserError`` if no folder is given."""
 
     def __init__(self, folder: Path | None) -> None:
         if folder is None:
@@ -111,14 +107,9 @@ class _ImagesByStem:
         return stem in self._found
 
     def at(self, place: Path, alone: bool) -> tuple[str, int, int]:
-        """Return path, width and height of the image of the folders and the name of ``place``.
+        """Return path, width and height of the image of the stem and the folders, but ``images``, of ``place``.
 
-        Args:
-            place: folders, but for those called ``images``, and stem.
-            alone: an image of the same stem in other folders will do if there is only one.
-
-        Raises:
-            UserError: there is no such image, or several.
+        If it is ``alone``, an image of the same stem in other folders will do if there is only one. Else ``UserError``.
         """
         paths = self._found.get(place.name, [])
         folders = [[part for part in path.relative_to(self._folder).parent.parts if part != "images"] for path in paths]

@@ -126,8 +126,8 @@ class Claims:
     def _is_dead(self, lock: Path) -> bool:
         """Whether a claim's process is gone.
 
-                On this machine the system knows; of others it is believed when no heartbeat has come for some time by
-        our clock.
+        On this machine the system knows; of others it is believed when no heartbeat has come for some time by our
+        clock.
         """
         try:
             text, beat = lock.read_text(encoding="utf-8", errors="replace"), lock.stat().st_mtime_ns

@@ -135,11 +135,10 @@ class _Room:
         with self._changed:
             if self._bytes > HELD:
                 self._press()
-            self._changed.wait_for(lambda: self._closed or self._is_free())
+            self._changed.wait_for(  # the last one that was handed out is held until the caller asks for the next one
+                lambda: self._closed or (self._count < self._places and (self._bytes <= HELD or self._count <= 1))
+            )
             return not self._closed
-
-    def _is_free(self) -> bool:  # the last one that was handed out is held until the caller asks for the next one
-        return self._count < self._places and (self._bytes <= HELD or self._count <= 1)
 
     def enter(self, size: int) -> None:
         """Count an image of so many bytes."""

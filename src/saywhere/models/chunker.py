@@ -108,7 +108,9 @@ class Chunker:
         buckets = len(self.weights)
         for i, word in enumerate(words):
             following = words[i + 1] if i + 1 < len(words) else ">"
-            chosen = np.concatenate((rows[i], _hash(_history(tags[-2], tags[-1], word, following), buckets)))
+            second, last = tags[-2:]
+            history = [f"t {last}", f"tt {second}{last}", f"tw {last} {word}", f"tr {last} {following}"]
+            chosen = np.concatenate((rows[i], _hash([*history, f"ttw {second}{last} {word}"], buckets)))
             sums = self.weights[chosen].sum(axis=0, dtype=np.float32)
             for inside, before in INSIDES.items():
                 if tags[-1] not in before:
@@ -156,10 +158,6 @@ def _features(second: str, left: str, word: str, right: str, fourth: str, before
         f"lw {left} {word}", f"wr {word} {right}", f"lr {left} {right}", f"kl {second} {left}", f"rq {right} {fourth}",
         f"lwr {left} {word} {right}", f"m {before}{after}", f"mw {before}|{after} {word}",
     ]  # fmt: skip
-
-
-def _history(second: int, last: int, word: str, right: str) -> list[str]:
-    return [f"t {last}", f"tt {second}{last}", f"tw {last} {word}", f"tr {last} {right}", f"ttw {second}{last} {word}"]
 
 
 def _hash(features: Sequence[str], buckets: int) -> list[int]:

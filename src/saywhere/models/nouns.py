@@ -122,9 +122,8 @@ class Head:
 class NounTree:
     """Tree of nouns, from the lines of a table.
 
-        A line has a synset, its sort, name and use, words that lead to it, synsets above; separated by tabs
-    (``ValueError``).
-    ImageNet's classes come first, in their order, then the other kinds, then the groups.
+    A line has a synset, its sort, name and use, words that lead to it, synsets above; separated by tabs
+    (``ValueError``). ImageNet's classes come first, in their order, then the other kinds, then the groups.
 
     Attributes:
         nouns: in the order of the table.

@@ -28,6 +28,7 @@ from starlette.types import Receive, Scope, Send
 import saywhere
 from saywhere import archives
 from saywhere.errors import UserError, is_oom
+from saywhere.files import OPENING
 from saywhere.images import ImageError, read_image
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
@@ -35,7 +36,6 @@ from saywhere.search.index import why_improbable
 from saywhere.search.indexing import open_found
 from saywhere.search.phrases import LIKELY
 from saywhere.search.stores import Located
-from saywhere.serve.folders import OPENING
 from saywhere.serve.gate import HEADERS, Gate, check_access
 from saywhere.serve.limits import Budget, Encodings, Limits, Problem, Workers, tag_of, to_json
 from saywhere.serve.questions import (
@@ -106,8 +106,8 @@ class Gallery:
     def _is_as_indexed(self, file: File, found: Located) -> bool:
         """Whether an opened file is the indexed one, or has the same content.
 
-                By a link in its place, or of a folder above it, somebody else's file could be shown: size and time
-        prove nothing.
+        By a link in its place, or of a folder above it, somebody else's file could be shown: size and time prove
+        nothing.
         """
         if isinstance(file, io.BytesIO):
             return hashlib.blake2b(file.getbuffer(), digest_size=16).digest() == found.stamp.hash

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from saywhere.errors import UserError
+from saywhere.files import OPENING
 
 FILE_BYTES = 256 << 20
 """Largest file that is read."""
-OPENING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-"""A pipe in place of the file does not make anybody wait."""
 
 
 class Folders:

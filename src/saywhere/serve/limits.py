@@ -149,7 +149,9 @@ class Encodings:
 
     def find(self, tag: str) -> Encoding | None:
         """Return the encoding of an image, or None if it is not kept."""
-        future = self._use(tag)
+        with self._lock:
+            self._drop_old()
+            future = self._refresh(tag)
         return None if future is None else future.result()
 
     def make(self, tag: str, encode: Callable[[], Encoding]) -> Encoding:
@@ -171,11 +173,6 @@ class Encodings:
                 self._kept.pop(tag, None)
             fresh.set_exception(error)
         return fresh.result()
-
-    def _use(self, tag: str) -> Future[Encoding] | None:
-        with self._lock:
-            self._drop_old()
-            return self._refresh(tag)
 
     def _refresh(self, tag: str) -> Future[Encoding] | None:
         if tag not in self._kept:

@@ -41,7 +41,11 @@ class Aligner:
         for number in range(config.encoders):
             shapes |= Linear.shapes(f"projects.{number}", config.embed_dim // config.encoders, "features")
             shapes |= TextEncoder.shapes(f"encoders.{number}", config, words)
-        return shapes | _hub_shapes(config) if config.hubs else shapes
+        if config.hubs:
+            shapes["hubs.temperatures"] = (2,)
+            for side in ("texts", "images"):
+                shapes |= Linear.shapes(f"hubs.{side}", config.hubs, config.embed_dim)
+        return shapes
 
     @cached_property
     def _standardise(self) -> BatchNorm:
@@ -50,8 +54,11 @@ class Aligner:
     @cached_property
     def hubness(self) -> Hubness | None:
         """What tells images and texts that resemble everything; None if it was not fitted."""
-        known = self.config.hubs and self.config.hubness and not self._is_last
-        return _read_hubness(self._weights.below("hubs")) if known else None
+        if not self.config.hubs or not self.config.hubness or self._is_last:
+            return None
+        weights = self._weights.below("hubs")
+        parts = zip((weights.below("texts"), weights.below("images")), weights["temperatures"].tolist(), strict=True)
+        return Hubness(*(Typical(layer["weight"], layer["bias"], temperature) for layer, temperature in parts))
 
     @cached_property
     def last(self) -> Aligner:
@@ -80,18 +87,6 @@ class Aligner:
         """Return the vectors of the words of sentences ``(S, T)``, padded on the right (Eqs. 2 to 6)."""
         parts = [encoder.text(token_ids) for encoder in self._encoders]
         return EncodedText(side_by_side(parts), token_ids != PAD)
-
-
-def _read_hubness(weights: Weights) -> Hubness:
-    parts = zip((weights.below("texts"), weights.below("images")), weights["temperatures"].tolist(), strict=True)
-    return Hubness(*(Typical(layer["weight"], layer["bias"], temperature) for layer, temperature in parts))
-
-
-def _hub_shapes(config: AlignerConfig) -> Shapes:
-    shapes: Shapes = {"hubs.temperatures": (2,)}
-    for side in ("texts", "images"):
-        shapes |= Linear.shapes(f"hubs.{side}", config.hubs, config.embed_dim)
-    return shapes
 
 
 class _AlignerEncoder:

@@ -48,10 +48,6 @@ class Captioner:
         return self.config.levels, self.config.head, self.config.branch
 
     @cached_property
-    def _feature_size(self) -> int:
-        return self._weights.shape("decoder.begin.weight")[1]
-
-    @cached_property
     def ngrams(self) -> Ngrams | None:
         """Probabilities of n-grams in captions of an image; None if there are none."""
         return Ngrams.read(self._weights.below("ngrams"), len(self.vocabulary)) if self.config.ngrams.count else None
@@ -70,7 +66,7 @@ class Captioner:
     def _grid(self, image: ImageMaps, cells: int) -> tuple[np.ndarray, np.ndarray]:
         features, boxes = grid_features(image, cells, *self._levels)
         features = with_summary(image, features, whole_boxes(image, boxes))
-        require_size(features, self._feature_size)
+        require_size(features, self._weights.shape("decoder.begin.weight")[1])
         return layer_norm(features), boxes
 
     def _attended(self, image: ImageMaps, given: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

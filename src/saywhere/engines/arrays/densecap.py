@@ -28,19 +28,15 @@ class DenseCap:
         """Return the shapes of the arrays that it reads, by their names; V is ``words``."""
         size, first = config.embed_dim, config.fc_size or config.embed_dim
         channels = config.proposals.pyramid_channels
+        phrase_head: Shapes = {f"phrase_head.0.{kind}": ("features",) for kind in ("running_mean", "running_var")}
+        phrase_head |= Linear.shapes("phrase_head.2", size, "features")
         return {
             **Linear.shapes("region_head.layers.1", first, channels * config.pool_size**2 or "pooled"),
             **Linear.shapes("region_head.layers.4", size, first),
             **Linear.shapes("region_head.score", 1, size),
             **Linear.shapes("region_head.offset", 4, size),
-            **(DenseCap._phrase_head_shapes(size) if config.phrase_levels else {}),
             **LstmDecoder.shapes(size, words, config.word_size, config.hidden_size),
-        }
-
-    @staticmethod
-    def _phrase_head_shapes(size: int) -> Shapes:
-        shapes: Shapes = {f"phrase_head.0.{kind}": ("features",) for kind in ("running_mean", "running_var")}
-        return shapes | Linear.shapes("phrase_head.2", size, "features")
+        } | (phrase_head if config.phrase_levels else {})
 
     @cached_property
     def decoder(self) -> LstmDecoder:

@@ -234,9 +234,9 @@ def context_features(
     """Return features of all images' boxes in their images, one after the other: ``(N, D)``.
 
     The maps of a second branch or of the tower, if there is one, take the place of the last layer, behind the place
-        of a box; then come the means of the same maps over the image, the tower's embedding of it, and the dense
-    captioner's
-    ``embeddings`` of the boxes. ``levels`` are the strides of the maps that are averaged over a box beside those.
+    of a box; then come the means of the same maps over the image, the tower's embedding of it, and the dense
+    captioner's ``embeddings`` of the boxes. ``levels`` are the strides of the maps that are averaged over a box beside
+    those.
     """
     rows: list[np.ndarray] = []
     for image, own, embedded in zip(maps, boxes, embeddings, strict=True):

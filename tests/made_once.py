@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ def made_once(name: str, make: Callable[[Path], object]) -> Path:
     with FileLock(f"{folder}.lock"):
         if not folder.exists():
             part = folder.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)  # of what failed
             part.mkdir()
             make(part)
             part.rename(folder)

@@ -24,6 +24,13 @@ AS_HTML = "a &#x27;dog&#x27; &amp; &quot;two&quot; &lt;cats&gt;"
 AS_MARKDOWN = "a 'dog' \\& \"two\" \\<cats\\>"
 
 
+def filled(path: Path, text: str) -> str:
+    """A document whose images without a text have one."""
+    path.write_bytes(text.encode())
+    document = Document.read(path)
+    return document.with_texts([(image, NEW) for image in document.images if image.source and image.alt is None])
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -51,10 +58,7 @@ AS_MARKDOWN = "a 'dog' \\& \"two\" \\<cats\\>"
     ],
 )  # fmt: skip
 def test_html(before: str, after: str | None, tmp_path: Path) -> None:
-    path = tmp_path / "a.html"
-    path.write_bytes(before.encode())
-    document = Document.read(path)
-    new = document.with_texts([(image, NEW) for image in document.images if image.source and image.alt is None])
+    new = filled(tmp_path / "a.html", before)
     assert new == (before if after is None else after.replace("@", f' alt="{AS_HTML}"'))
 
 
@@ -76,11 +80,7 @@ def test_html(before: str, after: str | None, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_markdown(before: str, after: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.md"
-    path.write_bytes(before.encode())
-    document = Document.read(path)
-    new = document.with_texts([(image, NEW) for image in document.images if image.source and image.alt is None])
-    assert new == after.replace("@", AS_MARKDOWN)
+    assert filled(tmp_path / "a.md", before) == after.replace("@", AS_MARKDOWN)
     both = list(find_in_markdown('![](a.jpg)\n<img src="b.jpg">\n`<img src="c.jpg">`\n'))
     assert [image.source for image in both] == ["a.jpg", "b.jpg"]
 

@@ -137,10 +137,11 @@ def take_graph_again(monkeypatch: pytest.MonkeyPatch, model: Path | None = None)
 
     To write it, and to compare the engines, takes seconds.
     """
+    source = exported_bundle() if model is None else model
 
     def copied(_: Any, folder: Path) -> None:
         for name in (GRAPH, GRAPH_WEIGHTS):
-            shutil.copy((model or exported_bundle()) / name, folder / name)
+            shutil.copy(source / name, folder / name)
 
     monkeypatch.setattr(exporting, "write_graph", copied)
     monkeypatch.setattr(exporting, "compare_engines", lambda *_: 0.0)

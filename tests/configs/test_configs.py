@@ -9,6 +9,7 @@ import pytest
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.densecap import PUBLISHED_ANCHORS, DenseCapConfig
+from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import DecodingConfig, ProposalConfig, TrunkConfig, override
 from saywhere.errors import UserError
 
@@ -78,9 +79,10 @@ def test_parts_keep_the_aligners_defaults() -> None:
 
 def test_the_original_is_the_papers_network() -> None:
     config = AlignerConfig.original()
-    assert (config.cell, config.rectified, config.loss, config.embed_dim, config.hidden_size) == (
-        "relu", True, "margin", 1000, 300,
+    assert (config.cell, config.rectified, config.score, config.loss, config.margin) == (
+        "relu", True, "max", "margin", 1.0,
     )  # fmt: skip
+    assert (config.embed_dim, config.hidden_size) == (1000, 300)
     assert not (config.signed_sqrt or config.mean_over_words or config.sentence_token)
     assert config.proposals.post_nms_top_n == 19
     assert AlignerConfig.from_dict(config.to_dict()) == config
@@ -131,6 +133,8 @@ REFUSED: dict[Any, list[tuple[dict[str, Any], str]]] = {
         ({"encoders": 0}, "encoders is 0"),
         ({"embed_dim": 10**9}, "embed_dim is 1000000000, but must be between 1 and 16384"),
         ({"hubs": 10**9}, "hubs is 1000000000"),
+        ({"hubs": 2, "score": "fragments"}, "hubs is 2, but must be 0 with the score fragments"),
+        ({"grounding": {"nms_iou": 1.5}}, "nms_iou is 1.5"),
         ({"sentences": 0}, "sentences is 0"),
         ({"word_dropout": 1.5}, "word_dropout is 1.5, but must be between 0 and 1"),
         ({"dropout": 1}, "dropout is 1.0, but must be at least 0 and below 1"),
@@ -175,6 +179,7 @@ REFUSED: dict[Any, list[tuple[dict[str, Any], str]]] = {
         ({"num_samples": 1}, "num_samples is 1"),
         ({"word_weight": -1.0}, "word_weight is -1.0"),
         ({"zoom": 0}, "zoom is 0.0, but must be above 0"),
+        ({"attend_to": "boxes"}, "attend_to must be one of whole, grid"),
         ({"grid": 0}, "grid is 0"),
         ({"grid": 10**5}, "grid is 100000, but must be between 1 and 64"),
         ({"num_samples": 10**9}, "num_samples is 1000000000, but must be .* at most 1000"),
@@ -186,6 +191,9 @@ REFUSED: dict[Any, list[tuple[dict[str, Any], str]]] = {
         ({"decoding": {"beam_size": 0}}, "decoding.beam_size is 0"),
         ({"decoding": {"length_penalty": float("inf")}}, "decoding.length_penalty must be a number, not inf"),
         ({"attend_to": "proposals", "trunk": {"strides": [16]}, "levels": [16]}, "proposals.anchors is"),
+        ({"attend_to": "proposals", "proposals": {"pyramid_channels": 12}}, "pyramid_channels is 12"),
+        ({"attend_to": "proposals", "proposals": {"pyramid_channels": 0}}, "positive with several strides"),
+        ({"attend_to": "proposals", "proposals": {"anchors": [[[1, 1]]]}}, "anchors is"),
         ({"attend_to": "proposals", "proposals": {"nms_iou": 0}}, "proposals.nms_iou is 0.0, but must be above 0"),
         ({"attend_to": "proposals", "proposals": {"post_nms_top_n": 0}}, "proposals.post_nms_top_n is 0"),
         ({"hiden_size": 3}, "did you mean hidden_size"),
@@ -207,7 +215,11 @@ REFUSED: dict[Any, list[tuple[dict[str, Any], str]]] = {
         ({"trunk": {"strides": [32, 16, 8]}}, r"trunk.strides is \(32, 16, 8\), but must be one or more, ascending"),
         ({"trunk": {"strides": []}}, "trunk.strides is"),
         ({"trunk": {"strides": [16]}}, "proposals.anchors is .* k shapes"),
-        ({"trunk": {"vgg_channels": [1]}}, "trunk.vgg_channels is .* five widths"),
+        *(
+            ({"trunk": {"vgg_channels": widths}}, "trunk.vgg_channels is .* five widths")
+            for widths in ([1], [3, 4, 4, 5, 0])
+        ),
+        ({"phrase_levels": [4]}, r"phrase_levels is \(4,\), but must be some of the strides"),
         ({"trunk": 5}, "trunk must be a mapping, not 5"),
         ({"proposals": {"anchors": [[], [], []]}}, "proposals.anchors"),
         ({"proposals": {"pyramid_channels": 0}}, "proposals.pyramid_channels is 0, but must be positive with several"),
@@ -234,6 +246,12 @@ REFUSED: dict[Any, list[tuple[dict[str, Any], str]]] = {
         ({"box_beta": 0}, "box_beta is 0.0, but must be above 0"),
         ({"conventions": "mine"}, "conventions must be one of saywhere, original"),
         ({"conventions": "original"}, "trunk.strides is .* one, with conventions=original"),
+    ],
+    NounsConfig: [
+        ({"branch": True}, "branch is True, but must be false without trunk.branch"),
+        ({"levels": [4]}, "levels is"),
+        ({"temperature": 0}, "temperature is 0"),
+        ({"embed_dim": -1}, "embed_dim is -1"),
     ],
 }
 """For each configuration values that do not fit, and what is said of them."""

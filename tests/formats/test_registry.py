@@ -336,26 +336,23 @@ def test_a_box_without_an_area_and_characters_without_xml_come_back(tmp_path: Pa
         assert found.captions == ("a dog\N{REPLACEMENT CHARACTER}",)
 
 
+ROW = {"image": "a", "width": 5, "height": 5, "boxes": []}
+
+
 @pytest.mark.parametrize(
-    "row",
+    ("name", "content"),
     [
-        {"image": "a", "width": 0, "height": 5, "boxes": []},
-        {"image": 5, "width": 5, "height": 5, "boxes": []},
-        {"image": "a\0", "width": 5, "height": 5, "boxes": []},
-        {"image": "a", "width": 5, "height": 5, "boxes": [[0, 0, 1, 1]], "captions": [None]},
+        *(("saywhere", json.dumps({**ROW, **odd}) + "\n") for odd in (
+            {"width": 0}, {"image": 5}, {"image": "a\0"}, {"boxes": [[0, 0, 1, 1]], "captions": [None]},
+        )),
+        ("csv", "image,width,height,x1,y1,x2,y2,score,phrase\na.jpg,10,10\n"),
+        ("csv", '"a"b,c\n"'),
     ],
-)
-def test_results_that_no_format_can_hold_are_one_line(row: dict[str, object], tmp_path: Path) -> None:
-    (tmp_path / "r.jsonl").write_text(json.dumps(row) + "\n")
-    code, said = run(tmp_path / "r.jsonl", "--to", "yolo", "--out", tmp_path / "out")
-    assert (code, "not in the format saywhere" in " ".join(said.split())) == (2, True)
-
-
-@pytest.mark.parametrize("content", ["image,width,height,x1,y1,x2,y2,score,phrase\na.jpg,10,10\n", '"a"b,c\n"'])
-def test_a_torn_table_is_one_line(content: str, tmp_path: Path) -> None:
-    (tmp_path / "r.csv").write_text(content)
-    code, said = run(tmp_path / "r.csv", "--from", "csv", "--to", "coco", "--out", tmp_path / "out")
-    assert (code, "not in the format csv" in " ".join(said.split())) == (2, True)
+)  # fmt: skip
+def test_results_that_no_format_can_hold_and_a_torn_table_are_one_line(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / "r").write_text(content)
+    code, said = run(tmp_path / "r", "--from", name, "--to", "yolo", "--out", tmp_path / "out")
+    assert (code, f"not in the format {name}" in " ".join(said.split())) == (2, True)
 
 
 def test_small_images_are_enlarged_and_scores_stay_finite():

@@ -12,8 +12,6 @@ from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
 
 import saywhere
 from saywhere import boxes as geometry
-from saywhere.configs.aligner import GroundingConfig
-from saywhere.errors import UserError
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
 
@@ -47,8 +45,6 @@ def test_words_may_be_placed_in_regions_that_are_closer_together():
         geometry.iou(b[1:], b[1:])[np.triu_indices(len(b) - 1, 1)] for b in (boxes, usual.embed(IMAGES[0]).boxes)
     ]
     assert overlaps[0].max() > 0.5 >= overlaps[1].max() - 1e-3
-    with pytest.raises(UserError, match="nms_iou is 1.5"):
-        GroundingConfig(nms_iou=1.5)
 
 
 def test_a_sentence_is_grounded_by_its_alignment_and_phrases_each_alone():

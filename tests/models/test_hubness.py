@@ -8,7 +8,6 @@ from photographs import noise
 from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
 
 import saywhere
-from saywhere import UserError
 from saywhere.engines.engine import Hubness, Typical
 from saywhere.models.aligner import similarity_matrix
 from saywhere.networks import checkpoint
@@ -66,8 +65,3 @@ def test_both_engines_know_the_same(tmp_path):
     rows = np.random.default_rng(0).standard_normal((4, 16), np.float32)
     assert other.of_image(rows) == pytest.approx(own.of_image(rows)) != 0
     assert other.of_text(rows) == pytest.approx(own.of_text(rows))
-
-
-def test_hubs_are_for_the_best_region_alone():
-    with pytest.raises(UserError, match="hubs is 2, but must be 0 with the score fragments"):
-        tiny_aligner(hubs=2, score="fragments")

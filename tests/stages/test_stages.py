@@ -387,7 +387,7 @@ def test_the_recipe_of_the_bundled_model_is_right(tmp_path: Path) -> None:
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of recipes/saywhere-smoke.yaml that was killed on its way."""
     folder = tmp_path_factory.mktemp("smoke")
-    images, text = write_data(folder / "data", train=24)
+    images, text = write_data(folder / "data")
     places = [f"data.images={images}", f"data.text={text}", f"data.teacher={write_teacher(folder / TEACHER)}"]
     arguments = ["train", str(SMOKE), *places, "--out", str(folder / "run")]
     killed = start(["-c", KILLED], arguments, folder)
@@ -427,7 +427,7 @@ def test_parts_learn_on_a_tower_and_go_on_from_those_without(smoke: Path) -> Non
     tower = (folder / "run" / "stages" / "tower" / "model" / "tower.onnx").read_bytes()
     assert (folder / "run" / "model" / "tower.onnx").read_bytes() == tower
     model = saywhere.load(folder / "run" / "model", engine="onnx")
-    seen = model.encode(smoke / "data" / "028.png")
+    seen = model.encode(smoke / "data" / "050.png")
     assert len(model.describe(seen)) and str(model.caption(seen)) and model.embed(seen).vectors.any()
     weights = load_file(folder / "run" / "model" / "model.safetensors")
     assert weights["aligner.projects.0.weight"][:, -512:].any()  # the embedding of the image counts
@@ -437,7 +437,7 @@ def test_parts_learn_on_a_tower_and_go_on_from_those_without(smoke: Path) -> Non
 def test_all_stages_make_a_model_with_its_card(smoke: Path) -> None:
     model = saywhere.load(smoke / "run" / "model")
     assert type(model.engine).__module__ == "saywhere.engines.onnx"
-    seen = model.encode(smoke / "data" / "028.png")
+    seen = model.encode(smoke / "data" / "050.png")
     assert len(model.describe(seen)) and str(model.caption(seen)) and model.embed(seen).vectors.any()
     learnt = load_file(smoke / "run" / "stages" / "branch" / "model" / "branch.safetensors")
     stored = load_file(smoke / "run" / "model" / "model.safetensors")
@@ -449,14 +449,14 @@ def test_all_stages_make_a_model_with_its_card(smoke: Path) -> None:
         "README.md", "calibration.json", "config.json", "model.safetensors", "trunk-int8.onnx", "trunk.json",
         "trunk.onnx", "vocabulary.json",
     }  # fmt: skip
-    for command in ("describe data/028.png --threshold 0", "caption data/028.png", "index data --index found",
+    for command in ("describe data/050.png --threshold 0", "caption data/050.png", "index data --index found",
                     "search 'a red car' --index found"):  # fmt: skip
         core = start(["-c", START], [*shlex.split(command), "--model", "run/model"], smoke)  # without torch
         assert core.returncode == 0 and core.stdout, (command, core.stderr)
     card = (smoke / "run" / "model" / "README.md").read_text()
     rank = "| `saywhere evaluate rank --data images.jsonl --split val` | annotation R@1"
-    data = "48 images of train, 8 images of val"  # of the branch, which counts views
-    for text in (data, rank, "- box: logit", "## Limits", "average: 0.5", "4 kinds from 48 boxes"):
+    data = "96 images of train, 8 images of val"  # of the branch, which counts views
+    for text in (data, rank, "- box: logit", "## Limits", "average: 0.5", "4 kinds from 96 boxes"):
         assert text in card, text
 
 

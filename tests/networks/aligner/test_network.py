@@ -9,7 +9,6 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from saywhere.boxes import propose
-from saywhere.configs.aligner import AlignerConfig
 from saywhere.errors import UserError
 from saywhere.models.aligner import similarity_matrix
 from saywhere.networks.aligner.loss import AlignmentCriterion, SentenceTarget
@@ -242,14 +241,6 @@ def test_phrases_with_boxes_are_compared_with_the_regions_of_their_own_image():
     twice = AlignmentCriterion(tiny_aligner_config(phrase_weight=2.0))([output])["phrases"].detach()
     assert float(twice) == pytest.approx(2 * float(once)) and float(once) > 0
     assert "phrases" not in AlignmentCriterion(tiny_aligner_config())([output])
-
-
-def test_the_original_is_the_paper_s():
-    config = AlignerConfig.original()
-    assert (config.cell, config.rectified, config.score, config.mean_over_words) == ("relu", True, "max", False)
-    assert (config.loss, config.margin) == ("margin", 1.0)
-    assert config.proposals.post_nms_top_n == 19
-    assert 300 <= config.hidden_size <= 600 and 1000 <= config.embed_dim <= 1600
 
 
 # Score

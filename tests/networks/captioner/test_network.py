@@ -13,7 +13,6 @@ from tiny_captioner import (
     VOCABULARY,
     captioner_model,
     tiny_captioner,
-    tiny_config,
     tiny_lstm,
     tiny_maps,
     tiny_target,
@@ -259,23 +258,6 @@ def test_suppression_follows_the_options():
         network = tiny_captioner(attend_to="proposals", proposals=settings)
         found[nms_iou, before] = len(regions_of(network, noise(96, 64))[0].boxes)
     assert found[0.5, 100] < found[0.9, 100] <= 90 and found[1.0, 7] == 7
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"attend_to": "proposals", "proposals": {"pyramid_channels": 12}}, "pyramid_channels is 12"),
-        ({"attend_to": "proposals", "proposals": {"pyramid_channels": 0}}, "positive with several strides"),
-        ({"attend_to": "proposals", "proposals": {"anchors": [[[1, 1]]]}}, "anchors is"),
-        ({"attend_to": "proposals", "proposals": {"nms_iou": 0.0}}, "nms_iou is 0.0"),
-        ({"attend_to": "proposals", "proposals": {"post_nms_top_n": 0}}, "post_nms_top_n is 0"),
-        ({"zoom": 0.0}, "zoom is 0.0"),
-        ({"attend_to": "boxes"}, "attend_to must be one of whole, grid"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(options, message):
-    with pytest.raises(UserError, match=message):
-        tiny_config(**options)
 
 
 # Sampling

@@ -181,24 +181,6 @@ def test_other_models_are_refused():
         run(tiny_model(), torch.zeros(3, 64, 96))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"trunk": {"vgg_channels": [3, 4]}}, "vgg_channels is"),
-        ({"trunk": {"vgg_channels": [3, 4, 4, 5, 0]}}, "vgg_channels is"),
-        ({"fc_size": 0}, "fc_size is 0"),
-        (
-            {"trunk": {"strides": [8, 16]}, "proposals": {"anchors": [SHAPES] * 2, "pyramid_channels": 8}},
-            "trunk.strides is .* one, with conventions=original",
-        ),
-        ({"conventions": "mine"}, "conventions must be one of saywhere, original"),
-    ],
-)
-def test_options_are_checked(options, message):
-    with pytest.raises(UserError, match=message):
-        small_config(**options)
-
-
 def test_it_learns_an_image_by_heart():
     """Some hundred steps of the program's training, and the regions of the image have their captions."""
     torch.manual_seed(0)

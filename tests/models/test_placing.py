@@ -16,6 +16,7 @@ from saywhere import Regions, UserError
 from saywhere import boxes as geometry
 from saywhere.calibration import Calibration
 from saywhere.configs.aligner import GroundingConfig
+from saywhere.models.layout import Layout
 from saywhere.models.nouns import noun_tree, plural
 from saywhere.models.placing import Evidence, cut_phrases, familiar, noun_words, unused_words
 from saywhere.text import Vocabulary
@@ -125,7 +126,7 @@ def test_a_phrase_below_the_threshold_is_not_found():
     halved = judge.ground(IMAGE, PHRASES)
     assert halved.captions == found.captions, "what is found is decided by the phrase alone"
     assert halved.scores == pytest.approx(found.scores / 2)
-    everywhere, presence = judge.placer().find(judge.encode(IMAGE), PHRASES)
+    everywhere, presence, _ = judge.placer().find(judge.encode(IMAGE), Layout(tuple(PHRASES)))
     assert presence == pytest.approx(likely, abs=1e-4) and everywhere.scores == pytest.approx(likely / 2, abs=1e-4)
     row = found.to_dict()
     assert row["not_found"] == list(found.not_found) and Regions.from_dict(row).not_found == found.not_found

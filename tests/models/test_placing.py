@@ -133,6 +133,18 @@ def test_a_phrase_below_the_threshold_is_not_found():
     assert found[:0].not_found == found.not_found
 
 
+def test_places_count_in_listed_phrases_as_in_a_sentence():
+    judge, texts = model(phrase=(0.0, 0.0, 0.0, 2.0)), ["a dog on the left", "a dog on the right", "a dog"]
+    listed = judge.ground(IMAGE, texts, threshold=0)
+    alone = [judge.ground(IMAGE, text, threshold=0) for text in texts]
+    assert listed.captions == tuple(texts)
+    assert listed.boxes.tolist() == [found.boxes[0].tolist() for found in alone]
+    assert listed.scores == pytest.approx([found.scores[0] for found in alone])
+    left, right = (listed.boxes[:2, 0] + listed.boxes[:2, 2]) / 2
+    assert left < right
+    assert judge.ground(IMAGE, ["a dog left of a shirt", "a dog"]).unused == ("left of",)
+
+
 def test_a_phrase_of_unknown_words_is_not_found():
     judge = model(phrase=(0.0, 0.0, 0.0, 2.0))
     found = judge.ground(IMAGE, ["a dog", "the blorb", "a blorb dog", "a big blorb"])

@@ -224,7 +224,7 @@ def _place(
     """Return the regions of all phrases, and which of them are found."""
     from saywhere.models.layout import Layout
 
-    layout = placer.read(texts[0]) if len(texts) == 1 else Layout(tuple(texts))
+    layout = placer.read(texts[0]) if len(texts) == 1 else Layout.of(texts)
     found, presence, agree = placer.find(seen, layout, None, regions)
     least = placer.least(threshold)
     return Grounded(found, presence, least, None if presence is None else layout.names(presence, agree, least))

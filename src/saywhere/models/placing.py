@@ -188,7 +188,7 @@ class Placer:
         Raises:
             UserError: as :meth:`find`, or a threshold for a model that is not calibrated.
         """
-        least, layout = self.least(threshold), asked if isinstance(asked, Layout) else Layout(tuple(asked))
+        least, layout = self.least(threshold), asked if isinstance(asked, Layout) else Layout.of(asked)
         regions, presence, agree = self.find(encoding, layout, boxes, limit)
         if presence is None:
             return regions
@@ -226,7 +226,7 @@ class Placer:
             scores = presence * found.box_probability(self.calibration, self.config, rows)
         regions = replace(
             found.regions[rows],
-            captions=phrases, caption_scores=None, unused=layout.unused,
+            captions=layout.captions, caption_scores=None, unused=layout.unused,
             similarities=fits if found.by == "aligner" else None,
             scores=scores,
         )  # fmt: skip

@@ -53,6 +53,23 @@ def test_the_classes_have_a_say_by_their_weight():
     assert by_aligner.rows(GroundingConfig(similarity_kind_weight=1.0)).tolist() == [2, 2]
 
 
+@pytest.mark.parametrize("by", ["densecap", "aligner"])
+def test_the_calibration_of_boxes_says_how_much_less_another_thing_of_a_kind_may_fit(by: str):
+    """Of two dogs the decoder is too sure which one "a dog" is: the one on the right is there, too."""
+    two = evidence([[0, -9, -1]], [[0, 0, 0]], [False], by)
+    two = replace(two, regions=Regions(50, 50, [[0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]]))
+    config, right = GroundingConfig(similarity_kind_weight=1.0), Layout.parse("a dog on the right")
+    place = np.log(1 / (1 + np.exp(12 * (0.1 - 0.4))))
+    for calibration, lost in (
+        (None, -1.0),
+        (Calibration(), -1.0),
+        (calibrated(**{f"{by}_place": (0.25, 1, 0)}), -0.25),
+        (calibrated(**{f"{by}_place": (3, 1, 0)}), -1.0),
+    ):
+        rows, agree = two.place(config, right, calibration)
+        assert rows.tolist() == [2] and agree == pytest.approx([place + lost], abs=1e-6)
+
+
 def test_what_is_known_of_a_phrase_is_weighed():
     both = evidence([[0, 0, 0], [0, 0, 0]], [[-3, -2, -1], [0, 0, 0]], [False, False])
     assert {name: column.tolist() for name, column in both.inputs.items()} == {

@@ -255,15 +255,18 @@ class Layout:
         """The least number of things of each phrase; 1 where none is said."""
         return tuple(count_of(phrase) for phrase in self.phrases)
 
-    def choose(self, fits: np.ndarray, boxes: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    def choose(
+        self, fits: np.ndarray, boxes: np.ndarray, size: tuple[int, int], weight: float = 1.0
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the region of each phrase ``(P,)``, and the log-probability ``(P,)`` that it is where it should be.
 
-        The latter counts how much less the region fits than the best one does, wherever that is.
+        The latter counts, ``weight`` times, how much less the region fits than the best one does, wherever that is.
 
         Args:
             fits: ``(R, P)`` how well each region fits each phrase, as log-probabilities.
             boxes: ``(R, 4)`` of the regions.
             size: width and height of the image.
+            weight: below 1 for fits that are too sure of one region where several are right.
         """
         shares = boxes / np.array([*size, *size], np.float64)
         agree = np.zeros(fits.shape)
@@ -283,7 +286,7 @@ class Layout:
         judged = {phrase for phrase, _ in self.places}
         judged |= {phrase for name, *both in self.relations if name not in CHOOSES for phrase in both}
         columns = np.arange(len(rows))
-        lost = (fits[rows, columns] - fits.max(axis=0)) * np.isin(columns, sorted(judged))
+        lost = weight * (fits[rows, columns] - fits.max(axis=0)) * np.isin(columns, sorted(judged))
         found = agree[rows, columns] + lost
         for (name, one, other), log in zip(self.relations, logs, strict=True):
             if name not in CHOOSES:

@@ -213,6 +213,7 @@ def test_user_fixable_errors_are_one_line(aligner, densecap, image, tmp_path):
         noise(96, 64).save(album / name)
     for arguments, message in (
         ((image, "...", "--model", aligner), "has no word"),
+        ((image, album / "1.png", "a dog", "--model", aligner), "1.png: is an image, and a text is meant here;"),
         ((tmp_path / "b.png", "a dog", "--model", aligner), "b.png: no such file"),
         ((image, "a dog", "--model", aligner, "--out", tmp_path / "b.png"), "is the name of an image; give the folder"),
         ((image, "a dog", "--model", aligner, "--json", tmp_path), "is a folder; give the name of a file, or - to"),

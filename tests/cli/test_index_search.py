@@ -318,6 +318,7 @@ def test_user_fixable_errors_are_one_line(album, index, tmp_path) -> None:
     for arguments, message in (
         (("search", "a dog", "--index", tmp_path / "none"), "no index is here; make one: saywhere index PATH..."),
         (("search", "--index", index), "a QUERY or --image FILE"),
+        (("search", album / "0.png", "--index", index), "a text is meant here; for images like it give --image"),
         (("search", "a dog", "--index", index, "--out", tmp_path / "a.JPG"), "a.JPG: is the name of an image"),
         (("search", "a dog", "--image", album / "0.png", "--index", index), "and not both"),
         (("search", "...", "--index", index), "has no word"),

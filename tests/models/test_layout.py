@@ -56,6 +56,29 @@ def test_phrases_can_be_left_out_of_a_layout() -> None:
     assert found.unused == ("a zzyx on a bench",) and layout.only([True] * 3) == layout
 
 
+@pytest.mark.parametrize(
+    ("text", "phrase", "places", "unused"),
+    [
+        ("the man on the left", "the man", ["left"], ()),
+        ("The man in a red coat on the right side", "the man in a red coat", ["right"], ()),
+        ("a cup at the top right of the image", "a cup", ["top", "right"], ()),
+        ("A man in a coat", "A man in a coat", [], ()),
+        ("on the left", "on the left", [], ()),
+        ("a man in the middle of the road", "a man in the middle of the road", [], ()),
+        ("the man left of the dog", "the man left of the dog", [], ("left of",)),
+        ("a man on the right of a dog", "a man on the right of a dog", [], ("right of",)),
+        ("a cup on a table", "a cup on a table", [], ()),
+        ("a dog behind a fence", "a dog behind a fence", [], ()),
+    ],
+)
+def test_a_listed_phrase_is_one_phrase_with_its_place(text, phrase, places, unused) -> None:
+    layout = Layout.of(["a cat", text])
+    assert layout.phrases == ("a cat", phrase) and layout.captions == ("a cat", text)
+    assert [*layout.places] == [(1, place) for place in places] and layout.unused == unused and not layout.relations
+    assert layout.missing(np.array([0.9, 0.4]), np.array([0, -2.0]), 0.5) == (text,)
+    assert layout.only([False, True]).captions == (text,)
+
+
 def test_of_two_that_fit_alike_the_place_decides() -> None:
     boxes = np.array([[0, 40, 20, 60], [80, 40, 100, 60]], np.float32)
     fits = np.array([[-1.0], [-1.1]])

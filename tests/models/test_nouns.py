@@ -54,6 +54,19 @@ TREE = noun_tree()
         ("wooden bridges", "bridge"),
         ("a red hydrant", "fire hydrant"),
         ("a bunny", "rabbit"),
+        ("a running dog", "dog"),
+        ("a big black jumping dog in the grass", "dog"),
+        ("a happy smiling girl with a hat", "girl"),
+        ("two sleeping cats", "cat"),
+        ("the smiling face of a man", "face"),
+        ("a black folding chair on wheels", "folding chair"),
+        ("a dog chasing cats", "dog"),
+        ("a woman holding umbrellas", "woman"),
+        ("a car parked on the street", "car"),
+        ("a black motorcycle seen from behind", "motorcycle"),
+        ("a person partly hidden by a sign", "person"),
+        ("a fly seen in a web", "fly"),
+        ("a broken parked car", "car"),
     ],
 )
 def test_a_phrase_leads_to_its_noun(phrase: str, name: str) -> None:
@@ -83,6 +96,22 @@ def test_the_head_says_where_the_noun_is_and_its_number() -> None:
     assert words[head.start : head.stop] == ["hot", "dogs"]
     assert head.plural
     assert TREE.head(["a", "xyzzy", "in", "red"]).start == 1
+
+
+@pytest.mark.parametrize(
+    ("phrase", "noun"),
+    [
+        ("a ceiling with lights", "ceiling"),
+        ("a white painting", "painting"),
+        ("a xyzzy chasing a dog", "xyzzy"),
+        ("a xyzzy playing football", "xyzzy"),
+        ("a xyzzy running on grass", "xyzzy"),
+    ],
+)
+def test_the_head_of_an_unknown_noun_is_no_article_and_no_object_of_its_verb(phrase: str, noun: str) -> None:
+    words = tokenize(phrase)
+    head = TREE.head(words)
+    assert (words[head.start : head.stop], head.noun) == ([noun], None)
 
 
 def test_leaves_add_up_the_tree() -> None:

@@ -16,6 +16,7 @@ from saywhere import Regions, UserError
 from saywhere import boxes as geometry
 from saywhere.calibration import Calibration
 from saywhere.configs.aligner import GroundingConfig
+from saywhere.models.layout import Layout
 from saywhere.models.nouns import noun_tree, plural
 from saywhere.models.placing import Evidence, cut_phrases, familiar, noun_words, unused_words
 from saywhere.text import Vocabulary
@@ -50,6 +51,23 @@ def test_the_classes_have_a_say_by_their_weight():
     by_aligner = replace(both, by="aligner")
     assert by_aligner.rows(GroundingConfig(kind_weight=1.0)).tolist() == [1, 1]
     assert by_aligner.rows(GroundingConfig(similarity_kind_weight=1.0)).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("by", ["densecap", "aligner"])
+def test_the_calibration_of_boxes_says_how_much_less_another_thing_of_a_kind_may_fit(by: str):
+    """Of two dogs the decoder is too sure which one "a dog" is: the one on the right is there, too."""
+    two = evidence([[0, -9, -1]], [[0, 0, 0]], [False], by)
+    two = replace(two, regions=Regions(50, 50, [[0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]]))
+    config, right = GroundingConfig(similarity_kind_weight=1.0), Layout.parse("a dog on the right")
+    place = np.log(1 / (1 + np.exp(12 * (0.1 - 0.4))))
+    for calibration, lost in (
+        (None, -1.0),
+        (Calibration(), -1.0),
+        (calibrated(**{f"{by}_place": (0.25, 1, 0)}), -0.25),
+        (calibrated(**{f"{by}_place": (3, 1, 0)}), -1.0),
+    ):
+        rows, agree = two.place(config, right, calibration)
+        assert rows.tolist() == [2] and agree == pytest.approx([place + lost], abs=1e-6)
 
 
 def test_what_is_known_of_a_phrase_is_weighed():
@@ -125,11 +143,23 @@ def test_a_phrase_below_the_threshold_is_not_found():
     halved = judge.ground(IMAGE, PHRASES)
     assert halved.captions == found.captions, "what is found is decided by the phrase alone"
     assert halved.scores == pytest.approx(found.scores / 2)
-    everywhere, presence = judge.placer().find(judge.encode(IMAGE), PHRASES)
+    everywhere, presence, _ = judge.placer().find(judge.encode(IMAGE), Layout(tuple(PHRASES)))
     assert presence == pytest.approx(likely, abs=1e-4) and everywhere.scores == pytest.approx(likely / 2, abs=1e-4)
     row = found.to_dict()
     assert row["not_found"] == list(found.not_found) and Regions.from_dict(row).not_found == found.not_found
     assert found[:0].not_found == found.not_found
+
+
+def test_places_count_in_listed_phrases_as_in_a_sentence():
+    judge, texts = model(phrase=(0.0, 0.0, 0.0, 2.0)), ["a dog on the left", "a dog on the right", "a dog"]
+    listed = judge.ground(IMAGE, texts, threshold=0)
+    alone = [judge.ground(IMAGE, text, threshold=0) for text in texts]
+    assert listed.captions == tuple(texts)
+    assert listed.boxes.tolist() == [found.boxes[0].tolist() for found in alone]
+    assert listed.scores == pytest.approx([found.scores[0] for found in alone])
+    left, right = (listed.boxes[:2, 0] + listed.boxes[:2, 2]) / 2
+    assert left < right
+    assert judge.ground(IMAGE, ["a dog left of a shirt", "a dog"]).unused == ("left of",)
 
 
 def test_a_phrase_of_unknown_words_is_not_found():

@@ -202,8 +202,9 @@ class AdaptedPlacer(Placer):
         self, encoding: Encoding, layout: Layout, boxes: ArrayLike | None = None, limit: int | None = None
     ) -> tuple[Regions, np.ndarray, np.ndarray]:
         """As of the base: the scores are the model's own, and places and relations are not used."""
-        (found,) = self.place([encoding], [layout.phrases], boxes is not None or limit is not None)
-        return found.located(layout.phrases, layout.unused), found.scores, np.zeros(len(layout.phrases), np.float32)
+        (found,) = self.place([encoding], [layout.captions], boxes is not None or limit is not None)
+        unused = () if layout.listed else layout.unused  # of listed phrases these models read every word
+        return found.located(layout.captions, unused), found.scores, np.zeros(len(layout.phrases), np.float32)
 
     def read(self, text: str) -> Layout:
         """Return the phrases of a text: these models give one box for each, and places and relations are not used."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saywhere.cli.options import PATHS, STDOUT, Batch, Beta, Chosen, Drawings, Json, Part, Regions
+from saywhere.cli.options import PATHS, STDOUT, Batch, Beta, Chosen, Drawings, Json, Part, Regions, refuse_images
 from saywhere.cli.printing import note_words, on_terminal, print_table, report_skipped
 from saywhere.files import printable
 from saywhere.loading import DeferredModel
@@ -137,6 +137,7 @@ def ground(
     """
     from saywhere.errors import UserError
 
+    refuse_images(texts, "for several images give their folder, or a pattern in quotes such as 'photos/*.jpg'")
     sentence = len(texts) == 1 and part is not Part.densecap
     if not sentence and (save_steps is not None or beta is not None):
         raise UserError("--save-steps and --beta are for one sentence and the part aligner")
@@ -224,7 +225,7 @@ def _place(
     """Return the regions of all phrases, and which of them are found."""
     from saywhere.models.layout import Layout
 
-    layout = placer.read(texts[0]) if len(texts) == 1 else Layout(tuple(texts))
+    layout = placer.read(texts[0]) if len(texts) == 1 else Layout.of(texts)
     found, presence, agree = placer.find(seen, layout, None, regions)
     least = placer.least(threshold)
     return Grounded(found, presence, least, None if presence is None else layout.names(presence, agree, least))

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
@@ -303,6 +303,15 @@ def check_folder(path: Path | None) -> Path | None:
         kind = "an image" if path.suffix.lower() in DRAWINGS else "a file"
         raise UserError(f"--out {path}: is the name of {kind}; give the folder that results are written into")
     return path
+
+
+def refuse_images(texts: Iterable[str], way_out: str) -> None:
+    """Refuse the names of images where texts are meant."""
+    from saywhere.images import SUFFIXES
+
+    for text in texts:
+        if Path(text).suffix.lower() in SUFFIXES and os.path.isfile(text):
+            raise UserError(f"{text}: is an image, and a text is meant here; {way_out}")
 
 
 Drawings = Annotated[

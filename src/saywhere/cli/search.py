@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from saywhere.cli.options import STDOUT, Chosen, Collection, IndexFolder, Url, check_file, check_folder, find_place
+from saywhere.cli.options import (
+    STDOUT,
+    Chosen,
+    Collection,
+    IndexFolder,
+    Url,
+    check_file,
+    check_folder,
+    find_place,
+    refuse_images,
+)
 from saywhere.cli.printing import note_words, print_table
 from saywhere.errors import UserError
 from saywhere.files import printable, write_text
@@ -56,6 +66,7 @@ def search(
 
     if (query is None) == (image is None):
         raise UserError("a search needs a QUERY or --image FILE, and not both")
+    refuse_images(() if query is None else [query], "for images like it give --image before it")
     place = find_place(index, url, collection)
     with saywhere.Index(place, chosen.model, load=chosen.load, threads=chosen.threads) as opened:
         hits = opened.search(query, image=image, top=top, without=without or (), after=after, before=before,

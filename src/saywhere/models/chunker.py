@@ -20,7 +20,7 @@ import numpy as np
 
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
-from saywhere.models.nouns import AFTER, find_heads, noun_tree
+from saywhere.models.nouns import AFTER, BEFORE_NOUNS, STARTS, find_heads, noun_tree
 from saywhere.text import split_words
 
 TRAINED = Path(__file__).parents[1] / "pretrained" / "chunker.npz"
@@ -31,19 +31,6 @@ NONE = 9
 """The tag before the first word."""
 INSIDES = {INSIDE: (BEGIN, INSIDE), INSIDE_HIDDEN: (BEGIN_HIDDEN, INSIDE_HIDDEN)}
 """For each tag of a later word those that may stand before it."""
-
-STARTS = frozenset({
-    "a", "an", "the", "his", "her", "their", "its", "my", "your", "our", "this", "that", "these", "those", "another",
-    "other", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "several", "some", "many",
-    "few", "both", "all", "each", "every", "any", "no", "more",
-})  # fmt: skip
-"""Words with which phrases begin, and which cannot be their nouns."""
-BEFORE_NOUNS = STARTS | {
-    "red", "blue", "green", "yellow", "black", "white", "brown", "grey", "gray", "pink", "purple", "golden", "dark",
-    "bright", "big", "small", "large", "little", "tiny", "huge", "long", "short", "tall", "old", "new", "beautiful",
-    "wooden", "colorful", "colourful", "striped", "empty", "wet", "dirty", "young", "wild", "different",
-}  # fmt: skip
-"""Those, and adjectives that stand alone in no phrase."""
 
 PLACES = frozenset({"left", "right", "middle", "center", "centre", "top", "bottom", "side", "corner", "edge"})
 """Places in an image, which are no things in it."""

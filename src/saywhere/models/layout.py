@@ -150,6 +150,7 @@ class Layout:
         places: pairs of the number of a phrase and the name of its place, see :data:`PLACES`.
         relations: see :data:`RELATIONS`.
         unused: words that say something else, or something that cannot be placed.
+        listed: the P texts as they were given, with the words for their places; none of a text that was cut.
 
     Example:
         >>> layout = Layout.parse("two dogs to the left of a man on a bench")
@@ -163,6 +164,26 @@ class Layout:
     places: tuple[tuple[int, str], ...] = ()
     relations: tuple[Asked, ...] = ()
     unused: tuple[str, ...] = ()
+    listed: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Layout:
+        """Return the layout of phrases, each with the place that it ends with; "left of a dog" is not used.
+
+        Example:
+            >>> layout = Layout.of(["a man", "a man in a coat on the right"])
+            >>> layout.phrases, layout.places
+            (('a man', 'a man in a coat'), ((1, 'right'),))
+        """
+        phrases, places, unused = list(texts), list[tuple[int, str]](), list[str]()
+        for number, text in enumerate(texts):
+            words = tokenize(text)
+            marks = _find_patterns(words)
+            unused += [name for _, _, kind, name in marks if kind == "relation" and name.split()[0] in _SIDES]
+            if marks and marks[-1][2] == "place" and marks[-1][1] == len(words) and marks[-1][0]:
+                phrases[number] = " ".join(words[: marks[-1][0]])
+                places += [(number, part) for part in marks[-1][3].split()]
+        return cls(tuple(phrases), tuple(places), unused=tuple(dict.fromkeys(unused)), listed=tuple(texts))
 
     @classmethod
     def parse(cls, text: str) -> Layout:
@@ -189,8 +210,15 @@ class Layout:
         phrases = tuple(" ".join(words[start:stop]) for start, stop in found)
         return cls(phrases, tuple(places), tuple(relations), unused_runs(words, used))
 
+    @property
+    def captions(self) -> tuple[str, ...]:
+        """The P phrases as results name them: as they were given, if they were listed."""
+        return self.listed or self.phrases
+
     def said(self, number: int) -> str:
         """Return a phrase with its places and relations: ``a dog on the left``, ``a dog left of a man``."""
+        if self.listed:
+            return self.listed[number]
         own = [_SAID[name] for phrase, name in self.places if phrase == number]
         own += [f"{name} {self.phrases[other]}" for name, one, other in self.relations if one == number]
         subjects = [one for _, one, other in self.relations if other == number]
@@ -205,7 +233,7 @@ class Layout:
             least: probability of what is found.
         """
         misplaced = (scores < least) & (scores / np.exp(agree) >= least)
-        return tuple(self.said(i) if misplaced[i] else phrase for i, phrase in enumerate(self.phrases))
+        return tuple(self.said(i) if misplaced[i] else phrase for i, phrase in enumerate(self.captions))
 
     def missing(self, scores: np.ndarray, agree: np.ndarray, least: float) -> tuple[str, ...]:
         """Return the :meth:`names` of what is not found, each once."""
@@ -219,22 +247,26 @@ class Layout:
         pairs = (each for each in self.relations if each.subject in new and each.object in new)
         relations = tuple(Asked(name, new[one], new[other]) for name, one, other in pairs)
         dropped = tuple(self.said(i) for i, keep in enumerate(kept) if not keep)
-        return Layout(tuple(self.phrases[i] for i in new), places, relations, self.unused + dropped)
+        listed = tuple(self.listed[i] for i in new if self.listed)
+        return Layout(tuple(self.phrases[i] for i in new), places, relations, self.unused + dropped, listed)
 
     @property
     def counts(self) -> tuple[int, ...]:
         """The least number of things of each phrase; 1 where none is said."""
         return tuple(count_of(phrase) for phrase in self.phrases)
 
-    def choose(self, fits: np.ndarray, boxes: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    def choose(
+        self, fits: np.ndarray, boxes: np.ndarray, size: tuple[int, int], weight: float = 1.0
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the region of each phrase ``(P,)``, and the log-probability ``(P,)`` that it is where it should be.
 
-        The latter counts how much less the region fits than the best one does, wherever that is.
+        The latter counts, ``weight`` times, how much less the region fits than the best one does, wherever that is.
 
         Args:
             fits: ``(R, P)`` how well each region fits each phrase, as log-probabilities.
             boxes: ``(R, 4)`` of the regions.
             size: width and height of the image.
+            weight: below 1 for fits that are too sure of one region where several are right.
         """
         shares = boxes / np.array([*size, *size], np.float64)
         agree = np.zeros(fits.shape)
@@ -254,7 +286,7 @@ class Layout:
         judged = {phrase for phrase, _ in self.places}
         judged |= {phrase for name, *both in self.relations if name not in CHOOSES for phrase in both}
         columns = np.arange(len(rows))
-        lost = (fits[rows, columns] - fits.max(axis=0)) * np.isin(columns, sorted(judged))
+        lost = weight * (fits[rows, columns] - fits.max(axis=0)) * np.isin(columns, sorted(judged))
         found = agree[rows, columns] + lost
         for (name, one, other), log in zip(self.relations, logs, strict=True):
             if name not in CHOOSES:

@@ -46,6 +46,22 @@ AFTER = frozenset({
     "carrying", "playing", "sitting", "standing", "walking", "running", "jumping", "looking",
 })  # fmt: skip
 """Words before which the noun of a phrase stands."""
+STARTS = frozenset({
+    "a", "an", "the", "his", "her", "their", "its", "my", "your", "our", "this", "that", "these", "those", "another",
+    "other", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "several", "some", "many",
+    "few", "both", "all", "each", "every", "any", "no", "more",
+})  # fmt: skip
+"""Words with which phrases begin, and which cannot be their nouns."""
+BEFORE_NOUNS = STARTS | {
+    "red", "blue", "green", "yellow", "black", "white", "brown", "grey", "gray", "pink", "purple", "golden", "dark",
+    "bright", "big", "small", "large", "little", "tiny", "huge", "long", "short", "tall", "old", "new", "beautiful",
+    "wooden", "colorful", "colourful", "striped", "empty", "wet", "dirty", "young", "wild", "different",
+}  # fmt: skip
+"""Those, and adjectives that stand alone in no phrase."""
+PARTICIPLES = frozenset({
+    "seen", "held", "hidden", "worn", "lit", "hung", "taken", "thrown", "drawn", "written", "made",
+})  # fmt: skip
+"""Those that do not end in -ed: "a car seen" names a car."""
 ARTICLES = frozenset(["a", "an", "the", "his", "her", "their", "its", "another", "two", "three"])
 """Words that begin another phrase after "and"."""
 OTHERS = frozenset({"another", "other", "each", "second"})
@@ -173,25 +189,32 @@ class NounTree:
         """Return where the noun of a phrase is, and what it is.
 
         It is the longest name in the tree that ends where the phrase, or its part before "of", "in", "wearing" and so
-        on, ends. The noun of "a group of people" comes after "of", if it is in the tree. Of a phrase without a noun in
-        the tree it is the last of these words.
+        on, ends; a participle at the end of that part ("a car parked") is passed over. The noun of "a group of people"
+        comes after "of", if it is in the tree. Of a phrase without a noun in the tree it is the last of these words.
         """
         whole = self._ending(words, 0, len(words))
         if whole is not None and whole.start <= 1:
             return whole
-        stop = next((i for i in range(1, len(words)) if self._ends(words[i : i + 2])), len(words))
-        found = self._ending(words, 0, stop)
+        stop = next((i for i in range(1, len(words)) if self._ends(words, i)), len(words))
+        found, last = self._ending(words, 0, stop), stop - 1
+        while found is None and last > 0 and (words[last].endswith(("ed", "ly")) or words[last] in PARTICIPLES):
+            found, last = self._ending(words, 0, last), last - 1
         if words[stop : stop + 1] == ["of"] and (found is None or words[stop - 1] in AMOUNTS):
             inner = self.head(words[stop + 1 :])
             if inner.noun is not None:
                 return Head(inner.start + stop + 1, inner.stop + stop + 1, inner.noun, inner.plural)
         return found or Head(max(stop - 1, 0), stop, None, stop > 0 and words[stop - 1].endswith("s"))
 
-    def _ends(self, words: Sequence[str]) -> bool:
-        """Whether a phrase's noun stands before the first of two words."""
-        if words[0] in ("and", "or"):
-            return words[-1] in ARTICLES
-        return words[0] in AFTER or (words[0].endswith("ing") and words[0] not in self._words)
+    def _ends(self, words: Sequence[str], place: int) -> bool:
+        """Whether a phrase's noun stands before the word at ``place``: "a dog running", but not "a running dog"."""
+        word, after = words[place], words[place + 1] if place + 1 < len(words) else ""
+        if word in ("and", "or"):
+            return after in ARTICLES
+        if not word.endswith("ing"):
+            return word in AFTER
+        if word in self._words or all(one in BEFORE_NOUNS or one.endswith("ing") for one in words[:place]):
+            return False
+        return word in AFTER or after in ARTICLES | AFTER or self._ending(words, 0, place) is not None
 
     def _ending(self, words: Sequence[str], start: int, stop: int) -> Head | None:
         """The longest name that ends at ``stop``."""

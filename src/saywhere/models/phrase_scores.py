@@ -51,6 +51,10 @@ class PhraseScores:
     unknown: tuple[tuple[str, ...], ...]
     kinds: np.ndarray | None = None
 
+    def __repr__(self) -> str:
+        image = self.regions.image or "an image"
+        return f"PhraseScores({len(self.phrases)} phrases, {len(self.regions)} regions of {image})"
+
     @property
     def joint(self) -> np.ndarray:
         """``(R, P)`` natural ``log P(region) P(phrase | region)``: region and phrase belong together.

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere import boxes as geometry
-from saywhere.calibration import MATCH, Calibration, logistic, logit
+from saywhere.calibration import MATCH, Calibration, Logistic, logistic, logit
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.engines.engine import Aligner, DenseCap
 from saywhere.errors import UserError
@@ -71,13 +71,21 @@ class Evidence:
     counted: np.ndarray | None = None
     lacking: np.ndarray | None = None
 
-    def place(self, config: GroundingConfig, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
-        """Return the region of each phrase ``(P,)``, and the log-probability ``(P,)`` of what the layout says of it."""
+    def place(
+        self, config: GroundingConfig, layout: Layout, calibration: Calibration | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the region of each phrase ``(P,)``, and the log-probability ``(P,)`` of what the layout says of it.
+
+        A calibration says how much the fits count: "the dog on the right" is there if it fits a little less than
+        another dog.
+        """
         counted = np.zeros(len(layout.phrases)) if self.counted is None else self.counted
         if not layout.places and not layout.relations:
             return self.rows(config), counted
         size = self.regions.width, self.regions.height
-        rows, agree = layout.choose(self._log_fits(config), self.regions.boxes, size)
+        fit = None if calibration is None else self._place_fit(calibration)
+        weight = 1.0 if fit is None else min(max(fit.weights["share"], 0.0), 1.0)
+        rows, agree = layout.choose(self._log_fits(config), self.regions.boxes, size, weight)
         return rows, agree + counted
 
     def rows(self, config: GroundingConfig) -> np.ndarray:
@@ -148,10 +156,13 @@ class Evidence:
 
         It is 1 if the model is not calibrated for that.
         """
-        fit = calibration.densecap_place if self.by == "densecap" else calibration.aligner_place
+        fit = self._place_fit(calibration)
         if fit is None:
             return np.ones(len(rows), np.float32)
         return fit.apply(self.place_inputs(config, rows)).astype(np.float32)
+
+    def _place_fit(self, calibration: Calibration) -> Logistic | None:
+        return calibration.densecap_place if self.by == "densecap" else calibration.aligner_place
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +199,7 @@ class Placer:
         Raises:
             UserError: as :meth:`find`, or a threshold for a model that is not calibrated.
         """
-        least, layout = self.least(threshold), asked if isinstance(asked, Layout) else Layout(tuple(asked))
+        least, layout = self.least(threshold), asked if isinstance(asked, Layout) else Layout.of(asked)
         regions, presence, agree = self.find(encoding, layout, boxes, limit)
         if presence is None:
             return regions
@@ -217,7 +228,7 @@ class Placer:
         """
         phrases = layout.phrases
         found = self.evidence(encoding, phrases, boxes, limit)
-        (rows, agree), columns = found.place(self.config, layout), np.arange(len(phrases))
+        (rows, agree), columns = found.place(self.config, layout, self.calibration), np.arange(len(phrases))
         fits, presence = found.fits[rows, columns], found.presence(self.calibration)
         scores = np.exp(fits) if found.by == "densecap" else None
         if presence is not None:
@@ -226,7 +237,7 @@ class Placer:
             scores = presence * found.box_probability(self.calibration, self.config, rows)
         regions = replace(
             found.regions[rows],
-            captions=phrases, caption_scores=None, unused=layout.unused,
+            captions=layout.captions, caption_scores=None, unused=layout.unused,
             similarities=fits if found.by == "aligner" else None,
             scores=scores,
         )  # fmt: skip

@@ -317,7 +317,7 @@ class PhrasesInImages:
                 "out: saywhere calibrate --what phrase"
             )
         placer, alone = model.placer("aligner"), len(query.wanted) == 1
-        asked = Layout.parse(query.wanted[0]) if alone else Layout(query.wanted)
+        asked = Layout.parse(query.wanted[0]) if alone else Layout.of(query.wanted)
         known = [not placer.is_unknown(phrase) for phrase in asked.phrases]
         self.unknown = tuple(placer.unknown((*asked.phrases, *asked.unused, *query.unwanted)))
         self.known = any(known)
@@ -407,7 +407,7 @@ class PhrasesInImages:
         alone = several == 1 and calibration.hit is not None  # the hit's probability says it
         regions = Regions(
             image.width, image.height, image.boxes[rows[there]], None if scores is None or alone else scores[there],
-            tuple(phrase for phrase, seen in zip(phrases, there, strict=True) if seen), image=image.image,
+            tuple(phrase for phrase, seen in zip(self.layout.captions, there, strict=True) if seen), image=image.image,
             similarities=evidence.fits[rows, columns][there],
             not_found=() if presence is None else self.layout.missing(presence, agree, self._least),
             unused=self.layout.unused,

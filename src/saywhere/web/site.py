@@ -16,7 +16,7 @@ from saywhere.errors import UserError
 from saywhere.files import write_atomically
 from saywhere.models import captioner, nouns
 from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo
-from saywhere.models.chunker import BEFORE_NOUNS, PLACES, STARTS, Chunker
+from saywhere.models.chunker import PLACES, Chunker
 from saywhere.models.layout import JOINING
 from saywhere.text import RESERVED
 from saywhere.web.runtime import NAME, VERSION, WebRuntime
@@ -226,8 +226,9 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
     facts["grounding"] = _grounding(bundle)
     facts["noun_tree"] = {
         "irregular": nouns.IRREGULAR, "after": sorted(nouns.AFTER), "articles": sorted(nouns.ARTICLES),
-        "amounts": sorted(nouns.AMOUNTS), "neutral_determiners": sorted(nouns.NEUTRAL_DETERMINERS),
-        "longest": nouns.LONGEST, "starts": sorted(STARTS), "before_nouns": sorted(BEFORE_NOUNS),
+        "amounts": sorted(nouns.AMOUNTS), "participles": sorted(nouns.PARTICIPLES),
+        "neutral_determiners": sorted(nouns.NEUTRAL_DETERMINERS),
+        "longest": nouns.LONGEST, "starts": sorted(nouns.STARTS), "before_nouns": sorted(nouns.BEFORE_NOUNS),
         "places": sorted(PLACES), "joining": sorted(JOINING), "others": sorted(nouns.OTHERS),
         "determined": nouns.DETERMINED,
     }  # fmt: skip

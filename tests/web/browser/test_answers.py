@@ -255,7 +255,9 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
     phrases = [
         "two puppies on the grass", "a group of people", "a hot dog", "policemen", "a man in a red shirt",
         "a pair of skis", "cat and dog", "black and white", "a running horse", "something", "a woman with sunglasses",
-        "the wheels of a car",
+        "the wheels of a car", "a happy smiling girl", "a white ceiling with lights", "a xyzzy playing football",
+        "a xyzzy running on grass", "a dog chasing cats", "a person partly hidden by a sign", "a fly seen in a web",
+        "a running", "dogs and", "the smiling face of a man",
     ]  # fmt: skip
     changes = [["a brown dog on the grass", "cow"], ["two dogs", "sheep"], ["the tree", "grass"], ["man", "apple"]]
     known = ["zebra", "knife", "policeman", "puppy", "socks", "bus"]

@@ -55,9 +55,10 @@ export class NounTree {
   head(words) {
     const whole = this.ending(words, 0, words.length);
     if (whole && whole.start <= 1) return whole;
-    let stop = words.findIndex((_, i) => i >= 1 && this.ends(words[i], words[i + 1]));
+    let stop = words.findIndex((_, i) => i >= 1 && this.ends(words, i));
     if (stop < 0) stop = words.length;
-    const found = this.ending(words, 0, stop);
+    let found = this.ending(words, 0, stop);
+    for (let last = stop - 1; !found && last > 0 && this.isParticiple(words[last]); last--) found = this.ending(words, 0, last);
     if (words[stop] === "of" && (!found || this.lists.amounts.includes(words[stop - 1]))) {
       const inner = this.head(words.slice(stop + 1));
       if (inner.noun) return {...inner, start: inner.start + stop + 1, stop: inner.stop + stop + 1};
@@ -65,10 +66,20 @@ export class NounTree {
     return found ?? {start: Math.max(stop - 1, 0), stop, noun: null, plural: stop > 0 && words[stop - 1].endsWith("s")};
   }
 
-  // Whether a phrase's noun stands before a word.
-  ends(word, next) {
-    if (word === "and" || word === "or") return this.lists.articles.includes(next ?? word);
-    return this.lists.after.includes(word) || (word.endsWith("ing") && !this.words.has(word));
+  isParticiple(word) {
+    return /(ed|ly)$/.test(word) || this.lists.participles.includes(word);
+  }
+
+  // Whether a phrase's noun stands before the word at `place`: "a dog running", but not "a running dog".
+  ends(words, place) {
+    const {after, articles, before_nouns: adjectives} = this.lists;
+    const word = words[place];
+    const next = words[place + 1];
+    if (word === "and" || word === "or") return articles.includes(next);
+    if (!word.endsWith("ing")) return after.includes(word);
+    const before = words.slice(0, place);
+    if (this.words.has(word) || before.every((one) => adjectives.includes(one) || one.endsWith("ing"))) return false;
+    return after.includes(word) || articles.includes(next) || after.includes(next) || this.ending(words, 0, place) !== null;
   }
 
   // The longest name that ends at `stop`.

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import importlib
-import logging
+import io
+import json
 import sys
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
+import cvat_sdk
 import cvat_sdk.auto_annotation as cvataa
-import cvat_sdk.models as models
+import cvat_sdk.core.client
 import numpy as np
 import pytest
 import skimage
@@ -60,29 +67,80 @@ def test_cvat_gets_rectangles_of_its_labels(model: saywhere.Model, image: Image.
     assert not plain.spec.labels[0].attributes and not plain.detect(context(), image)[0].attributes
 
 
-def test_cvats_own_driver_takes_what_is_found(
-    model: saywhere.Model, image: Image.Image, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``annotate_task``, by which ``cvat-cli task auto-annotate`` works, with a task that a server would give."""
-    function, sent = cvat.Annotator(model, ["Shirt", PHRASE]), []
-    phrase = SimpleNamespace(id=70, name="phrase", input_type=models.InputTypeEnum("text"), values=[""])
-    names = {30: "Shirt", 40: PHRASE, 50: "unused"}
-    labels = [
-        SimpleNamespace(id=n, name=v, type="rectangle", attributes=[phrase], sublabels=[]) for n, v in names.items()
-    ]
-    sample = SimpleNamespace(frame_name="a.png", frame_index=3, media=SimpleNamespace(load_image=lambda: image))
-    task = SimpleNamespace(labels=labels, samples=[sample])
-    monkeypatch.setattr("cvat_sdk.auto_annotation.driver.TaskDataset", lambda *_, **__: task)
-    api = SimpleNamespace(partial_update_annotations=lambda *asked, **given: sent.append((asked, given)))
-    client: Any = SimpleNamespace(logger=logging.getLogger("cvat"), tasks=SimpleNamespace(api=api))
-    cvataa.annotate_task(client, 137, function, conf_threshold=0.3)
-    ((asked, given),) = sent
-    shapes = given["patched_labeled_data_request"].shapes
-    assert asked == ("create", 137) and {shape.label_id for shape in shapes} == {30, 40}
-    found = [(shape.frame, shape.source, shape.attributes[0].spec_id) for shape in shapes]
-    assert found == [(3, "auto", 70)] * len(shapes)
-    (woman,) = (shape for shape in shapes if shape.label_id == 40)
-    assert woman.points == list(next(iter(model.ground(image, [PHRASE]))).box) and woman.attributes[0].value == PHRASE
+NAMES = {30: "Shirt", 40: PHRASE, 50: "unused"}
+"""Labels of the task by their numbers."""
+PLACE, NOW = "http://127.0.0.1/", "2026-11-27T00:00:00Z"
+SIZE = {"width": 512, "height": 512, "related_files": 0}
+ATTRIBUTE = {"id": 70, "name": "phrase", "mutable": False, "input_type": "text", "default_value": "", "values": [""]}
+LABEL = {"type": "rectangle", "attributes": [ATTRIBUTE], "sublabels": [], "has_parent": False, "parent_id": None}
+ANSWERS: dict[str, dict[str, Any]] = {
+    "/api/server/about": {
+        "name": "CVAT", "description": "", "version": version("cvat-sdk"), "logo_url": PLACE, "subtitle": "",
+    },
+    "/api/tasks/137": {
+        "id": 137, "name": "t", "organization": None, "organization_id": None, "project_id": None, "size": 1,
+        "jobs": {"count": 0, "completed": 0, "validation": 0, "url": PLACE}, "labels": {"url": PLACE},
+        "data_chunk_size": 1, "data_original_chunk_type": "imageset", "data_compressed_chunk_type": "imageset",
+        "created_date": NOW, "updated_date": NOW,
+    },
+    "/api/labels": {
+        "count": 3, "next": None, "previous": None,
+        "results": [{"id": number, "name": name, "color": "#fff000", **LABEL} for number, name in NAMES.items()],
+    },
+    "/api/tasks/137/data/meta": {
+        "chunks_updated_date": NOW, "chunk_size": 1, "size": 1, "image_quality": 70, "start_frame": 0, "stop_frame": 0,
+        "frame_filter": "", "frames": [{"name": "a.png", **SIZE}], "deleted_frames": [], "included_frames": None,
+    },
+}  # fmt: skip
+"""What a CVAT answers to who annotates a task of one image; it also gives the image, and takes what is found."""
+
+
+def test_cvats_own_sdk_asks_and_sends_what_is_found(model: saywhere.Model, image: Image.Image, tmp_path: Path) -> None:
+    """``annotate_task``, by which ``cvat-cli task auto-annotate`` works, with a server that answers as CVAT does."""
+    sent: list[tuple[str, Any]] = []
+
+    class Server(BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def answer(self, body: bytes, kind: str) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self) -> None:
+            path = urlsplit(self.path).path.rstrip("/")
+            if path != "/api/tasks/137/data":
+                self.answer(json.dumps(ANSWERS[path]).encode(), "application/json")
+                return
+            with zipfile.ZipFile(stream := io.BytesIO(), "w") as chunk:
+                chunk.write(Path(skimage.data_dir) / "astronaut.png", "000000.png")
+            self.answer(stream.getvalue(), "application/zip")
+
+        def do_PATCH(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            sent.append((self.path, json.loads(body)))
+            self.answer(body, "application/json")
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    threading.Thread(target=server.serve_forever).start()
+    try:
+        client = cvat_sdk.Client(f"http://127.0.0.1:{server.server_port}", config=cvat_sdk.Config(cache_dir=tmp_path))
+        client.login(cvat_sdk.core.client.AccessTokenCredentials("x"))
+        cvataa.annotate_task(client, 137, cvat.Annotator(model, ["Shirt", PHRASE]), conf_threshold=0.3)
+    finally:
+        server.shutdown()
+        server.server_close()
+    ((path, given),) = sent
+    shapes = given["shapes"]
+    assert path == "/api/tasks/137/annotations/?action=create" and {shape["label_id"] for shape in shapes} == {30, 40}
+    found = [(shape["frame"], shape["source"], shape["attributes"][0]["spec_id"]) for shape in shapes]
+    assert found == [(0, "auto", 70)] * len(shapes)
+    (woman,) = (shape for shape in shapes if shape["label_id"] == 40)
+    assert woman["points"] == list(next(iter(model.ground(image, [PHRASE]))).box)
+    assert woman["attributes"][0]["value"] == PHRASE
 
 
 @pytest.mark.parametrize("given", [{"labels": " ,"}, {"labels": 3}, {"labels": "dog", "phrases": "false"}])

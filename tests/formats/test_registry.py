@@ -287,7 +287,7 @@ def test_the_command(tmp_path: Path) -> None:
         ((tmp_path / "r.csv", "--from", "coco-results", "--out", tmp_path / "x"), "is only written"),
         (
             (tmp_path / "r.csv", "--from", "csv", "--images", tmp_path, "--out", tmp_path / "x"),
-            "--images is for --from yolo; csv says the sizes",
+            "--images is for --from yolo and xmp; csv says the sizes",
         ),
         ((tmp_path, "--from", "yolo", "--images", "none", "--out", tmp_path / "x"), "--images none: no such folder"),
     ):

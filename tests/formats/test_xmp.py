@@ -329,7 +329,9 @@ def test_other_shapes_and_sidecars_without_images(tmp_path: Path) -> None:
     assert report.problems == {
         "circle instead of an upright box": [str(tmp_path / "b.jpg")],
         "image left out with all its regions": [str(tmp_path / "b.jpg")],
-        "sidecar that cannot be used": ["d.jpg.xmp (no such file)"],
+        "sidecar that cannot be used": [
+            f"d.jpg.xmp (there is no image {tmp_path / 'd.jpg'}; name the folder of the images: --images DIR)"
+        ],
     }
     assert report.left_out == {"sidecars without regions": 1}
 
@@ -447,6 +449,11 @@ def test_describe_writes_beside_the_images_and_convert_results_the_same(model: S
     assert (sidecars("album"), model.batches) == (first, [])
     assert run("convert-results", "r.jsonl", "--to", "xmp", "--out", "out").exit_code == 0
     assert {f"album/{name}": content for name, content in first.items()} == sidecars("out")
+    back = ("convert-results", "out", "--from", "xmp", "--to", "saywhere", "--out", "back.jsonl")
+    assert (alone := run(*back)).exit_code == 2 and "images: --images DIR" in alone.stderr
+    assert run(*back, "--images", ".").exit_code == 0
+    rows = [json.loads(line) for file in ("r.jsonl", "back.jsonl") for line in Path(file).read_text().splitlines()]
+    assert [row["captions"] for row in rows[2:]] == [row["captions"] for row in rows[:2]] != []
     for path in Path("album").rglob("*.xmp"):
         path.unlink()
     done = run("convert-results", "r.jsonl", "--to", "xmp")

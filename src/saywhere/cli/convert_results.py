@@ -29,7 +29,7 @@ def convert_results(
     ),
     source: ResultFormat = typer.Option(ResultFormat.saywhere, "--from", help="The format of IN."),
     images: Path | None = typer.Option(
-        None, metavar="DIR", help="Folder of the images for --from yolo, which does not say their sizes."
+        None, metavar="DIR", help="Folder of the images, for --from yolo, and for xmp if they are elsewhere."
     ),
     embed: Embed = False,
     threshold: float | None = typer.Option(None, min=0, max=1, help="Only regions with at least this score."),
@@ -63,8 +63,8 @@ def convert_results(
         new.require_new(out)
     elif new.beside is None:
         raise UserError(f"--to {to.value} needs --out PATH, the new {'folder' if new.folder else 'file'}")
-    if images is not None and source is not ResultFormat.yolo:
-        raise UserError(f"--images is for --from yolo; {source.value} says the sizes of images itself")
+    if images is not None and source not in (ResultFormat.yolo, ResultFormat.xmp, ResultFormat.xmp_names):
+        raise UserError(f"--images is for --from yolo and xmp; {source.value} says the sizes of images itself")
     if images is not None and not images.is_dir():
         raise UserError(f"--images {images}: no such folder")
     if copy_images and new.with_images is None:

@@ -28,7 +28,18 @@ from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, atomic_path, fits, short_name, write_atomically
 from saywhere.formats.reading import OtherShape, Row, leave_out, legal, placed, reader, to_regions
-from saywhere.images import LYING, RAW_SUFFIXES, SUFFIXES, DiskSize, ImageError, flip, measure, opened, to_upright
+from saywhere.images import (
+    LYING,
+    RAW_SUFFIXES,
+    SUFFIXES,
+    DiskSize,
+    ImageError,
+    MissingImageError,
+    flip,
+    measure,
+    opened,
+    to_upright,
+)
 from saywhere.models.nouns import noun_tree
 from saywhere.regions import Regions
 from saywhere.report import Report
@@ -674,6 +685,8 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
             image = file if inside else _image_of(file, (images or path) / file.relative_to(path).parent)
             try:
                 size = measure(image)
+            except MissingImageError as error:
+                raise ValueError(f"there is no image {image}; name the folder of the images: --images DIR") from error
             except ImageError as error:
                 raise ValueError(_reason(error, image)) from error
             held = _Sidecar(embedded(file) if inside else file.read_bytes())

@@ -68,11 +68,7 @@ class Classes:
 
     @classmethod
     def parse(cls, names: str | None = None, named: str | None = None) -> Classes | None:
-        """Return the classes of a list such as ``person,dog``, or of a name of :data:`MAPS`; None if there is neither.
-
-        Raises:
-            UserError: there are both, no such name, or as :class:`Classes`.
-        """
+        """Return the classes of a list such as ``person,dog``, or of a name of :data:`MAPS`; or None for neither."""
         if names is not None and named is not None:
             raise UserError("--classes and --map both say which classes there are: give one of them")
         if named is not None:

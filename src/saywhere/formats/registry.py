@@ -61,10 +61,9 @@ class Format:
         return [path, path.with_suffix(self.beside_suffix)] if self.beside_suffix else [path]
 
     def require_new(self, path: Path) -> None:
-        """Refuse a path where something is that somebody may have corrected, but for an empty folder.
+        """Refuse (``UserError``) what is there already, for somebody may have corrected it, but for an empty folder.
 
         Raises:
-            UserError: there is something.
             ModuleNotFoundError: what writes the format is not installed.
         """
         if self.needs is not None:
@@ -97,11 +96,7 @@ class Format:
     def write_beside(
         self, images: Iterable[Regions], report: Report, embed: bool = False, classes: Classes = NOUNS
     ) -> dict[str, str]:
-        """Write the regions of each image, those of the classes, beside it or into it.
-
-        Returns:
-            the images that are left out, with the reasons.
-        """
+        """Write the regions of each image, those of the classes, beside or into it; return who is left out, and why."""
         if self.beside is None:
             raise ValueError(f"{self.name} is not written beside images")
         pairs = ((regions.image or "", self.encodable(classes.keep(regions), report)) for regions in images)

@@ -243,7 +243,7 @@ class Page:
     def _compressed(self) -> bytes:
         return gzip.compress(self.content, mtime=0)
 
-    def response(self, request: Request) -> Response:
+    async def response(self, request: Request) -> Response:
         """Return the file, compressed if the client takes that, or 304 if the client has it."""
         headers = PAGE_HEADERS | {"ETag": self.tag, "Vary": "Accept-Encoding"}
         if request.headers.get("if-none-match") == self.tag:
@@ -446,22 +446,15 @@ def _own_routes(service: Service, pages: Mapping[str, Page], description: bytes)
         Route(f"/v1/{question.name}", functools.partial(service.ask, question), methods=["POST"])
         for question in QUESTIONS
     ]
-    routes += [
-        Route("/v1/embed_text", service.embed_text, methods=["GET"]),
-        Route("/v1/search", service.search, methods=["GET"]),
-        Route("/v1/search/image", service.search_image, methods=["GET"]),
-        Route("/v1/models", service.models, methods=["GET"]),
-        Route("/healthz", service.health, methods=["GET"]),
-        Route("/openapi.json", _fixed(Page(description, "application/json")), methods=["GET"]),
-    ]
-    return routes + [Route(path, _fixed(page), methods=["GET"]) for path, page in pages.items()]
-
-
-def _fixed(page: Page) -> Callable[[Request], Any]:
-    async def answer(request: Request) -> Response:
-        return page.response(request)
-
-    return answer
+    told = {
+        "/v1/embed_text": service.embed_text,
+        "/v1/search": service.search,
+        "/v1/search/image": service.search_image,
+        "/v1/models": service.models,
+        "/healthz": service.health,
+        "/openapi.json": Page(description, "application/json").response,
+    } | {path: page.response for path, page in pages.items()}
+    return routes + [Route(path, answer, methods=["GET"]) for path, answer in told.items()]
 
 
 SPOKEN: Mapping[str, str] = {

@@ -232,11 +232,7 @@ class Captions:
 
     def post(self, path: str, work: Work) -> Route:
         """Return a route that answers JSON."""
-
-        async def answer(request: Request) -> Response:
-            return await answer_json(self.service, request, work)
-
-        return Route(path, answer, methods=["POST"])
+        return Route(path, functools.partial(answer_json, self.service, work=work), methods=["POST"])
 
     def get(self, path: str, value: Callable[[Request], Awaitable[Any]]) -> Route:
         """Return a route that tells a value."""

@@ -8,6 +8,7 @@ import threading
 import xml.etree.ElementTree as xml
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -167,12 +168,6 @@ class LabelStudio:
         async def health(_: Request) -> Response:
             return self.service.json(to_json({"status": "UP", "model_class": "saywhere"}))
 
-        async def setup(request: Request) -> Response:
-            return await answer_json(self.service, request, self._setup)
-
-        async def predict(request: Request) -> Response:
-            return await answer_json(self.service, request, self._predict)
-
         async def versions(_: Request) -> Response:
             return self.service.json(to_json({"versions": [self.version]}))
 
@@ -182,8 +177,8 @@ class LabelStudio:
 
         return [
             Route("/health", health, methods=["GET"]),
-            Route("/setup", setup, methods=["POST"]),
-            Route("/predict", predict, methods=["POST"]),
+            Route("/setup", partial(answer_json, self.service, work=self._setup), methods=["POST"]),
+            Route("/predict", partial(answer_json, self.service, work=self._predict), methods=["POST"]),
             Route("/versions", versions, methods=["GET"]),
             Route("/webhook", webhook, methods=["POST"]),
         ]

@@ -23,7 +23,7 @@ from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
-from PIL import IptcImagePlugin
+from PIL import ImageFile, IptcImagePlugin
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
@@ -144,7 +144,7 @@ def write_regions(place: Path, image: Path, regions: Regions, names: bool = Fals
 def _has_tags(image: Path, place: Path) -> bool:
     """Return whether an image file has tags of its own: immich reads them only if there is no ``digiKam:TagsList``."""
     with opened(image) as file:
-        keywords = KEYWORDS in (IptcImagePlugin.getiptcinfo(file) or {})
+        keywords = isinstance(file, ImageFile.ImageFile) and KEYWORDS in (IptcImagePlugin.getiptcinfo(file) or {})
     inside = b"" if place == image else embedded(image)
     return keywords or b"TagsList" in inside or b"hierarchicalSubject" in inside
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 from pathlib import Path
@@ -134,8 +135,16 @@ def test_sentences_are_written_into_sidecars(tmp_path: Path, model: str, loaded:
     assert f"skipped: {image}: its sidecar {place} cannot be used (it has no rdf:RDF)" in done.stderr
     table = run(image, "--model", model, "--output-format", "parquet", code=2)
     assert table.stderr == (
-        "error: --output-format parquet: sentences are written as xmp, or by --json FILE as lines, which DuckDB and "
-        "pandas read; other formats are of describe\n"
+        "error: --output-format parquet: sentences are written as xmp, or by --json FILE as lines, of which "
+        "convert-results FILE --to parquet makes regions of whole images\n"
+    )
+    run(image, "--model", model, "--json", tmp_path / "lines.jsonl")
+    convert = ["convert-results", str(tmp_path / "lines.jsonl"), "--to", "csv", "--out", str(tmp_path / "c.csv")]
+    assert CliRunner().invoke(app, convert).exit_code == 0
+    (row,) = csv.DictReader((tmp_path / "c.csv").read_text().splitlines())
+    assert (row["phrase"], [row[side] for side in ("x1", "y1", "x2", "y2")]) == (
+        sentence,
+        ["0.0", "0.0", "96.0", "64.0"],
     )
     drawn = ("--show-attention", tmp_path / "b.png", "--output-format", "xmp")
     assert "draws, and writes no sidecar" in run(image, "--model", model, *drawn, code=2).stderr

@@ -307,6 +307,8 @@ def test_unknown_words_and_vanished_images_are_named(aligner, tmp_path) -> None:
     assert f"not drawn: {tmp_path}/a.png: no such file" in result.stderr
     result = run("search", "a dog beside a zebra", "--index", tmp_path / "i")
     assert (result.exit_code, result.stderr.splitlines()[0]) == (0, "words that the model does not know: zebra, beside")
+    result = run("search", "a dog + xyzzy", "--index", tmp_path / "i")
+    assert result.stderr.count("xyzzy") == 1 and result.stderr.startswith("words that the model does not know: xyzzy\n")
     for query, words in (("un perro", "un, perro"), ("犬", "犬")):
         result = run("search", query, "--index", tmp_path / "i")
         told = f"error: the model knows none of these words: {words}; it reads English\n"
@@ -322,6 +324,7 @@ def test_user_fixable_errors_are_one_line(album, index, tmp_path) -> None:
         (("search", "a dog", "--index", index, "--out", tmp_path / "a.JPG"), "a.JPG: is the name of an image"),
         (("search", "a dog", "--image", album / "0.png", "--index", index), "and not both"),
         (("search", "...", "--index", index), "has no word"),
+        (("search", "a dog", "--without", "the", "--index", index), "the phrase 'the' names nothing: say what is in"),
         (("search", "- people", "--index", index), "put it last, after --"),
         (("search", "a dog", "--index", index, "--model", captioner), "the part aligner"),
         (("index", album, "--index", tmp_path / "new", "--model", captioner), "the part aligner"),

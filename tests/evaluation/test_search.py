@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from itertools import product
 
@@ -15,6 +16,8 @@ from stubs import calibrated
 from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
 
 from saywhere import boxes as geometry
+from saywhere.data.flickr import read_entities
+from saywhere.evaluation import search
 from saywhere.evaluation.search import (
     Answers,
     Group,
@@ -22,11 +25,13 @@ from saywhere.evaluation.search import (
     answer,
     compare,
     is_right,
+    marked_queries,
     measure,
     nouns,
     said,
     score_texts,
     short_queries,
+    spoken_queries,
 )
 from saywhere.models.aligner import ImageVectors, TextVectors, similarity_matrix
 from saywhere.networks import checkpoint
@@ -142,11 +147,22 @@ def test_the_answers_of_two_uneven_halves_are_joined(tmp_path) -> None:
 
 
 def test_queries_are_what_people_type() -> None:
-    assert short_queries("A zebra eating some grass near a very old wooden fence.") == [
+    assert spoken_queries("A zebra eating some grass near a very old wooden fence.") == [
         ("sentence", "a zebra eating some grass near a very old wooden fence"), ("noun", "zebra"),
         ("phrase", "a zebra"), ("noun", "grass"), ("phrase", "some grass"), ("noun", "fence"),
         ("pair", "a zebra eating some grass"),
         ("pair", "some grass near a very old wooden fence"),
+    ]  # fmt: skip
+    words = ["he", "and", "his", "dog", "with", "another", "one"]
+    assert short_queries(words, [(0, 1), (2, 4), (5, 7)]) == [
+        ("sentence", "he and his dog with another one"), ("noun", "dog"), ("phrase", "his dog"),
+    ]  # fmt: skip
+
+
+def test_marked_phrases_with_boxes_are_asked_for(tmp_path) -> None:
+    (image, *_) = read_entities(write_flickr(tmp_path), "dev")
+    assert marked_queries(image)[1:] == [
+        ("noun", "man"), ("phrase", "a man in"),
     ]  # fmt: skip
 
 
@@ -178,15 +194,17 @@ def test_figures_are_those_of_each_kind_and_size() -> None:
     assert keys == [(images, kind) for images in (60, 250) for kind in ("noun", "pair", "all")]
     fit = measure((other, other))
     assert fit is not None
-    p = fit.fits["hit"].apply(one.evidence)
     pairs = slice(1, None, 2)
-    first, shown = p[pairs, 0], one.shown[pairs]
+    p = fit.fits["hit"].apply(one.evidence)[pairs]
+    order = (-p).argsort(axis=1)  # as a search shows its hits
+    p, shown = np.take_along_axis(p, order, axis=1), np.take_along_axis(one.shown[pairs], order, axis=1)
+    first = p[:, 0]
     group = next(group for group in found.groups if (group.images, group.kind) == (60, "pair"))
     assert isinstance(group, Group) and group.queries == 30
     assert group.right == pytest.approx(np.median(first[shown[:, 0]]))
     assert group.absent == pytest.approx(np.median(first[~one.in_index[pairs]]))
     assert group.found == pytest.approx((first[shown[:, 0]] >= LIKELY).mean())
-    assert group.auc == pytest.approx(area(p[pairs][shown].tolist(), p[pairs][~shown].tolist()))
+    assert group.auc == pytest.approx(area(p[shown].tolist(), p[~shown].tolist()))
 
 
 def test_nothing_is_said_where_all_or_no_hits_are_right() -> None:
@@ -201,11 +219,15 @@ def test_what_is_there_is_measured(tmp_path) -> None:
     model = checkpoint.save(tiny_aligner(), tmp_path / "model")
     calibrated(phrase=(0.02, 0.0, 0.0, 0.0)).write(model)
     flickr = write_flickr(tmp_path / "flickr8k")
+    shutil.rmtree(flickr / "Entities")  # both cut the sentences, then
     command = ["evaluate", "search", "--data", str(flickr), "--out", str(tmp_path / "out"), "--device", "cpu"]
     command += ["--model", str(model)]
     first = run(*command)
     assert first.exit_code == 0 and "is it there: AUC" in first.stdout
     there = report(tmp_path / "out")["presence"]
+    for one in there["groups"]:
+        line = f"{one['images']}\t{one['kind']}\t{one['queries']}\t{one['error']:.3f}\t"
+        assert line in first.stdout
     assert there["queries"] > 20
     what = ["calibrate", str(model), "--what", "hit", "--data", str(flickr), "--device", "cpu"]
     done = run(*what)
@@ -218,6 +240,28 @@ def test_what_is_there_is_measured(tmp_path) -> None:
         fit = again["fits"][question]
         assert stored[question] == {**fit["weights"], "constant": fit["constant"]}
     assert set(stored["indexed_phrase"]) == {"similarity", "kind", "named", "constant"}
+
+
+def test_images_without_sentences_are_searched_too_and_nothing_is_asked_of_them(tmp_path, monkeypatch) -> None:
+    model = checkpoint.save(tiny_aligner(), tmp_path / "model")
+    calibrated(phrase=(0.02, 0.0, 0.0, 0.0)).write(model)
+    monkeypatch.setattr(search, "LARGER", (4, 10))
+    rows = []
+    for number, words in enumerate(("A dog.", "A horse and a man.", "A child.", "A white house.", "", "", "")):
+        noise(48, 32, number).save(tmp_path / f"{number}.png")
+        said_of = {"sentences": [words]} if words else {"regions": [{"box": [0, 0, 9, 9], "phrase": "a green dog"}]}
+        rows.append(json.dumps({"image": f"{number}.png", "split": "dev", **said_of}))
+    (tmp_path / "data.jsonl").write_text("\n".join(rows))
+    command = ["evaluate", "search", "--data", str(tmp_path / "data.jsonl"), "--out", str(tmp_path / "out")]
+    done = run(*command, "--model", model, "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    groups = report(tmp_path / "out")["presence"]["groups"]
+    assert [one["images"] for one in groups if one["kind"] == "all"] == [2, 4, 5]
+    queries = {"noun": 5, "phrase": 5, "pair": 1}
+    assert {one["kind"]: one["queries"] for one in groups if one["images"] == 5} == {
+        kind: 2 * count for kind, count in queries.items()
+    } | {"all": 2 * sum(queries.values())}
+    assert report(tmp_path / "out")["recall"]["queries"] == 4
 
 
 def test_a_model_that_is_not_calibrated_for_phrases_cannot_be_for_hits(tmp_path) -> None:

@@ -226,6 +226,30 @@ def test_values_of_others_come_first(tmp_path: Path) -> None:
     assert (found.captions, report.left_out) == (TEXTS, {"regions of the type Face": 1})
 
 
+def with_keyword(image: bytes, keyword: bytes) -> bytes:
+    """A JPEG with one of IPTC's keywords, as Photoshop stores it."""
+    entry = b"\x1c\x02\x19" + len(keyword).to_bytes(2, "big") + keyword
+    block = b"Photoshop 3.0\x008BIM\x04\x04\x00\x00" + len(entry).to_bytes(4, "big") + entry + b"\0" * (len(entry) % 2)
+    return image[:2] + b"\xff\xed" + (len(block) + 2).to_bytes(2, "big") + block + image[2:]
+
+
+def test_tags_of_digikam_are_written_where_they_hide_none(tmp_path: Path) -> None:
+    path, place = store(tmp_path / "a.jpg"), tmp_path / "a.jpg.xmp"
+    said = exiftool(write(path))
+    assert said["TagsList"] == said["Subject"] == ["dog", "man"]
+    assert "<digiKam:TagsList><rdf:Seq>" in "".join(place.read_text().split("\n    "))  # as digiKam reads it
+    place.write_text(DIGIKAM, encoding="utf-8")
+    assert exiftool(write(path))["TagsList"] == ["People/Anna", "dog", "man"]
+    write(path, "a red cup")
+    assert exiftool(place)["TagsList"] == ["People/Anna", "cup"]
+    place.write_text(DARKTABLE, encoding="utf-8")
+    said = exiftool(write(path))
+    assert "TagsList" not in said and said["Subject"] == ["dog", "man"]
+    place.unlink()
+    path.write_bytes(with_keyword(path.read_bytes(), b"holiday"))
+    assert exiftool(path)["Keywords"] == "holiday" and "TagsList" not in exiftool(write(path))
+
+
 def test_subjects_and_descriptions_are_of_sure_regions(tmp_path: Path) -> None:
     path = store(tmp_path / "a.jpg")
     regions = regions_of(path, scores=(0.2, 0.7))

@@ -46,9 +46,13 @@ def test_signs_after_a_space_part_phrases(text: str, wanted: list[str], unwanted
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("- people", "a phrase that is wanted"), ("", "has no word"), ("a dog +", "has no word"), ("a - ...", "'...'")],
-)
-def test_a_query_without_words_is_refused(text: str, message: str) -> None:
+    [
+        ("- people", "a phrase that is wanted"), ("", "has no word"), ("a dog +", "has no word"),
+        ("a dog - ...", "'...'"),
+        ("a dog - the", "the phrase 'the' names nothing"), ("on the", "'on the' names nothing"),
+    ],
+)  # fmt: skip
+def test_a_query_that_names_nothing_is_refused(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Query.parse(text)
 
@@ -78,9 +82,9 @@ def expected(
     """The probability by the model's own answers."""
     scores = made.ground(path, text, part="aligner", threshold=0).scores
     similarity = made.similarity([made.embed(path)], made.embed_text(wanted)).mean()
-    rarest = Commonness(made.require("aligner", "search").vocabulary).rarest(phrases)
+    together = Commonness(made.require("aligner", "search").vocabulary).together(phrases)
     beyond = 1 - 1 / len(phrases)
-    prior = np.log(np.exp(rarest) + 1 / 3)
+    prior = np.log(np.exp(together) + 1 / 3)
     evidence = np.log(scores / (1 - scores)).mean(), similarity * beyond, beyond, prior, lead * 3 / 103
     return float(1 / (1 + np.exp(-(np.dot(HIT[:5], evidence) + HIT[5]))))
 
@@ -166,14 +170,12 @@ def test_without_calibration_there_is_no_probability(album) -> None:
 def test_what_is_said_more_often_is_commoner_by_whatever_word() -> None:
     counts = {"a": 900, "dog": 60, "dogs": 30, "puppy": 9, "man": 199, "frisbee": 3, "grass": 50, "runs": 400}
     common = Commonness(Vocabulary(counts))
-    assert common.rarest(["a dog"]) == common.rarest(["two puppies"]) == pytest.approx(math.log(100 / 200))
-    assert common.rarest(["a man", "a dog", "a frisbee"]) == pytest.approx(math.log(4 / 200))
-    assert common.rarest(["a zebra"]) == pytest.approx(math.log(1 / 200)) and common.rarest(["a man"]) == 0
-    assert common.rarest(["an animal"]) == common.rarest(["a dog"]) and common.rarest(["a person"]) == 0
-    each = [common.rarest([phrase]) for phrase in ("a dog", "a frisbee")]
+    assert common.together(["a dog"]) == common.together(["two puppies"]) == pytest.approx(math.log(100 / 200))
+    assert common.together(["a zebra"]) == pytest.approx(math.log(1 / 200)) and common.together(["a man"]) == 0
+    assert common.together(["an animal"]) == common.together(["a dog"]) and common.together(["a person"]) == 0
+    each = [common.together([phrase]) for phrase in ("a dog", "a frisbee")]
     assert common.together(["a dog", "two puppies", "a frisbee", "a man"]) == pytest.approx(sum(each))
-    assert common.together([]) == 0
-    assert common.rarest([]) == Commonness(Vocabulary({})).rarest(["a dog"]) == 0
+    assert common.together([]) == Commonness(Vocabulary({})).together(["a dog"]) == 0
 
 
 # The fit of whether any image shows what is looked for

@@ -20,12 +20,11 @@ from saywhere.errors import UserError
 from saywhere.models.captioner import Caption
 from saywhere.models.densecap import rank
 from saywhere.models.encoding import Encoding, answer
-from saywhere.models.layout import Layout
+from saywhere.models.layout import Layout, require_names
 from saywhere.models.model import Model, Part
 from saywhere.models.placing import Evidence, Placer, cut_phrases, found_of, unused_words
 from saywhere.options import require_ints, require_numbers
 from saywhere.regions import Regions
-from saywhere.text import tokenize
 
 RUNNERS = {"torch": "saywhere.adapters.pretrained", "onnx": "saywhere.adapters.graphs"}
 """The module of each runner, by the engine that it needs."""
@@ -220,12 +219,11 @@ class AdaptedPlacer(Placer):
         """Return where the phrases of images are.
 
         Raises:
-            UserError: a phrase without a word, or the regions to choose among are ``chosen``.
+            UserError: a phrase that names nothing, or the regions to choose among are ``chosen``.
         """
         if chosen:
             raise UserError(f"{self.name} looks everywhere in an image: it cannot choose among given boxes or regions")
-        if wordless := [phrase for own in phrases for phrase in own if not tokenize(phrase)]:
-            raise UserError(f"the phrase {wordless[0]!r} has no word")
+        require_names(phrase for own in phrases for phrase in own)
         with answering(self.name):
             located = self.adapter.locate(encodings, phrases)
         apply = self.adapter.scores.apply

@@ -16,7 +16,7 @@ import typer
 
 from saywhere import DEFAULT_MODEL
 from saywhere.cli import options
-from saywhere.cli.printing import skip_notes
+from saywhere.cli.printing import print_table, skip_notes
 from saywhere.errors import UserError, explain_oom
 from saywhere.loading import Runtime, load_model
 from saywhere.report import progress
@@ -329,6 +329,13 @@ def search(now: Task) -> None:
                 f"is it there: AUC {there.auc:.3f} of hits, calibration error {there.calibration_error:.3f}; of whole "
                 f"queries {there.in_index_auc:.3f}, calibration error {there.in_index_error:.3f}"
             )
+            head = ["images", "queries", "number", "error", "AUC", "right first", "nothing there"]
+            rows = [
+                [str(one.images), one.kind, str(one.queries)]
+                + ["" if value is None else f"{value:.3f}" for value in (one.error, one.auc, one.right, one.absent)]
+                for one in there.groups
+            ]
+            print_table(head, rows, left=["queries"])
             fits = "; ".join(f"{question}: {fit}" for question, fit in there.fits.items())
             typer.echo(f"weights of the probabilities, fitted here: {fits}")
 

@@ -256,8 +256,8 @@ def check_sentence_format(name: str | None) -> str | None:
     """Refuse formats of regions, of which sentences are none."""
     if name not in (None, "xmp"):
         raise UserError(
-            f"--output-format {name}: sentences are written as xmp, or by --json FILE as lines, which DuckDB and "
-            "pandas read; other formats are of describe"
+            f"--output-format {name}: sentences are written as xmp, or by --json FILE as lines, of which "
+            f"convert-results FILE --to {name} makes regions of whole images"
         )
     return name
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import combinations, pairwise
 from operator import itemgetter
@@ -43,7 +43,7 @@ from saywhere.search.phrases import (
     in_index_probability,
     kinds,
 )
-from saywhere.search.scan import Question, Snapshot, best, kind_bonus, lead, similarities, spread
+from saywhere.search.scan import Question, Snapshot, best, kind_bonus, leads, similarities
 from saywhere.search.store import Stamp, Store
 from saywhere.text import tokenize
 from saywhere.training.progress import track
@@ -191,6 +191,8 @@ def nouns(query: str) -> frozenset[str]:
 
 ALBUMS = (3, 10, 60)
 """Images of the albums, drawn anew for each query, that are searched beside all."""
+LARGER = (1000, 10_000)
+"""Images that are searched together with those of which nothing is asked, as far as there are so many."""
 KINDS = ("noun", "phrase", "pair", "sentence")
 WORDS = 8
 """Words of a query of two phrases, at most."""
@@ -206,22 +208,40 @@ class Sought:
     about: frozenset[int]
 
 
-def short_queries(sentence: str) -> list[tuple[str, str]]:
+def spoken_queries(sentence: str) -> list[tuple[str, str]]:
+    """Return the :func:`short_queries` of a sentence that nobody has marked."""
+    spans = [(phrase.start, phrase.stop) for phrase in Chunker.load().chunk(sentence) if phrase.visible]
+    return short_queries(tokenize(sentence), spans)
+
+
+def marked_queries(image: MarkedImage) -> list[tuple[str, str]]:
+    """Return the :func:`short_queries` of an image's sentences, of the phrases that have boxes."""
+    pairs = ((s.words, [(p.start, p.stop) for p in s.phrases if p.box is not None]) for s in image.sentences)
+    return [query for words, spans in pairs for query in short_queries(words, spans)]
+
+
+def short_queries(words: Sequence[str], spans: Iterable[tuple[int, int]]) -> list[tuple[str, str]]:
     """Return the queries of a sentence with their kinds.
 
     They are the sentence; each of its phrases; the noun of each alone; and each two neighbouring phrases with the words
-    between them, such as "a zebra eating grass".
+    between them, such as "a zebra eating grass". Phrases whose noun the tree lacks, such as "him", are left out.
+
+    Args:
+        words: of the sentence.
+        spans: of its phrases, in their order: the number of the first word and of the one after the last.
     """
-    words = tokenize(sentence)
     found = [("sentence", " ".join(words))]
-    phrases = [phrase for phrase in Chunker.load().chunk(sentence) if phrase.visible]
-    for phrase in phrases:
-        found.append(("noun", " ".join(noun_words(phrase.words))))
-        if phrase.stop - phrase.start <= SHORT:
-            found.append(("phrase", phrase.words.lower()))
-    for one, other in pairwise(phrases):
-        if other.stop - one.start <= WORDS and other.start > one.stop:
-            found.append(("pair", " ".join(words[one.start : other.stop])))
+    phrases: list[tuple[int, int]] = []
+    for start, stop in spans:
+        head = noun_tree().head(words[start:stop])
+        if head.noun is not None:
+            phrases.append((start, stop))
+            found.append(("noun", " ".join(words[start + head.start : start + head.stop])))
+            if stop - start <= SHORT:
+                found.append(("phrase", " ".join(words[start:stop])))
+    for (start, stop), (first, last) in pairwise(phrases):
+        if last - start <= WORDS and first > stop:
+            found.append(("pair", " ".join(words[start:last])))
     return found
 
 
@@ -275,11 +295,12 @@ def answer(
         own, among = np.array([entry for entry in query.about if inside[entry]], np.int64), places
         if size < len(places):
             among = _draw(places, own, places[~there[places]], size, number % 2 == 0, draws)
-        chosen = among[best((column + bonus)[among], min(DEPTH, size))]
-        everyday = spread(column[among])
+        order = (column + bonus)[among]
+        first = best(order, min(DEPTH, size))
+        chosen = among[first]
         found = [
-            phrases.find(snapshot.load(entry, ""), lead(float(column[entry]), *everyday), size)
-            for entry in chosen.tolist()
+            phrases.find(snapshot.load(entry, ""), lead, size)
+            for entry, lead in zip(chosen.tolist(), leads(order[first], order).tolist(), strict=True)
         ]
         evidence.append([each.evidence for each in found])
         chances.append(in_index_evidence(phrases.together, size, max(each.similarity for each in found)))
@@ -334,15 +355,17 @@ def measure(halves: tuple[Answers, Answers]) -> PresenceInIndex | None:
 
 
 def _groups(both: Answers, found: np.ndarray) -> tuple[Group, ...]:
-    """The figures by kind of query and size of album, of probabilities ``(Q, K)``."""
+    """The figures by kind of query and size of album, of probabilities ``(Q, K)``; the first hit is the likeliest."""
     kinds, albums, in_index = both.kinds, both.albums, both.in_index
+    order = np.argsort(-found, axis=1, kind="stable")  # NaN, where there is no hit, comes last
+    found, shown, hits = (np.take_along_axis(each, order, axis=1) for each in (found, both.shown, both.hits))
     groups: list[Group] = []
     for images in np.unique(albums).tolist():
         for kind in (*KINDS, "all"):
             chosen = (albums == images) & ((kinds == kind) | (kind == "all"))
             if not chosen.any():
                 continue
-            p, right, given = found[chosen], both.shown[chosen], both.hits[chosen]
+            p, right, given = found[chosen], shown[chosen], hits[chosen]
             first, absent = p[:, 0][right[:, 0]], p[:, 0][~in_index[chosen]]
             p, right = p[given], right[given]
             groups.append(Group(
@@ -405,7 +428,7 @@ def run(model: Model, session: Session, queries: int = 1000) -> SearchResult:
     aligner = model.require("aligner", "search")
     samples = session.read()
     sources = session.sources(samples)
-    sentences = _sentences(session, samples)
+    sentences, boxed = _sentences(session, samples)
     about = {"data": samples.name, "split": samples.split}
     images = embed_images(model, session, sources, about, nouns=True)
     with _index(session.out / INDEX, model, images) as store:
@@ -419,10 +442,13 @@ def run(model: Model, session: Session, queries: int = 1000) -> SearchResult:
         truth = _phrases(marked)
         asked = _spread(sorted(truth), queries)
         hit = _hit(model, snapshot, {phrase: truth[phrase] for phrase in asked}) if asked else None
-        spoken = [sentences[image.image] for image in images]
+        asked_of = [[query for text in sentences[image.image] for query in spoken_queries(text)] for image in images]
+        for entry, image in marked:
+            asked_of[entry] = marked_queries(image)
+        words = [said([*sentences[image.image], *boxed[image.image]]) for image in images]
         presence = None
-        if model.calibration.phrase is not None and len(spoken) > 1:
-            presence = measure(_answers(model, snapshot, spoken, [said(each) for each in spoken], queries))
+        if model.calibration.phrase is not None and sum(map(bool, asked_of)) > 1:
+            presence = measure(_answers(model, snapshot, asked_of, words, queries))
         layout = None
         if marked and model.calibration.phrase is not None:
             layout = measure_layout(model, [images[entry] for entry, _ in marked], [marks for _, marks in marked])
@@ -606,7 +632,7 @@ def fit_hits(model: Model, sets: Sequence[Sequence[Sample]], queries: int = 1000
     halves: list[tuple[Answers, Answers]] = []
     for each in seen:
         with tempfile.TemporaryDirectory() as folder, _index(Path(folder) / INDEX, model, each.images) as store:
-            halves.append(_answers(model, store.snapshot(), each.sentences, each.words, queries))
+            halves.append(_answers(model, store.snapshot(), each.queries, each.words, queries))
     joined = [Answers.join(part) for part in zip(*halves, strict=True)]
     found = measure((joined[0], joined[1])) if joined else None
     if found is None:
@@ -624,17 +650,19 @@ class SeenSet:
     Attributes:
         images: embedded as for an index.
         sentences: of each; what is in its boxes if it has none.
+        queries: of each, see :func:`short_queries`; of boxes no whole sentences.
         words: all that is said of each, see :func:`said`.
     """
 
     images: list[ImageVectors]
     sentences: list[Sequence[str]]
+    queries: list[list[tuple[str, str]]]
     words: list[frozenset[str]]
 
 
 def _read_set(model: Model, samples: Sequence[Sample]) -> SeenSet:
     """Embed the images of a data set of which something is said."""
-    seen = SeenSet([], [], [])
+    seen = SeenSet([], [], [], [])
     with track("images", len(samples)) as progress:
         for sample in samples:
             progress.advance(1)
@@ -646,7 +674,9 @@ def _read_set(model: Model, samples: Sequence[Sample]) -> SeenSet:
             except ImageError as error:
                 leave_out(f"skipped: {error}")
                 continue
+            queries = [query for text in texts for query in spoken_queries(text)]
             seen.sentences.append(texts)
+            seen.queries.append([query for query in queries if sample.sentences or query[0] != "sentence"])
             seen.words.append(said([*texts, *boxed]))
     return seen
 
@@ -659,8 +689,7 @@ def fit_phrases(model: Model, sets: Sequence[SeenSet], queries: int) -> Logistic
     evidence, shown, counted = list[np.ndarray](), list[bool](), list[float]()
     draws = np.random.default_rng(0)
     for each in sets:
-        pairs = (pair for texts in each.sentences for text in texts for pair in short_queries(text))
-        short = sorted({query for kind, query in pairs if kind in ("noun", "phrase")})
+        short = sorted({query for pairs in each.queries for kind, query in pairs if kind in ("noun", "phrase")})
         for query in _spread(short, queries // len(KINDS)):
             wanted, phrases = nouns(query), PhrasesInImages(model, Query((query,)))
             there = np.array([wanted <= words for words in each.words])
@@ -677,43 +706,53 @@ def fit_phrases(model: Model, sets: Sequence[SeenSet], queries: int) -> Logistic
     return Logistic.fit(columns, np.array(shown), np.array(counted) / np.mean(counted), "phrases")
 
 
-def _sentences(session: Session, samples: Samples) -> dict[str, list[str]]:
-    """The sentences by the name of the image."""
+def _sentences(session: Session, samples: Samples) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """The sentences by the name of the image, and the phrases of its boxes."""
     found: dict[str, list[str]] = {}
+    boxed: dict[str, list[str]] = {}
     for sample in samples:
-        found.setdefault(image_name(sample.image, session.folder), []).extend(sample.sentences)
+        name = image_name(sample.image, session.folder)
+        found.setdefault(name, []).extend(sample.sentences)
+        boxed.setdefault(name, []).extend(phrase for phrases in sample.phrases for phrase in phrases)
     if not any(found.values()):
         raise UserError(f"{session.data}: the split {samples.split} has no image with a sentence")
-    return found
+    return found, boxed
 
 
 def _answers(
-    model: Model, snapshot: Snapshot, sentences: Sequence[Sequence[str]], words: Sequence[frozenset[str]], queries: int
+    model: Model, snapshot: Snapshot, asked_of: Sequence[Sequence[tuple[str, str]]], words: Sequence[frozenset[str]],
+    queries: int,
 ) -> tuple[Answers, Answers]:  # fmt: skip
-    """Search half of the images, then the others.
+    """Search half of the images that something is asked of, then the others; and each half together with the rest.
 
     Args:
         model: that embedded the images, calibrated for phrases.
         snapshot: of their index.
-        sentences: of each image.
+        asked_of: the queries of each image, see :func:`short_queries`; none of the images that are only searched.
         words: that are said of each image.
         queries: at most so many, of all kinds together.
     """
     owners: dict[str, dict[str, set[int]]] = {kind: {} for kind in KINDS}
-    for entry, texts in enumerate(sentences):
-        for text in texts:
-            for kind, query in short_queries(text):
-                owners[kind].setdefault(query, set()).add(entry)
+    for entry, pairs in enumerate(asked_of):
+        for kind, query in pairs:
+            owners[kind].setdefault(query, set()).add(entry)
     asked: dict[str, Sought] = {}
     for kind, found in owners.items():
         for query in _spread(sorted(query for query in found if query not in asked), queries // len(KINDS)):
             asked[query] = Sought(kind, frozenset(found[query]))
     compared, sought = list(compare(model, snapshot, list(asked), words)), list(asked.values())
-    first = np.random.default_rng(0).permutation(len(sentences)) < len(sentences) // 2
+    draws, own = np.random.default_rng(0), np.flatnonzero([bool(pairs) for pairs in asked_of])
+    first = draws.permutation(len(own)) < len(own) // 2
+    rest = draws.permutation(np.setdiff1d(np.arange(len(asked_of)), own))
     halves: list[Answers] = []
-    for half in (first, ~first):
-        albums = [*(album for album in ALBUMS if album < half.sum()), None]
-        halves.append(Answers.join([answer(snapshot, sought, compared, half, album) for album in albums]))
+    for chosen in (own[first], own[~first]):
+        half = np.isin(np.arange(len(asked_of)), chosen)
+        albums = [*(album for album in ALBUMS if album < len(chosen)), None]
+        found = [answer(snapshot, sought, compared, half, album) for album in albums]
+        for size in LARGER if len(rest) else ():
+            more = np.isin(np.arange(len(asked_of)), rest[: max(size - len(chosen), 0)])
+            found.append(answer(snapshot, sought, compared, half | more))
+        halves.append(Answers.join(found))
     return halves[0], halves[1]
 
 

@@ -128,7 +128,10 @@ def _read_lines(path: Path, images: Path | None, report: Report) -> Iterator[Reg
         for number, line in enumerate(lines, 1):
             if line.strip():
                 with leave_out(report, "broken line", f"line {number}"):
-                    yield checked(Regions.from_dict(parse_json(line)))
+                    row = parse_json(line)
+                    if isinstance(row, dict) and "caption" in row and "boxes" not in row:  # of the whole image
+                        row |= {"boxes": [[0, 0, row["width"], row["height"]]], "captions": [row["caption"]]}
+                    yield checked(Regions.from_dict(row))
 
 
 FORMATS: dict[str, Format] = {

@@ -23,6 +23,7 @@ from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
+from PIL import ImageFile, IptcImagePlugin
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
@@ -68,6 +69,8 @@ NAMESPACES = {
     "mwg-rs": "http://www.metadataworkinggroup.com/schemas/regions/",
     "stArea": "http://ns.adobe.com/xmp/sType/Area#",
     "stDim": "http://ns.adobe.com/xap/1.0/sType/Dimensions#",
+    "digiKam": "http://www.digikam.org/ns/1.0/",
+    "lr": "http://ns.adobe.com/lightroom/1.0/",
     OURS: "urn:saywhere:xmp#",
 }
 EMPTY = b'<x:xmpmeta xmlns:x="adobe:ns:meta/">\n <rdf:RDF xmlns:rdf="%s">\n </rdf:RDF>\n</x:xmpmeta>' % RDF.encode()
@@ -79,8 +82,10 @@ LONGEST = 65_000
 """Bytes of XMP that one segment of a JPEG holds."""
 CONTAINERS = ("Bag", "Seq", "Alt")
 TEXTS = ("dc:description", "Iptc4xmpCore:AltTextAccessibility")
-BAG, MWG, IPTC = "dc:subject", "mwg-rs:Regions", "Iptc4xmpExt:ImageRegion"
-KINDS = {BAG: "subject", MWG: "mwg", IPTC: "iptc"}
+KEYWORDS = (2, 25)
+"""Record and number of IPTC's keywords in a file."""
+BAG, TAGS, MWG, IPTC = "dc:subject", "digiKam:TagsList", "mwg-rs:Regions", "Iptc4xmpExt:ImageRegion"
+KINDS = {BAG: "subject", TAGS: "tag", MWG: "mwg", IPTC: "iptc"}
 """What keys of the items of these properties begin with."""
 
 Value = Any
@@ -142,9 +147,17 @@ def write_regions(place: Path, image: Path, regions: Regions, names: bool = Fals
     places = [Place(tuple(box), _plain(one.caption), one.score) for box, one in rows]
     with _edited(place, image) as held:
         held.put_text("phrases", "; ".join(_sure(regions)[:PHRASES]))
-        held.put_subjects(subjects(regions))
+        held.put_subjects(subjects(regions), _has_tags(image, place))
         wide = (size.height, size.width) if size.orientation in LYING else (size.width, size.height)
         held.put_regions(places, wide, names)
+
+
+def _has_tags(image: Path, place: Path) -> bool:
+    """Return whether an image file has tags of its own: immich reads them only if there is no ``digiKam:TagsList``."""
+    with opened(image) as file:
+        keywords = isinstance(file, ImageFile.ImageFile) and KEYWORDS in (IptcImagePlugin.getiptcinfo(file) or {})
+    inside = b"" if place == image else embedded(image)
+    return keywords or b"TagsList" in inside or b"hierarchicalSubject" in inside
 
 
 def write_sentence(place: Path, image: Path, sentence: str) -> None:
@@ -321,9 +334,18 @@ class _Sidecar:
                 self._new.append(f"<{name}>{_alternative(text)}</{name}>")
                 self.written.add(_key(f"{kind} {name}", text))
 
-    def put_subjects(self, names: Sequence[str]) -> None:
-        """Write subjects beside those of others."""
-        self._put(BAG, [f"<rdf:li>{escape(name)}</rdf:li>" for name in names], f"<{BAG}>{{}}</{BAG}>")
+    def put_subjects(self, names: Sequence[str], tagged: bool = False) -> None:
+        """Write subjects beside those of others, and as digiKam's tags where these hide no tags of others.
+
+        Args:
+            names: of the subjects.
+            tagged: whether the image file has tags of its own.
+        """
+        items = [f"<rdf:li>{escape(name)}</rdf:li>" for name in names]
+        self._put(BAG, items, f"<{BAG}>{{}}</{BAG}>")
+        theirs = {_key_of(TAGS, item) for _, value in self.properties(TAGS) for item in _items(value)} - self.written
+        hides = not theirs and (tagged or any(self.properties("lr:hierarchicalSubject")))
+        self._put(TAGS, [] if hides else items, f"<{TAGS}>{{}}</{TAGS}>", "Seq")
 
     def put_regions(self, places: Sequence[Place], size: tuple[int, int], names: bool) -> None:
         """Write regions as MWG and IPTC have them; ``size`` is that of the image as stored."""
@@ -333,10 +355,10 @@ class _Sidecar:
         self._put(MWG, [_mwg(one, "Name" if names else "Description") for one in places], around)
         self._put(IPTC, [_iptc(one) for one in places], f"<{IPTC}>{{}}</{IPTC}>")
 
-    def _put(self, name: str, items: Sequence[str], around: str) -> None:
+    def _put(self, name: str, items: Sequence[str], around: str, container: str = "Bag") -> None:
         """Replace what is ours in a list by items in XML; what others have there already is not written again.
 
-        ``around`` is the XML of the property, with ``{}`` for the list.
+        ``around`` is the XML of the property, with ``{}`` for the list, whose element is ``container``.
         """
         theirs: set[str | None] = set()
         home: Any = None
@@ -362,7 +384,7 @@ class _Sidecar:
             _append(home, _node(text))
         if new and home is None:
             listed = "\n    ".join(new.values())
-            self._new.append(around.format(f"<rdf:Bag>\n    {listed}\n   </rdf:Bag>"))
+            self._new.append(around.format(f"<rdf:{container}>\n    {listed}\n   </rdf:{container}>"))
 
     def data(self) -> bytes:
         """Return the file, with what was put into it."""
@@ -560,7 +582,7 @@ def _text(value: Value) -> str:
 
 def _key_of(name: str, item: Any) -> str | None:
     """What stands for an item of a list among the values that we wrote; None for a region that is not like ours."""
-    if name == BAG:
+    if name in (BAG, TAGS):
         return _key(KINDS[name], _text(item))
     one = _region(item)
     return None if one is None else one.key(KINDS[name])

@@ -7,7 +7,7 @@ are. They choose among regions that fit a phrase alike, and lower the probabilit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from saywhere import boxes as geometry
 from saywhere.calibration import logistic
+from saywhere.errors import UserError
 from saywhere.models.chunker import Chunker
 from saywhere.models.nouns import noun_tree
 from saywhere.text import split_words, tokenize
@@ -28,6 +29,12 @@ NUMBERS = {
 """The least number of things that a word at the beginning of a phrase asks for."""
 DETERMINERS = frozenset({"the", "these", "those", "his", "her", "their"})
 """Words that may stand before a number."""
+EMPTY = (
+    JOINING
+    | DETERMINERS
+    | {"this", "that", "its", "my", "your", "our", "some", "any", "in", "on", "at", "to", "by", "for", "from"}
+)
+"""Words that name nothing by themselves."""
 STEEP, STEEPER = 8.0, 12.0
 """Steepness of the logistic functions of relations (of mean sizes of boxes) and of places (of the image)."""
 SIDE = 0.4
@@ -131,6 +138,14 @@ _PATTERNS: dict[tuple[str, ...], tuple[str, str]] = {
     **{tuple(words.split()): ("place", name) for words, name in _PLACE_WORDS.items()},
 }
 _LONGEST = max(map(len, _PATTERNS))
+
+
+def require_names(phrases: Iterable[str]) -> None:
+    """Raise ``UserError`` if a phrase has no word, or none but :data:`EMPTY` ones: every image would show it."""
+    for phrase in phrases:
+        if EMPTY.issuperset(words := tokenize(phrase)):
+            what = "names nothing: say what is in the image, such as 'a dog'" if words else "has no word"
+            raise UserError(f"the phrase {phrase!r} {what}")
 
 
 class Asked(NamedTuple):

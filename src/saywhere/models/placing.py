@@ -32,7 +32,7 @@ from saywhere.models.aligner import (
 from saywhere.models.chunker import Chunker
 from saywhere.models.densecap import describe
 from saywhere.models.encoding import Encoding
-from saywhere.models.layout import Layout, count_of, one_of, unused_runs
+from saywhere.models.layout import Layout, count_of, one_of, require_names, unused_runs
 from saywhere.models.nouns import LEAST, MOST, Noun, NounEvidence, known_form, noun_tree
 from saywhere.models.phrase_scores import score_regions, unknown_words
 from saywhere.options import require_numbers
@@ -224,7 +224,7 @@ class Placer:
             the probabilities are None, and the dense captioner's score is the joint probability, the aligner has none.
 
         Raises:
-            UserError: a phrase without a word, or no region.
+            UserError: a phrase that names nothing, or no region.
         """
         phrases = layout.phrases
         found = self.evidence(encoding, phrases, boxes, limit)
@@ -269,8 +269,7 @@ class Placer:
         self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None = None, limit: int | None = None
     ) -> Evidence:
         """Return what is known of phrases in an image; arguments and errors as of :meth:`ground`."""
-        if wordless := [phrase for phrase in phrases if not tokenize(phrase)]:
-            raise UserError(f"the phrase {wordless[0]!r} has no word")
+        require_names(phrases)
         texts: list[TextVectors] = []
         if self.aligner is not None:
             known = self.aligner.vocabulary

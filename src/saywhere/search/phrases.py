@@ -23,7 +23,7 @@ from saywhere.calibration import DIGITS, RIDGE, Logistic, climb, logistic, stand
 from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_regions, region_bonus
-from saywhere.models.layout import CHOOSES, Layout, count_of, one_of
+from saywhere.models.layout import CHOOSES, EMPTY, Layout, count_of, one_of, require_names
 from saywhere.models.model import Model
 from saywhere.models.nouns import LEAST as NONE
 from saywhere.models.nouns import Noun, leaf_tables, log_kinds, noun_tree, packed_kinds
@@ -44,7 +44,7 @@ class Query:
         unwanted: phrases; images that show one of them are left out.
 
     Raises:
-        UserError: no phrase is wanted, or a phrase has no word.
+        UserError: no phrase is wanted, or a phrase names nothing.
     """
 
     wanted: tuple[str, ...]
@@ -53,8 +53,7 @@ class Query:
     def __post_init__(self) -> None:
         if not self.wanted:
             raise UserError("a search needs a phrase that is wanted, such as 'a dog + snow - people'")
-        if wordless := [phrase for phrase in (*self.wanted, *self.unwanted) if not tokenize(phrase)]:
-            raise UserError(f"the phrase {wordless[0]!r} has no word")
+        require_names(self.phrases)
 
     @classmethod
     def parse(cls, text: str) -> Query:
@@ -108,18 +107,13 @@ class Commonness:
         nouns = (base for base in self._counts if tree.named(base) is not None)
         self._most = max((self._counts[base] for base in nouns), default=0)
 
-    def rarest(self, phrases: Iterable[str]) -> float:
-        """Return the log-frequency of the rarest noun of phrases, relative to the commonest noun; 0 without a noun."""
-        return min(self._frequencies(phrases), default=0.0)
-
     def together(self, phrases: Iterable[str]) -> float:
-        """Return the log-frequency of all nouns of phrases together, if one says nothing of another: their sum."""
-        return sum(self._frequencies(phrases))
+        """Return the log-frequency of all nouns of phrases together, if one says nothing of another: their sum.
 
-    def _frequencies(self, phrases: Iterable[str]) -> list[float]:
-        """The log-frequencies of the nouns, each once."""
+        Each is relative to the commonest noun, and counts once.
+        """
         nouns = {base for phrase in phrases for base in base_words(noun_words(phrase))}
-        return [log((1 + self._counts[base]) / (1 + self._most)) for base in sorted(nouns)]
+        return sum(log((1 + self._counts[base]) / (1 + self._most)) for base in sorted(nouns))
 
 
 @lru_cache(maxsize=4)
@@ -207,20 +201,21 @@ MOST_ODDS = log(1 / LEAST - 1)
 
 
 def hit_evidence(
-    odds: np.ndarray, similarity: float, rarest: float, lead: float, among: int
+    odds: np.ndarray, similarity: float, together: float, lead: float, among: int
 ) -> tuple[float, float, float, float, float]:
     """Return the evidence of the question ``hit`` of a :class:`saywhere.calibration.Calibration`, in its order.
 
     Args:
         odds: ``(P,)`` log-odds that an image shows each phrase of a query.
         similarity: of the image with the query. It counts as far as the query says more than its phrases do.
-        rarest: how often the rarest noun is said, see :meth:`Commonness.rarest`: as many images, by chance, show it.
-            But a query is asked because one of the images is thought to.
-        lead: by how many standard deviations the similarity is above the mean of all images that were searched.
+        together: how often the nouns are said together, see :meth:`Commonness.together`: as many images, by chance,
+            show them. But a query is asked because one of the images is thought to.
+        lead: by how many standard deviations what images are put in order by is above the mean of all that were
+            searched.
         among: number of these.
     """
     beyond = 1 - 1 / len(odds)
-    prior = log(math.exp(rarest) + 1 / max(among, 1))
+    prior = log(math.exp(together) + 1 / max(among, 1))
     return float(odds.mean()), similarity * beyond, beyond, prior, lead * among / (among + FEW)
 
 
@@ -321,7 +316,9 @@ class PhrasesInImages:
         known = [not placer.is_unknown(phrase) for phrase in asked.phrases]
         self.unknown = tuple(placer.unknown((*asked.phrases, *asked.unused, *query.unwanted)))
         self.known = any(known)
-        self.layout = asked.only(known) if self.known else asked
+        layout, nothing = asked.only(known) if self.known else asked, EMPTY.union(self.unknown)
+        unused = (words for words in layout.unused if not nothing.issuperset(tokenize(words)))
+        self.layout = replace(layout, unused=tuple(unused))
         wanted = query.wanted if alone else self.layout.phrases
         own = self.layout.phrases
         self._unwanted = tuple(phrase for phrase in query.unwanted if not placer.is_unknown(phrase))
@@ -346,7 +343,7 @@ class PhrasesInImages:
         self._nouns = [placer.class_noun(phrase) for phrase in own]
         common = commonness_of(self._aligner.vocabulary)
         judged = [phrase for phrase, lacks in zip(own, self._lacking, strict=True) if not lacks]
-        self._rarest, self.together = common.rarest(judged or own), common.together(own)
+        self._judged, self.together = common.together(judged or own), common.together(own)
         self._rare = np.array([placer.is_rare(phrase) for phrase in (*own, *self._unwanted)], bool)
 
     def question(self) -> Question:
@@ -386,7 +383,8 @@ class PhrasesInImages:
 
         Args:
             image: that was found.
-            lead: by how many standard deviations its similarity is above the mean of all images that were searched.
+            lead: by how many standard deviations what it is put in order by is above the mean of all images that were
+                searched.
             among: number of these.
         """
         calibration, phrases = self._model.calibration, self.layout.phrases
@@ -417,7 +415,7 @@ class PhrasesInImages:
         if odds is None:
             return Placed(regions, similarity, inputs, None, None)
         lacking, shown = self._lacking, None
-        joint = np.array(hit_evidence(odds if lacking.all() else odds[~lacking], similarity, self._rarest, lead, among))
+        joint = np.array(hit_evidence(odds if lacking.all() else odds[~lacking], similarity, self._judged, lead, among))
         if calibration.hit is not None:
             shown = float(logistic(odds[lacking]).prod() * np.exp(agree.sum()))
             shown *= 1 if lacking.all() else float(calibration.hit.apply(joint))

@@ -24,7 +24,7 @@ import numpy as np
 from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, over_regions
 from saywhere.models.nouns import log_kinds, packed_kinds
-from saywhere.search.scan import VECTOR, Question, lead, spread, to_arrays, with_hubness, without_hubness
+from saywhere.search.scan import VECTOR, Question, leads, to_arrays, with_hubness, without_hubness
 from saywhere.search.stores import Found, Located, Only, Stamp, Video, split_moment
 
 if TYPE_CHECKING:
@@ -293,18 +293,18 @@ class QdrantStore:
             most *= 4
         bonus = self._bonus(question, only, dates) if question.kinds is not None else {}
         some = list(dict.fromkeys([*some[:top], *sorted(bonus, key=lambda point: -bonus[point])[:top]]))
-        everyday, among = spread(np.array([_similarity(image, question) for image in self._sample])), len(self)
-        found: list[Found] = []
+        everyday = np.array([_similarity(image, question) + _bonus_of(image.nouns, question) for image in self._sample])
+        found, among = list[Found](), len(self)
         for point in self._points(some[: None if bonus else top], vectors=True) if some else ():
             image, time = _image_of(point)
-            value = _similarity(image, question)
-            found.append(Found(value, image, time, str(point.id), lead(value, *everyday), among))
+            value, entry = _similarity(image, question), str(point.id)
+            lead = leads(np.array([value + bonus.get(entry, 0.0)]), everyday).item()
+            found.append(Found(value, image, time, entry, lead, among))
         return sorted(found, key=lambda row: -(row.similarity + bonus.get(row.entry, 0.0)))[:top]
 
     def _bonus(self, question: Question, only: Only | None, dates: Mapping[str, str]) -> dict[str, float]:
         """What the classes add to the similarity of images, by the ids of their points; all payloads are read."""
         found, offset = dict[str, float](), None
-        assert question.kinds is not None and question.kind_weights is not None
         while True:
             with self._place.asking() as client:
                 points, offset = client.scroll(self._name, _matching("kind", (IMAGE, MOMENT)), PAGE, offset=offset,
@@ -313,8 +313,7 @@ class QdrantStore:
                 row = point.payload or {}
                 path = _path_of(row)
                 if not only or only.accepts(path, dates.get(path, "")):
-                    nouns = packed_kinds(np.array(row["nouns"], np.uint16), question.kinds).max(axis=0)
-                    found[str(point.id)] = float(log_kinds(nouns) @ question.kind_weights[:, 0])
+                    found[str(point.id)] = _bonus_of(np.array(row["nouns"], np.uint16), question)
             if offset is None:
                 return found
 
@@ -439,6 +438,13 @@ def _is_id(text: str) -> bool:
         return str(uuid.UUID(text)) == text
     except ValueError:
         return False
+
+
+def _bonus_of(nouns: np.ndarray | None, question: Question) -> float:
+    """What the classes add to the similarity of an image, by what is kept of its regions."""
+    if nouns is None or question.kinds is None or question.kind_weights is None:
+        return 0.0
+    return float(log_kinds(packed_kinds(nouns, question.kinds).max(axis=0)) @ question.kind_weights[:, 0])
 
 
 def _similarity(image: ImageVectors, question: Question) -> float:

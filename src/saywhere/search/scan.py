@@ -449,24 +449,25 @@ class Nearest(NamedTuple):
     Attributes:
         entries: ``(K,)`` best first.
         values: ``(K,)`` their similarities, without what the classes add for the order.
-        mean, deviation: of the similarities of all images, by the codes where there are codes.
+        leads: ``(K,)`` see :func:`leads`, of what they are put in order by; of all images by the codes where there are
+            codes.
     """
 
     entries: np.ndarray
     values: np.ndarray
-    mean: float
-    deviation: float
+    leads: np.ndarray
 
 
-def spread(values: np.ndarray) -> tuple[float, float]:
-    """Return mean and standard deviation of similarities ``(E,)``; those of forgotten images are ``-inf``."""
-    alive = values[values > -np.inf].astype(np.float64)
-    return (float(alive.mean()), float(alive.std())) if len(alive) else (0.0, 0.0)
+def leads(values: np.ndarray, of_all: np.ndarray) -> np.ndarray:
+    """Return by how many standard deviations values ``(K,)`` are above the mean of all; 0 where all are alike.
 
-
-def lead(value: float, mean: float, deviation: float) -> float:
-    """Return by how many standard deviations a similarity is above the mean; 0 where all are alike."""
-    return (value - mean) / deviation if deviation > 1e-6 else 0.0
+    Args:
+        values: of some images.
+        of_all: ``(E,)`` of all that are searched; those of forgotten images are ``-inf``.
+    """
+    alive = of_all[of_all > -np.inf].astype(np.float64)
+    deviation = alive.std() if len(alive) else 0.0
+    return (values - alive.mean()) / deviation if deviation > 1e-6 else np.zeros(len(values))
 
 
 def nearest(snapshot: Snapshot, question: Question, top: int, *, exact: bool = False, threads: int = 1) -> Nearest:
@@ -482,10 +483,11 @@ def nearest(snapshot: Snapshot, question: Question, top: int, *, exact: bool = F
     wanted, bonus = max(CANDIDATES, EACH * top), kind_bonus(snapshot, question, threads)
     if exact or not snapshot.extent.coded or snapshot.extent.entries <= wanted:
         values = similarities(snapshot, question, threads)[:, 0]
-        chosen = best(values + bonus, top)
-        return Nearest(chosen, values[chosen], *spread(values))
-    estimated = estimates(snapshot, question, threads)[:, 0]
-    candidates = np.sort(best(estimated + bonus, wanted))
+        order = values + bonus
+        chosen = best(order, top)
+        return Nearest(chosen, values[chosen], leads(order[chosen], order))
+    estimated = estimates(snapshot, question, threads)[:, 0] + bonus
+    candidates = np.sort(best(estimated, wanted))
     snapshot.expect(candidates)
     values = np.empty(len(candidates), np.float32)
 
@@ -495,8 +497,9 @@ def nearest(snapshot: Snapshot, question: Question, top: int, *, exact: bool = F
             values[some] = _compare(snapshot, question, candidates[some])
 
     _share(compare, range(0, len(candidates), TOGETHER), threads)
-    chosen = best(values + bonus[candidates], top)
-    return Nearest(candidates[chosen], values[chosen], *spread(estimated))
+    order = values + bonus[candidates]
+    chosen = best(order, top)
+    return Nearest(candidates[chosen], values[chosen], leads(order[chosen], estimated))
 
 
 def _compare(snapshot: Snapshot, question: Question, entries: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ from saywhere.errors import UserError
 from saywhere.files import atomic_path
 from saywhere.inference import claims
 from saywhere.models.aligner import ImageVectors
-from saywhere.search.scan import Extent, Question, Snapshot, append, compact, damage, lead, nearest, unpack, write_at
+from saywhere.search.scan import Extent, Question, Snapshot, append, compact, damage, nearest, unpack, write_at
 from saywhere.search.stores import AFTER, MARK, Found, Located, Only, Stamp, Video, split_moment
 
 PATIENCE = 60.0
@@ -303,13 +303,13 @@ class Store:
             best = nearest(snapshot, question, top, exact=exact, threads=threads)
             names = self.look_up(snapshot, best.entries.tolist())
             if names is not None:
-                rows = zip(best.entries.tolist(), map(split_moment, names), best.values.tolist(), strict=True)
+                rows = zip(best.entries.tolist(), map(split_moment, names), best.values.tolist(), best.leads.tolist(),
+                           strict=True)  # fmt: skip
                 made, among = snapshot.extent.generation, len(snapshot)
                 return [
-                    Found(value, snapshot.load(entry, path), time, f"{made}-{entry}",
-                          lead(value, best.mean, best.deviation), among)
-                    for entry, (path, time), value in rows
-                ]  # fmt: skip
+                    Found(value, snapshot.load(entry, path), time, f"{made}-{entry}", lead, among)
+                    for entry, (path, time), value, lead in rows
+                ]
         raise UserError(f"{self.folder}: the index changes faster than it can be searched; try again")
 
     def _narrowed(self, only: Only) -> Snapshot:

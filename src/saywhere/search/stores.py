@@ -148,7 +148,8 @@ class Found(NamedTuple):
         vectors: of the image, whose name is its path.
         time: of a moment of a video, in seconds; None for an image.
         entry: by which :meth:`saywhere.search.store.Store.locate` finds it again.
-        lead: by how many standard deviations the similarity is above the mean of all images that were searched.
+        lead: by how many standard deviations the similarity, with what the classes add to it for the order, is above
+            the mean of all images that were searched.
         among: number of these.
     """
 

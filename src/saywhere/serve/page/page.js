@@ -174,7 +174,7 @@ async function ground() {
   const photo = current, text = $("text").value;
   asked?.abort();
   if (!photo) return;
-  if (!/[\p{L}\p{N}]/u.test(text)) {
+  if (!/[\p{L}\p{N}]/u.test(text.replace(/^\s*(an?|the)(?!\p{L})/iu, ""))) { // an article: the noun is not typed yet
     photo.found = null;
     photo.foundText = text;
     return show();

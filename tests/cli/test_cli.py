@@ -251,9 +251,11 @@ def test_a_closed_pipe_is_no_error(tmp_path):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has the device that is always full")
 def test_what_cannot_be_written_to_stderr_leaves_the_exit_code():
-    with open("/dev/full", "w") as full:
-        run = subprocess.run([sys.executable, "-m", "saywhere", "describe", "nosuch.jpg"], stderr=full, check=False)
-    assert run.returncode == 2
+    command = [sys.executable, "-m", "saywhere", "describe", "nosuch.jpg"]
+    for unbuffered in ("", "1"):  # what is buffered is written once more at exit
+        environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        with open("/dev/full", "w") as full:
+            assert subprocess.run(command, stderr=full, env=environment, check=False).returncode == 2
 
 
 def test_devices_are_listed(monkeypatch):

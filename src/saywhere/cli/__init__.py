@@ -16,7 +16,7 @@ import signal
 import sys
 from collections import UserDict
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -223,7 +223,7 @@ def _exit_codes() -> Iterator[None]:
     except (BrokenPipeError, SystemExit) as error:
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise  # a closed pipe ends rich's pages of help in the latter
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain again at exit
+        _discard(sys.stdout)
         raise typer.Exit(141) from None
     except EOFError as error:
         raise RuntimeError("a file ended too soon") from error  # typer takes the other one for Ctrl-D
@@ -253,9 +253,16 @@ def _fail_usage(error: Any) -> None:
 def _fail(message: str, code: int) -> None:
     line = " ".join(message.split())
     line = line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
-    with contextlib.suppress(OSError):  # a full or closed stderr: the exit code still tells
+    try:
         typer.echo(line, err=True)
+    except OSError:  # it is full or closed: the exit code still tells
+        _discard(sys.stderr)
     raise typer.Exit(code) from None
+
+
+def _discard(stream: TextIO) -> None:
+    """Send what is left to write nowhere: at exit Python would try again, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _print_version(wanted: bool) -> None:

@@ -339,8 +339,22 @@ def _find_patterns(words: Sequence[str]) -> list[tuple[int, int, str, str]]:
 def _visible_phrases(
     words: Sequence[str], gaps: Sequence[str], marks: Sequence[tuple[int, int, str, str]]
 ) -> list[tuple[int, int]]:
-    """The phrases that name something visible; those of several words that say where something is are left out."""
+    """The phrases that name something visible; those of several words that say where something is are left out.
+
+    A phrase that goes on after a word for a relation ("clouds over mountains") is cut there.
+    """
     cuts = [(start, stop) for start, stop, _, _ in marks if stop - start > 1]
+    found = _chunks(words, gaps, cuts)
+    inside = [
+        (start, stop)
+        for start, stop, _, _ in marks
+        if any(start < last and not EMPTY.issuperset(words[first:start]) for first, last in found if first < start)
+    ]
+    return _chunks(words, gaps, sorted(cuts + inside)) if inside else found
+
+
+def _chunks(words: Sequence[str], gaps: Sequence[str], cuts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The visible phrases of the parts of a text between its cuts."""
     found: list[tuple[int, int]] = []
     for first, last in zip([0, *(stop for _, stop in cuts)], [*(start for start, _ in cuts), len(words)], strict=True):
         text = "".join(gap + word for gap, word in zip(gaps[first:last], words[first:last], strict=True))

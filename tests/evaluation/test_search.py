@@ -264,6 +264,38 @@ def test_images_without_sentences_are_searched_too_and_nothing_is_asked_of_them(
     assert report(tmp_path / "out")["recall"]["queries"] == 4
 
 
+def test_training_images_of_another_data_set_are_searched_beside_those_asked_about(tmp_path, monkeypatch) -> None:
+    model = checkpoint.save(tiny_aligner(), tmp_path / "model")
+    calibrated(phrase=(0.02, 0.0, 0.0, 0.0)).write(model)
+    monkeypatch.setattr(search, "LARGER", (4, 10))
+    for name, split, texts in (
+        ("own", "dev", ("A dog.", "A horse and a man.", "A child.", "A white house.")),
+        ("own", "train", ("A man.",)),
+        ("more", "train", ("A dog.", "A green house.")),
+        ("more", "val", ("A child.",)),
+    ):
+        with (tmp_path / f"{name}.jsonl").open("a") as rows:
+            for number, words in enumerate(texts):
+                noise(48, 32, len(words) + number).save(tmp_path / f"{name}-{split}-{number}.png")
+                image = {"image": f"{name}-{split}-{number}.png", "split": split, "sentences": [words]}
+                rows.write(json.dumps(image) + "\n")
+    with (tmp_path / "more.jsonl").open("a") as rows:
+        rows.write(json.dumps({"image": "own-dev-0.png", "split": "train", "sentences": ["A dog."]}) + "\n")
+        rows.write(json.dumps({"image": "gone.png", "split": "train", "sentences": ["A dog."]}) + "\n")
+    out = ["--data", str(tmp_path / "own.jsonl"), "--model", model, "--device", "cpu", "--out", str(tmp_path / "out")]
+    alone = run("evaluate", "search", *out)
+    assert alone.exit_code == 0, alone.output
+    recall = report(tmp_path / "out")["recall"]
+    done = run(
+        "evaluate", "search", *out, "--among", str(tmp_path / "own.jsonl"), "--among", str(tmp_path / "more.jsonl")
+    )
+    assert done.exit_code == 1 and f"{tmp_path / 'more.jsonl'}: " in done.stderr and "gone.png" in done.stderr
+    found = report(tmp_path / "out")
+    assert found["recall"] == recall and (found["images"], found["images_beside"]) == (4, 3)
+    groups = {one["images"]: one["queries"] for one in found["presence"]["groups"] if one["kind"] == "all"}
+    assert groups == {2: 22, 4: 22, 5: 22}  # nothing is asked of the others
+
+
 def test_a_model_that_is_not_calibrated_for_phrases_cannot_be_for_hits(tmp_path) -> None:
     model, flickr = checkpoint.save(tiny_aligner(), tmp_path / "model"), write_flickr(tmp_path / "flickr8k")
     command = ["calibrate", str(model), "--what", "hit", "--data", str(flickr), "--device", "cpu"]

@@ -303,7 +303,15 @@ def rank(now: Task) -> None:
 
 @app.command("search")
 @task("search", omit=["precision"])
-def search(now: Task) -> None:
+def search(
+    now: Task,
+    among: list[Path] | None = typer.Option(
+        None,
+        metavar="ROOT",
+        help="Data set whose images of the split train are searched beside the others, where it is told what is there; "
+        "may be repeated.",
+    ),
+) -> None:
     """Search in an index: sentences, phrases with their regions, and what is not there.
 
     Needs a model with an aligner. Exit code 0 if all went well, 1 if images were skipped or the data set is not whole,
@@ -313,7 +321,7 @@ def search(now: Task) -> None:
 
     loaded = now.load("aligner")
     with now.session() as session:
-        result = run(loaded, session)
+        result = run(loaded, session, among=among or ())
         found = result.recall
         typer.echo(
             f"R@1 {found.r1:.3f}, R@5 {found.r5:.3f}, R@10 {found.r10:.3f}, median rank {found.median_rank:g} "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import combinations, pairwise
 from operator import itemgetter
@@ -16,7 +16,7 @@ import numpy as np
 from saywhere import boxes as geometry
 from saywhere.calibration import QUESTIONS, Logistic, reliability
 from saywhere.configs.aligner import Score
-from saywhere.data import Sample, Samples
+from saywhere.data import Sample
 from saywhere.data.flickr import MarkedImage, count_boxes, find_marks, read_entities
 from saywhere.errors import UserError
 from saywhere.evaluation.grounding import BINS, area_under_curve, share_of
@@ -25,6 +25,7 @@ from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import DEV, Session, embed_images, image_name
 from saywhere.files import printable
 from saywhere.images import ImageError
+from saywhere.inference import Source
 from saywhere.models.aligner import ImageVectors, TextVectors, plain_similarities
 from saywhere.models.chunker import Chunker
 from saywhere.models.layout import count_of, one_of
@@ -413,7 +414,7 @@ Truth = dict[str, dict[int, list[np.ndarray]]]
 """The true boxes by phrase and by entry of the image."""
 
 
-def run(model: Model, session: Session, queries: int = 1000) -> SearchResult:
+def run(model: Model, session: Session, queries: int = 1000, among: Sequence[Path] = ()) -> SearchResult:
     """Index the images of a data set, and look for its sentences and, with Flickr30k Entities, for its phrases.
 
     Args:
@@ -421,6 +422,8 @@ def run(model: Model, session: Session, queries: int = 1000) -> SearchResult:
         session: the data and the results.
         queries: at most so many different phrases, spread over all; and as many sentences and phrases together to see
             whether the index knows what is there.
+        among: data sets whose images of the split ``train`` are searched beside the others when that is measured;
+            nothing is asked of them.
 
     Raises:
         UserError: the model has no aligner, no image can be read, or none has a sentence.
@@ -429,6 +432,8 @@ def run(model: Model, session: Session, queries: int = 1000) -> SearchResult:
     samples = session.read()
     sources = session.sources(samples)
     sentences, boxed = _sentences(session, samples)
+    if not any(sentences.values()):
+        raise UserError(f"{session.data}: the split {samples.split} has no image with a sentence")
     about = {"data": samples.name, "split": samples.split}
     images = embed_images(model, session, sources, about, nouns=True)
     with _index(session.out / INDEX, model, images) as store:
@@ -446,15 +451,19 @@ def run(model: Model, session: Session, queries: int = 1000) -> SearchResult:
         for entry, image in marked:
             asked_of[entry] = marked_queries(image)
         words = [said([*sentences[image.image], *boxed[image.image]]) for image in images]
-        presence = None
+        size = (snapshot.vectors.nbytes + snapshot.regions.nbytes) / len(images)
+        beside, presence = list[ImageVectors](), None
         if model.calibration.phrase is not None and sum(map(bool, asked_of)) > 1:
-            presence = measure(_answers(model, snapshot, asked_of, words, queries))
+            if among:
+                beside, more = _beside(model, session, among, about, sentences)
+                _put(store, beside)
+                asked_of, words = [*asked_of, *([] for _ in beside)], words + more
+            presence = measure(_answers(model, store.snapshot(), asked_of, words, queries))
         layout = None
         if marked and model.calibration.phrase is not None:
             layout = measure_layout(model, [images[entry] for entry, _ in marked], [marks for _, marks in marked])
         result = SearchResult(found, hit, len(asked), presence, layout)
-        size = (snapshot.vectors.nbytes + snapshot.regions.nbytes) / len(images)
-        known = session.known(samples.name, images=len(images), sentences=len(texts),
+        known = session.known(samples.name, images=len(images), images_beside=len(beside), sentences=len(texts),
                               bytes_per_image=round(size))  # fmt: skip
     write_report(session.out, {"task": "search", **asdict(result), **known})
     return result
@@ -706,7 +715,7 @@ def fit_phrases(model: Model, sets: Sequence[SeenSet], queries: int) -> Logistic
     return Logistic.fit(columns, np.array(shown), np.array(counted) / np.mean(counted), "phrases")
 
 
-def _sentences(session: Session, samples: Samples) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+def _sentences(session: Session, samples: Iterable[Sample]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """The sentences by the name of the image, and the phrases of its boxes."""
     found: dict[str, list[str]] = {}
     boxed: dict[str, list[str]] = {}
@@ -714,9 +723,19 @@ def _sentences(session: Session, samples: Samples) -> tuple[dict[str, list[str]]
         name = image_name(sample.image, session.folder)
         found.setdefault(name, []).extend(sample.sentences)
         boxed.setdefault(name, []).extend(phrase for phrases in sample.phrases for phrase in phrases)
-    if not any(found.values()):
-        raise UserError(f"{session.data}: the split {samples.split} has no image with a sentence")
     return found, boxed
+
+
+def _beside(
+    model: Model, session: Session, among: Sequence[Path], about: Mapping[str, object], asked: Container[str]
+) -> tuple[list[ImageVectors], list[frozenset[str]]]:
+    """The training images of data sets that are not ``asked`` about, and all that is said of each."""
+    samples = [sample for root in among for sample in session.read_beside(root)]
+    sentences, boxed = _sentences(session, samples)
+    paths = {image_name(sample.image, session.folder): sample.image for sample in samples}
+    sources = [Source(path, name, Path(name)) for name, path in paths.items() if name not in asked]
+    images = embed_images(model, session, sources, about, nouns=True) if sources else []
+    return images, [said([*sentences[image.image], *boxed[image.image]]) for image in images]
 
 
 def _answers(
@@ -761,9 +780,13 @@ def _index(folder: Path, model: Model, images: Sequence[ImageVectors]) -> Store:
     shutil.rmtree(folder, ignore_errors=True)
     size = model.require("aligner", "search").config.embed_dim + 1
     store = Store(folder, {"digest": index_digest(model), "model": printable(model.name), "size": str(size)})
+    _put(store, images)
+    return store
+
+
+def _put(store: Store, images: Sequence[ImageVectors]) -> None:
     for start in range(0, len(images), 100):
         store.put([(image.image, Stamp(0, 0), image) for image in images[start : start + 100]])
-    return store
 
 
 def _spread(items: Sequence[Any], most: int) -> list[Any]:

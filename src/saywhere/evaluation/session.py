@@ -179,6 +179,14 @@ class Session:
         self._take(samples.report, samples.split)
         return samples[: self.limit]
 
+    def read_beside(self, data: Path) -> Samples:
+        """Read the split ``train`` of another data set; what is missing or broken counts as of this one."""
+        samples = datasets.read(data, None, "train")
+        self.notes += [] if samples.report.ok else [f"{data}: {line}" for line in samples.report.lines()]
+        for kind, names in samples.report.problems.items():
+            self.report.problems.setdefault(kind, []).extend(names)
+        return samples
+
     def read_entities(self) -> list[MarkedImage]:
         """Read the split's sentences with marked phrases (Flickr30k Entities), at most ``limit`` images of it.
 

@@ -224,3 +224,50 @@ def test_all_ways_are_timed_and_agree(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "out.json").read_text())
     ways = {"ours", "ours, of a processor", "Java, pair by pair"}
     assert report["pairs"] == 20 and set(report["pairs_a_second"]) == ways
+
+
+# finetune.py
+
+
+def test_what_finetuning_gains_is_measured_on_images_that_it_has_not_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finetune = load("finetune")
+    box = {"box": [0, 0, 9, 9], "phrase": "a zebra"}
+    rows = [
+        {"image": f"{n}.jpg", "set": "african_wildlife", "split": "val" if n % 10 == 0 else "train", "regions": [box]}
+        for n in range(100)
+    ]
+    others = [{**rows[1], "image": "dog.jpg", "set": "pets"}, {**rows[2], "image": "bare.jpg", "regions": []}]
+    (tmp_path / "wider").mkdir()
+    (tmp_path / "wider" / "kinds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *others]))
+
+    def command(*arguments: object) -> float:
+        given = dict(zip(map(str, arguments), arguments[1:], strict=False))
+        out = Path(str(given["--out"]))
+        out.mkdir(parents=True)
+        result = {"learnt": 24, "held_out": 6, "share": 0.5}
+        better = 0.1 * (Path(str(given.get("--model"))).name == "model")
+        report = {"map": 0.2 + better, "detection_map": 0.4, "meteor": 0.1 + better}
+        name, text = ("finetune", {"result": result}) if "finetune" in arguments else ("report", report)
+        (out / f"{name}.json").write_text(json.dumps(text))
+        return 12.3
+
+    monkeypatch.setattr(finetune, "command", command)
+    where = ["--folder", str(tmp_path / "kept"), "--json", str(tmp_path / "out.json")]
+    finetune.main([str(tmp_path), "--sets", "wildlife", "--images", "30", *where])
+    read = {
+        split: [
+            json.loads(line)
+            for line in (tmp_path / "kept" / "wildlife-30" / split / f"{split}.jsonl").read_text().splitlines()
+        ]
+        for split in ("train", "test")
+    }
+    assert {split: len(lines) for split, lines in read.items()} == {"train": 30, "test": 60}
+    names = {split: {Path(line["image"]).name for line in lines} for split, lines in read.items()}
+    assert not names["train"] & names["test"]
+    assert {row["image"] for row in rows if row["split"] == "val"} <= names["test"]
+    assert "| 30 wildlife | 60 | 0.200, 0.300 | 0.100, 0.200 | 0.100, 0.200 | 0.200, 0.300 | 0.5 | 12 s |" in (
+        capsys.readouterr().out
+    )
+    assert [row["images"] for row in json.loads((tmp_path / "out.json").read_text())] == [30]

@@ -225,3 +225,16 @@ def test_the_weights_are_those_of_the_largest_likelihood() -> None:
 def test_evidence_that_says_nothing_gives_the_share() -> None:
     found = fit_in_index(np.zeros((100, 2)), np.arange(100) < 70)
     assert in_index_probability(np.zeros(2), *found) == pytest.approx(0.7, abs=1e-3)
+
+
+def test_how_much_better_another_region_fits_counts_by_the_weight_fitted_for_boxes() -> None:
+    """The dog on the right is there if another dog fits better."""
+    agree: list[list[float]] = []
+    for share in (1.0, 0.5):
+        model = aligner_model(tiny_aligner())
+        model.calibration = calibrated(phrase=(0.02, 0.0, 0.0, 0.0), aligner_place=(share, 0.0, 0.0))
+        images = model.embed([noise(96, 64, number) for number in range(4)])
+        asked = [PhrasesInImages(model, Query((f"a dog on the {side}",))) for side in ("left", "right")]
+        agree.append([phrases.find(image).agree for image in images for phrases in asked])
+    full, half = np.array(agree)
+    assert (half >= full).all() and (half > full).any()

@@ -395,7 +395,7 @@ class PhrasesInImages:
             many, one = whole[: 2 * len(self._counted)].reshape(2, -1)
             counted[self._counted] = np.log(np.maximum(calibration.count.apply({"words": many - one}), NONE))
         config, columns = self._aligner.config.grounding, np.arange(several)
-        rows, agree = replace(evidence, counted=counted).place(config, self.layout)
+        rows, agree = replace(evidence, counted=counted).place(config, self.layout, calibration)
         odds, presence, scores = evidence.log_odds(calibration, indexed=True), None, None
         if odds is not None:
             odds = np.clip(odds if self.known else -np.inf, -MOST_ODDS, np.full(several, MOST_ODDS))

@@ -28,7 +28,8 @@ from saywhere.search.phrases import LIKELY
 
 PATIENCE = 240_000
 """Milliseconds that an answer may take on a busy machine: the server's 60 s, and the page asks three times."""
-BUSY = re.compile("status of (429|503)")
+BUSY = re.compile("status of (422|429|503)")
+"""Answers on a busy machine: it has other work, or a text was asked for whose last word was only half typed (422)."""
 FILES = """async files => {
     const transfer = new DataTransfer();
     for (const [name, data] of files) {

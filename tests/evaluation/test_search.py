@@ -294,6 +294,9 @@ def test_training_images_of_another_data_set_are_searched_beside_those_asked_abo
     assert found["recall"] == recall and (found["images"], found["images_beside"]) == (4, 3)
     groups = {one["images"]: one["queries"] for one in found["presence"]["groups"] if one["kind"] == "all"}
     assert groups == {2: 22, 4: 22, 5: 22}  # nothing is asked of the others
+    missing = run("evaluate", "search", *out[:-1], str(tmp_path / "early"), "--among", str(tmp_path / "none"))
+    assert missing.exit_code == 2 and str(tmp_path / "none") in missing.stderr
+    assert not list((tmp_path / "early").rglob("*.safetensors"))  # refused before any image is embedded
 
 
 def test_a_model_that_is_not_calibrated_for_phrases_cannot_be_for_hits(tmp_path) -> None:

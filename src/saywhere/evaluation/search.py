@@ -430,6 +430,7 @@ def run(model: Model, session: Session, queries: int = 1000, among: Sequence[Pat
     """
     aligner = model.require("aligner", "search")
     samples = session.read()
+    others = [sample for root in among for sample in session.read_beside(root)]
     sources = session.sources(samples)
     sentences, boxed = _sentences(session, samples)
     if not any(sentences.values()):
@@ -454,8 +455,8 @@ def run(model: Model, session: Session, queries: int = 1000, among: Sequence[Pat
         size = (snapshot.vectors.nbytes + snapshot.regions.nbytes) / len(images)
         beside, presence = list[ImageVectors](), None
         if model.calibration.phrase is not None and sum(map(bool, asked_of)) > 1:
-            if among:
-                beside, more = _beside(model, session, among, about, sentences)
+            if others:
+                beside, more = _beside(model, session, others, about, sentences)
                 _put(store, beside)
                 asked_of, words = [*asked_of, *([] for _ in beside)], words + more
             presence = measure(_answers(model, store.snapshot(), asked_of, words, queries))
@@ -727,10 +728,9 @@ def _sentences(session: Session, samples: Iterable[Sample]) -> tuple[dict[str, l
 
 
 def _beside(
-    model: Model, session: Session, among: Sequence[Path], about: Mapping[str, object], asked: Container[str]
+    model: Model, session: Session, samples: Sequence[Sample], about: Mapping[str, object], asked: Container[str]
 ) -> tuple[list[ImageVectors], list[frozenset[str]]]:
     """The training images of data sets that are not ``asked`` about, and all that is said of each."""
-    samples = [sample for root in among for sample in session.read_beside(root)]
     sentences, boxed = _sentences(session, samples)
     paths = {image_name(sample.image, session.folder): sample.image for sample in samples}
     sources = [Source(path, name, Path(name)) for name, path in paths.items() if name not in asked]

@@ -42,7 +42,7 @@ STEPS = 40
 """Steps that few images are learnt in, however many epochs that takes."""
 SHARES = (0.25, 0.5)
 """Shares of the trained weights, the others being those of the start, that are tried (Wortsman et al., 2022). With .75
-phrases of everyday photographs lost .016 in METEOR, with .5 at most .01 (docs/training.md)."""
+phrases of everyday photographs lost .015 in METEOR, with .5 at most .01 (docs/training.md)."""
 KEPT = 0.8
 """A share is taken if the phrases of what nobody annotated have at least so much of their words in common with those of
 the start. On everyday photographs, .81 was a loss of .009 in METEOR, and .88 of .006 (docs/training.md)."""

@@ -72,7 +72,7 @@ def aligner_model(network: Aligner) -> Model:
 
 def tiny_pixels(network: torch.nn.Module, image) -> torch.Tensor:
     """An image as the network takes it."""
-    return torch.from_numpy(network.preprocess(open_image(image)))
+    return torch.from_numpy(network.trunk.preprocess(open_image(image)))
 
 
 def tiny_token_ids(network: Aligner, sentences) -> torch.Tensor:

@@ -64,7 +64,7 @@ def captioner_model(network: Captioner) -> Model:
 
 def tiny_maps(network: Captioner, *images) -> list[ImageMaps]:
     """The maps of images on a network's trunk."""
-    pixels = [torch.from_numpy(network.preprocess(open_image(image))) for image in images]
+    pixels = [torch.from_numpy(network.trunk.preprocess(open_image(image))) for image in images]
     with torch.no_grad():
         maps = network.trunk.backbone(pixels)
     return [ImageMaps(network.trunk, m, x.shape[2], x.shape[1]) for m, x in zip(maps, pixels, strict=True)]

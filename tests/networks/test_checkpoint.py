@@ -54,7 +54,7 @@ def test_a_saved_network_comes_back(folder: Path):
     before, after = tiny_model(), load_network(folder)
     assert isinstance(after, DenseCap) and not after.training
     assert equal(before, after) and after.config == before.config and after.vocabulary == before.vocabulary
-    assert after.preprocess == before.preprocess
+    assert after.trunk.preprocess == before.trunk.preprocess
     assert sorted(f.name for f in folder.iterdir()) == NAMES
     assert (folder / "README.md").read_text() == "# A card"
     stored = json.loads((folder / "config.json").read_text())
@@ -68,8 +68,8 @@ def test_the_stored_pixels_and_the_stored_size_are_what_counts(folder: Path):
     edit(folder, lambda stored: stored["preprocess"].update(mean=[0.1, 0.2, 0.3]))
     edit(folder, lambda stored: stored["trunk"].update(long_side=64))
     network = load_network(folder)
-    assert network.preprocess.mean == (0.1, 0.2, 0.3)
-    assert network.preprocess.long_side == network.config.trunk.long_side == 64
+    assert network.trunk.preprocess.mean == (0.1, 0.2, 0.3)
+    assert network.trunk.preprocess.long_side == network.config.trunk.long_side == 64
 
 
 def test_all_may_read_the_files_and_left_overs_of_a_kill_are_removed(folder: Path):
@@ -144,7 +144,7 @@ def test_options_may_be_others_than_the_stored_ones(folder: Path):
         tiny_config(), repeat_nms=None, proposals=replace(tiny_config().proposals, post_nms_top_n=3)
     )
     larger = load(**{"trunk.long_side": 128})
-    assert larger.preprocess.long_side == larger.config.trunk.long_side == 128
+    assert larger.trunk.preprocess.long_side == larger.config.trunk.long_side == 128
     with pytest.raises(UserError, match="beem"):
         load(beem=3)
     with pytest.raises(UserError, match=r"cannot be loaded with embed_dim changed"):

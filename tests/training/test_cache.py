@@ -108,7 +108,7 @@ def test_what_it_depends_on_is_in_its_name(tmp_path: Path, photos: list[Photo]) 
 
 def test_features_of_regions_depend_on_the_settings_and_weights_of_the_trunk(photos: list[Photo]) -> None:
     def key(network: Aligner) -> str:
-        return cache.cache_key(network.extractor.settings, network.extractor, network.preprocess, photos)
+        return cache.cache_key(network.extractor.settings, network.extractor, network.trunk.preprocess, photos)
 
     network = tiny_aligner()
     keys = [

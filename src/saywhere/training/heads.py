@@ -83,10 +83,10 @@ def find_regions(network: DenseCap, sample: Sample, seed: int) -> Regions:
     trunk, coder, settings = network.trunk, network.box_coder, network.config.proposals
     pixels = torch.from_numpy(trunk.preprocess(open_image(sample.image, trunk.preprocess.long_side)))
     size = pixels.shape[2], pixels.shape[1]
-    maps = trunk.look([pixels.to(network.device)])
-    image, neck = ImageMaps(trunk, maps[0], *size), network.neck(maps)
+    maps = trunk.look([pixels.to(network.region_head.score.weight.device)])
+    image, neck = ImageMaps(trunk, maps[0], *size), trunk.neck(maps)
     limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
-    boxes, _ = propose(coder, network.rpn(neck)[0], size, *limits)
+    boxes, _ = propose(coder, trunk.rpn(neck)[0], size, *limits)
     true = geometry.scale(sample.boxes, size[0] / sample.width, size[1] / sample.height)
     truths = torch.from_numpy(true).to(boxes)
     generator = torch.Generator().manual_seed(seed)

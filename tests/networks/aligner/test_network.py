@@ -116,7 +116,7 @@ def test_it_shares_the_trunk_of_a_densecap():
     assert network.trunk is network.extractor.trunk is densecap.trunk
     pixels = [tiny_pixels(network, IMAGES[0])]
     settings = network.config.proposals
-    (rpn,) = densecap.rpn(densecap.neck(densecap.trunk.backbone(pixels)))
+    (rpn,) = densecap.trunk.rpn(densecap.trunk.neck(densecap.trunk.backbone(pixels)))
     limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
     expected, _ = propose(densecap.box_coder, rpn, (96, 64), *limits)
     torch.testing.assert_close(network.extractor(pixels)[0][1][0, 1:], expected)

@@ -44,8 +44,8 @@ def step(model: DenseCap, targets: list[Target], seed: int = 0) -> DenseCapOutpu
 @torch.no_grad()
 def see(model: DenseCap) -> tuple[tuple[torch.Tensor, ...], RpnOutput]:
     """The neck's maps of one image, and what the localization layer makes of them."""
-    maps = model.neck(model.trunk.backbone([random_pixels()]))
-    return maps[0], model.rpn(maps)[0]
+    maps = model.trunk.neck(model.trunk.backbone([random_pixels()]))
+    return maps[0], model.trunk.rpn(maps)[0]
 
 
 def found(model: DenseCap) -> tuple[torch.Tensor, torch.Tensor]:
@@ -59,7 +59,7 @@ def found(model: DenseCap) -> tuple[torch.Tensor, torch.Tensor]:
 def test_the_region_head_answers_for_each_image_in_its_order():
     model = tiny_model()
     images = [random_pixels(), random_pixels(64, 96)]
-    maps = model.neck(model.trunk.backbone(images))
+    maps = model.trunk.neck(model.trunk.backbone(images))
     boxes = [torch.tensor([[8.0, 8, 40, 40], [0, 0, 96, 24]]), torch.tensor([[2.0, 3, 60, 90]])]
     sizes = [(96, 64), (64, 96)]
     with torch.no_grad():
@@ -399,7 +399,7 @@ def test_eight_images_are_learnt_until_their_phrases_come_out_exactly(tmp_path):
     config = tiny_config(embed_dim=64, hidden_size=48, batch=32, positive_share=0.75, caption_weight=1.0, **parts)
     model = DenseCap(config, vocabulary).train()
     with torch.no_grad():
-        pixels = [torch.from_numpy(model.preprocess(open_image(s.image))) for s in samples]
+        pixels = [torch.from_numpy(model.trunk.preprocess(open_image(s.image))) for s in samples]
         features = model.trunk.backbone(pixels)
     targets = [
         Target(96, 64, torch.as_tensor(s.boxes), torch.from_numpy(pad([vocabulary.encode(p[0]) for p in s.phrases])))

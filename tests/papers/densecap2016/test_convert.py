@@ -90,8 +90,9 @@ def test_the_folder_loads_and_describes(file, tmp_path):
     model = convert_to_folder(file, tmp_path / "out")
     loaded = load_network(tmp_path / "out")
     assert loaded.config == model.config and loaded.vocabulary == model.vocabulary
-    assert type(loaded.preprocess) is type(model.preprocess) and loaded.preprocess == model.preprocess
-    seen = [run(network, torch.from_numpy(model.preprocess(open_image(noise(120, 90))))) for network in (model, loaded)]
+    preprocess = model.trunk.preprocess
+    assert type(loaded.trunk.preprocess) is type(preprocess) and loaded.trunk.preprocess == preprocess
+    seen = [run(network, torch.from_numpy(preprocess(open_image(noise(120, 90))))) for network in (model, loaded)]
     assert torch.equal(seen[0].final_boxes, seen[1].final_boxes) and seen[0].captions == seen[1].captions
     regions = saywhere.load(tmp_path / "out", "cpu").describe(noise(120, 90))
     assert 0 < len(regions) <= len(seen[0].final_nms)

@@ -200,7 +200,7 @@ def test_it_learns_an_image_by_heart():
         first = last if first is None else first
     assert last < first / 10
     truths = original.xcycwh_to_ours(TRUTHS)
-    maps = model.eval().neck(model.trunk.backbone([pixels()]))
+    maps = model.eval().trunk.neck(model.trunk.backbone([pixels()]))
     (found,) = model.apply_region_head(maps, [truths], [(WIDTH, HEIGHT)])
     tokens = model.decoder.model.sample(found.embeddings, 5)
     assert decode_sequences(tokens, words_of(model)) == decode_sequences(TOKENS, words_of(model))

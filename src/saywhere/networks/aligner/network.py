@@ -15,7 +15,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_se
 
 from saywhere import reproductions
 from saywhere.configs.aligner import AlignerConfig, Cell, Score
-from saywhere.images import Preprocess
 from saywhere.networks.aligner.loss import AlignmentOutput, SentenceTarget, phrase_products
 from saywhere.networks.vision.region_features import (
     ImageMaps,
@@ -184,11 +183,6 @@ class Aligner(nn.Module):
     def extractor(self) -> RegionExtractor:
         """Pixels to the regions that training may cache."""
         return self._extractor[0]
-
-    @property
-    def preprocess(self) -> Preprocess:
-        """Images to pixels."""
-        return self.trunk.preprocess
 
     def train(self, mode: bool = True) -> Aligner:
         """Set the mode of all parts, that of the extractor too."""

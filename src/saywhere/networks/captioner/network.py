@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saywhere.configs.captioner import CaptionerConfig, NgramsConfig
-from saywhere.images import Preprocess
 from saywhere.models.decoding import decode
 from saywhere.networks.captioner.loss import CaptionOutput, CaptionTarget, SampledOutput
 from saywhere.networks.language.decoders.attention import AttentionDecoder, BoundDecoder, pad_regions
@@ -228,11 +227,6 @@ class Captioner(nn.Module):
         if config.decoder == "rnn":
             return RnnDecoder(self.feature_size, *sizes, log_frequencies(self.vocabulary))
         return PLAIN[config.decoder](self.feature_size, *sizes)
-
-    @property
-    def preprocess(self) -> Preprocess:
-        """Images to pixels."""
-        return self.trunk.preprocess
 
     def forward(
         self,

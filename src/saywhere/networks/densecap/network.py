@@ -13,7 +13,6 @@ from saywhere import boxes as geometry
 from saywhere.boxes import propose
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.engine import RegionHeadOutput, RpnOutput
-from saywhere.images import Preprocess
 from saywhere.networks.densecap.build import RegionSampler, SampledBoxes, find_conventions
 from saywhere.networks.language.decoders.protocol import with_end
 from saywhere.networks.vision.region_features import ImageMaps, context_features, context_size
@@ -130,7 +129,7 @@ class PhraseHead(nn.Sequential):
 class DenseCap(nn.Module):
     """A fully convolutional localization network with a decoder.
 
-    Training goes through :meth:`forward`; use goes through :meth:`neck`, :meth:`rpn`, :meth:`apply_region_head` and
+    Training goes through :meth:`forward`; use goes through the trunk, :meth:`apply_region_head` and
     ``decoder``, by way of :mod:`saywhere.engines.torch` and :mod:`saywhere.models.densecap`.
 
     Args:
@@ -202,8 +201,8 @@ class DenseCap(nn.Module):
             return self._forward_phrases(features, targets, generator)
         coder = self.box_coder
         targets = [replace(target, boxes=coder.from_xyxy(target.boxes)) for target in targets]
-        maps = self.neck(features)
-        rpns = self.rpn(maps)
+        maps = self.trunk.neck(features)
+        rpns = self.trunk.rpn(maps)
         if sampled is None:
             sampled = [self.sample_anchors(rpn, target, generator) for rpn, target in zip(rpns, targets, strict=True)]
         regions = [self._sample_regions(*row, generator) for row in zip(rpns, sampled, targets, strict=True)]
@@ -266,7 +265,7 @@ class DenseCap(nn.Module):
         ]
         with torch.no_grad():
             given = [self.box_coder.from_xyxy(rows) for rows in boxes]
-            embeddings = self.region_head(self.pool(self.neck(features), given, sizes)).embeddings
+            embeddings = self.region_head(self.pool(self.trunk.neck(features), given, sizes)).embeddings
         weights = None
         if any(target.phrase_weights is not None for target in targets):
             every = [t.boxes.new_ones(len(t.boxes)) if t.phrase_weights is None else t.phrase_weights for t in targets]
@@ -299,14 +298,6 @@ class DenseCap(nn.Module):
 
     # The functions of an engine
 
-    def neck(self, features: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
-        """Return the maps that regions are found on and pooled from, of each image's backbone maps."""
-        return self.trunk.neck(features)
-
-    def rpn(self, maps: Sequence[tuple[Tensor, ...]]) -> list[RpnOutput]:
-        """Return what the localization layer computes for every anchor of each image, given its :meth:`neck` maps."""
-        return self.trunk.rpn(maps)
-
     def pool(
         self, maps: Sequence[tuple[Tensor, ...]], boxes: Sequence[Tensor], sizes: Sequence[tuple[int, int]]
     ) -> Tensor:
@@ -322,7 +313,7 @@ class DenseCap(nn.Module):
         """Return embeddings, second scores and second offsets of each image's boxes (section 3.1.3).
 
         Args:
-            maps: of each image, from :meth:`neck`.
+            maps: of each image, from the trunk's ``neck``.
             boxes: of each image ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
             sizes: width and height of each image's input.
         """
@@ -344,16 +335,6 @@ class DenseCap(nn.Module):
         levels = self.config.phrase_levels
         rows = [context_features(image, b, levels, e) for image, b, e in zip(images, boxes, own, strict=True)]
         return self.phrase_head(torch.cat(rows))
-
-    @property
-    def preprocess(self) -> Preprocess:
-        """How images become pixels."""
-        return self.trunk.preprocess
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self.region_head.score.weight.device
 
 
 def move(boxes: Tensor, size: tuple[int, int], generator: torch.Generator | None = None) -> Tensor:

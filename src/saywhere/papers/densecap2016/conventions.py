@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from saywhere import boxes as ours
-from saywhere.boxes import Array, BoxCoder
+from saywhere.boxes import BoxCoder
 from saywhere.images import LoadedImage, Preprocess
 from saywhere.networks.vision.spatial_transformer import bilinear
 from saywhere.papers.densecap2016 import evaluator
@@ -235,51 +235,50 @@ def roi_pooling(
 
 # The box coder of a network that is to be the program
 
-Method = TypeVar("Method", bound=Callable[..., Any])
 
+def _for_arrays(function: Callable[..., Any]) -> Any:
+    """Let a function of tensors, as a method, take numpy arrays too, and then return such."""
 
-def _for_arrays(method: Method) -> Method:
-    """Let a method of tensors take numpy arrays too, and then return such."""
-
-    @wraps(method)
-    def either(self: Any, *arguments: Any) -> Any:
+    @wraps(function)
+    def either(*arguments: Any) -> Any:
         if not any(isinstance(a, np.ndarray) for a in arguments):
-            return method(self, *arguments)
+            return function(*arguments)
         tensors = [torch.from_numpy(np.array(a)) if isinstance(a, np.ndarray) else a for a in arguments]
-        result = method(self, *tensors)
+        result = function(*tensors)
         return tuple(r.numpy() for r in result) if isinstance(result, tuple) else result.numpy()
 
-    return either  # pyright: ignore[reportReturnType]
+    return staticmethod(either)
+
+
+def _suppress_proposals(boxes: Tensor, logits: Tensor, overlap: float, limit: int) -> Tensor:
+    """:func:`nms` by the probabilities of the two-way softmax, of whose two logits ``logits`` are the differences."""
+    return nms(xcycwh_to_x1y1x2y2(boxes), logits.sigmoid(), overlap, limit)
+
+
+def _suppress_final(boxes: Tensor, clipped: Tensor, logits: Tensor, overlap: float) -> Tensor:
+    """:func:`nms` of boxes as they are, outside the image too, in single precision."""
+    return nms(xcycwh_to_x1y1x2y2(boxes.float()), logits, overlap)
 
 
 @dataclass(frozen=True)
 class OriginalBoxCoder(BoxCoder):
     """Encode and decode the program's boxes: ``xcycwh`` from 1, anchors by shape before place.
 
-    The quirks are those of the functions that its methods name.
+    The quirks are those of the functions that are its methods; sizes are not bounded.
     """
 
     max_log_scale: float | None = None
-
-    @_for_arrays
-    def from_xyxy(self, boxes: Array) -> Array:
-        """See :func:`ours_to_xcycwh`."""
-        return ours_to_xcycwh(boxes)
-
-    @_for_arrays
-    def to_xyxy(self, boxes: Array) -> Array:
-        """See :func:`xcycwh_to_ours`."""
-        return xcycwh_to_ours(boxes)
-
-    @_for_arrays
-    def encode(self, boxes: Array, references: Array) -> Array:
-        """See :func:`invert_box_transform`."""
-        return invert_box_transform(references, boxes)
-
-    @_for_arrays
-    def decode(self, offsets: Array, references: Array) -> Array:
-        """See :func:`apply_box_transform`; sizes are not bounded."""
-        return apply_box_transform(references, offsets)
+    from_xyxy = _for_arrays(ours_to_xcycwh)
+    to_xyxy = _for_arrays(xcycwh_to_ours)
+    encode = _for_arrays(lambda boxes, references: invert_box_transform(references, boxes))
+    decode = _for_arrays(lambda offsets, references: apply_box_transform(references, offsets))
+    rows = _for_arrays(reshape_box_features)
+    iou = _for_arrays(box_iou)
+    inside = _for_arrays(inside_image)
+    pick = _for_arrays(pick)
+    clip = _for_arrays(clip_boxes)
+    suppress_proposals = _for_arrays(_suppress_proposals)
+    suppress_final = _for_arrays(_suppress_final)
 
     def anchors(
         self, shapes: Sequence[tuple[float, float]], height: int, width: int, stride: int, dtype: Any = np.float32
@@ -287,43 +286,6 @@ class OriginalBoxCoder(BoxCoder):
         """See :func:`make_anchors`."""
         kind = torch.float64 if dtype == np.float64 else torch.float32
         return make_anchors(shapes, height, width, (stride, stride), dtype=kind).numpy()
-
-    @_for_arrays
-    def rows(self, features: Array, k: int) -> Array:
-        """See :func:`reshape_box_features`: by shape, row, column."""
-        return reshape_box_features(features, k)
-
-    @_for_arrays
-    def iou(self, boxes: Array, truths: Array) -> Array:
-        """See :func:`box_iou`."""
-        return box_iou(boxes, truths)
-
-    @_for_arrays
-    def inside(self, boxes: Array, width: float, height: float) -> Array:
-        """See :func:`inside_image`."""
-        return inside_image(boxes, width, height)
-
-    def pick(self, values: Tensor, rows: Tensor) -> Tensor:
-        """See :func:`pick`."""
-        return pick(values, rows)
-
-    @_for_arrays
-    def clip(self, boxes: Array, width: float, height: float) -> tuple[Array, Array]:
-        """See :func:`clip_boxes`."""
-        return clip_boxes(boxes, width, height)
-
-    @_for_arrays
-    def suppress_proposals(self, boxes: Array, logits: Array, overlap: float, limit: int) -> Array:
-        """See :func:`nms`; by the probabilities of the two-way softmax.
-
-        ``logits`` are the differences of its two logits.
-        """
-        return nms(xcycwh_to_x1y1x2y2(boxes), logits.sigmoid(), overlap, limit)
-
-    @_for_arrays
-    def suppress_final(self, boxes: Array, clipped: Array, logits: Array, overlap: float) -> Array:
-        """See :func:`nms`; boxes as they are, outside the image too, in single precision."""
-        return nms(xcycwh_to_x1y1x2y2(boxes.float()), logits, overlap)
 
 
 # Images

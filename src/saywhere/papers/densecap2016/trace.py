@@ -74,8 +74,8 @@ def trace_inference(model: DenseCap, pixels: Tensor) -> InferenceTrace:
     """
     decoder, config, coder = _decoder(model), model.config, model.box_coder
     height, width = pixels.shape[1:]
-    maps = model.neck(model.trunk.backbone([pixels]))
-    (rpn,) = model.rpn(maps)
+    maps = model.trunk.neck(model.trunk.backbone([pixels]))
+    (rpn,) = model.trunk.rpn(maps)
     assert model.trunk.localization is not None
     scores = model.trunk.localization.head.score_and_offset(maps[0][0][None])[0][0]
     boxes = coder.decode(rpn.offsets, rpn.anchors)
@@ -156,7 +156,7 @@ def trace_training(
     target = Target(width, height, model.box_coder.to_xyxy(boxes), from_tokens(tokens, len(model.vocabulary)))
     if sampled is None:
         with torch.no_grad():
-            (rpn,) = model.rpn(model.neck(features))
+            (rpn,) = model.trunk.rpn(model.trunk.neck(features))
         sampled = model.sample_anchors(rpn, replace(target, boxes=boxes), generator)
     output = model(features, [target], sampled=[sampled])
     losses: dict[str, Tensor] = DenseCapCriterion(model.config)(output)

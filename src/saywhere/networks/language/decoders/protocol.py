@@ -32,20 +32,12 @@ def with_end(token_ids: Sequence[Tensor]) -> Tensor:
 class TensorDecoder(Protocol):
     """A decoder on tensors; :class:`saywhere.networks.language.decoders.protocol.TorchDecoder` adapts it to arrays."""
 
-    @property
-    def never(self) -> tuple[int, ...]:
-        """Token ids that decoding never chooses."""
-        ...
-
-    @property
-    def unknown(self) -> str:
-        """How the unknown word is written."""
-        ...
-
-    @property
-    def independent(self) -> bool:
-        """Whether what a row decodes does not depend on its place among the others, so that rows may be dropped."""
-        ...
+    never: tuple[int, ...]
+    """Token ids that decoding never chooses."""
+    unknown: str
+    """How the unknown word is written."""
+    independent: bool
+    """Whether what a row decodes does not depend on its place among the others, so that rows may be dropped."""
 
     def start(self, embeddings: Tensor) -> State:
         """Return the state after the embeddings ``(N, D)``."""
@@ -66,21 +58,7 @@ class TorchDecoder:
 
     def __init__(self, decoder: TensorDecoder, like: Tensor):
         self.decoder, self._device, self._dtype = decoder, like.device, like.dtype
-
-    @property
-    def never(self) -> tuple[int, ...]:
-        """Token ids that decoding never chooses."""
-        return self.decoder.never
-
-    @property
-    def unknown(self) -> str:
-        """How the unknown word is written."""
-        return self.decoder.unknown
-
-    @property
-    def independent(self) -> bool:
-        """Whether rows of a state may be dropped."""
-        return self.decoder.independent
+        self.never, self.unknown, self.independent = decoder.never, decoder.unknown, decoder.independent
 
     @torch.inference_mode()
     def start(self, embeddings: Any) -> State:

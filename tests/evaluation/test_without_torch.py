@@ -32,7 +32,7 @@ def modules() -> list[str]:
     files = [*(PACKAGE / "data").glob("*.py")]
     files += [p for p in (PACKAGE / "evaluation").rglob("*.py") if p.stem != "chunks"]
     names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in files]
-    papers = ("retrieval", "captions", "magnitudes", "external_proposals", "densecap2016.evaluator", "table1.config")
+    papers = ("retrieval", "captions", "external_proposals", "densecap2016.evaluator", "table1.config")
     names += [f"saywhere.papers.{name}" for name in papers]
     return sorted(name.removesuffix(".__init__") for name in names)
 

@@ -25,7 +25,6 @@ from saywhere.loading import load
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.loss import SentenceTarget
 from saywhere.networks.aligner.network import Aligner
-from saywhere.papers.magnitudes import word_magnitudes
 from saywhere.papers.relations import RelationEncoder, read_parses
 from saywhere.text import END, START, UNKNOWN
 from saywhere.training.aligner import AlignerSystem, SentenceTargets
@@ -141,8 +140,6 @@ def test_what_needs_single_words_is_refused(parses: str) -> None:
     model = aligner_model(relation_aligner(parses))
     with pytest.raises(UserError, match=r"embeds relations between words \(its option parses\): it aligns no single"):
         model.align(noise(96, 64, 0), SENTENCES[0])
-    with pytest.raises(UserError, match="embeds relations between words"):
-        word_magnitudes(model, SENTENCES)
     assert model.ground(noise(96, 64, 0), [SENTENCES[0]]).captions == (SENTENCES[0],)  # a phrase that was parsed
     with pytest.raises(UserError, match="has no parse of 'a cat'"):
         model.ground(noise(96, 64, 0), ["a cat"])

@@ -1,4 +1,4 @@
-"""Selective Search and Edge Boxes find the boxes that are there, in a known order, at any size of the image."""
+"""Selective Search finds the boxes that are there, in a known order, at any size of the image."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 import skimage.data
 from PIL import Image
-from structured_forest import write_forest
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.images import ImageError
-from saywhere.papers import external_proposals
-from saywhere.papers.external_proposals import EdgeBoxes, Proposed, SelectiveSearch, find_proposal_method
+from saywhere.papers.external_proposals import Proposed, SelectiveSearch
 
 SQUARE = (60, 40, 140, 120)
 
@@ -37,11 +35,6 @@ def astronaut() -> Image.Image:
 @pytest.fixture(scope="module")
 def found(astronaut: Image.Image) -> Proposed:
     return SelectiveSearch()(astronaut)
-
-
-@pytest.fixture(scope="module")
-def forest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_forest(tmp_path_factory.mktemp("forest") / "model.yml.gz")
 
 
 def test_selective_search_finds_the_square() -> None:
@@ -89,59 +82,8 @@ def test_suppression_keeps_the_better_of_two() -> None:
     assert len(proposed.suppressed(0.5, limit=1)) == 1
 
 
-def test_edge_boxes_find_the_square(forest: Path) -> None:
-    found = EdgeBoxes(forest)(square())
-    assert float(geometry.iou(found.boxes, np.array([SQUARE], np.float32)).max()) > 0.6
-    assert found.scores.tolist() == sorted(found.scores.tolist(), reverse=True)
-    assert 0 < float(found.scores.min()) < float(found.scores.max()) < 1
-
-
-def test_edge_boxes_in_pixels_of_the_image_and_limited(forest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(external_proposals, "MOST_EDGE_BOXES", 7)
-    large = EdgeBoxes(forest)(square(factor=3))
-    monkeypatch.setattr(external_proposals, "LONG_SIDE", 200)
-    smaller = EdgeBoxes(forest)(square(factor=3))
-    assert len(large) == len(smaller) == 7
-    true = 3 * np.array([SQUARE], np.float32)
-    assert all(float(geometry.iou(found.boxes, true).max()) > 0.5 for found in (large, smaller))
-
-
-def test_an_image_without_edges_has_no_edge_boxes(forest: Path) -> None:
-    found = EdgeBoxes(forest)(Image.new("RGB", (120, 90), (9, 9, 9)))
-    assert (found.boxes.shape, found.scores.shape) == ((0, 4), (0,))
-
-
-def test_edge_boxes_say_where_their_model_comes_from(tmp_path: Path) -> None:
-    for missing in ("", str(tmp_path / "model.yml.gz")):
-        with pytest.raises(UserError, match=r"is none: give edge-boxes:PATH.*OpenCV project keeps"):
-            EdgeBoxes(missing)
-
-
-@pytest.mark.parametrize(
-    "text", ["not: a forest\n", "%YAML:1.0\n---\noptions:\n   numberOfTrees: 8\n", "", "\x89PNG", "{]"]
-)
-def test_a_file_that_is_no_forest_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / "model.yml").write_text(text)
-    with pytest.raises(UserError, match=r"model\.yml is not a structured edge forest"):
-        EdgeBoxes(tmp_path / "model.yml")
-
-
 @pytest.mark.parametrize("module", [None, types.ModuleType("cv2")])
-def test_without_the_contributed_modules_the_extra_is_named(
-    module: object, forest: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_contributed_modules_the_extra_is_named(module: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cv2", module)
-    for make in (SelectiveSearch, lambda: EdgeBoxes(forest)):
-        with pytest.raises(UserError, match=r"pip install 'saywhere\[proposals\]'"):
-            make()
-
-
-def test_methods_by_name(forest: Path) -> None:
-    assert isinstance(find_proposal_method("selective-search"), SelectiveSearch)
-    assert isinstance(find_proposal_method(f"edge-boxes:{forest}"), EdgeBoxes)
-
-
-@pytest.mark.parametrize("kind", ["selective-search:slow", "edges", "rpn", ""])
-def test_an_unknown_method_is_refused(kind: str) -> None:
-    with pytest.raises(UserError, match=r"are not known; there are selective-search or edge-boxes:MODEL"):
-        find_proposal_method(kind)
+    with pytest.raises(UserError, match=r"pip install 'saywhere\[proposals\]'"):
+        SelectiveSearch()

@@ -1,15 +1,13 @@
-"""Proposals from outside the network: Selective Search and Edge Boxes, as OpenCV's contributed modules have them.
+"""Proposals from outside the network: Selective Search, as OpenCV's contributed modules have it.
 
-They use the pixels of an image and are not trained on what is to be described: the baselines of DenseCap's Table 1
-describe their boxes, and the localization layer is compared with them. Nothing here needs torch.
+It uses the pixels of an image and is not trained on what is to be described: the baselines of DenseCap's Table 1
+describe its boxes, and the localization layer is compared with them. Nothing here needs torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,9 +23,8 @@ if TYPE_CHECKING:
 LONG_SIDE = 500
 """Larger images are made smaller before the search, as the published Selective Search does."""
 
-FOREST = ("childs", "featureIds", "thresholds", "edgeBoundaries", "edgeBins")
-KINDS = "selective-search or edge-boxes:MODEL"
-MOST_EDGE_BOXES = 1000
+NAME = "selective-search"
+"""What a table calls the method."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,24 +45,6 @@ class Proposed:
         return self[geometry.nms(self.boxes, self.scores, threshold, limit)]
 
 
-ProposalMethod = Callable[["ImageLike | LoadedImage"], Proposed]
-"""Returns the proposals of a path, PIL image, array or :class:`saywhere.images.LoadedImage`."""
-
-
-def find_proposal_method(kind: str) -> ProposalMethod:
-    """Return the method that ``kind`` names: ``selective-search`` or ``edge-boxes:MODEL``.
-
-    Raises:
-        UserError: no such method, no OpenCV with the contributed modules, or no such file MODEL.
-    """
-    name, _, model = kind.partition(":")
-    if kind == "selective-search":
-        return SelectiveSearch()
-    if name == "edge-boxes":
-        return EdgeBoxes(model)
-    raise UserError(f"proposals {kind!r} are not known; there are {KINDS}")
-
-
 class SelectiveSearch:
     """Selective Search (Uijlings et al., 2013): segments that are alike grow together, and each on the way is a box.
 
@@ -80,7 +59,14 @@ class SelectiveSearch:
     """
 
     def __init__(self) -> None:
-        self._segmentation = _ximgproc("Selective Search").segmentation
+        try:
+            module: Any = import_module("cv2").ximgproc
+        except (ImportError, AttributeError):
+            raise UserError(
+                "Selective Search needs OpenCV with the contributed modules, which is not installed: "
+                "pip install 'saywhere[proposals]'"
+            ) from None
+        self._segmentation = module.segmentation
 
     def __call__(self, image: ImageLike | LoadedImage) -> Proposed:
         """Return the boxes of an image; ``ImageError`` if it cannot be read."""
@@ -93,71 +79,6 @@ class SelectiveSearch:
         boxes = _published_order(np.unique(geometry.from_size(found), axis=0))
         scores = 1 - np.arange(len(boxes), dtype=np.float32) / max(len(boxes), 1)
         return Proposed(_to_image(boxes, pixels, image), scores)
-
-
-class EdgeBoxes:
-    """Edge Boxes (Zitnick and Dollár, 2014): boxes that hold many whole contours; the method of DenseCap's Table 1.
-
-    Args:
-        model: file of the structured forest that finds the edges, ``model.yml.gz``; no package carries one.
-
-    Raises:
-        UserError: there is no OpenCV with the contributed modules, or the file is missing or something else.
-    """
-
-    def __init__(self, model: str | Path) -> None:
-        if not str(model) or not Path(model).is_file():
-            raise UserError(
-                f"Edge Boxes need the file of a structured edge forest, and {str(model)!r} is none: give "
-                "edge-boxes:PATH/TO/model.yml.gz, which is among the test data that the OpenCV project keeps for the "
-                "module ximgproc (or convert one that was trained with the authors' Matlab program)"
-            )
-        self._ximgproc = _ximgproc("Edge Boxes")
-        _check_forest(str(model))
-        self._edges = self._ximgproc.createStructuredEdgeDetection(str(model))
-
-    def __call__(self, image: ImageLike | LoadedImage) -> Proposed:
-        """Return the boxes of an image, OpenCV's scores s as s / (1 + s); ``ImageError`` if it cannot be read."""
-        image = open_image(image, LONG_SIDE)
-        pixels = _shrunk(image.pixels)
-        edges = self._edges.detectEdges(np.asarray(pixels, dtype=np.float32) / 255)
-        turns = self._edges.computeOrientation(edges)
-        thin = self._edges.edgesNms(edges, turns)
-        found, scores = self._ximgproc.createEdgeBoxes(maxBoxes=MOST_EDGE_BOXES).getBoundingBoxes(thin, turns)
-        boxes = geometry.from_size(np.asarray(found, dtype=np.float32).reshape(-1, 4))
-        if not len(boxes):  # then its scores are None, or one that is not a number
-            return Proposed(boxes, np.zeros(0, np.float32))
-        ranks = np.asarray(scores, dtype=np.float32).reshape(-1).clip(min=0)
-        order = np.argsort(-ranks, kind="stable")
-        return Proposed(_to_image(boxes, pixels, image), ranks / (1 + ranks))[order]
-
-
-def _check_forest(path: str) -> None:
-    """Refuse a file without the parts of a structured edge forest, on which OpenCV would end the program."""
-    cv2 = import_module("cv2")
-    try:
-        storage = cv2.FileStorage(path, cv2.FileStorage_READ)
-        trees = storage.getNode("options").getNode("numberOfTrees")
-        whole = not trees.empty() and trees.real() >= 1
-        whole = whole and all(storage.getNode(part).isSeq() for part in FOREST)
-    except (cv2.error, SystemError):  # the second is how OpenCV's Python says that it could not make an object
-        whole = False
-    if not whole:
-        raise UserError(f"{path} is not a structured edge forest, as OpenCV's module ximgproc reads it")
-
-
-def _ximgproc(method: str) -> Any:
-    """OpenCV's module of both methods."""
-    try:
-        module = getattr(import_module("cv2"), "ximgproc", None)
-    except ImportError:
-        module = None
-    if module is None:
-        raise UserError(
-            f"{method} needs OpenCV with the contributed modules, which is not installed: "
-            "pip install 'saywhere[proposals]'"
-        )
-    return module
 
 
 def _shrunk(pixels: Image.Image) -> Image.Image:

@@ -47,7 +47,6 @@ class Comparison:
             its images. The metric takes all of their phrases, whatever ``phrases`` leaves out in training.
         fcln: folder of the FCLN of each seed, with ``{seed}`` in its name.
         seeds: of the FCLNs and of the baselines.
-        external: method of the external proposals, see :mod:`saywhere.papers.external_proposals`.
         proposals: boxes of an image that each system describes, at most.
         model: keys of :class:`saywhere.papers.table1.config.RegionRnnConfig`, for both RNN baselines.
         pretrained: the baselines' backbone starts from its published weights.
@@ -62,7 +61,6 @@ class Comparison:
     data: DataConfig
     fcln: str
     seeds: tuple[int, ...] = (0, 1, 2)
-    external: str = "selective-search"
     proposals: int = 100
     model: dict[str, Any] = field(default_factory=dict)
     pretrained: bool = True

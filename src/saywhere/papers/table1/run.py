@@ -23,7 +23,7 @@ from saywhere.files import write_text
 from saywhere.images import open_image
 from saywhere.loading import load
 from saywhere.models.model import Model
-from saywhere.papers.external_proposals import Proposed, find_proposal_method
+from saywhere.papers.external_proposals import NAME, Proposed, SelectiveSearch
 from saywhere.papers.table1.plan import Comparison
 from saywhere.papers.table1.systems import (
     FCLN,
@@ -90,7 +90,7 @@ class Results:
             "split": self.plan.data.validation,
             "images": self.images,
             "seeds": list(self.plan.seeds),
-            "external": self.plan.external,
+            "external": NAME,
             "proposals": self.plan.proposals,
             "boxes_an_image": dict(self.boxes),
             "meteor_version": self.meteor,
@@ -115,7 +115,7 @@ def write_table(results: Results, out: Path, command: str) -> list[Path]:
 def markdown(results: Results, command: str) -> str:
     """Return the table in Markdown, with how it was measured below it."""
     plan, table, first = results.plan, results.to_dict(), results.plan.seeds[0]
-    names = {"external": plan.external.partition(":")[0], "rpn": "RPN", "gt": "truth"}
+    names = {"external": NAME, "rpn": "RPN", "gt": "truth"}
     heads = [f"METEOR, {names[column]}" for column in COLUMNS] + [f"AP, {names[column]}" for column in COLUMNS]
     heads += [*STAGES, "total"]
     lines = [f"# Comparison {plan.name}", "", f"| Region source | {' | '.join(heads)} |"]
@@ -133,7 +133,7 @@ def markdown(results: Results, command: str) -> str:
         f"{results.data}, split {plan.data.validation}, {results.images} images; {spread}. AP in per cent, protocol "
         f"{PROTOCOL}; METEOR: captions against all phrases of the image; {results.meteor}.",
         "",
-        f"Boxes of the baselines: {plan.external} and the RPN of seed {first}, at most {plan.proposals} a "
+        f"Boxes of the baselines: {NAME} and the RPN of seed {first}, at most {plan.proposals} a "
         f"image after suppression at IoU {NMS}, and the true boxes (on average {counts}). The baselines' scores "
         "are those of the proposals (of the true boxes: all equal), and their boxes are not refined. FCLN takes the "
         f"external boxes and the {plan.proposals} best of its own RPN as proposals, and scores and refines them; true "
@@ -203,13 +203,9 @@ class Run:
         score for them, so all score 1.
 
         Raises:
-            UserError: the method of external proposals is not installed.
+            UserError: Selective Search is not installed.
         """
-        propose, limit, model = (
-            find_proposal_method(self.plan.external),
-            self.plan.proposals,
-            self._fcln(self.plan.seeds[0]),
-        )
+        propose, limit, model = SelectiveSearch(), self.plan.proposals, self._fcln(self.plan.seeds[0])
         detector = model.require("densecap", "be FCLN")
         found: dict[str, dict[str, Proposed]] = {column: {} for column in COLUMNS}
         with track("proposals", len(self.images)) as progress:
@@ -260,7 +256,7 @@ class Run:
         """Take the times of all systems of the first seed."""
         plan, seed = self.plan, self.plan.seeds[0]
         network = self.baselines.network(REGION, seed)
-        timed = Timed(self._fcln(seed), network, find_proposal_method(plan.external), plan.proposals)
+        timed = Timed(self._fcln(seed), network, SelectiveSearch(), plan.proposals)
         images = [sample.image for sample in evenly(list(self.images.values()), TIMED_IMAGES)]
         with track("time", len(images) * ROUNDS * len(timed.systems())) as progress:
             return take_times(timed, images, lambda: progress.advance(1))

@@ -25,7 +25,7 @@ from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
 from saywhere.networks.vision.region_features import ImageMaps
-from saywhere.papers.external_proposals import ProposalMethod, Proposed
+from saywhere.papers.external_proposals import Proposed, SelectiveSearch
 from saywhere.papers.table1.plan import SENTENCE_WORDS, Comparison
 from saywhere.papers.table1.region_rnn import Crop, RegionRnn, crop_features, fit, region_crops, sentence_crops
 from saywhere.regions import Regions
@@ -172,7 +172,7 @@ class Timed:
 
     fcln: Model
     region: RegionRnn
-    proposer: ProposalMethod
+    proposer: SelectiveSearch
     limit: int
 
     def systems(self) -> dict[str, Callable[[LoadedImage, Watch], None]]:

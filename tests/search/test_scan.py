@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_regions, similarity_matrix
 from saywhere.models.nouns import leaf_tables, log_kinds, noun_tree, pack_leaves, packed_kinds
+from saywhere.search import scan
 from saywhere.search.scan import (
     WORD,
     Question,
@@ -194,3 +197,23 @@ def test_products_of_half_precision_are_those_of_single(rows, size, words) -> No
     found = half_products(vectors, columns)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, vectors.astype(np.float64) @ columns, rtol=1e-4, atol=1e-4)
+
+
+GRAPHS = {
+    "byte_products": """
+        byte_products (uint8[N, P] codes, int8[P, T] columns) => (int32[N, T] products)
+        <uint8 shift = {128}>
+        { products = MatMulInteger(codes, columns, shift) }
+    """,
+    "half_products": """
+        half_products (float16[N, D] vectors, float[D, T] columns) => (float[N, T] products)
+        { floats = Cast <to = 1> (vectors) products = MatMul(floats, columns) }
+    """,
+}
+"""What the graphs of products are made of, in the language of ``onnx.parser``."""
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_graphs_of_products_are_these(name) -> None:
+    written = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 13]> {GRAPHS[name]}')
+    assert onnx.load(str(Path(scan.__file__).with_name(f"{name}.onnx"))) == written

@@ -36,7 +36,7 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "densecap_place": ("share", "box"),
     "aligner_place": ("share", "box"),
     "count": ("words",),
-    "hit": ("odds", "whole", "several", "prior", "lead"),
+    "hit": ("odds", "kinds", "whole", "several", "prior", "lead"),
     "chance": ("expected",),
     "meant": ("similarity",),
 }

@@ -231,7 +231,7 @@ def test_search_prints_a_table_or_json_and_draws(aligner, album, index, tmp_path
 )
 def test_search_says_how_probable_it_is_and_what_is_not_there(album, tmp_path, constant, line) -> None:
     whole = -0.1
-    fits = calibrated(phrase=(0, 0, 0, 0), hit=(0, 0, 0, 0, 0, constant), chance=(0, -80), meant=(0, whole))
+    fits = calibrated(phrase=(0, 0, 0, 0), hit=(0, 0, 0, 0, 0, 0, constant), chance=(0, -80), meant=(0, whole))
     model = checkpoint.save(tiny_aligner(), tmp_path / "model", calibration=fits)
     run("index", album, "--index", tmp_path / "i", "--model", model)
     likely, in_index_probability = 1 / (1 + math.exp(-constant)), 1 / (1 + math.exp(-whole))
@@ -249,7 +249,7 @@ def test_search_says_how_probable_it_is_and_what_is_not_there(album, tmp_path, c
 
 @pytest.mark.parametrize(("constant", "line"), [(3.0, r"0\.95 two dogs \["), (-3.0, "not found: two dogs")])
 def test_search_prints_how_probable_each_phrase_is_or_that_it_is_not_found(album, tmp_path, constant, line) -> None:
-    fits = calibrated(phrase=(0, 0, 0, constant), hit=(0, 0, 0, 0, 0, 0))
+    fits = calibrated(phrase=(0, 0, 0, constant), hit=(0, 0, 0, 0, 0, 0, 0))
     model = checkpoint.save(tiny_aligner(), tmp_path / "model", calibration=fits)
     run("index", album, "--index", tmp_path / "i", "--model", model)
     hits = run("search", "two dogs + a horse", "--index", tmp_path / "i", "--top", 2).stdout

@@ -73,7 +73,7 @@ def answers(seed: int) -> Answers:
     """Hits whose evidence tells, in part, whether they show the query."""
     generator = np.random.default_rng(seed)
     shown = generator.random((60, 4)) < 0.3
-    evidence = np.stack((shown + generator.standard_normal((60, 4)), *-generator.random((4, 60, 4))), axis=-1)
+    evidence = np.stack((shown + generator.standard_normal((60, 4)), *-generator.random((5, 60, 4))), axis=-1)
     inside = generator.random(60) < 0.5
     in_index = inside | (generator.random(60) < 0.4)
     chances = np.stack((generator.standard_normal(60) + in_index, evidence[:, 0, 0]), axis=-1)
@@ -127,7 +127,7 @@ def test_the_answers_of_two_uneven_halves_are_joined(tmp_path) -> None:
         compared = list(compare(model, snapshot, list(queries), words))
         one, other = (answer(snapshot, sought, compared, inside) for inside in (first, ~first))
     both = Answers.join([one, other])
-    assert one.evidence.shape == (2, 2, 5) and other.evidence.shape == (2, 3, 5) and both.evidence.shape == (4, 3, 5)
+    assert one.evidence.shape == (2, 2, 6) and other.evidence.shape == (2, 3, 6) and both.evidence.shape == (4, 3, 6)
     assert both.hits.sum(axis=1).tolist() == [2, 2, 3, 3] and not both.shown[~both.hits].any()
     assert both.shares.sum(axis=1).tolist() == [0.5, 0.5, 0.5, 0.5]  # the albums count alike
     assert one.albums.tolist() == [2, 2] and both.kinds.tolist() == ["phrase"] * 4
@@ -136,8 +136,8 @@ def test_the_answers_of_two_uneven_halves_are_joined(tmp_path) -> None:
     assert one.shown.sum(axis=1).tolist() == [1, 1] and other.shown[1].tolist() == [False] * 3
     dogs = [PhrasesInImages(model, Query(("two dogs",))).find(images[entry], 0.0, 2) for entry in (0, 3)]
     best_first = [dog.evidence for dog in sorted(dogs, key=lambda dog: -dog.similarity)]
-    np.testing.assert_allclose(one.evidence[0, :, :4], np.array(best_first)[:, :4], rtol=2e-2, atol=2e-2)
-    lead = one.evidence[0, :, 4] * 102 / 2
+    np.testing.assert_allclose(one.evidence[0, :, :5], np.array(best_first)[:, :5], rtol=2e-2, atol=2e-2)
+    lead = one.evidence[0, :, 5] * 102 / 2
     assert lead.tolist() == pytest.approx([1.0, -1.0])  # of two values, in standard deviations
     common = Commonness(model.require("aligner", "search").vocabulary)
     expected = [common.together([text]) + np.log(3) for text in queries]
@@ -180,7 +180,7 @@ def test_an_album_is_drawn_with_or_without_what_is_looked_for(tmp_path) -> None:
             compared = list(compare(model, snapshot, queries, words))
             found = answer(snapshot, sought[:several], compared[:several], np.ones(8, bool), album=3)
             assert found.inside.tolist() == ([True, False] * 4)[:several]
-            assert found.albums.tolist() == [3] * several and found.evidence.shape == (several, 3, 5)
+            assert found.albums.tolist() == [3] * several and found.evidence.shape == (several, 3, 6)
             assert found.in_index[::2].all() and found.in_index[1::2].all() == (several == 8)
     assert not found.in_index[1::2].any()  # there are enough without a dog
 
@@ -296,7 +296,11 @@ def test_training_images_of_another_data_set_are_searched_beside_those_asked_abo
     assert groups == {2: 22, 4: 22, 5: 22}  # nothing is asked of the others
     missing = run("evaluate", "search", *out[:-1], str(tmp_path / "early"), "--among", str(tmp_path / "none"))
     assert missing.exit_code == 2 and str(tmp_path / "none") in missing.stderr
-    assert not list((tmp_path / "early").rglob("*.safetensors"))  # refused before any image is embedded
+    unsure = checkpoint.save(tiny_aligner(), tmp_path / "unsure")
+    refused = run("evaluate", "search", *out[:2], "--model", unsure, "--device", "cpu", "--out", str(tmp_path / "early"),
+                  "--among", str(tmp_path / "more.jsonl"))  # fmt: skip
+    assert refused.exit_code == 2 and refused.stderr.count("\n") == 1 and "--among" in refused.stderr
+    assert not list((tmp_path / "early").rglob("*.safetensors"))  # both are refused before any image is embedded
 
 
 def test_a_model_that_is_not_calibrated_for_phrases_cannot_be_for_hits(tmp_path) -> None:

@@ -265,7 +265,7 @@ def test_a_noun_that_only_the_classes_know_is_searched_by_them(album, tmp_path) 
         return found
 
     made.nouns = SimpleNamespace(posteriors=posteriors, lookup=tree.find, tells=lambda noun: noun.name != "violin")
-    made.calibration = calibrated(phrase=(0, 1, 9, 3), hit=(1, 0, 0, 0, 0, 0), chance=(1, 9), meant=(1, 9))
+    made.calibration = calibrated(phrase=(0, 1, 9, 3), hit=(1, 0, 0, 0, 0, 0, 0), chance=(1, 9), meant=(1, 9))
     with saywhere.Index(tmp_path / "i", made) as index:
         index.add(album)
         for query in ("a raccoon", "Raccoons", "a red racoon", "a animal", "the animals"):
@@ -299,7 +299,7 @@ def test_a_noun_that_only_the_classes_know_is_searched_by_them(album, tmp_path) 
 
 def test_hits_are_in_the_order_of_the_probability_that_is_shown(album, tmp_path) -> None:
     made = aligner_model(tiny_aligner())
-    made.calibration = calibrated(phrase=(0, 0, 0, 0), hit=(0, 0, 0, 0, -1, 0))  # what fits worst is most probable
+    made.calibration = calibrated(phrase=(0, 0, 0, 0), hit=(0, 0, 0, 0, 0, -1, 0))  # what fits worst is most probable
     with saywhere.Index(tmp_path / "i", made) as index:
         index.add(album)
         for query in ("two dogs", "a horse", "a horse + grass", "a man on the left"):
@@ -307,7 +307,7 @@ def test_hits_are_in_the_order_of_the_probability_that_is_shown(album, tmp_path)
             chances = [hit.probability for hit in hits]
             assert chances == sorted(chances, reverse=True) and chances[0] > chances[-1]
             assert [hit.image for hit in index.search(query, top=2)] == [hit.image for hit in hits[:2]]
-        made.calibration = calibrated(phrase=(0, 0, 0, 0), hit=(0, 0, 0, 0, 0, 0))
+        made.calibration = calibrated(phrase=(0, 0, 0, 0), hit=(0, 0, 0, 0, 0, 0, 0))
         values = [hit.similarity for hit in index.search("a horse")]
         assert values == sorted(values, reverse=True) and values[0] > values[-1]
 
@@ -322,7 +322,7 @@ def test_an_index_keeps_what_the_classes_say_and_asks_them(album, tmp_path) -> N
         return [posterior.repeat(len(rows), axis=0) * (seen.image == path) for seen, rows in pairs]
 
     made.nouns = SimpleNamespace(posteriors=posteriors, lookup=tree.find, tells=lambda noun: True)
-    made.calibration = calibrated(phrase=(0, 0, 0, -9), indexed_phrase=(0, 1, 9, 0), hit=(1, 0, 0, 0, 0, 0))
+    made.calibration = calibrated(phrase=(0, 0, 0, -9), indexed_phrase=(0, 1, 9, 0), hit=(1, 0, 0, 0, 0, 0, 0))
     with saywhere.Index(tmp_path / "i", made) as index:
         index.add(album)
         probable = {hit.image: hit.probability for hit in index.search("a dog", top=6)}

@@ -20,6 +20,7 @@ from saywhere.search.phrases import (
     PhrasesInImages,
     Query,
     fit_in_index,
+    hit_evidence,
     in_index_evidence,
     in_index_probability,
 )
@@ -58,7 +59,7 @@ def test_a_query_that_names_nothing_is_refused(text: str, message: str) -> None:
 
 
 PHRASE = (0.05, 0.0, 0.0, 0.3)
-HIT = (0.02, 0.7, 0.3, 0.5, 0.2, 0.4)
+HIT = (0.02, 0.6, 0.7, 0.3, 0.5, 0.2, 0.4)
 ANYWHERE = {"chance": (0.4, 0.3), "meant": (0.02, -0.5)}
 
 
@@ -85,8 +86,8 @@ def expected(
     together = Commonness(made.require("aligner", "search").vocabulary).together(phrases)
     beyond = 1 - 1 / len(phrases)
     prior = np.log(np.exp(together) + 1 / 3)
-    evidence = np.log(scores / (1 - scores)).mean(), similarity * beyond, beyond, prior, lead * 3 / 103
-    return float(1 / (1 + np.exp(-(np.dot(HIT[:5], evidence) + HIT[5]))))
+    evidence = np.log(scores / (1 - scores)).mean(), 1, similarity * beyond, beyond, prior, lead * 3 / 103  # no classes
+    return float(1 / (1 + np.exp(-(np.dot(HIT[:6], evidence) + HIT[6]))))
 
 
 SENTENCE_AND_PHRASES = pytest.mark.parametrize(
@@ -131,6 +132,13 @@ def test_a_search_knows_whether_any_image_shows_what_is_wanted(album, tmp_path, 
         )
         image = index.search(image=str(album / "0.png"))[0]
         assert image.in_index_probability is None and "in_index_probability" not in image.to_dict()
+
+
+def test_the_evidence_of_a_hit() -> None:
+    odds, kinds = np.array([1.0, 3.0]), np.log([0.25, 1.0])
+    found = hit_evidence(odds, kinds, 40.0, math.log(0.01), 2.0, 100)
+    assert found == pytest.approx((2.0, 0.5, 20.0, 0.5, math.log(0.02), 1.0))
+    assert hit_evidence(odds[:1], kinds[:1], 40.0, -9, 2.0, 1)[1:4] == pytest.approx((0.25, 0, 0))
 
 
 def test_what_is_looked_for_is_there_by_chance_or_was_meant() -> None:

@@ -185,7 +185,7 @@ QUERIES = ("a man in a red shirt", "two dogs + green grass - a man", "blue sky -
 @pytest.fixture(scope="module")
 def model() -> Model:
     made = aligner_model(tiny_aligner())
-    made.calibration = calibrated(phrase=(0.05, 0.0, 0.0, 0.3), hit=(0.02, 0.7, 0.3, 0.5, 0.2, 0.4))
+    made.calibration = calibrated(phrase=(0.05, 0.0, 0.0, 0.3), hit=(0.02, 0.6, 0.7, 0.3, 0.5, 0.2, 0.4))
     return made
 
 

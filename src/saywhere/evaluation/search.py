@@ -84,7 +84,7 @@ class Answers:
     """Answers of an index of some of the images to Q queries, K hits each.
 
     Attributes:
-        evidence: ``(Q, K, 5)`` of each hit, see :func:`saywhere.search.phrases.hit_evidence`; NaN where a small album
+        evidence: ``(Q, K, 6)`` of each hit, see :func:`saywhere.search.phrases.hit_evidence`; NaN where a small album
             has no more images.
         chances: ``(Q, 2)`` the evidence that any image of the index shows the query, see
             :func:`saywhere.search.phrases.in_index_probability`.
@@ -426,9 +426,15 @@ def run(model: Model, session: Session, queries: int = 1000, among: Sequence[Pat
             nothing is asked of them.
 
     Raises:
-        UserError: the model has no aligner, no image can be read, or none has a sentence.
+        UserError: the model has no aligner, no image can be read, or none has a sentence; or there are other data sets
+            for a model without probabilities.
     """
     aligner = model.require("aligner", "search")
+    if among and model.calibration.phrase is None:
+        raise UserError(
+            "--among adds images among which the model's probabilities are measured, and this model gives none: "
+            "saywhere calibrate fits them, from --what phrase on"
+        )
     samples = session.read()
     others = [sample for root in among for sample in session.read_beside(root)]
     sources = session.sources(samples)

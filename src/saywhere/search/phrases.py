@@ -201,12 +201,13 @@ MOST_ODDS = log(1 / LEAST - 1)
 
 
 def hit_evidence(
-    odds: np.ndarray, similarity: float, together: float, lead: float, among: int
-) -> tuple[float, float, float, float, float]:
+    odds: np.ndarray, kinds: np.ndarray, similarity: float, together: float, lead: float, among: int
+) -> tuple[float, float, float, float, float, float]:
     """Return the evidence of the question ``hit`` of a :class:`saywhere.calibration.Calibration`, in its order.
 
     Args:
         odds: ``(P,)`` log-odds that an image shows each phrase of a query.
+        kinds: ``(P,)`` log-probability that it shows the kind of thing that each phrase names; 0 where it names none.
         similarity: of the image with the query. It counts as far as the query says more than its phrases do.
         together: how often the nouns are said together, see :meth:`Commonness.together`: as many images, by chance,
             show them. But a query is asked because one of the images is thought to.
@@ -216,7 +217,8 @@ def hit_evidence(
     """
     beyond = 1 - 1 / len(odds)
     prior = log(math.exp(together) + 1 / max(among, 1))
-    return float(odds.mean()), similarity * beyond, beyond, prior, lead * among / (among + FEW)
+    shown = math.exp(kinds.mean())
+    return float(odds.mean()), shown, similarity * beyond, beyond, prior, lead * among / (among + FEW)
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,7 +231,7 @@ class Placed:
         similarity: the mean similarity of what is wanted with the image.
         phrases: ``(3, P)`` what the probability of each phrase rests on: the similarity with the image, the
             log-probability of the kind of thing that it names, and whether it names one.
-        evidence: ``(5,)`` of :func:`hit_evidence`. None if the model is not calibrated for phrases.
+        evidence: ``(6,)`` of :func:`hit_evidence`. None if the model is not calibrated for phrases.
         probability: that the image shows all of the query; None if the model is not calibrated for that.
         agree: log-probability that things are where, and as many as, the query says; a part of the probability.
     """
@@ -415,7 +417,9 @@ class PhrasesInImages:
         if odds is None:
             return Placed(regions, similarity, inputs, None, None)
         lacking, shown = self._lacking, None
-        joint = np.array(hit_evidence(odds if lacking.all() else odds[~lacking], similarity, self._judged, lead, among))
+        read = slice(None) if lacking.all() else ~lacking
+        kinds = evidence.inputs["kind"]
+        joint = np.array(hit_evidence(odds[read], kinds[read], similarity, self._judged, lead, among))
         if calibration.hit is not None:
             shown = float(logistic(odds[lacking]).prod() * np.exp(agree.sum()))
             shown *= 1 if lacking.all() else float(calibration.hit.apply(joint))

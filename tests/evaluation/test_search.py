@@ -297,8 +297,8 @@ def test_training_images_of_another_data_set_are_searched_beside_those_asked_abo
     missing = run("evaluate", "search", *out[:-1], str(tmp_path / "early"), "--among", str(tmp_path / "none"))
     assert missing.exit_code == 2 and str(tmp_path / "none") in missing.stderr
     unsure = checkpoint.save(tiny_aligner(), tmp_path / "unsure")
-    refused = run("evaluate", "search", *out[:2], "--model", unsure, "--device", "cpu", "--out", str(tmp_path / "early"),
-                  "--among", str(tmp_path / "more.jsonl"))  # fmt: skip
+    early = ["--model", unsure, "--device", "cpu", "--out", str(tmp_path / "early")]
+    refused = run("evaluate", "search", *out[:2], *early, "--among", str(tmp_path / "more.jsonl"))
     assert refused.exit_code == 2 and refused.stderr.count("\n") == 1 and "--among" in refused.stderr
     assert not list((tmp_path / "early").rglob("*.safetensors"))  # both are refused before any image is embedded
 

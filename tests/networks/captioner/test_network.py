@@ -23,7 +23,7 @@ from saywhere.errors import UserError
 from saywhere.networks import checkpoint
 from saywhere.networks.captioner.loss import CaptionCriterion, CaptionOutput
 from saywhere.networks.captioner.network import Captioner, ImageRegions, sample
-from saywhere.networks.language.decoders.protocol import NEVER
+from saywhere.networks.language.decoders.protocol import TensorDecoder
 from saywhere.networks.vision.grid import pick
 from saywhere.networks.vision.region_features import position_features
 from saywhere.text import END, PAD, START, UNKNOWN
@@ -263,10 +263,8 @@ def test_suppression_follows_the_options():
 # Sampling
 
 
-class Chain:
+class Chain(TensorDecoder):
     """A decoder whose next word depends on the last one alone: ``table[last]`` are probabilities."""
-
-    never, unknown, independent = NEVER, "<unk>", True
 
     def __init__(self, table):
         self.table = torch.tensor(table).log()

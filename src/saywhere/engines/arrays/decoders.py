@@ -26,13 +26,11 @@ from saywhere.engines.arrays.layers import (
 from saywhere.engines.engine import State
 from saywhere.text import END, PAD, RESERVED, START, UNKNOWN
 
-NEVER = (PAD, START, UNKNOWN)
-
 
 class ArrayDecoder:
     """What all decoders in numpy share: states are tuples of arrays whose rows can be picked freely."""
 
-    never: Sequence[int] = NEVER
+    never: Sequence[int] = (PAD, START, UNKNOWN)
     unknown = RESERVED[UNKNOWN]
     independent = True
 

@@ -16,6 +16,7 @@ from saywhere.configs.parts import VGG16_CHANNELS
 from saywhere.errors import UserError
 from saywhere.networks.densecap.build import Conventions, Pool, RegionSampler
 from saywhere.networks.language.decoders.protocol import State as DecoderState
+from saywhere.networks.language.decoders.protocol import TensorDecoder
 from saywhere.networks.vision.backbones import Backbone
 from saywhere.papers.densecap2016.conventions import OriginalBoxCoder, OriginalPreprocess, roi_pooling
 from saywhere.text import END, PAD, RESERVED, START, UNKNOWN
@@ -109,7 +110,7 @@ def decode_sequences(tokens: Tensor, words: Sequence[str]) -> list[str]:
     return captions
 
 
-class OriginalDecoder(nn.Module):
+class OriginalDecoder(nn.Module, TensorDecoder):
     """Wrap :class:`LanguageModel`: token ids from 4 on are its tokens from 1, its last word is the unknown one.
 
     It can choose the unknown word, and PAD and START have probability 0.
@@ -118,15 +119,10 @@ class OriginalDecoder(nn.Module):
         embed_dim: D of the embeddings.
         vocabulary_size: V of this package, with the four reserved tokens: three more than the program's.
         word_size, hidden_size, dropout: see :class:`LanguageModel`.
-
-    Attributes:
-        never, unknown: token ids that decoding never chooses, and how the unknown word is written.
-        independent: rows of a state may be dropped.
     """
 
     never = (PAD, START)
     unknown = "<UNK>"
-    independent = True
 
     def __init__(self, embed_dim: int, vocabulary_size: int, word_size: int, hidden_size: int, dropout: float = 0.0):
         super().__init__()

@@ -48,8 +48,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from saywhere.configs.captioner import TERMS, Feedback, Term
-from saywhere.networks.language.decoders.protocol import NEVER, UNKNOWN_WORD, State
-from saywhere.text import END, PAD, START
+from saywhere.networks.language.decoders.protocol import State, TensorDecoder, after_start
+from saywhere.text import END, PAD
 
 BLOCK = 512
 """Words at a time where the sums are made of logarithms."""
@@ -196,13 +196,7 @@ class AttentionDecoder(nn.Module):
         dropout: on the GRU's inputs and outputs and on the embeddings.
         terms: of Eq. 5, any of :data:`saywhere.configs.captioner.TERMS`.
         feedback: which attention-weighted features are an input of the GRU.
-
-    Attributes:
-        never, unknown: token ids that decoding never chooses, and how the unknown word is written.
     """
-
-    never = NEVER
-    unknown = UNKNOWN_WORD
 
     def __init__(
         self,
@@ -327,7 +321,7 @@ class AttentionDecoder(nn.Module):
         The steps of an image's K sentences lie one sentence after the other: ``(N, K (T + 1), ...)``.
         """
         token_ids = token_ids[:, None] if token_ids.dim() == 2 else token_ids
-        inputs = torch.cat((token_ids.new_full((*token_ids.shape[:2], 1), START), token_ids), dim=2)
+        inputs = after_start(token_ids)
         n, k, steps = inputs.shape
         state = self.begin(self.dropout(embeddings))[:, None].expand(-1, k, -1)
         if self.feedback == "none":
@@ -356,19 +350,13 @@ class AttentionDecoder(nn.Module):
         return torch.gru_cell(inputs.flatten(0, 1), state.flatten(0, 1), *self.gru.all_weights[0]).reshape(state.shape)
 
 
-class BoundDecoder:
+class BoundDecoder(TensorDecoder):
     """An :class:`AttentionDecoder` with the regions of N images; an image's hypotheses are neighbouring rows.
 
     The state is h and, with marginal feedback, v: ``(N K, H)`` and ``(N K, D)`` with K hypotheses an image.
-
-    Attributes:
-        never, unknown: see :class:`AttentionDecoder`.
-        independent: rows of a state may not be dropped: the place of a row determines its image.
     """
 
-    never = AttentionDecoder.never
-    unknown = AttentionDecoder.unknown
-    independent = False
+    independent = False  # the place of a row determines its image
 
     def __init__(self, decoder: AttentionDecoder, bound: _Regions):
         self._decoder, self._bound = decoder, bound

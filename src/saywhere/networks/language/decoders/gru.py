@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from saywhere.networks.language.decoders.protocol import NEVER, UNKNOWN_WORD, State
-from saywhere.text import PAD, START
+from saywhere.networks.language.decoders.protocol import State, TensorDecoder, after_start
+from saywhere.text import PAD
 
 
-class GruDecoder(nn.Module):
+class GruDecoder(nn.Module, TensorDecoder):
     """Decode an image's embedding, from which the GRU's first state is made.
 
     With ``theta_hi`` = ``begin``, ``W`` = ``words``, ``g`` = ``gru``, and ``theta_wh`` with the word bias ``theta_w``
@@ -25,15 +25,7 @@ class GruDecoder(nn.Module):
         embed_dim: D of the embeddings.
         vocabulary_size: V, reserved tokens included.
         dropout: on the GRU's inputs and outputs.
-
-    Attributes:
-        never, unknown: token ids that decoding never chooses, and how the unknown word is written.
-        independent: rows of a state may be dropped.
     """
-
-    never = NEVER
-    unknown = UNKNOWN_WORD
-    independent = True
 
     def __init__(self, embed_dim: int, vocabulary_size: int, word_size: int, hidden_size: int, dropout: float = 0.0):
         super().__init__()
@@ -52,8 +44,7 @@ class GruDecoder(nn.Module):
         ``token_ids`` have neither START nor END and are padded on the right; logits after the END mean nothing. With a
         mask ``real (N, T + 1)`` only its K places are computed, in their order: ``(K, V)``.
         """
-        start = torch.full((len(token_ids), 1), START, device=token_ids.device)
-        inputs = self.dropout(self.words(torch.cat((start, token_ids), dim=1)))
+        inputs = self.dropout(self.words(after_start(token_ids)))
         hidden = self.gru(inputs, self.begin(self.dropout(embeddings))[None].contiguous())[0]
         return self.score(self.dropout(hidden if real is None else hidden[real]))
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saywhere.networks.language.decoders.protocol import NEVER, UNKNOWN_WORD, State
-from saywhere.text import PAD, START
+from saywhere.networks.language.decoders.protocol import State, TensorDecoder, after_start
+from saywhere.text import PAD
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -20,7 +20,7 @@ class BatchNorm(nn.BatchNorm1d):
         return functional.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
 
-class LstmDecoder(nn.Module):
+class LstmDecoder(nn.Module, TensorDecoder):
     """Decode a region's embedding: the LSTM's inputs are the encoded embedding, START, and then each word.
 
     The encoded embedding is normalised over the batch before its ReLU. Embeddings of different regions have most of
@@ -31,15 +31,7 @@ class LstmDecoder(nn.Module):
         vocabulary_size: V, reserved tokens included.
         word_size: of the word vectors, and of the encoded embedding.
         dropout: on the LSTM's inputs and outputs.
-
-    Attributes:
-        never, unknown: token ids that decoding never chooses, and how the unknown word is written.
-        independent: rows of a state may be dropped.
     """
-
-    never = NEVER
-    unknown = UNKNOWN_WORD
-    independent = True
 
     def __init__(self, embed_dim: int, vocabulary_size: int, word_size: int, hidden_size: int, dropout: float = 0.0):
         super().__init__()
@@ -65,8 +57,7 @@ class LstmDecoder(nn.Module):
         ``token_ids`` have neither START nor END and are padded on the right; logits after the END mean nothing. With a
         mask ``real (N, T + 1)`` only its K places are computed, in their order: ``(K, V)``.
         """
-        start = torch.full((len(token_ids), 1), START, device=token_ids.device)
-        inputs = self.words(torch.cat((start, token_ids), dim=1))
+        inputs = self.words(after_start(token_ids))
         inputs = torch.cat((self.encode(embeddings)[:, None], inputs), dim=1)
         hidden = self.lstm(self.dropout(inputs))[0][:, 1:]
         return self.output(self.dropout(hidden if real is None else hidden[real]))

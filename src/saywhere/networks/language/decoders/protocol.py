@@ -15,11 +15,10 @@ from saywhere.text import END, PAD, RESERVED, START, UNKNOWN
 State = tuple[Tensor, ...]
 """The state of a decoder: tensors whose first dimension is the hypotheses."""
 
-NEVER = (PAD, START, UNKNOWN)
-"""Token ids that decoding never chooses, unless a decoder says otherwise."""
 
-UNKNOWN_WORD = RESERVED[UNKNOWN]
-"""How the unknown word is written, unless a decoder says otherwise."""
+def after_start(token_ids: Tensor) -> Tensor:
+    """Return ``token_ids (..., T)`` with START before them, ``(..., T + 1)``: the words that those to score follow."""
+    return torch.cat((token_ids.new_full((*token_ids.shape[:-1], 1), START), token_ids), dim=-1)
 
 
 def with_end(token_ids: Sequence[Tensor]) -> Tensor:
@@ -32,11 +31,11 @@ def with_end(token_ids: Sequence[Tensor]) -> Tensor:
 class TensorDecoder(Protocol):
     """A decoder on tensors; :class:`saywhere.networks.language.decoders.protocol.TorchDecoder` adapts it to arrays."""
 
-    never: tuple[int, ...]
+    never: tuple[int, ...] = (PAD, START, UNKNOWN)
     """Token ids that decoding never chooses."""
-    unknown: str
+    unknown: str = RESERVED[UNKNOWN]
     """How the unknown word is written."""
-    independent: bool
+    independent: bool = True
     """Whether what a row decodes does not depend on its place among the others, so that rows may be dropped."""
 
     def start(self, embeddings: Tensor) -> State:

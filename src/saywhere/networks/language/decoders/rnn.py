@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from saywhere.networks.language.decoders.protocol import NEVER, UNKNOWN_WORD, State
-from saywhere.text import END, PAD, START, Vocabulary
+from saywhere.networks.language.decoders.protocol import State, TensorDecoder, after_start
+from saywhere.text import END, PAD, Vocabulary
 
 SPREAD = 0.1
 """Weights start evenly distributed from minus to plus this, those of the output from a tenth of it."""
@@ -23,7 +23,7 @@ def log_frequencies(vocabulary: Vocabulary) -> Tensor:
     return (counts / counts.sum()).log()
 
 
-class RnnDecoder(nn.Module):
+class RnnDecoder(nn.Module, TensorDecoder):
     """Decode an image's or region's embedding, which enters the first step only.
 
     With ``W_hi`` = ``image``, ``W_hx`` = ``heard``, ``W_hh`` and ``b_h`` = ``again``, ``W_oh`` and ``b_o`` =
@@ -38,15 +38,7 @@ class RnnDecoder(nn.Module):
         vocabulary_size: V, reserved tokens included.
         dropout: on the embedding, the word vectors and the state before the output; never from step to step.
         bias: ``(V,)`` from which the output's bias starts, such as :func:`log_frequencies`; 0 if None.
-
-    Attributes:
-        never, unknown: token ids that decoding never chooses, and how the unknown word is written.
-        independent: rows of a state may be dropped.
     """
-
-    never = NEVER
-    unknown = UNKNOWN_WORD
-    independent = True
 
     def __init__(
         self,
@@ -81,8 +73,7 @@ class RnnDecoder(nn.Module):
         ``token_ids`` have neither START nor END and are padded on the right; logits after the END mean nothing. With a
         mask ``real (N, T + 1)`` only its K places are computed, in their order: ``(K, V)``.
         """
-        start = torch.full((len(token_ids), 1), START, device=token_ids.device)
-        inputs = self.heard(self.dropout(self.words(torch.cat((start, token_ids), dim=1))))
+        inputs = self.heard(self.dropout(self.words(after_start(token_ids))))
         image = self.image(self.dropout(embeddings))
         states = [torch.relu(inputs[:, 0] + self.again.bias + image)]
         for x in inputs.unbind(dim=1)[1:]:

@@ -91,9 +91,9 @@ def equal(a: Any, b: Any) -> bool:
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two epochs of 60 batches, the backbone trained in the second; saved every two steps."""
+    """Two epochs of 24 batches, the backbone trained in the second; saved every two steps."""
     folder = tmp_path_factory.mktemp("run")
-    root = write_data(folder / "data", train=120, validation=4)
+    root = write_data(folder / "data", train=48, validation=4)
     return write_recipe(
         folder / "recipe.yaml", root, cache=str(folder / "cache"), unfreeze_after=1, save_every=2, log_every=5
     )
@@ -116,16 +116,16 @@ def test_a_run_killed_and_stopped_in_the_middle_of_epochs_ends_like_one_that_was
 ) -> None:
     whole, out = recipe.parent / "whole", recipe.parent / "broken"
     undisturbed = start(whole)
-    finish(start(out, stop=(signal.SIGKILL, 0, 30)), -signal.SIGKILL)
+    finish(start(out, stop=(signal.SIGKILL, 0, 12)), -signal.SIGKILL)
     before = position(out)
-    assert before["epoch"] == 0 and 0 < before["batches"] <= 31
+    assert before["epoch"] == 0 and 0 < before["batches"] <= 13
 
-    text = finish(start(out, stop=(signal.SIGINT, 1, 20)), 130)
+    text = finish(start(out, stop=(signal.SIGINT, 1, 8)), 130)
     assert "resuming the run" in text
     assert "the same command" in text.lower()
     assert "Traceback" not in text
     before = position(out)
-    assert before["epoch"] == 1 and 20 < before["batches"] < 30
+    assert before["epoch"] == 1 and 8 < before["batches"] < 16
 
     finish(start(out))
     finish(undisturbed)

@@ -11,9 +11,11 @@ from typer.testing import CliRunner, Result
 from saywhere.cli import app
 
 
-def run(*words: object) -> Result:
-    """Call ``saywhere`` with these words; what is no error of a user is raised."""
-    return CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False)
+def run(*words: object, code: int = 0) -> Result:
+    """Call ``saywhere`` with these words, which is to end with ``code``; what is no error of a user is raised."""
+    result = CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False)
+    assert result.exit_code == code, f"{result.exit_code}: {result.output}"
+    return result
 
 
 def rows(file: str | Path) -> list[dict[str, Any]]:

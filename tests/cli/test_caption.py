@@ -3,17 +3,17 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+from functools import partial
 from pathlib import Path
 
+import commands
 import pytest
 from photographs import noise, write_album
 from PIL import Image
 from tiny_captioner import tiny_captioner
-from typer.testing import CliRunner
 from video_clips import Timed, plate, write_clip
 
 import saywhere
-from saywhere.cli import app
 from saywhere.drawing import draw_attention
 from saywhere.networks import checkpoint
 
@@ -30,10 +30,7 @@ def loaded(model: str) -> saywhere.Model:
     return saywhere.load(model, device="cpu")
 
 
-def run(*arguments: object, code: int = 0):
-    result = CliRunner().invoke(app, ["caption", *map(str, arguments), "--device", "cpu"])
-    assert result.exit_code == code, result.output
-    return result
+run = partial(commands.run, "caption", "--device", "cpu")
 
 
 def test_one_image_gives_its_sentence_and_nothing_else(tmp_path: Path, model: str, loaded: saywhere.Model):
@@ -140,7 +137,7 @@ def test_sentences_are_written_into_sidecars(tmp_path: Path, model: str, loaded:
     )
     run(image, "--model", model, "--json", tmp_path / "lines.jsonl")
     convert = ["convert-results", str(tmp_path / "lines.jsonl"), "--to", "csv", "--out", str(tmp_path / "c.csv")]
-    assert CliRunner().invoke(app, convert).exit_code == 0
+    commands.run(*convert)
     (row,) = csv.DictReader((tmp_path / "c.csv").read_text().splitlines())
     assert (row["phrase"], [row[side] for side in ("x1", "y1", "x2", "y2")]) == (
         sentence,

@@ -10,15 +10,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from commands import run
 from photographs import noise
 from stubs import load_by
-from typer.testing import CliRunner
 
 import saywhere
 from saywhere import DEFAULT_MODEL, cli
 from saywhere.errors import UserError
 
-RUNNER = CliRunner()
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
@@ -75,8 +74,7 @@ def test_a_user_fixable_error_is_one_line(monkeypatch, error, code, message):
         raise error
 
     monkeypatch.setattr("saywhere.inference.find_media", fail)
-    result = RUNNER.invoke(cli.app, ["describe", "a.jpg"])
-    assert result.exit_code == code
+    result = run("describe", "a.jpg", code=code)
     assert result.stderr.startswith(message) and result.stderr.count("\n") == 1 and len(result.stderr) < 5000
     assert result.stdout == "" and ("way out" in result.stderr) == ("way out" in str(error))
 
@@ -105,8 +103,8 @@ def test_a_user_fixable_error_is_one_line(monkeypatch, error, code, message):
     ],
 )
 def test_a_wrong_command_line_is_one_line(words, message):
-    result = RUNNER.invoke(cli.app, words)
-    assert result.exit_code == 2 and result.stdout == ""
+    result = run(*words, code=2)
+    assert result.stdout == ""
     assert result.stderr.startswith(message) and result.stderr.count("\n") == 1
     assert result.stderr.endswith(" --help\n")
 
@@ -120,17 +118,17 @@ def test_a_wrong_command_line_is_one_line(words, message):
     ],
 )  # fmt: skip
 def test_a_text_that_begins_with_a_hyphen_is_answered_with_what_to_type(words, way_out):
-    assert f"after --: {way_out}" in RUNNER.invoke(cli.app, words).stderr
+    assert f"after --: {way_out}" in run(*words, code=2).stderr
 
 
 def test_without_a_command_there_is_help():
     for words in ([], ["evaluate"], ["data"]):
-        result = RUNNER.invoke(cli.app, words)
-        assert result.exit_code == 2 and "Usage: " in result.output and "│ " in result.output
+        result = run(*words, code=2)
+        assert "Usage: " in result.output and "│ " in result.output
 
 
 def test_help_shows_first_what_asks_a_model_about_images():
-    shown = RUNNER.invoke(cli.app, ["--help"]).output
+    shown = run("--help").output
     places = [shown.index(f"│ {name} ") for name in ("describe", "ground", "caption", "search", "index", "serve")]
     panels = [shown.index(f"─ {panel} ─") for panel in cli.PANELS]
     assert panels[0] < places[0] and places == sorted(places) and places[-1] < panels[1] and panels == sorted(panels)
@@ -261,7 +259,7 @@ def test_what_cannot_be_written_to_stderr_leaves_the_exit_code():
 def test_devices_are_listed(monkeypatch):
     found = ["CPUExecutionProvider", "OpenVINOExecutionProvider"]
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: found)
-    lines = RUNNER.invoke(cli.app, ["models", "--devices"]).stdout.splitlines()
+    lines = run("models", "--devices").stdout.splitlines()
     assert [line.partition("\t")[0] for line in lines] == ["cpu", "cuda", "coreml", "directml", "openvino"]
     assert lines[4] == "openvino\tOpenVINOExecutionProvider, installed"
     assert lines[1].endswith(
@@ -272,11 +270,11 @@ def test_devices_are_listed(monkeypatch):
 def test_the_bundled_models_are_listed(monkeypatch, tmp_path):
     """Each name can be given to ``--model``."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    listed = RUNNER.invoke(cli.app, ["models"]).stdout.splitlines()
+    listed = run("models").stdout.splitlines()
     assert [line.split()[0] for line in listed] == list(saywhere.list_models())
     assert DEFAULT_MODEL in saywhere.list_models() and all(len(line.split()) > 3 for line in listed)
     monkeypatch.setattr(saywhere, "list_models", dict, raising=False)
-    assert "no model comes with" in RUNNER.invoke(cli.app, ["models"]).stdout
+    assert "no model comes with" in run("models").stdout
 
 
 def test_no_command_imports_another():
@@ -314,8 +312,7 @@ print("all four ran")
 def test_a_file_as_the_folder_of_a_report_is_refused_at_once(task: str, tmp_path):
     (tmp_path / "file").write_text("kept")
     models = ["--model", "nothing"]
-    done = RUNNER.invoke(cli.app, ["evaluate", task, "--data", "nothing", "--out", str(tmp_path / "file"), *models])
-    assert done.exit_code == 2
+    done = run("evaluate", task, "--data", "nothing", "--out", tmp_path / "file", *models, code=2)
     what = "is the name of a file; give the folder that results are written into"
     assert done.stderr == f"error: --out {tmp_path / 'file'}: {what}\n"
 
@@ -336,9 +333,8 @@ def test_a_package_that_is_named_whole_is_imported_when_it_is_used():
     ],
 )
 def test_an_option_with_one_value_is_given_once(line: str) -> None:
-    result = RUNNER.invoke(cli.app, line.split())
+    result = run(*line.split(), code=2)
     option = next(part for part in line.split() if part.startswith("--"))
-    assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {option} is given twice and has one value; see ")
     assert result.stderr.count("\n") == 1
 
@@ -358,8 +354,8 @@ def test_an_option_with_one_value_is_given_once(line: str) -> None:
 )
 def test_nothing_is_no_value_and_numbers_are_finite(words: list[str], message: str) -> None:
     """The value of a variable of the shell that is not set would be the default, or the folder that the user is in."""
-    result = RUNNER.invoke(cli.app, words)
-    assert result.exit_code == 2 and result.stderr.partition("; see ")[0].rstrip() == f"error: {message}"
+    result = run(*words, code=2)
+    assert result.stderr.partition("; see ")[0].rstrip() == f"error: {message}"
 
 
 def test_too_little_memory_is_one_line_for_every_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -371,8 +367,7 @@ def test_too_little_memory_is_one_line_for_every_command(monkeypatch: pytest.Mon
     monkeypatch.setattr("saywhere.loading.load", fail)
     load_by(monkeypatch, fail)
     for line in (f"caption {photo}", f"ground {photo} dog", f"index {photo} --index {tmp_path}/i"):
-        result = RUNNER.invoke(cli.app, line.split())
-        assert result.exit_code == 2, line
+        result = run(*line.split(), code=2)
         assert "too little memory" in result.stderr
 
 

@@ -5,29 +5,28 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from commands import run
 from onnx.shape_inference import infer_shapes_path
 from photographs import noise
 from tiny_bundle import exported_bundle, take_graph_again
 from tiny_captioner import tiny_captioner
 from tiny_densecap import tiny_model
-from typer.testing import CliRunner, Result
 
 import saywhere
-from saywhere import cli, files
+from saywhere import files
 from saywhere.engines import quantize
 from saywhere.models.bundle import Bundle
 from saywhere.networks import checkpoint
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.densecap.network import DenseCap
 
-
-def export(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, ["export", *map(str, arguments)])
+export = partial(run, "export")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +42,7 @@ def both(folders, tmp_path_factory) -> Path:
     """One model of the two; its graph takes seconds."""
     out = tmp_path_factory.mktemp("exported") / "both"
     result = export(*folders, "--out", out)
-    assert result.exit_code == 0 and f"written: {out}" in result.stdout, result.output
+    assert f"written: {out}" in result.stdout, result.output
     return out
 
 
@@ -74,10 +73,9 @@ def test_a_part_trained_anew_replaces_that_of_a_model(both, tmp_path, monkeypatc
     with torch.no_grad():
         anew.decoder.words.weight.copy_(anew.decoder.words.weight.flip(0))
     checkpoint.save(anew, tmp_path / "anew")
-    refused = export(both, tmp_path / "anew", "--out", tmp_path / "new")
-    assert refused.exit_code == 2 and "both have the part captioner; --replace takes " in refused.stderr
-    result = export(both, tmp_path / "anew", "--replace", "--out", tmp_path / "new")
-    assert result.exit_code == 0, result.output
+    refused = export(both, tmp_path / "anew", "--out", tmp_path / "new", code=2)
+    assert "both have the part captioner; --replace takes " in refused.stderr
+    export(both, tmp_path / "anew", "--replace", "--out", tmp_path / "new")
     noise(96, 64).save(tmp_path / "a.png")
     new, before = saywhere.load(tmp_path / "new"), saywhere.load(both)
     sentence = new.caption(tmp_path / "a.png").sentence
@@ -86,15 +84,14 @@ def test_a_part_trained_anew_replaces_that_of_a_model(both, tmp_path, monkeypatc
     assert new.parts == before.parts
     assert new.describe(tmp_path / "a.png").captions == before.describe(tmp_path / "a.png").captions
     changes = ("--set", "trunk.long_side=64", "--set", "captioner.decoding.beam_size=1")
-    again = export(tmp_path / "new", *changes, "--out", tmp_path / "small")
-    assert again.exit_code == 0, again.output
+    export(tmp_path / "new", *changes, "--out", tmp_path / "small")
     small = saywhere.load(tmp_path / "small")
     assert small.long_side == 64 and small.captioner.config.decoding.beam_size == 1
-    wrong = export(tmp_path / "new", "--set", "captioner.beam=1", "--out", tmp_path / "other")
-    assert wrong.exit_code == 2 and wrong.stderr.count("\n") == 1 and not (tmp_path / "other").exists()
-    sized = export(tmp_path / "small", tmp_path / "anew", "--replace", "--out", tmp_path / "sized")
-    assert sized.exit_code == 0 and saywhere.load(tmp_path / "sized").long_side == 64
-    assert export(tmp_path / "small", tmp_path / "anew", "--out", tmp_path / "unequal").exit_code == 2
+    wrong = export(tmp_path / "new", "--set", "captioner.beam=1", "--out", tmp_path / "other", code=2)
+    assert wrong.stderr.count("\n") == 1 and not (tmp_path / "other").exists()
+    export(tmp_path / "small", tmp_path / "anew", "--replace", "--out", tmp_path / "sized")
+    assert saywhere.load(tmp_path / "sized").long_side == 64
+    export(tmp_path / "small", tmp_path / "anew", "--out", tmp_path / "unequal", code=2)
 
 
 def test_a_disk_that_fills_up_is_one_line_and_leaves_the_model_before_or_none(both, tmp_path, monkeypatch):
@@ -115,14 +112,14 @@ def test_a_disk_that_fills_up_is_one_line_and_leaves_the_model_before_or_none(bo
         with monkeypatch.context() as patched:
             take_graph_again(patched, both)
             patched.setattr(files, "sync", full)
-            result = export(both, "--out", out)
-        assert result.exit_code == 2 and calls == last, result.output
+            result = export(both, "--out", out, code=2)
+        assert calls == last
         assert result.stderr == (
             f"error: {out}: the disk is full; what is done stays. Free some space and run the same command again\n"
         )
         assert {p.name: p.read_bytes() for p in out.iterdir()} == before or not (out / "config.json").exists()
         assert [path.name for path in tmp_path.iterdir()] == ["new"]
-    assert export(both, "--out", out).exit_code == 0
+    export(both, "--out", out)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
@@ -148,11 +145,10 @@ def test_images_for_int8_that_cannot_be_read_are_named_and_a_full_disk_is_one_li
 
     with monkeypatch.context() as patched:
         patched.setattr("onnx.shape_inference.infer_shapes_path", cut)
-        full = export(start, "--out", link, "--int8", data)
-    assert full.exit_code == 2 and full.stderr.splitlines()[-1].startswith(f"error: {link}: the disk is full")
+        full = export(start, "--out", link, "--int8", data, code=2)
+    assert full.stderr.splitlines()[-1].startswith(f"error: {link}: the disk is full")
     assert not list(link.iterdir())
-    result = export(start, "--out", link, "--int8", data)
-    assert result.exit_code == 1, result.output
+    result = export(start, "--out", link, "--int8", data, code=1)
     assert "train: missing image: 1 (5.png)" in result.stderr and result.stderr.count("/3.png: ") == 1
     assert "data ?/3.png: damaged image" in result.stderr
     noise(96, 64).save(tmp_path / "a.png")
@@ -161,10 +157,10 @@ def test_images_for_int8_that_cannot_be_read_are_named_and_a_full_disk_is_one_li
 
 def test_parts_with_different_trunks_are_refused(folders, tmp_path):
     other = checkpoint.save(captioner_on(tiny_model(seed=7)), tmp_path / "other")
-    result = export(folders[0], other, "--out", tmp_path / "both")
-    assert result.exit_code == 2 and "trunk" in result.stderr and result.stderr.count("\n") == 1
+    result = export(folders[0], other, "--out", tmp_path / "both", code=2)
+    assert "trunk" in result.stderr and result.stderr.count("\n") == 1
     assert not (tmp_path / "both").exists()
-    twice = export(folders[0], folders[0], "--out", tmp_path / "both")
-    assert twice.exit_code == 2 and "both have the part densecap" in twice.stderr
-    missing = export(folders[0], tmp_path / "nowhere", "--out", tmp_path / "both")
-    assert missing.exit_code == 2 and "nowhere" in missing.stderr and missing.stderr.count("\n") == 1
+    twice = export(folders[0], folders[0], "--out", tmp_path / "both", code=2)
+    assert "both have the part densecap" in twice.stderr
+    missing = export(folders[0], tmp_path / "nowhere", "--out", tmp_path / "both", code=2)
+    assert "nowhere" in missing.stderr and missing.stderr.count("\n") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,6 @@ from flickr_entities import backwards, write_flickr
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
-from typer.testing import Result
 
 from saywhere.evaluation.ranking import Recall, rank, rank_embedded, rank_matrix
 from saywhere.models.aligner import ImageVectors, TextVectors
@@ -92,14 +92,13 @@ def flickr(tmp_path_factory) -> Path:
     return write_flickr(tmp_path_factory.mktemp("data") / "flickr8k")
 
 
-def evaluate(*arguments: object) -> Result:
-    return run("evaluate", "rank", *arguments, "--device", "cpu")
+evaluate = partial(run, "evaluate", "rank", "--device", "cpu")
 
 
 def test_it_writes_the_report_and_is_resumed(aligner, flickr, tmp_path):
     out = tmp_path / "out"
     result = evaluate("--model", aligner, "--data", flickr, "--out", out, "--batch", 3)
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stderr == ""
     row = report(out)
     assert (row["task"], row["split"], row["images"], row["sentences"]) == ("rank", "dev", 4, 8)
     for direction in ("image_to_text", "text_to_image"):
@@ -108,15 +107,15 @@ def test_it_writes_the_report_and_is_resumed(aligner, flickr, tmp_path):
     assert len(files) == 4
     files[1].unlink()
     times = {path: path.stat().st_mtime_ns for path in files if path.exists()}
-    again = evaluate("--model", aligner, "--data", flickr, "--out", out)
-    assert again.exit_code == 0 and report(out)["image_to_text"] == row["image_to_text"]
+    evaluate("--model", aligner, "--data", flickr, "--out", out)
+    assert report(out)["image_to_text"] == row["image_to_text"]
     assert files[1].exists() and all(path.stat().st_mtime_ns == t for path, t in times.items())
-    other = evaluate("--model", aligner, "--data", flickr, "--out", out, "--set", "proposals.post_nms_top_n=2")
-    assert other.exit_code == 2 and "another model" in other.stderr
+    other = evaluate("--model", aligner, "--data", flickr, "--out", out, "--set", "proposals.post_nms_top_n=2", code=2)
+    assert "another model" in other.stderr
 
 
 def test_the_figures_are_those_of_the_model(aligner, flickr, tmp_path):
-    assert evaluate("--model", aligner, "--data", flickr, "--out", tmp_path).exit_code == 0
+    evaluate("--model", aligner, "--data", flickr, "--out", tmp_path)
     model = aligner_model(tiny_aligner())
     images = model.embed([str(flickr / "Images" / f"{n}_x.jpg") for n in range(4)])
     texts = [t for s in SENTENCES for t in (s, backwards(s))]

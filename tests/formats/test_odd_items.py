@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -396,17 +397,16 @@ def test_scores_of_an_image_are_not_lost_silently(tmp_path: Path) -> None:
     assert report.left_out == {"scores of an image of which other regions have none": 1}
 
 
-def convert(*words: str | Path) -> tuple[int, str, str]:
-    result = run("convert-results", *words)
-    return result.exit_code, result.stdout, result.stderr
+convert = partial(run, "convert-results")
 
 
 def test_the_command_names_what_it_left_out_and_exits_with_1(tmp_path: Path) -> None:
     mixed = label_studio_task(rectangle(GOOD), *polygon())
     (tmp_path / "x").write_text(json.dumps([mixed]))
-    code, said, wrong = convert(tmp_path / "x", "--from", "label-studio", "--to", "csv", "--out", tmp_path / "r.csv")
-    assert (code, "1 images" in said) == (1, True)
-    assert wrong == "polygon instead of an upright box: 1 (a.jpg)\n"
+    words = ("--from", "label-studio", "--to", "csv", "--out", tmp_path / "r.csv")
+    done = convert(tmp_path / "x", *words, code=1)
+    assert "1 images" in done.stdout
+    assert done.stderr == "polygon instead of an upright box: 1 (a.jpg)\n"
     assert (tmp_path / "r.csv").read_text().count("a.jpg") == 1
 
 
@@ -430,10 +430,10 @@ def test_one_bad_line_of_results_costs_no_other(tmp_path: Path) -> None:
         json.dumps(row(**odd)) for odd in ({"width": 10**30}, {"height": 10**400}, {"boxes": [[0, 0, 10**400, 1]]})
     ]
     (tmp_path / "r.jsonl").write_text("\n".join(lines))
-    code, said, wrong = convert(tmp_path / "r.jsonl", "--to", "csv", "--out", tmp_path / "r.csv")
-    assert (code, "1 images" in said) == (1, True)
-    assert wrong.startswith("broken line: 6 (line 2 (the key 'boxes' is there twice), line 3 (a.jpg: box 0")
-    assert "line 4 (it is nested too deeply), line 5 (a.jpg: 1000" in wrong
+    done = convert(tmp_path / "r.jsonl", "--to", "csv", "--out", tmp_path / "r.csv", code=1)
+    assert "1 images" in done.stdout
+    assert done.stderr.startswith("broken line: 6 (line 2 (the key 'boxes' is there twice), line 3 (a.jpg: box 0")
+    assert "line 4 (it is nested too deeply), line 5 (a.jpg: 1000" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -444,8 +444,9 @@ def test_half_characters_are_replaced_and_counted(name: str, tmp_path: Path) -> 
         pytest.importorskip(FORMATS[name].needs)
     rows = [row(captions=["a \ud83d dog"]), row(image="b\ud83d.jpg"), row(image="c\udce9.jpg")]
     (tmp_path / "r.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
-    code, said, wrong = convert(tmp_path / "r.jsonl", "--to", name, "--out", tmp_path / "out")
-    assert (code, "3 images" in said) == (0, True)
+    done = convert(tmp_path / "r.jsonl", "--to", name, "--out", tmp_path / "out")
+    wrong = done.stderr
+    assert "3 images" in done.stdout
     assert "left out or changed: characters of 'a.jpg' that the file cannot hold: 1" in wrong
     assert r"characters of 'b\ud83d.jpg' that the file cannot hold: 1" in wrong
     replaced = name in ("cvat", "voc", "parquet")

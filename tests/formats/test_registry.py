@@ -9,14 +9,15 @@ import re
 import sys
 import xml.etree.ElementTree as xml
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import commands
 import numpy as np
 import pytest
+from commands import run
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -166,14 +167,14 @@ def test_every_name_of_coco_is_a_class_with_its_number() -> None:
 def test_words_outside_the_classes_are_left_out_of_files(tmp_path: Path) -> None:
     boxes, texts = [[0, 0, 9, 9], [9, 0, 20, 9], [0, 9, 9, 20]], ("the sky", "a boy in red", "two poodles")
     (tmp_path / "r.jsonl").write_text(json.dumps(make(boxes, [0.9, 0.8, 0.7], texts, "a.jpg").to_dict()) + "\n")
-    code, _ = run(tmp_path / "r.jsonl", "--to", "coco", "--out", tmp_path / "c.json", "--map", "coco80")
+    run("convert-results", tmp_path / "r.jsonl", "--to", "coco", "--out", tmp_path / "c.json", "--map", "coco80")
     stored = json.loads((tmp_path / "c.json").read_bytes())
-    assert code == 0 and [(one["category_id"], one["caption"]) for one in stored["annotations"]] == [
+    assert [(one["category_id"], one["caption"]) for one in stored["annotations"]] == [
         (1, "a boy in red"), (18, "two poodles"),
     ]  # fmt: skip
     assert len(stored["categories"]) == 80 and {"id": 90, "name": "toothbrush"} in stored["categories"]
-    code, _ = run(tmp_path / "r.jsonl", "--to", "yolo", "--out", tmp_path / "y", "--classes", "dog, person")
-    assert code == 0 and 'names:\n  0: "dog"\n  1: "person"\n' in (tmp_path / "y" / "data.yaml").read_text()
+    run("convert-results", tmp_path / "r.jsonl", "--to", "yolo", "--out", tmp_path / "y", "--classes", "dog, person")
+    assert 'names:\n  0: "dog"\n  1: "person"\n' in (tmp_path / "y" / "data.yaml").read_text()
     lines = (tmp_path / "y" / "labels" / "a.txt").read_text().splitlines()
     assert [line[0] for line in lines] == ["1", "0"]
 
@@ -269,15 +270,11 @@ def test_an_uploaded_image_is_found_without_its_prefix(tmp_path: Path) -> None:
     assert sample.image == tmp_path / "images" / "a.jpg"
 
 
-def run(*words: str | Path) -> tuple[int, str]:
-    result = commands.run("convert-results", *words)
-    return result.exit_code, result.output
-
-
 def test_the_command(tmp_path: Path) -> None:
     FORMATS["saywhere"].write(tmp_path / "r.jsonl", photos())
-    code, said = run(tmp_path / "r.jsonl", "--to", "csv", "--out", tmp_path / "r.csv", "--threshold", "0.5")
-    assert (code, "3 images" in said) == (0, True)
+    convert = partial(run, "convert-results")
+    done = convert(tmp_path / "r.jsonl", "--to", "csv", "--out", tmp_path / "r.csv", "--threshold", "0.5")
+    assert "3 images" in done.output
     with (tmp_path / "r.csv").open(newline="", encoding="utf-8") as file:
         assert [row["score"] for row in csv.DictReader(file)] == ["0.875", "", "1.0"]
     for words, wrong in (
@@ -291,8 +288,7 @@ def test_the_command(tmp_path: Path) -> None:
         ),
         ((tmp_path, "--from", "yolo", "--images", "none", "--out", tmp_path / "x"), "--images none: no such folder"),
     ):
-        code, said = run(*words)
-        assert (code, wrong in " ".join(said.split())) == (2, True), said
+        assert wrong in " ".join(convert(*words, code=2).output.split())
 
 
 def written(name: str, folder: Path, *images: Regions) -> list[Path]:
@@ -351,8 +347,8 @@ ROW = {"image": "a", "width": 5, "height": 5, "boxes": []}
 )  # fmt: skip
 def test_results_that_no_format_can_hold_and_a_torn_table_are_one_line(name: str, content: str, tmp_path: Path) -> None:
     (tmp_path / "r").write_text(content)
-    code, said = run(tmp_path / "r", "--from", name, "--to", "yolo", "--out", tmp_path / "out")
-    assert (code, f"not in the format {name}" in " ".join(said.split())) == (2, True)
+    done = run("convert-results", tmp_path / "r", "--from", name, "--to", "yolo", "--out", tmp_path / "out", code=2)
+    assert f"not in the format {name}" in " ".join(done.output.split())
 
 
 def test_small_images_are_enlarged_and_scores_stay_finite():
@@ -452,8 +448,8 @@ def test_parquet_is_written_in_groups_and_whole(tmp_path: Path, monkeypatch: pyt
     assert [path.name for path in tmp_path.iterdir()] == ["r.parquet"]
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     (tmp_path / "r.jsonl").write_text(json.dumps(photos()[0].to_dict()) + "\n")
-    code, said = run(tmp_path / "r.jsonl", "--to", "parquet", "--out", tmp_path / "x")
-    assert code == 2 and "pip install 'saywhere[parquet]'" in said
+    done = run("convert-results", tmp_path / "r.jsonl", "--to", "parquet", "--out", tmp_path / "x", code=2)
+    assert "pip install 'saywhere[parquet]'" in done.output
 
 
 def test_tables_and_label_studio_have_the_probability_of_the_words(tmp_path: Path) -> None:

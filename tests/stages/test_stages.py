@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from commands import run
 from flickr_entities import write_flickr
 from safetensors.torch import load_file, save_file
 from server_process import START
@@ -25,10 +26,9 @@ from tiny_stages import write_data, write_teacher
 from tiny_tower import write_clip
 from tiny_training import CONFIG, plain
 from tiny_training import write_data as write_boxes
-from typer.testing import CliRunner
 
 import saywhere
-from saywhere import cli, options
+from saywhere import options
 from saywhere.inference.claims import locked
 from saywhere.models.bundle import Bundle
 from saywhere.stages import run as stages
@@ -194,8 +194,8 @@ def test_all_is_checked_before_anything_begins(done: Path, tmp_path: Path, chang
         chosen = stages.load(recipe, recipes.read(recipe, [change]))
         assert [each.name for each in stages.plan(chosen, out, (), "")] == ["densecap", "phrases", "card"]
         return
-    result = CliRunner().invoke(cli.app, ["train", str(recipe), change, "--out", str(out)])
-    assert result.exit_code == 2 and message in result.stderr and result.stderr.count("\n") == 1, result.stderr
+    result = run("train", recipe, change, "--out", out, code=2)
+    assert message in result.stderr and result.stderr.count("\n") == 1, result.stderr
     assert not out.exists()
 
 
@@ -289,8 +289,8 @@ def test_two_runs_do_not_work_in_one_folder(tiny: Run, monkeypatch: pytest.Monke
 
 def test_a_recipe_without_stages_leaves_none_out(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text("name: one\ndata: {root: x}\n")
-    result = CliRunner().invoke(cli.app, ["train", str(tmp_path / "one.yaml"), "--without", "x"])
-    assert result.exit_code == 2 and "one.yaml has no stages" in result.stderr
+    result = run("train", tmp_path / "one.yaml", "--without", "x", code=2)
+    assert "one.yaml has no stages" in result.stderr
 
 
 def test_a_run_that_was_stopped_by_ctrl_c_goes_on_and_makes_the_same(
@@ -307,11 +307,9 @@ def test_a_run_that_was_stopped_by_ctrl_c_goes_on_and_makes_the_same(
 
     with monkeypatch.context() as patched:
         patched.setattr(Training, "after_batch", stopped)
-        first = CliRunner().invoke(cli.app, arguments)
-    assert first.exit_code == 130, first.output
+        first = run(*arguments, code=130)
     assert first.stderr.splitlines()[-1].startswith("stopped in the stage phrases; the same command goes on")
-    again = CliRunner().invoke(cli.app, arguments)
-    assert again.exit_code == 0, again.output
+    again = run(*arguments)
     assert again.stdout.startswith("[1/2] densecap: done before") and "[2/2] phrases: resumed" in again.stderr
     one, two = (load_file(folder / "model" / "model.safetensors") for folder in (out, done / "run"))
     assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)

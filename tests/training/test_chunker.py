@@ -5,9 +5,8 @@ from __future__ import annotations
 import gzip
 
 import pytest
-from typer.testing import CliRunner
+from commands import run
 
-from saywhere import cli
 from saywhere.errors import UserError
 from saywhere.evaluation.grounding import measure_chunks
 from saywhere.models.chunker import BEGIN, BEGIN_HIDDEN, INSIDE, INSIDE_HIDDEN, OUTSIDE, Chunker
@@ -79,14 +78,12 @@ def test_data_are_read_from_entities_and_from_text(tmp_path):
 
 
 def test_a_stage_trains_it_and_a_command_measures_it(tmp_path):
-    root, run = write_split(tmp_path / "flickr8k"), tmp_path / "run"
+    root, folder = write_split(tmp_path / "flickr8k"), tmp_path / "run"
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("name: phrases\nstages: {chunker: {data: [{root: $entities}], epochs: 20}}\n")
-    made = CliRunner().invoke(cli.app, ["train", str(recipe), f"data.entities={root}", "--out", str(run)])
-    assert made.exit_code == 0 and made.stdout.startswith("[1/1] chunker: done in "), made.output
+    made = run("train", recipe, f"data.entities={root}", "--out", folder)
+    assert made.stdout.startswith("[1/1] chunker: done in "), made.output
     assert made.stdout.endswith(", 3 sentences\n")
-    out = run / "stages" / "chunker" / "chunker.npz"
-    measured = CliRunner().invoke(
-        cli.app, ["evaluate", "chunks", "--data", str(root), "--split", "train", "--chunker", str(out)]
-    )
-    assert measured.exit_code == 0 and "F1 1.000" in measured.output and "(9 phrases)" in measured.output
+    out = folder / "stages" / "chunker" / "chunker.npz"
+    measured = run("evaluate", "chunks", "--data", root, "--split", "train", "--chunker", out)
+    assert "F1 1.000" in measured.output and "(9 phrases)" in measured.output

@@ -7,15 +7,16 @@ import io
 import json
 import re
 import tarfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
-from typer.testing import CliRunner, Result
+from commands import run
 
 import saywhere
-from saywhere import UserError, cli
+from saywhere import UserError
 from saywhere.engines.arrays.layers import Weights
 from saywhere.models.bundle import CONFIG, GRAPH, GRAPH_WEIGHTS, VOCABULARY, WEIGHTS, Bundle
 from saywhere.web import runtime
@@ -54,8 +55,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def export(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, ["export", *map(str, arguments)])
+export = partial(run, "export")
 
 
 def test_all_of_it_is_below_the_limit(files: dict[str, bytes]) -> None:
@@ -120,30 +120,31 @@ def test_rounded_weights_are_near() -> None:
 def test_the_command_writes_the_page_and_writes_it_again(package: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     result = export("--web", site, "--runtime", package)
-    assert result.exit_code == 0 and f"written: {site}" in result.stdout and "http.server" in result.stdout
+    assert f"written: {site}" in result.stdout and "http.server" in result.stdout
     assert (site / "engine" / "ort.mjs").read_text() == "export {};\n"
     assert gzip.decompress((site / "engine" / "ort.wasm.gz").read_bytes()) == b"\0asm"
     notices = (site / "NOTICES.txt").read_text()
     assert "WordNet" in notices and "Copyright (c) Microsoft" in notices
     assert not [path for path in site.rglob("*") if path.name.endswith(".part")]
     (site / "index.html").write_text("old")
-    assert export("--web", site, "--runtime", package, saywhere.DEFAULT_MODEL).exit_code == 0
+    export("--web", site, "--runtime", package, saywhere.DEFAULT_MODEL)
     assert "<title>saywhere</title>" in (site / "index.html").read_text()
 
 
-def refused(result: Result) -> str:
-    assert result.exit_code == 2 and result.stderr.count("\n") == 1, result.output
+def refused(*arguments: object) -> str:
+    result = export(*arguments, code=2)
+    assert result.stderr.count("\n") == 1, result.output
     return result.stderr
 
 
 def test_what_does_not_fit_is_refused(package: Path, tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("of another site")
-    assert "name another folder" in refused(export("--web", tmp_path, "--runtime", package))
+    assert "name another folder" in refused("--web", tmp_path, "--runtime", package)
     assert (tmp_path / "index.html").read_text() == "of another site"
-    assert "one model" in refused(export("--web", tmp_path / "a", "one", "two"))
-    assert "no model 'nowhere'" in refused(export("--web", tmp_path / "a", "nowhere"))
-    assert "--out" in refused(export())
-    assert "--web" in refused(export("a", "--out", tmp_path / "b", "--runtime", package))
+    assert "one model" in refused("--web", tmp_path / "a", "one", "two")
+    assert "no model 'nowhere'" in refused("--web", tmp_path / "a", "nowhere")
+    assert "--out" in refused()
+    assert "--web" in refused("a", "--out", tmp_path / "b", "--runtime", package)
     assert not (tmp_path / "a").exists()
 
 

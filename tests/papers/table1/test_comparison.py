@@ -137,7 +137,6 @@ def test_the_second_time_nothing_is_trained_and_the_table_is_printed_and_written
     monkeypatch.setattr(systems, "fit", lambda *_: pytest.fail("a baseline was trained again"))
     monkeypatch.setattr(region_rnn, "_compute", lambda *_: pytest.fail("crops were computed again"))
     done = command("papers", "table1", recipe, "--out", folder / "out")
-    assert done.exit_code == 0, done.output
     table = json.loads((folder / "out" / "table.json").read_text())
     assert table["images"] == 3 and table["seeds"] == [0, 1]
     for row, column, seed in results.scores:

@@ -289,6 +289,15 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError(_repeated_key(str(text))) from None
 
 
+def read_record(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file that a program wrote for itself; an empty one if it cannot be read as one."""
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return stored if isinstance(stored, dict) else {}
+
+
 class _RepeatedKey(Exception):
     pass
 

@@ -6,7 +6,6 @@ A folder has weights as transformers writes them, or graphs for ONNX Runtime in 
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import re
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from saywhere.errors import UserError
+from saywhere.files import read_record
 from saywhere.models.bundle import GRAPH_DEVICES, check_hashes
 
 HUB = "hub:"
@@ -77,7 +77,6 @@ def find_adapted(
         name_or_folder: ``hub:OWNER/NAME``, which is fetched unless it is in the hub's cache, or a folder.
         engine: ``onnx`` for its graphs, ``torch`` for its weights. If None, what there is; of both the graphs, unless
             ``device`` is none of :data:`saywhere.models.bundle.GRAPH_DEVICES`.
-        device: where it is to run.
         precision: of the graphs that are fetched, one of :data:`PRECISIONS`; ``float32`` if None.
         hub: ``revision`` and ``cache_dir`` of what is fetched.
 
@@ -89,7 +88,7 @@ def find_adapted(
     if name.startswith(HUB):
         return _fetch(name, engines, precision or "float32", **hub)
     path = Path(name) / CONFIG
-    stored = _read(path) if path.is_file() else {}
+    stored = read_record(path) if path.is_file() else {}  # whoever reads the folder next says what is wrong
     if "model_type" not in stored or "parts" in stored:
         return None
     return _choose(path.parent, _family(stored, name), None, engines)
@@ -122,15 +121,6 @@ def _files(folder: Path, family: Family, engine: str) -> Iterator[Path]:
         yield from (folder / GRAPHS).glob(f"{graph}*.onnx")
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """The configuration; nothing if it is none, for whoever reads the folder next says so."""
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return stored if isinstance(stored, dict) else {}
-
-
 def _family(stored: dict[str, Any], name: str) -> Family:
     kind = stored.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
@@ -155,7 +145,7 @@ def _fetch(name: str, engines: tuple[str, ...], precision: str, **hub: Any) -> A
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # not a line for each time that it tries again
     try:
         path = Path(hf_hub_download(repository, CONFIG, **hub))
-        stored, folder = _read(path), path.parent
+        stored, folder = read_record(path), path.parent
         if "parts" in stored:
             raise UserError(f"{name} is a model of saywhere's own: name it {repository}")
         family = _family(stored, name)

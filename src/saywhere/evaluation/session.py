@@ -23,7 +23,7 @@ from saywhere import reproductions
 from saywhere.data import PhraseOptions, Report, Samples
 from saywhere.data.flickr import MarkedImage, count_phrases, read_entities
 from saywhere.errors import UserError
-from saywhere.files import write_atomically, write_text
+from saywhere.files import read_record, write_atomically, write_text
 from saywhere.images import LoadedImage
 from saywhere.inference import Source, run_images
 from saywhere.models.aligner import ImageVectors
@@ -64,7 +64,7 @@ def ensure_same_task(folder: Path, task: str) -> None:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is a file, and no folder for results")
     for path in (folder / REPORT, folder / SETTINGS):
-        if (other := _read_json(path).get("task", task)) != task:
+        if (other := read_record(path).get("task", task)) != task:
             raise UserError(f"{path}: is of the task {other}, not {task}; give another --out, or remove it")
 
 
@@ -81,20 +81,11 @@ def ensure_same_run(folder: Path, wanted: Mapping[str, object], made: str, task:
     """
     results, path = folder / made, folder / SETTINGS
     if any(results.iterdir()) if results.is_dir() else results.exists() and results.stat().st_size:
-        known = _read_json(path)
+        known = read_record(path)
         if changed := [key for key, value in wanted.items() if known.get(key) != value]:
             what = f"with another {' and another '.join(changed)}" if known else "by an unknown program"
             raise UserError(f"{results}: was made {what}; remove it, or give another --out")
     write_text(path, json.dumps({**({"task": task} if task else {}), **wanted}, indent=2) + "\n")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """What a file of JSON holds; nothing if it cannot be read."""
-    try:
-        stored = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return stored if isinstance(stored, dict) else {}
 
 
 T = TypeVar("T")

@@ -32,7 +32,7 @@ from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import Config, TrunkConfig, override
 from saywhere.errors import UserError
-from saywhere.files import parse_json, write_text
+from saywhere.files import parse_json, read_record, write_text
 from saywhere.text import Vocabulary
 
 C = TypeVar("C", bound=Config)
@@ -68,13 +68,8 @@ class Bundle:
     """Contents of a model folder, all checked; the weights are still on the disk.
 
     Attributes:
-        folder: where it is.
-        description: one line.
         trunk: options of the network that all parts share.
         mean, std: of the pixels that the network takes, per channel.
-        configs: options of each part.
-        vocabularies: words of each part.
-        calibration: what was fitted after training.
         shipped: it is the bundled model as it ships, whose files fit each other.
     """
 
@@ -279,10 +274,7 @@ def check_hashes(name: str, folder: Path) -> None:
     ``UserError``.
     """
     record = folder.parent.parent / CHECKED
-    try:
-        checked = dict(json.loads(record.read_bytes()))
-    except (OSError, ValueError, TypeError):
-        checked = {}
+    checked = read_record(record)
     before = dict(checked)
     for link in sorted(each for each in folder.rglob("*") if each.is_symlink() and each.is_file()):
         wanted, status = Path(os.readlink(link)).name, link.stat()

@@ -17,7 +17,7 @@ from saywhere import DEFAULT_MODEL
 from saywhere import data as datasets
 from saywhere.data import Sample
 from saywhere.errors import UserError
-from saywhere.files import explain_full_disk, put_in_place, write_text
+from saywhere.files import explain_full_disk, put_in_place, read_record, write_text
 from saywhere.images import ImageError
 from saywhere.inference.claims import locked
 from saywhere.loading import load
@@ -171,10 +171,7 @@ def _stored(result: Finetuned) -> dict[str, Any]:
 
 def _begin(folder: Path, settings: Mapping[str, Any], restart: bool) -> Finetuned | None:
     """Prepare the folder of a run; return what came of it if it is done."""
-    try:
-        record = json.loads((folder / RECORD).read_bytes())
-    except (OSError, ValueError):
-        record = {}
+    record = read_record(folder / RECORD)
     if restart:
         for path in (folder / RUN).iterdir():
             shutil.rmtree(path) if path.is_dir() else None

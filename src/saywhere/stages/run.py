@@ -17,7 +17,7 @@ from typing import Any
 
 from saywhere import options
 from saywhere.errors import UserError
-from saywhere.files import explain_full_disk, write_text
+from saywhere.files import explain_full_disk, read_record, write_text
 from saywhere.inference.claims import locked
 from saywhere.models.bundle import BUNDLED, CONFIG, VOCABULARY, WEIGHTS, Bundle
 from saywhere.report import collect_left_out, leave_out
@@ -71,8 +71,6 @@ class Planned:
     """A stage that is ready to be run.
 
     Attributes:
-        name: of the stage.
-        kind: name of its kind.
         stage: its options, with paths in the place of names.
         options: the same as they were written, by key with dots; those that change nothing are left out.
         inputs: keys of the stages, models and data that it reads, by name.
@@ -307,7 +305,7 @@ def _bring_up_to_date(
 ) -> dict[str, Any]:
     """Run a stage if it is not done; return what it has made, for the card."""
     folder = out / STAGES / planned.name
-    record = _read(folder / RECORD)
+    record = read_record(folder / RECORD)
     reason = _difference(record, planned) if record else None
     if record and reason is None and record.get("done") and planned.stage.output(folder).exists():
         for line in record.get("left_out", ()):
@@ -362,14 +360,6 @@ def _difference(record: Mapping[str, Any], planned: Planned) -> str | None:
         if before.get(name) != now.get(name):
             return f"{name} is another than before"
     return f"its kind is {planned.kind} and was {record.get('kind')}"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        stored = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return stored if isinstance(stored, dict) else {}
 
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:

@@ -75,7 +75,6 @@ class Document:
     """An HTML or Markdown file.
 
     Attributes:
-        path: the file.
         text: all of it, with its line ends and its byte order mark.
         encoding: by which the text is exactly the bytes of the file.
         images: those in it, in their order, but for those that are marked as decorative.

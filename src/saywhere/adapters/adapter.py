@@ -102,8 +102,6 @@ def change_calibration(path: Path, weights: str, question: Question, fit: Logist
     Args:
         path: of the file; if it is damaged or of other weights, nothing else stays in it.
         weights: digest of the model's weights.
-        question: that it answers.
-        fit: of scores.
         source: what it was fitted to.
     """
     stored = _read(path)
@@ -186,8 +184,6 @@ class Runner(Protocol):
     """Computes a network's answers, with its tokenizer and its preparation of images.
 
     Attributes:
-        config: of the network.
-        device: where it runs.
         files: in which its weights are.
         silent: ids of tokens that stand for nothing in a text.
     """
@@ -229,11 +225,6 @@ class Runner(Protocol):
 
 class Adapter(ABC):
     """A network of other people and its runner; each subclass is a family.
-
-    Args:
-        folder: of the model.
-        family: that it is of.
-        runner: computes its answers.
 
     Attributes:
         network_class, processor_class: in transformers.

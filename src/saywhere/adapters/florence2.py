@@ -53,12 +53,7 @@ class Text:
 
 
 class Florence2(Adapter):
-    """Write a phrase and after it boxes of four location tokens each, such as ``a cat<loc_1><loc_2><loc_8><loc_9>``.
-
-    Attributes:
-        describe_prompt, caption_prompt: what is asked of an image.
-        most_tokens, caption_tokens: of an answer.
-    """
+    """Write a phrase and after it boxes of four location tokens each, such as ``a cat<loc_1><loc_2><loc_8><loc_9>``."""
 
     network_class: ClassVar[str] = "Florence2ForConditionalGeneration"
     processor_class: ClassVar[str] = "Florence2Processor"

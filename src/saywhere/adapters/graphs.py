@@ -42,7 +42,6 @@ class GraphRunner:
     """Graphs and a tokenizer; see :class:`saywhere.adapters.adapter.Runner`.
 
     Args:
-        found: the model.
         kind: the family's class, which names tokens that its tokenizer must have.
         device: one of :data:`saywhere.engines.onnx.DEVICES`; ``cpu`` if None.
         threads: of a computation; as many as the process may use if None.
@@ -342,9 +341,6 @@ def search(
 
     Args:
         decoder: returns logits after the last tokens, for the rows before that are named.
-        count: of the items.
-        settings: of the decoding.
-        most_tokens: of an answer.
         beam_size: hypotheses that are kept; 1 is greedy.
     """
     ended: list[list[tuple[float, list[int], np.ndarray]]] = [[] for _ in range(count)]

@@ -59,10 +59,6 @@ class AdaptedModel(Model):
     """Answer what the family of a model of other people can answer; the other questions raise a ``UserError``.
 
     Scores are the model's own until ``saywhere calibrate`` has made them probabilities.
-
-    Args:
-        engine: the model.
-        name: of the model, for messages.
     """
 
     def __init__(self, engine: Adapter, name: str = "model") -> None:
@@ -175,12 +171,7 @@ class Placed(Evidence):
 
 @dataclass(frozen=True, eq=False)
 class AdaptedPlacer(Placer):
-    """Place phrases in images by a model of other people.
-
-    Attributes:
-        adapter: the model.
-        name: of the model, for messages.
-    """
+    """Place phrases in images by a model of other people."""
 
     adapter: Adapter
     name: str

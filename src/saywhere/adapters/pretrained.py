@@ -21,7 +21,6 @@ class Pretrained:
     """A network of transformers and its processor; see :class:`saywhere.adapters.adapter.Runner`.
 
     Args:
-        found: the model.
         kind: the family's class, which names the classes of transformers.
         device: of torch; the best there is if None.
         threads: of a computation on the CPU; as torch has them if None.

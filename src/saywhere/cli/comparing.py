@@ -54,7 +54,6 @@ class Compared:
     """Reports of several models on one task.
 
     Attributes:
-        reports: of each model, by its name.
         resumed: models of which an earlier run had done some images, so that the seconds are of the rest only.
     """
 

@@ -97,7 +97,6 @@ class Task:
         """Return whether a model is measured on ``--data``, and not predictions scored.
 
         Args:
-            predictions, truth: options of the same names.
             own: options of the task that are a model's.
 
         Raises:

@@ -58,14 +58,7 @@ class PhraseOptions:
 
 
 def clean(labelled: Sequence[Labelled], options: PhraseOptions, report: Report, name: str) -> list[Labelled]:
-    """Preprocess the phrases of pairs; phrases without a word or with too many are left out, and counted in ``report``.
-
-    Args:
-        labelled: boxes and phrases of one image.
-        options: the preprocessing.
-        report: takes what is left out.
-        name: of the image, for the report.
-    """
+    """Clean the phrases of pairs; those without a word or with too many are left out, and counted in ``report``."""
     kept = []
     for box, phrase in labelled:
         text = " ".join(phrase.split())
@@ -119,7 +112,6 @@ class Sample:
     """An image with its annotated regions and its captions.
 
     Attributes:
-        image: the image's file.
         width, height: size of the image on disk, upright (after EXIF rotation), in pixels.
         boxes: ``(N, 4)`` float32 numpy ``x1 y1 x2 y2`` in pixels of that image, inside it; N may be 0. Anything that
             numpy converts is accepted.
@@ -161,9 +153,7 @@ class Samples(Sequence[Sample]):
     """Samples of one split in the order of the data set, and the report of reading them.
 
     Attributes:
-        samples: the samples.
         name: name of the format and the data set's folder.
-        split: name of the split.
         report: what was left out, missing or broken.
     """
 

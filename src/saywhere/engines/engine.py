@@ -205,7 +205,6 @@ class DenseCap(Protocol):
         """Return what the decoder takes for each image's boxes: ``(N, D)`` each.
 
         Args:
-            maps: of each image.
             boxes: of each image ``(N, 4)`` in pixels of the network's input.
             embeddings: of each image's boxes, by the region head.
         """
@@ -275,7 +274,6 @@ class Captioner(Protocol):
         """Return the decoder of images.
 
         Args:
-            maps: of the images.
             boxes: of each image ``(R, 4)`` the regions to attend to; None if the network has regions of its own.
         """
         ...
@@ -299,7 +297,6 @@ class Nouns(Protocol):
         Beside the kinds a region may be of another of ImageNet's classes, or of none that has a name.
 
         Args:
-            maps: of each image.
             boxes: of each image ``(N, 4)`` in pixels of the network's input.
             embeddings: of each image's boxes ``(N, config.embed_dim)``, by the dense captioner's region head.
         """

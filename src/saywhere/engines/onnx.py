@@ -333,7 +333,6 @@ class Session:
     """A graph in ONNX Runtime on a device; a line on stderr says if its first answer there is not the CPU's.
 
     Args:
-        path: of the graph, for messages.
         open: returns ONNX Runtime's session with a provider of it; a folder's files are read again for the comparison.
         device: one of :data:`DEVICES`.
 

@@ -57,7 +57,6 @@ def score_captions(
     The scores equal those of pycocoevalcap's ``COCOEvalCap`` for the same texts in the same order.
 
     Args:
-        candidates: the caption of each image.
         references: at least one sentence for each of the same images.
         meteor: the scorer to use; without it one is made.
 
@@ -180,7 +179,6 @@ def compare(
     """Score captions by the references, and write the report and a page of examples.
 
     Args:
-        captions, references: of each image.
         phrases: of the boxes of each image, where they are known: what they name is not invented.
     """
     scores = score_captions(captions, references, scorer)

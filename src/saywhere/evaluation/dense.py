@@ -61,7 +61,6 @@ class Rules:
     """The definition of the paper, step by step; another protocol overrides some of the steps.
 
     Attributes:
-        name: the protocol, as reports name it.
         ordered: boxes that are inside out are refused.
     """
 
@@ -185,7 +184,6 @@ class DenseCaptioningResult:
     """Scores of a data set, all between 0 and 1.
 
     Attributes:
-        protocol: name of the rules.
         images: number of images, including those without a true box or a detection.
         detections, truths: number of predicted regions, and of true boxes after merging.
         map: the mean of the 30 values in ``ap``.
@@ -267,9 +265,7 @@ class DenseCaptioning:
         Args:
             boxes: ``(N, 4)`` predicted ``x1 y1 x2 y2``; with the original protocol corners of the first and last pixel.
             scores: ``(N,)`` of any range; only their order counts.
-            captions: N texts.
             truth_boxes, references: as for :meth:`add`.
-            name: of the image, for messages.
 
         Raises:
             ValueError: lengths differ, a number is not finite, or a true box has no phrase.

@@ -56,7 +56,6 @@ class GroundingResult:
     Attributes:
         accuracy: share of the phrases whose box has an IoU of at least 0.5 with the true box.
         pointing: share of the phrases whose box has its centre inside the true box (the pointing game).
-        phrases: number of phrases.
         by_type: the same by type of entity; a phrase of two types counts in both.
     """
 
@@ -178,7 +177,6 @@ class Asked:
     """The phrases to ground in one image.
 
     Attributes:
-        image: its file.
         phrases: P texts that it shows.
         truths: of each the true boxes ``(K, 4)``, one or more.
         types: of each.
@@ -367,9 +365,7 @@ def best_regions(
     """Return for each phrase with a box the region whose products with its words have the largest mean, and that fits.
 
     Args:
-        aligner: that embedded the image.
         vectors: its regions, the whole of it first.
-        sentence: with its phrases.
         kinds: of phrases, how probable it is that each region ``(R,)`` is of the kind that they name, see
             :meth:`saywhere.models.nouns.NounEvidence.log_kinds`.
     """
@@ -391,7 +387,6 @@ class ChunkScores:
         recall: share of the marked phrases that are found.
         visible_f1: F1 of the phrases that name something visible.
         phrases: number of marked phrases.
-        sentences: number of sentences.
     """
 
     precision: float

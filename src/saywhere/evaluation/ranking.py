@@ -29,7 +29,6 @@ class Recall:
     Attributes:
         r1, r5, r10: share of the queries whose best true answer is among the first 1, 5, 10.
         median_rank: median rank of the best true answer; 1 is first.
-        queries: number of queries.
     """
 
     r1: float

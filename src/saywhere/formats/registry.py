@@ -34,7 +34,6 @@ class Format:
         name: of the file or folder among the results of a run.
         write: regions of images to a file, or into a folder; may return the images that are left out, with the reasons.
         read: see :data:`saywhere.formats.reading.Reader`; None if it is only written.
-        folder: whether it is a folder.
         illegal, not_in_names: what phrases, and names of images, cannot have.
         beside: writes the regions of one image beside it, or with ``embed=True`` into it, and returns why it could not
             or None; None if the format has no such files.

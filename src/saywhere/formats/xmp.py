@@ -338,7 +338,6 @@ class _Sidecar:
         """Write subjects beside those of others, and as digiKam's tags where these hide no tags of others.
 
         Args:
-            names: of the subjects.
             tagged: whether the image file has tags of its own.
         """
         items = [f"<rdf:li>{escape(name)}</rdf:li>" for name in names]

@@ -48,7 +48,6 @@ class Claim:
     """The right to work on a part, held until it is released; use it as a context manager.
 
     Attributes:
-        name: of the part.
         generation: how often it was taken over before.
     """
 

@@ -336,7 +336,6 @@ def ensure_same_settings(path: Path, settings: Mapping[str, Any]) -> None:
     as a pipe, gets none.
 
     Args:
-        path: of the results.
         settings: what they follow from, such as the model, as JSON can hold it.
     """
     compare_settings(path, settings)

@@ -261,7 +261,6 @@ class Run(Generic[T]):
         model: that ``ask`` uses; it is not looked for if nothing is to be asked.
         verbs: what is being done with an image, and was: ``("describing", "described")``.
         claim: of the shard that the images are; it ends the run when it is lost.
-        bar: whether to show a progress bar on a terminal.
         long_side: pixels that ``each`` needs on the long side of an image; the model and drawings may need more.
     """
 
@@ -583,7 +582,6 @@ def keep_each(
         results: from :func:`saywhere.inference.run_images`.
         keep: called with those that have a result.
         total, completed: images in all, and those that an earlier run has done.
-        what: title of the bar.
         resumes: the same command, given again, goes on where this one was stopped by ``KeyboardInterrupt``.
     """
     skipped: dict[str, str] = {}

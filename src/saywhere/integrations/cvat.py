@@ -30,8 +30,6 @@ class Annotator:
     """Find the regions of an image that have one of some labels.
 
     Args:
-        model: that answers.
-        labels: names of the task's labels.
         phrases: whether the labels have a text attribute ``phrase``, which is filled in then.
     """
 

@@ -100,9 +100,7 @@ class AlignedPhrase(NamedTuple):
     """Neighbouring words on one region.
 
     Attributes:
-        words: the text.
         start, stop: number of its first word in the sentence, and of the word after its last.
-        region: number of the region.
         box: of the region, in pixels of the image.
         similarity: the mean over the words of their product with the region (Eq. 11).
 
@@ -317,12 +315,6 @@ def token_ids(aligner: Aligner, texts: Sequence[str]) -> np.ndarray:
     return pad([aligner.vocabulary.encode(text) + end for text in texts])
 
 
-def require_words(aligner: Aligner) -> None:
-    """Refuse an aligner whose vectors are not those of single words; ``UserError``."""
-    if aligner.config.parses is not None:
-        raise UserError("this aligner embeds relations between words (its option parses): it aligns no single words")
-
-
 def word_weights(mask: np.ndarray, config: AlignerConfig) -> np.ndarray:
     """Return how much each word ``(S, T)`` counts in the sum of Eq. 8.
 
@@ -354,7 +346,8 @@ def align(aligner: Aligner, image: ImageVectors, sentence: str, beta: float | No
     Raises:
         UserError: a sentence without a word, a negative ``beta``, or an aligner of relations.
     """
-    require_words(aligner)
+    if aligner.config.parses is not None:
+        raise UserError("this aligner embeds relations between words (its option parses): it aligns no single words")
     beta = aligner.config.beta if beta is None else beta
     if beta < 0:
         raise UserError(f"beta must be at least 0, not {beta}")

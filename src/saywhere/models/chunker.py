@@ -40,7 +40,6 @@ class Phrase(NamedTuple):
     """A phrase of a sentence.
 
     Attributes:
-        words: its text.
         start, stop: number of its first word in the sentence, and of the word after its last.
         visible: whether it names something that an image can show.
     """

@@ -238,7 +238,6 @@ class Reason:
 
     Attributes:
         score: returns for each image how much speaks for each of its sentences, none of which is empty.
-        weight: of this in the sum.
         shortlist: it scores only so many hypotheses of an image, the best so far, and the others are no longer chosen
             from; None for all.
     """

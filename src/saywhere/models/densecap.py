@@ -24,12 +24,10 @@ class Detections:
     """The N described regions of an image before they are calibrated, ranked and selected.
 
     Attributes:
-        encoding: of the image.
         boxes: ``(N, 4)`` in pixels of the image.
         logits: ``(N,)`` second scores.
         embeddings: ``(N, D)`` by the region head.
         codes: ``(N, D)`` that the captions are decoded from; the embeddings, if there is no phrase head.
-        phrases: of each.
         posterior: ``(N, K)`` probabilities of kinds by the part nouns; None if they are not asked.
     """
 

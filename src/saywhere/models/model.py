@@ -36,10 +36,6 @@ class Model:
     Every verb takes one image, or a list of them and returns a list, or a generator of them and returns a generator.
     An image may be an :class:`Encoding`, made once by :meth:`encode` for several questions.
 
-    Args:
-        engine: runs the networks.
-        name: of the model, for messages.
-
     Attributes:
         nouns: the part, with the tree of nouns; None if this model lacks it.
         calibration: what was fitted to it after training.

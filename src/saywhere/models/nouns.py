@@ -112,7 +112,6 @@ class Noun:
         row: its place in the table.
         sort: of node.
         name: what people call it, in the singular.
-        use: of the name.
         ancestors: rows of the nodes at or above it, with the steps to each.
         leaves: rows of the classes and kinds at or below it.
     """

@@ -87,7 +87,6 @@ class Phrases:
     """The phrases of the N regions of an image.
 
     Attributes:
-        texts: of each.
         confidence: ``(N,)`` mean natural log-probability of the words of each that was decoded, its END included.
         doubtful: of each the words that may be wrong.
     """
@@ -309,7 +308,6 @@ def caption_evidence(
     Args:
         nouns: the part; None in a model without it, where ``confidence`` alone says it.
         posterior: ``(N, K)`` by that part, or None.
-        texts: of the regions.
         confidence: ``(N,)`` mean natural log-probability of the words of each.
     """
     likely, known = np.zeros((2, len(texts)), np.float32)

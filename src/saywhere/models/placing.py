@@ -123,7 +123,6 @@ class Evidence:
         """Return the log-odds ``(P,)`` that the phrases are in the image; None if they are not calibrated.
 
         Args:
-            calibration: of the model.
             indexed: an index, and not the pixels, says what the regions show.
         """
         if calibration.phrase is None:
@@ -172,7 +171,6 @@ class Placer:
     Attributes:
         densecap, aligner, nouns: the parts of a model; of the first two at least one.
         by: the part that says where.
-        calibration: of the model.
     """
 
     densecap: DenseCap | None
@@ -211,7 +209,6 @@ class Placer:
         """Return the region of each phrase, found or not, and what is known of the phrases.
 
         Args:
-            encoding: of the image.
             layout: P phrases with their places and relations, see :meth:`read`.
             boxes: ``(N, 4)`` in pixels of the image: choose among these.
             limit: choose among at most this many regions.

@@ -23,7 +23,6 @@ class Nouns(nn.Module):
     """Classify regions by the means of a trunk's maps over them.
 
     Args:
-        vocabulary: the everyday kinds.
         trunk: the network below, with its last layer before the classifier; a new one is built if None.
         pretrained_backbone: a new trunk starts from ImageNet weights.
 

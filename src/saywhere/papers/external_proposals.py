@@ -78,7 +78,8 @@ class SelectiveSearch:
         found = np.asarray(search.process(), dtype=np.float32).reshape(-1, 4)
         boxes = _published_order(np.unique(geometry.from_size(found), axis=0))
         scores = 1 - np.arange(len(boxes), dtype=np.float32) / max(len(boxes), 1)
-        return Proposed(_to_image(boxes, pixels, image), scores)
+        scaled = geometry.scale(boxes, image.width / pixels.width, image.height / pixels.height)
+        return Proposed(geometry.clip(scaled, image.width, image.height), scores)
 
 
 def _shrunk(pixels: Image.Image) -> Image.Image:
@@ -94,9 +95,3 @@ def _published_order(boxes: np.ndarray) -> np.ndarray:
     boxes = boxes[np.argsort(-geometry.area(boxes), kind="stable")]
     ranks = np.random.default_rng(0).random(len(boxes)) * np.arange(1, len(boxes) + 1)
     return boxes[np.argsort(ranks, kind="stable")]
-
-
-def _to_image(boxes: np.ndarray, pixels: Image.Image, image: LoadedImage) -> np.ndarray:
-    """Boxes of the searched pixels in pixels of the image, inside it."""
-    scaled = geometry.scale(boxes, image.width / pixels.width, image.height / pixels.height)
-    return geometry.clip(scaled, image.width, image.height)

@@ -37,7 +37,6 @@ class Relation(NamedTuple):
     Attributes:
         kind: name of the relation, such as ``nsubj``.
         head: the word that it depends on; empty at the root of the sentence.
-        word: the word itself.
     """
 
     kind: str
@@ -50,7 +49,6 @@ class Parses:
     """The relations of sentences.
 
     Attributes:
-        path: the file.
         relations: of each sentence, by its letters and digits alone; in the order of its words.
     """
 

@@ -100,7 +100,6 @@ def open_found(path: str, time: float | None, long_side: int, file: BinaryIO | N
     """Open an image, or the frame of a video at a moment.
 
     Args:
-        path: of the file.
         time: seconds, to the millisecond; None for an image.
         long_side: pixels that are needed.
         file: opened, as a server has it: it is read instead of what the path may mean by now, and refused if it is
@@ -154,8 +153,6 @@ class Indexing:
     """Bring an index up to date with what is below some paths.
 
     Args:
-        store: of the index.
-        model: that embeds.
         paths: images, videos, folders, patterns, archives or lists, see :func:`saywhere.inference.find_images`. If
             they are sources, which that function has found, no image is forgotten.
         components: of the vectors' codes, see :meth:`saywhere.search.store.Store.settle`.
@@ -165,7 +162,6 @@ class Indexing:
         todo: images that have to be embedded.
         videos: those that have to be looked through, or further.
         gone: paths of images and videos that will be forgotten.
-        changes: so far.
 
     Raises:
         UserError: see :func:`saywhere.inference.find_images`.

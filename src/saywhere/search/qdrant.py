@@ -110,7 +110,6 @@ class Qdrant:
     Args:
         url: of a server; its key is what the environment has as ``QDRANT_API_KEY``. ``:memory:`` stands for the
             client's own engine, which holds all in the memory of this process.
-        collection: its name.
 
     Example:
         >>> with saywhere.Index(saywhere.search.Qdrant("http://localhost:6333", "holiday")) as index:
@@ -195,7 +194,6 @@ class QdrantStore:
     The points of the same images are the same whoever writes them, so that several processes may write at a time.
 
     Args:
-        place: of the collection.
         facts: what a new one is made for. If None, it must exist.
 
     Raises:

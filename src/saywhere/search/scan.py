@@ -78,7 +78,6 @@ class Snapshot:
     """Contents of an index at one moment; later writing does not change them.
 
     Attributes:
-        extent: of the files.
         entries: ``(E,)`` of :data:`ENTRY`.
         regions: ``(R,)`` of :data:`REGION`.
         vectors: ``(R, D)`` in half precision, see :func:`with_hubness`.
@@ -147,7 +146,6 @@ class Snapshot:
         Of a gigabyte of codes, those of some 800,000 images, this takes a third of a second.
 
         Args:
-            folder: of the index.
             basis_alone: leave out the codes.
 
         Raises:
@@ -425,11 +423,7 @@ def nearest(snapshot: Snapshot, question: Question, top: int, *, exact: bool = F
     """Return the entries of the highest similarity with one query and what the classes add to it, best first.
 
     Args:
-        snapshot: of the index.
-        question: of one query.
-        top: at most this many.
         exact: compare all images by their whole vectors; else, if there are codes, only those that they put first.
-        threads: that share the images.
     """
     wanted, bonus = max(CANDIDATES, EACH * top), kind_bonus(snapshot, question, threads)
     if exact or not snapshot.extent.coded or snapshot.extent.entries <= wanted:

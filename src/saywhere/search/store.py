@@ -172,7 +172,6 @@ class Store:
     has written since its last commit does not count.
 
     Args:
-        folder: of the index.
         facts: what a new index is made for, such as the model and ``size`` of its vectors. If None, the index must
             exist.
 
@@ -290,10 +289,7 @@ class Store:
         """Return the images that fit one query best, best first.
 
         Args:
-            question: of one query.
-            top: at most so many.
             exact: do not use the codes.
-            threads: that share the work.
             only: which images are searched; all if None.
         """
         for _ in range(ATTEMPTS):

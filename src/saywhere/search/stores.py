@@ -109,7 +109,6 @@ class Video:
 
     Attributes:
         path: of the file, from the root on.
-        stamp: of the file.
         every: ticks from one look to the next.
         ticks: of the last look; None before the first one.
         kept: seconds of the last moment that is in the index; None if there is none.

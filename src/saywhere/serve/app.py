@@ -403,7 +403,6 @@ def create_app(
     """Return the application, for any ASGI server; ``UserError`` if the token or a host cannot be used.
 
     Args:
-        model: that answers.
         limits: of requests; the defaults if None.
         token: that requests must bring, as ``Authorization: Bearer TOKEN``, but for the page and :data:`PUBLIC`; none
             is needed if None.

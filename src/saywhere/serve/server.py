@@ -64,8 +64,6 @@ def launch(
 
     Args:
         access: is checked before the model is loaded.
-        limits: of the server.
-        load: returns the model.
         index: folder of an index to search, which must exist and be made by the model.
         path: what the line shows behind the address.
 
@@ -99,7 +97,6 @@ def run(app: Starlette, listening: socket.socket, limits: Limits, started: Calla
     """Serve until SIGTERM or Ctrl-C; then answer the requests that have begun, and return.
 
     Args:
-        app: the application.
         listening: from :func:`bind`.
         limits: of connections and of the time to finish.
         started: called when requests are answered.

@@ -102,9 +102,7 @@ class Work:
     """The folders, data and settings that a stage works with.
 
     Attributes:
-        name: of the stage.
         folder: of the stage; all that it writes is in it.
-        seed: of its random choices.
         facts: what the stages before it have made, for the card, by name.
         recipe: all of it, without the folders of the data.
     """
@@ -333,11 +331,7 @@ class CaptionerStage(Train):
 
 @dataclass(frozen=True)
 class FromData(Stage):
-    """The options of stages that read a list of data sets.
-
-    Attributes:
-        data: the data sets.
-    """
+    """The options of stages that read a list of data sets."""
 
     data: tuple[DataSet, ...] = ()
 
@@ -422,11 +416,7 @@ class Nouns(FromData):
 
 @dataclass(frozen=True)
 class NgramsStage(FromData):
-    """Learn what people would say of an image, beside a captioner.
-
-    Attributes:
-        model: the captioner.
-    """
+    """Learn what people would say of an image, beside a captioner."""
 
     CONTINUES = "model"
     model: str = ""

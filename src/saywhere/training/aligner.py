@@ -29,7 +29,6 @@ class SentenceTargets:
     """Make targets of the aligner: sentences of an image, other ones in each epoch.
 
     Attributes:
-        vocabulary: of the model.
         count: sentences an image; one that has fewer gives all it has.
         end: each sentence ends with END.
         phrases: take the marked sentences of Flickr30k Entities, with their phrases' boxes.

@@ -38,7 +38,6 @@ class FeatureCache:
     """The cached maps of images; made by :func:`build`.
 
     Attributes:
-        folder: of the files.
         numbers: of the images that can be read.
         damaged: number of each other image, and why it cannot.
     """

@@ -29,7 +29,6 @@ class CaptionTargets:
     An image that has fewer gives some of them again.
 
     Attributes:
-        vocabulary: of the model.
         count: see above; None takes all.
     """
 

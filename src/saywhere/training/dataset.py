@@ -47,7 +47,6 @@ class TargetMaker(Protocol):
         """Return the target of an image.
 
         Args:
-            sample: the image with its annotations.
             size: width and height of the network's input.
             flipped: the input is mirrored left to right.
             random: of every random choice.
@@ -162,7 +161,6 @@ class ImageDataset(Dataset[Item]):
     An image's target, and whether it is mirrored, depend on (seed, epoch, number) alone; the dataset never changes.
 
     Args:
-        target: makes the target of an image.
         features: cached features by number of the image, or None for pixels.
         cached_epochs: ``features`` are used in epochs before this one (the backbone is trained from then on); None for
             all.

@@ -184,7 +184,6 @@ def fit(
     """Train a network on data that is ready, or resume the run in ``out``.
 
     Args:
-        criterion: see :class:`saywhere.training.loop.Training`.
         name: of the data set, for the card.
         digests: of the data, by which a resumed run knows it.
     """

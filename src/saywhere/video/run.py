@@ -80,7 +80,6 @@ class Videos:
 
     Attributes:
         of_images: an option that was given and is for images alone, or None.
-        bar: whether to show a progress bar on a terminal.
         pass_on_all: also call ``each`` where rows are in a file, when the video is done.
     """
 

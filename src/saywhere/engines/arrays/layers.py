@@ -133,7 +133,6 @@ def require_shapes(part: str, wanted: Shapes, vocabulary_size: int, weights: Wei
     """Refuse weights that do not fit a part's options and vocabulary: ``UserError``, one line.
 
     Args:
-        part: its name.
         wanted: the arrays that its layers read, by its options.
         vocabulary_size: V, reserved tokens included.
     """

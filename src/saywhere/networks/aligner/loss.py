@@ -127,7 +127,6 @@ def max_margin(output: AlignmentOutput, margin: float = 1.0) -> dict[str, Tensor
     several sentences an image, another sentence of the same image is no negative.
 
     Args:
-        output: see :class:`AlignmentOutput`.
         margin: Eq. 9 has 1.
 
     Returns:
@@ -146,9 +145,6 @@ def phrase_loss(output: AlignmentOutput) -> Tensor:
 
     The probability of a region is the softmax of its product with the phrase. Phrases whose box no region fits are left
     out.
-
-    Args:
-        output: see :class:`AlignmentOutput`; it has phrases.
     """
     assert output.products is not None and output.overlaps is not None
     fits = (output.overlaps >= FITS) & torch.isfinite(output.products)

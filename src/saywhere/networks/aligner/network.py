@@ -73,7 +73,6 @@ class TextEncoder(nn.Module):
         word_size: of the word vectors x (Eq. 2).
         hidden_size: of e and h (Eqs. 3 to 5).
         out_size: D of the vectors s.
-        cell: see above.
         dropout: on x, e, and h, not on the recurrence.
         rectified: f in Eq. 6 is the rectifier; without it s may have any sign.
         residual: with a GRU or LSTM the e of a word is added to its states, as it is in Eqs. 4 and 5.
@@ -140,7 +139,6 @@ class Aligner(nn.Module):
     """Put regions and words into one space.
 
     Args:
-        vocabulary: the words that the text encoders know.
         trunk: the network below, shared with other systems; a new one is built if None.
         pretrained_backbone: a new trunk starts from ImageNet weights. (Its localization layer is taken over from a
             trained DenseCap, see :meth:`saywhere.networks.vision.trunk.Trunk.take_from`.)
@@ -286,7 +284,6 @@ class Hubs(nn.Module):
     """Typical texts and images (:class:`saywhere.engines.engine.Hubness`); they do not train with the others.
 
     Args:
-        size: of vectors.
         count: of typical texts, and of typical images.
     """
 
@@ -333,7 +330,6 @@ def pair_scores(regions: Tensor, region_mask: Tensor, words: Tensor, word_mask: 
     Args:
         regions: ``(K, R, D)``. region_mask: ``(K, R)``, which are real.
         words: ``(L, T, D)``. word_mask: ``(L, T)``, which are real.
-        score: see above.
 
     Returns:
         ``(K, L)``, differentiable in regions and words.

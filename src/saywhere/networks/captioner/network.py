@@ -127,7 +127,6 @@ class Ngrams(nn.Module):
 
     Args:
         embed_dim: of the embedding of an image.
-        config: how much there is to hold.
 
     Attributes:
         query: the embedding in few dimensions, in the unit of the keys.
@@ -183,7 +182,6 @@ class Captioner(nn.Module):
     """Caption images with sentences or, with ``config.describe_boxes``, boxes with phrases.
 
     Args:
-        vocabulary: the words it can choose.
         trunk: the network below, shared with other systems; a new one is built if None. Nothing of it but its backbone
             is trained.
         pretrained_backbone: a new trunk starts from ImageNet weights.

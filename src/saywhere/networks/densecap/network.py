@@ -138,10 +138,8 @@ class DenseCap(nn.Module):
 
     Attributes:
         trunk: see :class:`saywhere.networks.vision.trunk.Trunk`.
-        box_coder: format of the boxes.
         region_head: the recognition network.
         phrase_head: between the regions and the decoder; None where this takes the embeddings of ``region_head``.
-        decoder: of regions.
         rpn_sampler, sampler: of the anchors that train the RPN, and of the regions that train the second stage.
 
     Raises:

@@ -180,7 +180,6 @@ def context_features(image: ImageMaps, boxes: Tensor, levels: Sequence[int], emb
     region; the tower's embedding of the image comes behind the means.
 
     Args:
-        image: maps of the image.
         boxes: ``(R, 4)`` in pixels of the network's input.
         levels: strides of the maps that are averaged, beside the last layer or the branch's.
         embeddings: ``(R, E)`` of the regions by the dense captioner.

@@ -26,7 +26,6 @@ class AnchorGenerator:
 
     Args:
         shapes: for each level its k pairs (w, h), as many on every level, in pixels of the network's input.
-        strides: of each level.
         box_coder: format and order of the anchors.
     """
 
@@ -58,7 +57,6 @@ class RpnHead(nn.Module):
     "region" and "background", whose difference is its score.
 
     Args:
-        channels: of the maps.
         hidden_size: filters of the 3x3 convolution.
         per_cell: k.
         two_way: two logits an anchor instead of one.
@@ -98,7 +96,6 @@ class LocalizationLayer(nn.Module):
 
     Args:
         head: scores and offsets of every anchor.
-        anchors: see :class:`AnchorGenerator`.
         box_coder: of boxes, the same in all parts.
     """
 
@@ -121,9 +118,6 @@ class Tower:
 
     Args:
         path: of the graph, see :func:`saywhere.engines.tower.build_tower`; it is opened for the first image.
-
-    Attributes:
-        path: as given.
     """
 
     def __init__(self, path: Path) -> None:
@@ -177,7 +171,6 @@ class Trunk(nn.Module):
     """A backbone and what stands on it for several systems at once.
 
     Args:
-        backbone: pixels to maps.
         head: the backbone's last layer before the classifier, frozen; or None.
         pyramid: of the maps that regions are found on; None where that is the backbone's one map.
         localization: scores of anchors on those maps; None where no regions are proposed.

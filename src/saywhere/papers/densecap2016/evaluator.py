@@ -80,7 +80,6 @@ class OriginalRules(Rules):
     true box takes the last one of the image. Precision is averaged over 100 recalls, added up with rounding errors.
 
     Attributes:
-        name: the protocol, as reports name it.
         ties: equal scores stand in the order of the ``input``, or as the unstable quicksort of Torch7 (``torch``)
             leaves them: :func:`ascending_order`.
         precision: of IoUs in merging, of recall and of precision. The program uses double in its evaluation and float

@@ -42,7 +42,6 @@ class Comparison:
     """Describe one comparison.
 
     Attributes:
-        name: of the comparison.
         data: as in recipes for training; ``validation`` is the split that is measured, ``validation_limit`` how many of
             its images. The metric takes all of their phrases, whatever ``phrases`` leaves out in training.
         fcln: folder of the FCLN of each seed, with ``{seed}`` in its name.

@@ -57,9 +57,7 @@ class Results:
     """The measurements of a table.
 
     Attributes:
-        plan: the recipe.
         data: name of the data set.
-        images: images measured.
         meteor: version of the scorer.
         scores: by row, column and seed ``map``, ``detection_map`` and ``language_meteor``, as fractions.
         times: by row, as :func:`saywhere.papers.table1.systems.take_times` gives them.

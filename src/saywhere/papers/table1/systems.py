@@ -78,7 +78,6 @@ class Baselines:
     """Train and ask both RNN baselines of a comparison.
 
     Attributes:
-        plan: the recipe.
         folder: of what is trained.
         train: training images with their regions and sentences.
         dev: of the measured split, with phrases as in training: their loss picks the epoch.

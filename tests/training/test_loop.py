@@ -195,6 +195,35 @@ def test_without_validation_the_last_weights_are_kept(root: Path, tmp_path: Path
     assert same(stored, last_weights(tmp_path / "run"))
 
 
+def test_the_mean_of_the_last_epochs_is_validated_and_kept_and_training_goes_on_without_it(
+    root: Path, tmp_path: Path
+) -> None:
+    after = []
+    for epochs in (1, 2, 3):  # with a constant rate a shorter run is the beginning of a longer one
+        run.train(make(root, epochs=epochs, schedule="constant"), tmp_path / f"{epochs}")
+        after.append({key: value.double() for key, value in last_weights(tmp_path / f"{epochs}").items()})
+    recipe = make(root, epochs=3, schedule="constant", average=2)
+    recipe = replace(recipe, data=replace(recipe.data, validation=None))  # the weights of the last epoch are kept
+    run.train(replace(recipe, training=replace(recipe.training, epochs=2)), tmp_path / "mean")
+    run.train(recipe, tmp_path / "mean")  # resumed: the weights of the epoch before are in the state
+    assert same(last_weights(tmp_path / "mean"), last_weights(tmp_path / "3"))
+    kept = {key.removeprefix("densecap."): value for key, value in weights(tmp_path / "mean").items()}
+    for key, value in kept.items():
+        if not value.is_floating_point():
+            continue
+        mean = (after[1][key] + after[2][key]) / 2
+        torch.testing.assert_close(value.double(), mean, atol=1e-6, rtol=1e-6)
+    assert not torch.equal(kept["decoder.words.weight"].double(), after[2]["decoder.words.weight"])
+
+
+def test_validation_sees_the_mean(root: Path, whole: run.Result, tmp_path: Path) -> None:
+    run.train(make(root, average=3), tmp_path)
+    one, mean = (
+        [value for _, value in read_log(out / "metrics.csv")["val/loss"]] for out in (whole.model.parent, tmp_path)
+    )
+    assert one[0] == mean[0] and one[1] != mean[1]  # after the first epoch there is nothing to average
+
+
 class Broken(torch.nn.Module):
     """A criterion whose losses go through ``change`` in one call."""
 

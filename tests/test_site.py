@@ -169,10 +169,7 @@ CASES = {
         ("index.md", "[e](https://example.org) `[x](../README.md)` [f](#here)", None),
         ("index.md", "````\n```\n[g](../README.md)\n````", None),
     ),
-    "equations": (
-        ("a.md", "costs $5 and `$x$`", None),
-        ("a.md", "````\n```\n$x$\n````", None),
-    ),
+    "equations": (("a.md", "costs $5 and `$x$`", None), ("a.md", "````\n```\n$x$\n````", None)),
     "pages": (("a.md", "```console run\nls\n```\n", "```console\nls\n```\n"),),
 }
 

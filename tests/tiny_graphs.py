@@ -200,10 +200,7 @@ def export_grounding_dino(folder: Path) -> Path:
     return folder
 
 
-EXPORTS: dict[str, Callable[[Path], Path]] = {
-    "florence2": export_florence2,
-    "grounding-dino": export_grounding_dino,
-}
+EXPORTS: dict[str, Callable[[Path], Path]] = {"florence2": export_florence2, "grounding-dino": export_grounding_dino}
 """By the type of model."""
 
 

@@ -193,10 +193,7 @@ def baseline() -> nn.Module:
 
 @pytest.mark.parametrize(
     ("network", "option"),
-    [
-        (original, "trunk.multiple=1 (no multiple of 32)"),
-        (baseline, "a region-rnn (a baseline of Table 1)"),
-    ],
+    [(original, "trunk.multiple=1 (no multiple of 32)"), (baseline, "a region-rnn (a baseline of Table 1)")],
 )
 def test_what_only_torch_runs_is_refused_with_its_option(network: Any, option: str, tmp_path: Path):
     folder = checkpoint.save(network(), tmp_path / "model")

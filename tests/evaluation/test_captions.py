@@ -22,11 +22,7 @@ from saywhere.cli import evaluate as command
 from saywhere.errors import UserError
 from saywhere.evaluation import captions as captioning
 from saywhere.evaluation import meteor, ptb
-from saywhere.evaluation.captions import (
-    count_invented,
-    score_captions,
-    tokenize_captions,
-)
+from saywhere.evaluation.captions import count_invented, score_captions, tokenize_captions
 from saywhere.evaluation.examples import compare_answers
 from saywhere.evaluation.meteor import Meteor
 from saywhere.evaluation.meteor.scorer import Pair

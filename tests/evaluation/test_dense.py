@@ -13,15 +13,7 @@ import pytest
 from stubs import StubMeteor
 
 from saywhere.errors import UserError
-from saywhere.evaluation.dense import (
-    CLEAN,
-    IOUS,
-    METEORS,
-    DenseCaptioning,
-    box_reliability,
-    score,
-    score_files,
-)
+from saywhere.evaluation.dense import CLEAN, IOUS, METEORS, DenseCaptioning, box_reliability, score, score_files
 from saywhere.evaluation.region_lines import RegionLines
 from saywhere.evaluation.session import Session
 from saywhere.papers.densecap2016.evaluator import ORIGINAL

@@ -15,13 +15,7 @@ from tiny_aligner import aligner_model, tiny_aligner
 from tiny_captioner import tiny_captioner
 
 from saywhere.data.flickr import MarkedPhrase, MarkedSentence
-from saywhere.evaluation.grounding import (
-    area_under_curve,
-    best_regions,
-    judge,
-    measure,
-    measure_presence,
-)
+from saywhere.evaluation.grounding import area_under_curve, best_regions, judge, measure, measure_presence
 from saywhere.models.aligner import ImageVectors
 from saywhere.networks import checkpoint
 

@@ -16,16 +16,7 @@ from saywhere.errors import UserError
 from saywhere.evaluation.meteor import Meteor
 from saywhere.evaluation.meteor import paraphrases as table
 from saywhere.evaluation.meteor.paraphrases import Paraphrases, compile_table, load_paraphrases
-from saywhere.evaluation.meteor.scorer import (
-    EXACT,
-    PARAPHRASE,
-    SYNONYM,
-    Language,
-    Match,
-    MeteorFiles,
-    align,
-    java_code,
-)
+from saywhere.evaluation.meteor.scorer import EXACT, PARAPHRASE, SYNONYM, Language, Match, MeteorFiles, align, java_code
 
 # Scores of METEOR 1.5 (-l en -norm) as run beside the original DenseCap program, and by hand with the same jar.
 VALUES = [

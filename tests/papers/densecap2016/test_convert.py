@@ -129,10 +129,7 @@ def set_at(place, name, value):
             set_at("nets.recog_base.modules[2]", "weight", View(np.zeros(4, np.float32), (10**6, 10**6), (0, 0))),
             "has the shape .1000000, 1000000., which is no layer",
         ),
-        (
-            set_at("nets.localization_layer.nets.roi_pooling", "width", 5),
-            "regions are not square",
-        ),
+        (set_at("nets.localization_layer.nets.roi_pooling", "width", 5), "regions are not square"),
     ],
 )
 def test_what_does_not_fit_is_one_line(tmp_path, change, message):

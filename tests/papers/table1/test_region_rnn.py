@@ -19,15 +19,7 @@ from saywhere.images import open_image
 from saywhere.papers.table1 import region_rnn
 from saywhere.papers.table1.config import RegionRnnConfig
 from saywhere.papers.table1.plan import FitConfig
-from saywhere.papers.table1.region_rnn import (
-    Crop,
-    Lessons,
-    RegionRnn,
-    crop_features,
-    fit,
-    region_crops,
-    sentence_crops,
-)
+from saywhere.papers.table1.region_rnn import Crop, Lessons, RegionRnn, crop_features, fit, region_crops, sentence_crops
 from saywhere.text import END, Vocabulary, pad
 from saywhere.training.loop import has_bfloat16
 

@@ -18,6 +18,12 @@ def run(*words: object, code: int = 0) -> Result:
     return result
 
 
+def error_of(result: Result) -> str:
+    """Return the line of an error, the only one that a command wrote to stderr."""
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1, result.output
+    return result.stderr
+
+
 def rows(file: str | Path) -> list[dict[str, Any]]:
     """Read JSON lines."""
     return [json.loads(line) for line in Path(file).read_text().splitlines()]

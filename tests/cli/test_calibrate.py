@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commands import run
+from commands import error_of, run
 from flickr_entities import write_flickr
 from photographs import noise
 from tiny_aligner import tiny_aligner
@@ -110,9 +110,7 @@ def test_a_model_without_the_part_and_a_folder_without_a_model_are_one_line(tmp_
         ("flickr-coco", "box", "flickr-coco comes with saywhere; copy"),
     ):
         data = root if what else tmp_path / "nothing"  # of which each kind says the same
-        result = calibrate(Path(model), data, *(("--what", what) if what else ()), code=2)
-        assert result.stderr.startswith("error: ") and message in result.stderr
-        assert result.stderr.count("\n") == 1
+        assert message in error_of(calibrate(Path(model), data, *(("--what", what) if what else ()), code=2))
 
 
 def test_a_bundle_is_calibrated_by_the_command(tmp_path):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from commands import rows, run
+from commands import error_of, rows, run
 from PIL import Image
 from skimage import data
 
@@ -110,9 +110,8 @@ def test_a_class_that_the_model_cannot_say_is_an_error(model, monkeypatch):
     monkeypatch.setattr(StubModel, "answer", of_three_kinds)
     model.densecap = SimpleNamespace(vocabulary={"pallet", "jack", "dog"})
     describe(astronaut(), "--classes", "pallet jack,dog,truck", "--json", "r.jsonl")
-    result = describe("a.jpg", "--classes", "dog,palet jack", "--json", "s.jsonl", code=2)
-    assert result.stderr.count("\n") == 1
-    assert "class 'palet jack': the model has no such word, and the table of nouns no such noun" in result.stderr
+    error = error_of(describe("a.jpg", "--classes", "dog,palet jack", "--json", "s.jsonl", code=2))
+    assert "class 'palet jack': the model has no such word, and the table of nouns no such noun" in error
 
 
 def test_lines_are_printed_on_demand(model):
@@ -200,9 +199,8 @@ def test_a_file_is_not_continued_with_other_options(model, how):
     describe("album", "--json", "r.jsonl", "--top", "5")
     before = Path("r.jsonl").read_bytes()
     model.batches.clear()
-    other = describe("album", "--json", "r.jsonl", "--threshold", "0.5", *how, code=2)
-    assert other.stderr.count("\n") == 1
-    assert other.stderr.startswith("error: r.jsonl: was begun otherwise (top: 5, now 10; threshold: 0.3, now 0.5); ")
+    error = error_of(describe("album", "--json", "r.jsonl", "--threshold", "0.5", *how, code=2))
+    assert error.startswith("error: r.jsonl: was begun otherwise (top: 5, now 10; threshold: 0.3, now 0.5); ")
     assert model.batches == [] and Path("r.jsonl").read_bytes() == before
     assert "3 already in r.jsonl" in describe("album", "--json", "r.jsonl", "--top", "5").stdout
 
@@ -238,9 +236,8 @@ def test_a_full_disk_is_one_line_and_loses_nothing(model, monkeypatch):
         real(source, target)
 
     monkeypatch.setattr(os, "replace", full)
-    result = describe("album", "--json", "r.jsonl", "--out", "drawn", code=2)
-    assert result.stderr.startswith("error: drawn/") and "the disk is full" in result.stderr
-    assert result.stderr.count("\n") == 1
+    error = error_of(describe("album", "--json", "r.jsonl", "--out", "drawn", code=2))
+    assert error.startswith("error: drawn/") and "the disk is full" in error
     assert len(rows("r.jsonl")) == 5
     assert len([path for path in Path("drawn").rglob("*") if path.is_file()]) == 5
     monkeypatch.setattr(os, "replace", real)
@@ -274,9 +271,8 @@ def test_given_boxes_are_all_described(model):
     Path("boxes.json").write_text(json.dumps([[0, 0, 10 + i, 10] for i in range(20)]))
     astronaut()
     for option in (["--top", "5"], ["--top", "0"], ["--threshold", "0.5"]):
-        result = describe("a.jpg", "--boxes", "boxes.json", "--json", "r.jsonl", *option, code=2)
-        assert result.stderr.count("\n") == 1
-        assert result.stderr.startswith("error: --boxes describes every box in the file: --top and --threshold")
+        error = error_of(describe("a.jpg", "--boxes", "boxes.json", "--json", "r.jsonl", *option, code=2))
+        assert error.startswith("error: --boxes describes every box in the file: --top and --threshold")
     assert not Path("r.jsonl").exists() and model.batches == []
     describe("a.jpg", "--boxes", "boxes.json", "--json", "r.jsonl")
     assert model.options == {(None, None)} and len(rows("r.jsonl")[0]["boxes"]) == 20

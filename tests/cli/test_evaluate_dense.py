@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from commands import report, rows, run
+from commands import error_of, report, rows, run
 from photographs import quarters
 from stubs import StubMeteor, StubModel
 
@@ -117,9 +117,8 @@ def test_another_model_does_not_go_on(model):
     dense("--model", "m", "--data", root, "--out", "out")
     before = Path("out/predictions.jsonl").read_bytes()
     model.weights = 1
-    done = dense("--model", "m", "--data", root, "--out", "out", code=2)
-    assert done.stderr.count("\n") == 1
-    assert "out/predictions.jsonl: was made with another model; remove it" in done.stderr
+    error = error_of(dense("--model", "m", "--data", root, "--out", "out", code=2))
+    assert "out/predictions.jsonl: was made with another model; remove it" in error
     Path("out/settings.json").unlink()
     assert "was made by an unknown program" in dense("--model", "m", "--data", root, "--out", "out", code=2).stderr
     assert Path("out/predictions.jsonl").read_bytes() == before
@@ -180,9 +179,7 @@ def test_files_of_another_program(model):
 def test_mistakes_are_one_line(model, arguments, message):
     put("e.jsonl", CAT | {"image": "e.jpg"})
     put("here.jsonl", CAT | {"scores": [1]})
-    done = dense(*arguments, "--out", "out", code=2)
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("error: ") and message in done.stderr
+    assert message in error_of(dense(*arguments, "--out", "out", code=2))
     assert not Path("out").exists()
 
 

@@ -7,7 +7,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from commands import run
+from commands import error_of, run
 from photographs import noise
 from shard_process import run_processes
 
@@ -108,9 +108,7 @@ def test_options_that_do_not_fit_are_one_line(album: Path) -> None:
         (("index", "album", "--index", "i", "--shards", 2, "--repair"), "--repair is for one process"),
         (("index", "@-", "--index", "i", "--shards", 2), "give @FILE instead of @-"),
     ):
-        result = run(*arguments, code=2)
-        assert message in result.stderr, result.output
-        assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+        assert message in error_of(run(*arguments, code=2))
     assert not Path("i").exists() and not Path("r.jsonl").exists()
     command = ("describe", "album", "--json", "r.jsonl", "--shards", 2, *QUICK)
     run(*command)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import report, rows, run
+from commands import error_of, report, rows, run
 from photographs import quarters
 from stubs import StubMeteor, same_text
 from tiny_aligner import tiny_aligner
@@ -283,9 +283,7 @@ def test_mistakes_are_one_line(model, arguments, message):
     put("p.jsonl", {"image": "a.jpg", "caption": "x"})
     put("t.jsonl", {"image": "b.jpg", "captions": ["x"]})
     put("e.jsonl", {"image": "b.jpg", "captions": []})
-    done = caption(*arguments, "--out", "out", code=2)
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("error: ") and message in done.stderr
+    assert message in error_of(caption(*arguments, "--out", "out", code=2))
     assert not Path("out").exists()
 
 
@@ -303,9 +301,8 @@ def test_options_of_the_model_are_changed_and_reported(stubs, tmp_path):
 def test_a_model_without_a_captioner_and_data_without_sentences(stubs, tmp_path):
     root = album()
     aligner = checkpoint.save(tiny_aligner(), tmp_path / "aligner")
-    done = caption("--model", aligner, "--data", root, "--out", "out", "--device", "cpu", code=2)
-    assert done.stderr.count("\n") == 1
-    assert "cannot caption images: that needs a model with the part captioner; this one has aligner" in done.stderr
+    error = error_of(caption("--model", aligner, "--data", root, "--out", "out", "--device", "cpu", code=2))
+    assert "cannot caption images: that needs a model with the part captioner; this one has aligner" in error
     (root / "data.jsonl").write_text('{"image": "p/0.png", "split": "dev", "regions": []}\n')
     captioner = checkpoint.save(tiny_captioner(), tmp_path / "captioner")
     done = caption("--model", captioner, "--data", root, "--out", "out", "--device", "cpu", code=2)

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from commands import run
+from commands import error_of, run
 
 from saywhere.cli.options import ResultFormat
 from saywhere.files import TOO_LONG
@@ -105,9 +105,8 @@ def test_a_folder_is_whole_or_not_there(model: StubModel, monkeypatch: pytest.Mo
 
     words = ("describe", "album", "--output-format", "voc", "--out", "out")
     monkeypatch.setattr(os, "replace", full)
-    done = run(*words, code=2)
-    assert done.stderr.startswith("error: out/voc: ")
-    assert done.stderr.count("\n") == 1
+    error = error_of(run(*words, code=2))
+    assert error.startswith("error: out/voc: ")
     assert [*tree(Path("out"))] == [".regions.jsonl.settings.json", "regions.jsonl"]
     monkeypatch.setattr(os, "replace", real)
     run(*words)

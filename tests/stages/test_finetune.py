@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import run
+from commands import error_of, run
 from tiny_bundle import exported_bundle
 from tiny_stages import write_data
 from tiny_tower import tower_model
@@ -129,10 +129,9 @@ def test_too_little_is_refused_in_one_line(
     count: int, phrase: str | None, message: str, images: Path, tmp_path: Path
 ) -> None:
     few = lines(images, tmp_path, count, phrase)
-    result = run("finetune", few, "--out", tmp_path / "x", "--model", exported_bundle(), code=2)
-    assert result.stderr.count("\n") == 1
-    assert "needs images with boxes and words to learn from, and another to measure on" in result.stderr
-    assert message in result.stderr
+    error = error_of(run("finetune", few, "--out", tmp_path / "x", "--model", exported_bundle(), code=2))
+    assert "needs images with boxes and words to learn from, and another to measure on" in error
+    assert message in error
 
 
 def test_two_images_with_one_class_and_a_broken_third(images: Path, tmp_path: Path) -> None:

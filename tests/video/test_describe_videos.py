@@ -15,7 +15,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from commands import rows, run
+from commands import error_of, rows, run
 from PIL import Image
 from stubs import load_by
 from video_clips import TURNS, SquareModel, Timed, damage, moving, plate, set_matrix, write_clip
@@ -286,9 +286,8 @@ def test_a_disk_that_is_full_for_the_annotated_video_is_named(model, name):
     part = part_of(Path("drawn", name))
     part.unlink(missing_ok=True)
     part.symlink_to("/dev/full")
-    result = describe("clip.mp4", "--every", "100ms", "--out", "drawn", code=2)
-    assert result.stderr.count("\n") == 1
-    assert result.stderr.startswith("error: drawn/") and "the disk is full" in result.stderr
+    error = error_of(describe("clip.mp4", "--every", "100ms", "--out", "drawn", code=2))
+    assert error.startswith("error: drawn/") and "the disk is full" in error
     describe("clip.mp4", "--every", "100ms", "--out", "drawn")
     assert {name: Path("drawn", name).read_bytes() for name in listed("drawn")} == expected
 
@@ -407,9 +406,8 @@ def test_what_does_not_go_together_is_refused(model):
         (["--camera", "98"], "camera 98: "),
         ([], "missing argument 'PATH...'"),
     ):
-        result = describe(*words, code=2)
-        assert result.stderr.startswith(f"error: {message}"), (words, result.stderr)
-        assert result.stderr.count("\n") == 1
+        error = error_of(describe(*words, code=2))
+        assert error.startswith(f"error: {message}"), (words, error)
     assert model.looks == 0
     assert listed(".") == ["boxes.json", "clip.mp4", "notes.jsonl", "other.mp4"]
 

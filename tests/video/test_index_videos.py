@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import run
+from commands import error_of, run
 from PIL import Image
 from typer.testing import Result
 from video_clips import SquareEmbedder, Timed, damage, moving, plate, write_clip
@@ -218,9 +218,8 @@ def test_shards_are_for_images(model, monkeypatch) -> None:
     monkeypatch.setattr("saywhere.cli.options.load_model", lambda *_: bundled)
     write_clip(Path("album/clip.mp4"), moving(1))
     Image.new("RGB", (64, 32)).save("album/a.png")
-    refused = index("album/clip.mp4", "--shards", "2", code=2)
-    assert refused.stderr.count("\n") == 1
-    assert refused.stderr.startswith("error: --shards is for images, and album/clip.mp4 is a video")
+    error = error_of(index("album/clip.mp4", "--shards", "2", code=2))
+    assert error.startswith("error: --shards is for images, and album/clip.mp4 is a video")
     assert index("album", "--shards", "2", "--every", "1s", code=2).stderr.startswith(
         "error: --every is for one process"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from commands import report, run
 from flickr_entities import XML, write_flickr
+from photographs import noise
 from stubs import calibrated
 from tiny_aligner import aligner_model, tiny_aligner
 from tiny_captioner import tiny_captioner
@@ -156,6 +158,15 @@ def test_without_a_part_it_is_measured_as_the_model_answers(aligner, flickr, tmp
     assert (only["count"], only["score"]) == (8, pytest.approx(0.5, abs=1e-3))
     assert "phrases that are found: calibration error" in result.output and "with the decision" in result.output
     assert "## presence boxes bins" in (tmp_path / "report.md").read_text()
+
+
+def test_a_phrase_of_the_data_that_names_nothing_is_asked_like_the_others(aligner, tmp_path):
+    noise(64, 48, 1).save(tmp_path / "image.png")
+    regions = [{"box": [0, 0, 20, 20], "phrase": "a"}, {"box": [10, 10, 40, 40], "phrase": "a dog"}]
+    (tmp_path / "data.jsonl").write_text(json.dumps({"image": "image.png", "split": "dev", "regions": regions}))
+    result = evaluate("--model", aligner, "--data", tmp_path / "data.jsonl", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert report(tmp_path)["phrases"] == 2
 
 
 def test_the_images_may_be_limited(aligner, flickr, tmp_path):

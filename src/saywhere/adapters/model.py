@@ -148,6 +148,7 @@ class AdaptedModel(Model):
         placer = self.placer("aligner" if part is None and beta is not None else part)
         least = placer.least(threshold)
         phrases = [[*text] if not isinstance(text, str) else cut_phrases(text) for text in texts]
+        require_names(phrase for own in phrases for phrase in own)
         found = placer.place(encodings, phrases, boxes is not None or limit is not None)
         unused = [unused_words(text) if isinstance(text, str) else () for text in texts]
         rows = zip(found, phrases, unused, strict=True)
@@ -192,6 +193,7 @@ class AdaptedPlacer(Placer):
         self, encoding: Encoding, layout: Layout, boxes: ArrayLike | None = None, limit: int | None = None
     ) -> tuple[Regions, np.ndarray, np.ndarray]:
         """As of the base: the scores are the model's own, and places and relations are not used."""
+        require_names(layout.captions)
         (found,) = self.place([encoding], [layout.captions], boxes is not None or limit is not None)
         unused = () if layout.listed else layout.unused  # of listed phrases these models read every word
         return found.located(layout.captions, unused), found.scores, np.zeros(len(layout.phrases), np.float32)
@@ -210,11 +212,10 @@ class AdaptedPlacer(Placer):
         """Return where the phrases of images are.
 
         Raises:
-            UserError: a phrase that names nothing, or the regions to choose among are ``chosen``.
+            UserError: the regions to choose among are ``chosen``.
         """
         if chosen:
             raise UserError(f"{self.name} looks everywhere in an image: it cannot choose among given boxes or regions")
-        require_names(phrase for own in phrases for phrase in own)
         with answering(self.name):
             located = self.adapter.locate(encodings, phrases)
         apply = self.adapter.scores.apply

@@ -224,6 +224,7 @@ class Placer:
             UserError: a phrase that names nothing, or no region.
         """
         phrases = layout.phrases
+        require_names(phrases)
         found = self.evidence(encoding, phrases, boxes, limit)
         (rows, agree), columns = found.place(self.config, layout, self.calibration), np.arange(len(phrases))
         fits, presence = found.fits[rows, columns], found.presence(self.calibration)
@@ -265,8 +266,7 @@ class Placer:
     def evidence(
         self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None = None, limit: int | None = None
     ) -> Evidence:
-        """Return what is known of phrases in an image; arguments and errors as of :meth:`ground`."""
-        require_names(phrases)
+        """Return what is known of phrases in an image, of those that name nothing too; arguments as of :meth:`find`."""
         texts: list[TextVectors] = []
         if self.aligner is not None:
             known = self.aligner.vocabulary

@@ -266,6 +266,19 @@ def test_only_boxes_that_are_kept_are_described_all_images_together():
         np.testing.assert_allclose(f.confidence, np.log(0.5))
 
 
+@pytest.mark.parametrize(("weight", "decoded"), [(0.5, 2), (0.0, 2), (-0.5, 3)])
+def test_regions_whose_score_must_be_below_the_threshold_get_no_phrase(weight: float, decoded: int):
+    """Logits are 2, 1 and 0, the words of each phrase have a mean log-probability of log .5."""
+    decoder, proposals = Speaks(), [np.array([[0, 0, 20, 20], [30, 0, 50, 19], [50, 5, 90, 60]], np.float32)]
+    calibration = calibrated(box=(1.0, weight, 0.0))
+    (every,) = detect(detector(Speaks()), [encoding()], proposals=proposals, calibration=calibration)
+    (some,) = detect(detector(decoder), [encoding()], proposals=proposals, calibration=calibration, threshold=0.6)
+    assert decoder.counts == [decoded]
+    assert some.captions == every.captions[:decoded] and some.boxes.tolist() == every.boxes[:decoded].tolist()
+    dropped = every.regions(calibration.box).scores[decoded:]
+    assert (dropped < 0.6).all()
+
+
 def test_given_boxes_are_all_described_in_their_order_as_they_are():
     boxes = [[[3.3, 4.4, 180.1, 120.9], [0, 0, 5, 5]], np.zeros((0, 4))]
     found = detect(detector(Speaks()), [encoding(), encoding()], boxes)

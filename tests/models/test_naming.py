@@ -7,7 +7,7 @@ from noun_evidence import TREE, posteriors
 
 from saywhere.models.nouns import NounEvidence, with_noun
 from saywhere.models.phrases import caption_evidence, noun_log_probs
-from saywhere.text import tokenize
+from saywhere.text import Vocabulary, tokenize
 
 KINDS = ("person", "dog", "airplane", "cow", "grass", "ski")
 
@@ -81,3 +81,20 @@ def test_the_evidence_for_a_phrase_is_its_confidence_and_what_the_classes_say_of
     assert found["known"].tolist() == [1, 0, 1] and found["confidence"].tolist() == [-1, -2, -3]
     alone = caption_evidence(None, None, ["a dog"], np.array([-1.0]))
     assert (alone["noun"].tolist(), alone["known"].tolist(), alone["confidence"].tolist()) == ([0], [0], [-1])
+
+
+def test_words_of_a_vocabulary_lead_to_what_the_classes_know_alone_or_in_a_longer_name() -> None:
+    vocabulary = Vocabulary(dict.fromkeys(["a", "dogs", "person", "xyzzy", "hot", "the", "dog", "plane"], 1))
+    mask, members = evidence().words(vocabulary)
+    known = [word for word, noun in zip(vocabulary.tokens, mask, strict=True) if noun]
+    assert sorted(known) == ["dog", "dogs", "person", "plane"]
+    leaves = dict(zip(known, members.T, strict=True))
+    dog, cow = TREE.named("dog"), TREE.named("cow")
+    assert dog is not None and cow is not None
+    assert leaves["dog"][dog.leaves].all() and leaves["dogs"][dog.leaves].all() and not leaves["person"][dog.leaves].any()
+    assert not leaves["dog"][cow.leaves].any()
+    assert leaves["person"].sum() > 1, "kinds of people count as people"
+    both = noun_evidence.evidence((*KINDS, "hot dog")).words(vocabulary)[1]
+    hot_dog = TREE.named("hot dog")
+    assert hot_dog is not None
+    assert both[hot_dog.row].sum() == 2, "the word dog is said of a hot dog, in the singular and the plural"

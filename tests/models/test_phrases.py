@@ -15,7 +15,7 @@ from saywhere.models.decoding import search, search_each
 from saywhere.models.densecap import detect
 from saywhere.models.model import Model
 from saywhere.models.nouns import COLOUR_NAMES, colour_of, noun_of
-from saywhere.models.phrases import colour_names, text_sums, with_articles, without_colours, without_sex
+from saywhere.models.phrases import NounGuide, colour_names, text_sums, with_articles, without_colours, without_sex
 
 BOXES = np.array([[0, 0, 40, 30], [10, 20, 96, 64], [50, 0, 96, 20], [5, 5, 60, 60]], np.float32)
 
@@ -68,6 +68,40 @@ def test_groups_that_are_searched_together_find_what_each_finds_alone():
         np.testing.assert_array_equal(part.best().token_ids, alone.best().token_ids)
         np.testing.assert_allclose(part.best().log_probs, alone.best().log_probs, atol=1e-4)
     assert len(together[2].token_ids) == 0
+
+
+class Plain:
+    """A decoder that gives the same five words the same probabilities in each step."""
+
+    never, unknown, independent = (), "", True
+    probabilities = np.array([0.1, 0.2, 0.3, 0.15, 0.25], np.float32)
+
+    def start(self, embeddings):
+        return (np.asarray(embeddings),)
+
+    def step(self, token_ids, state):
+        return np.log(np.tile(self.probabilities, (len(token_ids), 1))), state
+
+    def select(self, state, rows):
+        return (state[0][rows],)
+
+    def join(self, states):
+        return (np.concatenate([state[0] for state in states]),)
+
+
+def test_the_classes_share_the_probability_of_nouns_until_one_is_said():
+    """Words 2 and 3 are nouns; the classes find the second four times as likely in the second region."""
+    shares = np.array([[1.0, 1.0], [0.5, 2.0]], np.float32)
+    guide = NounGuide(Plain(), np.array([False, False, True, True, False]), shares)
+    state = guide.join([guide.start(np.zeros((2, 3))), guide.start(np.zeros((1, 3)))])
+    log_probs, state = guide.step(np.array([0, 1, 4]), guide.select(state, np.array([1, 0, 1])))
+    np.testing.assert_allclose(np.exp(log_probs[1]), Plain.probabilities, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(log_probs[0]), [0.1, 0.2, 0.15, 0.3, 0.25], rtol=1e-5)
+    np.testing.assert_array_equal(log_probs[0], log_probs[2])
+    after, state = guide.step(np.array([3, 1, 0]), state)
+    np.testing.assert_allclose(np.exp(after), [Plain.probabilities, Plain.probabilities, np.exp(log_probs[0])], rtol=1e-5)
+    later, _ = guide.step(np.array([1, 2, 2]), state)
+    np.testing.assert_allclose(np.exp(later), np.tile(Plain.probabilities, (3, 1)), rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,7 @@ def detect(
     writer: PhraseWriter | None = None,
     calibration: Calibration | None = None,
     doubts: bool = False,
+    threshold: float | None = None,
 ) -> list[Detections]:
     """Return the regions of each image, or those in ``boxes``, described but neither calibrated nor ranked.
 
@@ -87,6 +88,7 @@ def detect(
         nms_iou: of the final suppression, in place of ``final_nms``.
         writer: of the phrases, with the other parts of the model; by the dense captioner alone if None.
         calibration, doubts: see :meth:`saywhere.models.phrases.PhraseWriter.write`.
+        threshold: leave out found regions whose score is below it whatever their phrase.
 
     Raises:
         UserError: boxes of another shape, or outside their image.
@@ -99,6 +101,10 @@ def detect(
         triples = zip(encodings, proposals, outputs, strict=True)
         overlap = detector.config.final_nms if nms_iou is None else nms_iou
         kept = [select(detector.box_coder, *triple, overlap) for triple in triples]
+        if threshold is not None and calibration is not None:
+            pairs = zip(kept, outputs, strict=True)
+            promising = [most_probable(calibration.box, out.logits[rows]) >= threshold for (_, rows), out in pairs]
+            kept = [(b[some], rows[some]) for (b, rows), some in zip(kept, promising, strict=True)]
     else:
         given = [e.check(b) for e, b in zip(encodings, boxes, strict=True)]
         inputs = [e.to_input(b) for e, b in zip(encodings, given, strict=True)]
@@ -119,6 +125,13 @@ def detect(
     known = [None] * len(finals) if posteriors is None else posteriors
     rows = zip(encodings, finals, logits, embeddings, codes, phrases, known, strict=True)
     return [Detections(*row) for row in rows]
+
+
+def most_probable(box: Logistic, logits: np.ndarray) -> np.ndarray:
+    """Return the highest score ``(N,)`` that regions can have, by their second scores, whatever their phrases are."""
+    if box.weights["confidence"] < 0:
+        return np.ones(len(logits), np.float32)
+    return box.apply({"logit": logits, "confidence": np.zeros(len(logits), np.float32)})
 
 
 def select(
@@ -159,7 +172,7 @@ def describe(
     if boxes is not None and (top is not None or threshold is not None):
         raise UserError("top and threshold choose among the boxes that are found; given boxes are all described")
     config, calibration = detector.config, calibration or Calibration()
-    found = detect(detector, encodings, boxes, None, nms_iou, writer, calibration)
+    found = detect(detector, encodings, boxes, None, nms_iou, writer, calibration, threshold=threshold)
     regions = [each.regions(calibration.box) for each in found]
     if boxes is None:
         repeat_nms = config.repeat_nms if nms_iou is None else None

@@ -7,7 +7,7 @@ ImageNet's classes and everyday kinds stand in WordNet's tree: the table ``nouns
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain
@@ -21,7 +21,7 @@ from saywhere.engines.engine import DenseCap, Nouns
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding
 from saywhere.regions import Regions
-from saywhere.text import RESERVED, tokenize
+from saywhere.text import RESERVED, Vocabulary, tokenize
 
 TABLE = Path(__file__).with_name("nouns.tsv")
 _reading = threading.Lock()
@@ -174,6 +174,10 @@ class NounTree:
         """Return the node that a word, or a name of several words, leads to, in the singular or the plural."""
         found = self._words.get(word)
         return None if found is None else self.nouns[found[0]]
+
+    def names(self) -> Iterator[tuple[str, Noun]]:
+        """Yield each word, or name of several words, that leads to a node, and the node; plurals too."""
+        return ((name, self.nouns[row]) for name, (row, _) in self._words.items())
 
     def entry(self, noun: Noun) -> Noun | None:
         """Return the nearest node at or above one whose name people use; None if there is none."""
@@ -457,6 +461,26 @@ class NounEvidence:
     @cached_property
     def _taught(self) -> frozenset[int]:
         return frozenset(kind.row for kind in self.kinds)
+
+    def words(self, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
+        """Return the words of a vocabulary that name something that the classifier was taught, and what they name.
+
+        Returns:
+            ``(V,)`` which words they are, W of them; and ``(K, W)`` float32, 1 for the leaves of the tree that such a
+            word names, alone or in a name of several words, as "bear" in "teddy bear".
+        """
+        columns: dict[str, int] = {}
+        mask = np.zeros(len(vocabulary), bool)
+        for token in range(len(RESERVED), len(vocabulary)):
+            noun = self.tree.named(word := vocabulary.tokens[token])
+            if noun is not None and self.knows(noun):
+                columns[word], mask[token] = len(columns), True
+        members = np.zeros((self.tree.leaves, len(columns)), np.float32)
+        for name, noun in self.tree.names():
+            said = [columns[word] for word in name.split() if word in columns]
+            if said and self.knows(noun):
+                members[noun.leaves[:, None], said] = 1
+        return mask, members
 
     def probability(self, posterior: np.ndarray, noun: Noun) -> np.ndarray:
         """Return the probability ``(N,)`` that regions show what a node names, of posteriors ``(N, K)``."""

@@ -1,9 +1,9 @@
 """The phrases of regions: hypotheses of a beam, the choice among them, and words that are not sure enough left out.
 
-A phrase is the hypothesis with the highest sum of length-normalised log-probability and of how well the region fits it
-by the aligner. Words for somebody's sex stay where they are
-probably right, else the phrase says person or child; a colour is the likeliest by the pixels of the box, and is left
-out where it is probably wrong.
+A phrase is the hypothesis with the highest sum of length-normalised log-probability, of how probable its noun is by the
+classes, and of how well the region fits it by the aligner; the classes count in each step before the noun, too. Words
+for somebody's sex stay where they are probably right, else the phrase says person or child; a colour is the likeliest
+by the pixels of the box, and is left out where it is probably wrong.
 
 The trunk was taught to tell kinds of things apart whatever their colour. So ``colours.npz`` beside this file has the
 weights of a small network, the same for all models, that names colours by the pixels in a box; it is trained by
@@ -16,11 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from saywhere.calibration import Calibration
-from saywhere.engines.engine import Aligner, DenseCap
+from saywhere.engines.engine import Aligner, Decoder, DenseCap, State
 from saywhere.models.decoding import Decoded, Hypotheses, search_each
 from saywhere.models.encoding import STEP, Encoding
 from saywhere.models.nouns import (
@@ -176,6 +177,9 @@ class PhraseWriter:
     ) -> Decoded:
         """The phrases of all regions: of those that are chosen the best of a beam, of the others the greedy one."""
         decoder, settings = self._densecap.decoder, self._config.decoding
+        if self._named and posterior is not None:
+            shares = self._noun_shares(posterior)
+            decoder = NounGuide(decoder, self._noun_words[0], np.concatenate([shares[chosen], shares[~chosen]]))
         groups = [inputs[chosen], inputs[~chosen]]
         found, plain = search_each(decoder, groups, settings, [settings.beam_size, 1])
         seen = (None if rows is None else rows[chosen] for rows in (vectors, posterior))
@@ -190,9 +194,9 @@ class PhraseWriter:
 
     def _rank(self, found: Hypotheses, vectors: np.ndarray | None, posterior: np.ndarray | None) -> np.ndarray:
         """The sums ``(N, B)`` of the log-probabilities of hypotheses and of the reasons for them."""
-        similarity, noun = self._config.similarity_weight, self._config.noun_weight
+        similarity = self._config.similarity_weight
         compared = vectors is not None and similarity and self._aligner is not None
-        named = posterior is not None and noun and self.nouns is not None
+        named = posterior is not None and self._named
         if not (compared or named):
             return found.ranks
         from saywhere.models.decoding import Reason, Reranker, Sentence  # a model of one part needs none of it
@@ -208,9 +212,25 @@ class PhraseWriter:
             rows = zip(posterior, sentences, strict=True)
             return [noun_log_probs(self.nouns, row, [one.text for one in own]) for row, own in rows]
 
-        reasons = [Reason(shows, noun)] if named else []
+        reasons = [Reason(shows, self._config.noun_weight)] if named else []
         reasons += [Reason(fits, similarity)] if compared else []
         return Reranker(reasons).rank(found, self._densecap.vocabulary)
+
+    @property
+    def _named(self) -> bool:
+        """Whether the part nouns counts in the choice."""
+        return self._config.noun_weight > 0 and self.nouns is not None
+
+    @cached_property
+    def _noun_words(self) -> tuple[np.ndarray, np.ndarray]:
+        """Which words ``(V,)`` name a kind that the classes know, and the leaves of each of those, ``(K, W)``."""
+        assert self.nouns is not None
+        return self.nouns.words(self._densecap.vocabulary)
+
+    def _noun_shares(self, posterior: np.ndarray) -> np.ndarray:
+        """Return what the probability of each of :attr:`_noun_words` is multiplied by, ``(N, W)``."""
+        likely = np.maximum(posterior @ self._noun_words[1], np.float32(LEAST_NOUN))
+        return likely ** np.float32(self._config.noun_weight)
 
     # Words that are not sure
 
@@ -237,6 +257,54 @@ class PhraseWriter:
                 words = with_articles(words, {doubt.place})
         words = without_sex(words, unsure["person"]) if unsure["person"] else words
         return " ".join(without_colours(words, unsure["colour"]) if unsure["colour"] else words)
+
+
+class NounGuide:
+    """A decoder whose nouns are weighed by the classes, until a phrase has one that they know.
+
+    The probability that the decoder gives to all nouns together stays; each gets a share of it by the product of its
+    own probability and of that of the region's showing what it names.
+
+    Args:
+        decoder: of the phrases.
+        nouns: ``(V,)`` which words are nouns that the classes know, W of them.
+        shares: ``(N, W)`` what their probabilities are multiplied by, for each of the regions that it starts with.
+    """
+
+    def __init__(self, decoder: Decoder, nouns: np.ndarray, shares: np.ndarray) -> None:
+        self._decoder, self._nouns, self._words = decoder, nouns, np.flatnonzero(nouns)
+        self._shares, self._logs = shares, np.log(shares)
+        self.never, self.unknown, self.independent = decoder.never, decoder.unknown, decoder.independent
+
+    def start(self, embeddings: Any) -> State:
+        """Return the state of regions of which no noun has been said: their numbers, whether one has, the decoder's."""
+        count = len(embeddings)
+        return (np.arange(count), np.zeros(count, bool), self._decoder.start(embeddings))
+
+    def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
+        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
+        regions, said, inner = state
+        log_probs, inner = self._decoder.step(token_ids, inner)
+        said = said | self._nouns[token_ids]
+        rows = np.flatnonzero(~said)
+        if len(rows):
+            log_probs = np.array(log_probs, np.float32)
+            own = log_probs[rows[:, None], self._words]
+            odds, shares = np.exp(own), self._shares[regions[rows]]
+            least = np.finfo(np.float32).tiny
+            scale = np.log(np.maximum(odds.sum(axis=1), least) / np.maximum((odds * shares).sum(axis=1), least))
+            log_probs[rows[:, None], self._words] = own + self._logs[regions[rows]] + scale[:, None]
+        return log_probs, (regions, said, inner)
+
+    def select(self, state: State, rows: np.ndarray) -> State:
+        """Return the rows of a state: with repetitions, and in any order."""
+        regions, said, inner = state
+        return (regions[rows], said[rows], self._decoder.select(inner, rows))
+
+    def join(self, states: Sequence[State]) -> State:
+        """Return the rows of several states one after the other."""
+        regions, said, inner = zip(*states, strict=True)
+        return (np.concatenate(regions), np.concatenate(said), self._decoder.join(inner))
 
 
 def _doubtful(

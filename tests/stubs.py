@@ -46,7 +46,10 @@ class StubModel:
         self.options.add((top, threshold))
         self.sizes += [image.pixels.size for image in images]
         given = [None] * len(images) if boxes is None else boxes
-        return [self.answer(image, chosen)[:top] for image, chosen in zip(images, given, strict=True)]
+        answers = [self.answer(image, chosen) for image, chosen in zip(images, given, strict=True)]
+        if threshold is not None:
+            answers = [each if each.scores is None else each[each.scores >= threshold] for each in answers]
+        return [each[:top] for each in answers]
 
     def answer(self, image: LoadedImage, boxes: np.ndarray | None) -> Regions:
         """Return the regions of one image."""

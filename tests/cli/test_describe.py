@@ -71,18 +71,21 @@ def test_no_regions(model, monkeypatch):
     assert rows("r.jsonl")[0]["boxes"] == [] and Path("out/a.jpg").exists()
 
 
-def test_regions_with_low_scores_are_left_out_and_counted(model, monkeypatch):
+def test_regions_with_low_scores_are_left_out_with_a_line_where_none_is_left(model, monkeypatch):
     boxes = [[0, 0, 9, 9], [0, 0, 5, 5], [0, 0, 3, 3.0]]
     answer = saywhere.Regions(512, 512, boxes, [0.9, 0.3, 0.29], ("a", "b", "c"))
     monkeypatch.setattr(StubModel, "answer", lambda self, image, boxes: answer)
-    hidden = describe(astronaut(), "--json", "r.jsonl", "--out", "drawn")
-    assert hidden.stderr == "left out: 1 region with a score below 0.3; --threshold 0 keeps all\n"
+    assert describe(astronaut(), "--json", "r.jsonl", "--out", "drawn").stderr == ""
     assert rows("r.jsonl")[0]["captions"] == ["a", "b"]
     every = describe("a.jpg", "--threshold", 0, "--json", "-")
     assert json.loads(every.stdout)["captions"] == ["a", "b", "c"] and every.stderr == ""
     for name in ("coco-results", "densecap"):  # whose programs rank regions of any score
         assert describe("a.jpg", "--output-format", name, "--out", name).stderr == ""
         assert len(rows(f"{name}/regions.jsonl")[0]["boxes"]) == 3
+    monkeypatch.setattr(StubModel, "answer", lambda self, image, boxes: answer[answer.scores < 0.3])
+    none = describe("a.jpg", "--json", "-")
+    assert json.loads(none.stdout)["captions"] == []
+    assert none.stderr == "1 image has no region with a score of at least 0.3; --threshold 0 keeps all\n"
 
 
 def of_three_kinds(self, image, boxes):
@@ -121,7 +124,7 @@ def test_lines_are_printed_on_demand(model):
 
 
 def test_ten_regions_unless_told_otherwise(model):
-    given = (([], 10, None), (["--top", 3, "--threshold", 0.25], 3, 0.25), (["--top", 0], None, None))
+    given = (([], 10, 0.3), (["--top", 3, "--threshold", 0.25], 3, 0.25), (["--top", 0], None, 0.3))
     for arguments, top, least in given:
         model.options.clear()
         describe(astronaut(), "--json", f"{top}.jsonl", *arguments)

@@ -52,7 +52,8 @@ class DenseCapConfig(SystemConfig):
             ``decoding``; the phrases of others are greedy. None for all; given boxes are all chosen for.
         similarity_weight: of the aligner's similarity of region and phrase in that choice, beside the phrase's mean
             log-probability, see :class:`saywhere.models.phrases.PhraseWriter`.
-        noun_weight: of the natural log-probability of the phrase's noun by the part nouns in that choice.
+        noun_weight: of the natural log-probability of the phrase's noun by the part nouns: in that choice, and in each
+            step before the noun, where the nouns share the probability that the decoder gives to all of them.
         person_threshold, colour_threshold: words for somebody's sex, and colours, are left out below this probability,
             if the model's calibration has one; 0 leaves the decoder's words as they are.
         final_nms: suppression of the final boxes.

@@ -219,7 +219,8 @@ class Summary:
         count: images in all, without those that the file of boxes does not name.
         done, already: images answered by this run, and by an earlier one.
         regions: found by this run; None where answers are no regions.
-        hidden: regions of this run that are left out for want of a higher score, though the user named none.
+        empty: images of this run without a region whose score is at least :data:`THRESHOLD`, if the user named no
+            threshold.
         without_boxes: images that the file of boxes does not name.
         skipped: names of the images without an answer, with the reasons.
         damaged: names of the videos that could only be read in part, with what could not.
@@ -232,7 +233,7 @@ class Summary:
     done: int = 0
     already: int = 0
     regions: int | None = None
-    hidden: int = 0
+    empty: int = 0
     without_boxes: int = 0
     skipped: dict[str, str] = field(default_factory=dict[str, str])
     damaged: dict[str, str] = field(default_factory=dict[str, str])
@@ -492,11 +493,11 @@ class _Description:
             todo = [source for source in shard.sources if source.name not in earlier]
             with ResultsFile(shard.part) as lines:
                 done = self._run(todo, Outputs(lines, out), shard.claim)
-            summary.hidden += done.hidden
+            summary.empty += done.empty
             return done.skipped
 
         summary.skipped = work_on(shards, describe_one, "described", self.tell)
-        self._tell_hidden(summary)
+        self._tell_empty(summary)
         for results in shards.merging():
             numbers = range(shards.count)
             summary.skipped = {name: why for number in numbers for name, why in shards.skipped(number).items()}
@@ -509,25 +510,24 @@ class _Description:
         return summary
 
     def _run(self, sources: Sequence[Source], outputs: Outputs, claim: Claim | None = None) -> Summary:
-        hidden: dict[str, int] = {}
+        empty: set[str] = set()
 
         def ask(images: list[LoadedImage], given: list[np.ndarray] | None) -> list[Regions]:
             top = self.top if self.classes is None else None
             model = self.model()
             if self.classes is not None and model.densecap is not None:
                 _require_sayable(self.classes, model.densecap.vocabulary)
-            found = model.describe(images, given, top=top, threshold=self.threshold or None)
+            least = THRESHOLD if self.threshold is None else self.threshold
+            found = model.describe(images, given, top=top, threshold=least or None)
             if self.classes is not None:
                 found = [self.classes.keep(each)[: self.top] for each in found]
-            if self.threshold is not None:
-                return found
-            kept = [each if each.scores is None else each[each.scores >= THRESHOLD] for each in found]
-            hidden.update({i.name: len(f) - len(k) for i, f, k in zip(images, found, kept, strict=True)})
-            return kept
+            if self.threshold is None:
+                empty.update(image.name for image, each in zip(images, found, strict=True) if not len(each))
+            return found
 
         run = Run(ask, self.model, outputs, self.given, self.batch, self.each, claim=claim, bar=self.bar)
         summary = run(sources)
-        summary.regions, summary.hidden = summary.regions or 0, sum(hidden.values())
+        summary.regions, summary.empty = summary.regions or 0, len(empty)
         summary.without_boxes = self.without_boxes
         return summary
 
@@ -535,15 +535,15 @@ class _Description:
         summary.written = written
         if summary.count > 1 or summary.already or summary.without_boxes:
             self.tell(str(summary))
-        self._tell_hidden(summary)
+        self._tell_empty(summary)
         if told := [*map(str, written), *filter(None, [more])]:
             self.tell(f"written: {', '.join(told)}")
         return summary
 
-    def _tell_hidden(self, summary: Summary) -> None:
-        if summary.hidden:
-            count = f"{summary.hidden} region{'' if summary.hidden == 1 else 's'}"
-            self.tell(f"left out: {count} with a score below {THRESHOLD:g}; --threshold 0 keeps all", err=True)
+    def _tell_empty(self, summary: Summary) -> None:
+        if summary.empty:
+            images = "1 image has" if summary.empty == 1 else f"{summary.empty} images have"
+            self.tell(f"{images} no region with a score of at least {THRESHOLD:g}; --threshold 0 keeps all", err=True)
 
 
 def _beside(format: str, embed: bool) -> tuple[Callable[[Source, Regions], str | None], Report]:

@@ -91,8 +91,8 @@ class Plain:
 
 def test_the_classes_share_the_probability_of_nouns_until_one_is_said():
     """Words 2 and 3 are nouns; the classes find the second four times as likely in the second region."""
-    shares = np.array([[1.0, 1.0], [0.5, 2.0]], np.float32)
-    guide = NounGuide(Plain(), np.array([False, False, True, True, False]), shares)
+    logs = np.log(np.array([[1.0, 1.0], [0.5, 2.0]], np.float32))
+    guide = NounGuide(Plain(), np.array([False, False, True, True, False]), logs)
     state = guide.join([guide.start(np.zeros((2, 3))), guide.start(np.zeros((1, 3)))])
     log_probs, state = guide.step(np.array([0, 1, 4]), guide.select(state, np.array([1, 0, 1])))
     np.testing.assert_allclose(np.exp(log_probs[1]), Plain.probabilities, rtol=1e-5)

@@ -178,8 +178,8 @@ class PhraseWriter:
         """The phrases of all regions: of those that are chosen the best of a beam, of the others the greedy one."""
         decoder, settings = self._densecap.decoder, self._config.decoding
         if self._named and posterior is not None:
-            shares = self._noun_shares(posterior)
-            decoder = NounGuide(decoder, self._noun_words[0], np.concatenate([shares[chosen], shares[~chosen]]))
+            logs = self._noun_logs(np.concatenate([posterior[chosen], posterior[~chosen]]))
+            decoder = NounGuide(decoder, self._noun_words[0], logs)
         groups = [inputs[chosen], inputs[~chosen]]
         found, plain = search_each(decoder, groups, settings, [settings.beam_size, 1])
         seen = (None if rows is None else rows[chosen] for rows in (vectors, posterior))
@@ -227,10 +227,10 @@ class PhraseWriter:
         assert self.nouns is not None
         return self.nouns.words(self._densecap.vocabulary)
 
-    def _noun_shares(self, posterior: np.ndarray) -> np.ndarray:
-        """Return what the probability of each of :attr:`_noun_words` is multiplied by, ``(N, W)``."""
+    def _noun_logs(self, posterior: np.ndarray) -> np.ndarray:
+        """Return the weighted log-probability ``(N, W)`` of each of :attr:`_noun_words` by posteriors ``(N, K)``."""
         likely = np.maximum(posterior @ self._noun_words[1], np.float32(LEAST_NOUN))
-        return likely ** np.float32(self._config.noun_weight)
+        return np.float32(self._config.noun_weight) * np.log(likely)
 
     # Words that are not sure
 
@@ -268,12 +268,11 @@ class NounGuide:
     Args:
         decoder: of the phrases.
         nouns: ``(V,)`` which words are nouns that the classes know, W of them.
-        shares: ``(N, W)`` what their probabilities are multiplied by, for each of the regions that it starts with.
+        logs: ``(N, W)`` what is added to their log-probabilities, for each of the regions that it starts with.
     """
 
-    def __init__(self, decoder: Decoder, nouns: np.ndarray, shares: np.ndarray) -> None:
-        self._decoder, self._nouns, self._words = decoder, nouns, np.flatnonzero(nouns)
-        self._shares, self._logs = shares, np.log(shares)
+    def __init__(self, decoder: Decoder, nouns: np.ndarray, logs: np.ndarray) -> None:
+        self._decoder, self._nouns, self._words, self._logs = decoder, nouns, np.flatnonzero(nouns), logs
         self.never, self.unknown, self.independent = decoder.never, decoder.unknown, decoder.independent
 
     def start(self, embeddings: Any) -> State:
@@ -289,11 +288,11 @@ class NounGuide:
         rows = np.flatnonzero(~said)
         if len(rows):
             log_probs = np.array(log_probs, np.float32)
-            own = log_probs[rows[:, None], self._words]
-            odds, shares = np.exp(own), self._shares[regions[rows]]
-            least = np.finfo(np.float32).tiny
-            scale = np.log(np.maximum(odds.sum(axis=1), least) / np.maximum((odds * shares).sum(axis=1), least))
-            log_probs[rows[:, None], self._words] = own + self._logs[regions[rows]] + scale[:, None]
+            some = log_probs[rows]
+            own = some.take(self._words, axis=1)
+            weighed = own + self._logs[regions[rows]]
+            some[:, self._words] = weighed + np.log(_sums(own) / _sums(weighed))[:, None]
+            log_probs[rows] = some
         return log_probs, (regions, said, inner)
 
     def select(self, state: State, rows: np.ndarray) -> State:
@@ -305,6 +304,11 @@ class NounGuide:
         """Return the rows of several states one after the other."""
         regions, said, inner = zip(*states, strict=True)
         return (np.concatenate(regions), np.concatenate(said), self._decoder.join(inner))
+
+
+def _sums(log_probs: np.ndarray) -> np.ndarray:
+    """Return the sum of each row's probabilities, never 0."""
+    return np.maximum(np.exp(log_probs).sum(axis=1), np.finfo(np.float32).tiny)
 
 
 def _doubtful(

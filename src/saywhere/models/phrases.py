@@ -57,6 +57,8 @@ WITHOUT_SEX = {
 UNTAUGHT, LEAST_NOUN = 0.1, 0.01
 """Probability of a noun that the classifier was not taught, and the least of any."""
 
+COMPARED_PHRASES = 3
+"""Hypotheses of a region that the aligner compares with it, the best without it; what it says of others changes nothing."""
 COMPARED = ("man", "woman", "boy", "girl", *COLOUR_NAMES)
 """Words that are compared with regions where one of them is said."""
 COLOUR_TABLE = Path(__file__).with_name("colours.npz")
@@ -213,7 +215,7 @@ class PhraseWriter:
             return [noun_log_probs(self.nouns, row, [one.text for one in own]) for row, own in rows]
 
         reasons = [Reason(shows, self._config.noun_weight)] if named else []
-        reasons += [Reason(fits, similarity)] if compared else []
+        reasons += [Reason(fits, similarity, COMPARED_PHRASES)] if compared else []
         return Reranker(reasons).rank(found, self._densecap.vocabulary)
 
     @property

@@ -22,6 +22,8 @@ SLACK = 1e-3
 """A box may leave the image by this many pixels, as rounding does."""
 LARGEST_SIDE = 1 << 31
 """Pixels that no image has on a side."""
+SHOWN = 0.3
+"""Score below which regions are shown only on demand (docs/describe.md#which-regions)."""
 COLUMNS = ("scores", "similarities", "captions", "caption_scores", "features")
 NUMBERS = ("scores", "similarities", "caption_scores")
 TEXTS = ("not_found", "unused")

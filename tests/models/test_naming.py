@@ -91,7 +91,9 @@ def test_words_of_a_vocabulary_lead_to_what_the_classes_know_alone_or_in_a_longe
     leaves = dict(zip(known, members.T, strict=True))
     dog, cow = TREE.named("dog"), TREE.named("cow")
     assert dog is not None and cow is not None
-    assert leaves["dog"][dog.leaves].all() and leaves["dogs"][dog.leaves].all() and not leaves["person"][dog.leaves].any()
+    assert (
+        leaves["dog"][dog.leaves].all() and leaves["dogs"][dog.leaves].all() and not leaves["person"][dog.leaves].any()
+    )
     assert not leaves["dog"][cow.leaves].any()
     assert leaves["person"].sum() > 1, "kinds of people count as people"
     both = noun_evidence.evidence((*KINDS, "hot dog")).words(vocabulary)[1]

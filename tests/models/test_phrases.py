@@ -59,6 +59,8 @@ def test_of_found_regions_only_the_best_get_several_hypotheses_and_all_of_given_
     assert few.captions[best] == full.captions[best]
     assert [few.captions[row] for row in others] == [none.captions[row] for row in others]
     assert described(model(beam_regions=0))[1].captions == described(model())[1].captions
+    unlikely = calibrated(box=(1.0, 0.0, -10.0))
+    assert described(model(), None, calibration=unlikely)[1].captions == none.captions, "nothing is shown: all greedy"
 
 
 def test_groups_that_are_searched_together_find_what_each_finds_alone():
@@ -102,7 +104,9 @@ def test_the_classes_share_the_probability_of_nouns_until_one_is_said():
     np.testing.assert_allclose(np.exp(log_probs[0]), [0.1, 0.2, 0.15, 0.3, 0.25], rtol=1e-5)
     np.testing.assert_array_equal(log_probs[0], log_probs[2])
     after, state = guide.step(np.array([3, 1, 0]), state)
-    np.testing.assert_allclose(np.exp(after), [Plain.probabilities, Plain.probabilities, np.exp(log_probs[0])], rtol=1e-5)
+    np.testing.assert_allclose(
+        np.exp(after), [Plain.probabilities, Plain.probabilities, np.exp(log_probs[0])], rtol=1e-5
+    )
     later, _ = guide.step(np.array([1, 2, 2]), state)
     np.testing.assert_allclose(np.exp(later), np.tile(Plain.probabilities, (3, 1)), rtol=1e-5)
 

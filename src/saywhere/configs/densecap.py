@@ -49,7 +49,8 @@ class DenseCapConfig(SystemConfig):
         phrase_dropout: of those features, in training.
         word_size, hidden_size, decoder_dropout: see :class:`saywhere.networks.language.decoders.lstm.LstmDecoder`.
         beam_regions: regions of an image, those with the highest second scores, whose phrase is chosen from the beam of
-            ``decoding``; the phrases of others are greedy. None for all; given boxes are all chosen for.
+            ``decoding``; the phrases of others, and of those that are not shown unless asked for, are greedy
+            (:data:`saywhere.regions.SHOWN`). None for all that are shown; given boxes are all chosen for.
         similarity_weight: of the aligner's similarity of region and phrase in that choice, beside the phrase's mean
             log-probability, see :class:`saywhere.models.phrases.PhraseWriter`.
         noun_weight: of the natural log-probability of the phrase's noun by the part nouns: in that choice, and in each

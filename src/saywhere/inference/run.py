@@ -33,7 +33,7 @@ from saywhere.inference.results import (
 )
 from saywhere.inference.sources import Source, find_images, out_path, read_boxes
 from saywhere.loading import DeferredModel
-from saywhere.regions import Regions, check_boxes
+from saywhere.regions import SHOWN, Regions, check_boxes
 from saywhere.report import Report, Tell, progress, silent
 
 if TYPE_CHECKING:
@@ -205,8 +205,8 @@ def _ask_batch(ask: Ask[Any], reads: Sequence[_Read], given: bool) -> list[Image
     ]
 
 
-TOP, THRESHOLD = 10, 0.3
-"""Regions an image, and their least score, unless the user says otherwise (docs/describe.md#which-regions)."""
+TOP = 10
+"""Regions an image, unless the user says otherwise (docs/describe.md#which-regions)."""
 FOR_EVALUATION = ("coco-results", "densecap")
 """Formats whose programs rank regions of any score."""
 
@@ -219,8 +219,8 @@ class Summary:
         count: images in all, without those that the file of boxes does not name.
         done, already: images answered by this run, and by an earlier one.
         regions: found by this run; None where answers are no regions.
-        empty: images of this run without a region whose score is at least :data:`THRESHOLD`, if the user named no
-            threshold.
+        empty: images of this run without a region whose score is at least :data:`saywhere.regions.SHOWN`, if the user
+            named no threshold.
         without_boxes: images that the file of boxes does not name.
         skipped: names of the images without an answer, with the reasons.
         damaged: names of the videos that could only be read in part, with what could not.
@@ -338,8 +338,8 @@ def describe(
         out: folder of the drawn images, or of what ``output_format`` writes; without it ``xmp`` lies beside the images.
         boxes: file of the boxes to describe, see :func:`saywhere.inference.read_boxes`: all of them, and no others.
         top: at most so many regions an image; all of them if None.
-        threshold: only regions with at least this score; :data:`THRESHOLD` (0.3) if None, for people look at the
-            results, or all for an evaluation (:data:`FOR_EVALUATION`), as of :meth:`saywhere.Model.describe`.
+        threshold: only regions with at least this score; :data:`saywhere.regions.SHOWN` (0.3) if None, for people look
+            at the results, or all for an evaluation (:data:`FOR_EVALUATION`), as of :meth:`saywhere.Model.describe`.
         batch: images at a time.
         output_format: one of :data:`saywhere.formats.registry.FORMATS`.
         classes: only regions whose phrase has one of these, which are also the classes of ``output_format``.
@@ -427,7 +427,7 @@ class _Description:
         """What the results follow from."""
         boxes = None if self.boxes is None else str(self.boxes)
         classes = None if self.classes is None else list(self.classes.names)
-        least = THRESHOLD if self.threshold is None else self.threshold
+        least = SHOWN if self.threshold is None else self.threshold
         options = {"boxes": boxes, "top": self.top, "threshold": least or None, "classes": classes}
         return {**self.model.facts, **options}
 
@@ -517,7 +517,7 @@ class _Description:
             model = self.model()
             if self.classes is not None and model.densecap is not None:
                 _require_sayable(self.classes, model.densecap.vocabulary)
-            least = THRESHOLD if self.threshold is None else self.threshold
+            least = SHOWN if self.threshold is None else self.threshold
             found = model.describe(images, given, top=top, threshold=least or None)
             if self.classes is not None:
                 found = [self.classes.keep(each)[: self.top] for each in found]
@@ -543,7 +543,7 @@ class _Description:
     def _tell_empty(self, summary: Summary) -> None:
         if summary.empty:
             images = "1 image has" if summary.empty == 1 else f"{summary.empty} images have"
-            self.tell(f"{images} no region with a score of at least {THRESHOLD:g}; --threshold 0 keeps all", err=True)
+            self.tell(f"{images} no region with a score of at least {SHOWN:g}; --threshold 0 keeps all", err=True)
 
 
 def _beside(format: str, embed: bool) -> tuple[Callable[[Source, Regions], str | None], Report]:

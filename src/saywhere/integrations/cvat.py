@@ -13,6 +13,7 @@ import saywhere
 from saywhere.errors import UserError
 from saywhere.formats.classes import label
 from saywhere.models.model import Model
+from saywhere.regions import SHOWN
 
 try:
     import cvat_sdk.auto_annotation as cvataa
@@ -22,8 +23,6 @@ except ImportError:
 
 PHRASE = 1
 """Number of the text attribute ``phrase`` of each label."""
-THRESHOLD = 0.3
-"""Least score where CVAT names none."""
 
 
 class Annotator:
@@ -48,7 +47,7 @@ class Annotator:
 
     def detect(self, context: Any, image: Any) -> list[Any]:
         """Return a rectangle for each region with a label; ``context.conf_threshold`` is the least score."""
-        least = THRESHOLD if context.conf_threshold is None else context.conf_threshold
+        least = SHOWN if context.conf_threshold is None else context.conf_threshold
         seen = self._model.encode(image)
         found: list[Any] = []
         for region in self._model.describe(seen, threshold=least):

@@ -16,7 +16,7 @@ from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.nouns import NounEvidence
 from saywhere.models.phrases import Phrases, PhraseWriter, caption_evidence
-from saywhere.regions import Regions
+from saywhere.regions import SHOWN, Regions
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +103,7 @@ def detect(
         kept = [select(detector.box_coder, *triple, overlap) for triple in triples]
         if threshold is not None and calibration is not None:
             pairs = zip(kept, outputs, strict=True)
-            promising = [most_probable(calibration.box, out.logits[rows]) >= threshold for (_, rows), out in pairs]
+            promising = [can_reach(threshold, calibration.box, out.logits[rows]) for (_, rows), out in pairs]
             kept = [(b[some], rows[some]) for (b, rows), some in zip(kept, promising, strict=True)]
     else:
         given = [e.check(b) for e, b in zip(encodings, boxes, strict=True)]
@@ -120,18 +120,21 @@ def detect(
     if writer.nouns is not None and detector.config.nouns and asked:
         posteriors = writer.nouns.posteriors(encodings, finals, embeddings)
     logits = [out.logits[rows] for out, (_, rows) in zip(outputs, kept, strict=True)]
-    ranks = logits if boxes is None else None
+    ranks = None
+    if boxes is None:
+        box = Calibration().box if calibration is None else calibration.box
+        ranks = [np.where(can_reach(SHOWN, box, each), each, -np.inf) for each in logits]
     phrases = writer.write(encodings, finals, codes, ranks, calibration, doubts, posteriors)
     known = [None] * len(finals) if posteriors is None else posteriors
     rows = zip(encodings, finals, logits, embeddings, codes, phrases, known, strict=True)
     return [Detections(*row) for row in rows]
 
 
-def most_probable(box: Logistic, logits: np.ndarray) -> np.ndarray:
-    """Return the highest score ``(N,)`` that regions can have, by their second scores, whatever their phrases are."""
+def can_reach(score: float, box: Logistic, logits: np.ndarray) -> np.ndarray:
+    """Return whether regions ``(N,)`` can have a score, by their second scores, whatever their phrases are."""
     if box.weights["confidence"] < 0:
-        return np.ones(len(logits), np.float32)
-    return box.apply({"logit": logits, "confidence": np.zeros(len(logits), np.float32)})
+        return np.ones(len(logits), bool)
+    return box.apply({"logit": logits, "confidence": np.zeros(len(logits), np.float32)}) >= score
 
 
 def select(

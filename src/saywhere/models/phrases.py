@@ -58,7 +58,7 @@ UNTAUGHT, LEAST_NOUN = 0.1, 0.01
 """Probability of a noun that the classifier was not taught, and the least of any."""
 
 COMPARED_PHRASES = 3
-"""Hypotheses of a region that the aligner compares with it, the best without it; what it says of others changes nothing."""
+"""Hypotheses of a region that the aligner compares with it, the best without it; more change no figure."""
 COMPARED = ("man", "woman", "boy", "girl", *COLOUR_NAMES)
 """Words that are compared with regions where one of them is said."""
 COLOUR_TABLE = Path(__file__).with_name("colours.npz")
@@ -129,8 +129,8 @@ class PhraseWriter:
         Args:
             boxes: of each image ``(N, 4)`` in its pixels.
             inputs: of each image ``(N, D)``, what the decoder takes.
-            ranks: of each image ``(N,)``: only the ``beam_regions`` with the highest get several hypotheses; all do if
-                None.
+            ranks: of each image ``(N,)``: only the ``beam_regions`` with the highest get several hypotheses, and none
+                with -inf; all do if None.
             calibration: how probably words are right; those of questions that it does not answer all stay.
             doubts: return the evidence for words that may be wrong.
             posteriors: of each image ``(N, K)`` by the part nouns, if there is one.
@@ -172,7 +172,7 @@ class PhraseWriter:
         """Which regions of an image get several hypotheses."""
         best = np.zeros(len(ranks), bool)
         best[np.argsort(-ranks, kind="stable")[: self._config.beam_regions]] = True
-        return best
+        return best & (ranks > -np.inf)
 
     def _decode(
         self, inputs: np.ndarray, chosen: np.ndarray, vectors: np.ndarray | None, posterior: np.ndarray | None

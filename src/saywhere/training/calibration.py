@@ -139,7 +139,7 @@ def collect_boxes(model: Model, samples: Sequence[Sample]) -> Judged:
     detector = model.require("densecap", "be calibrated")
     rows: list[Judged] = []
     for sample, encoding in encode_each(model, samples, "boxes"):
-        (found,) = detect(detector, [encoding], writer=model.phrase_writer)
+        (found,) = detect(detector, [encoding], writer=model.phrase_writer, calibration=model.calibration)
         kept = rank(found.regions(model.calibration.box), detector.config.repeat_nms)
         evidence = {name: values[kept] for name, values in found.evidence.items()}
         rows.append(Judged(evidence, matches(found.boxes[kept], sample)))

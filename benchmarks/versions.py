@@ -5,9 +5,9 @@
                                   [--batch N] [--threads 1]
 
 Prints milliseconds of the processor an image, decoding of the files included, and the ratio: its median over all
-batches and rounds, and its quartiles. A process of each checkout answers all rounds, and for each batch one is asked
-right after the other, so that a busy machine slows both alike. The other checkout may be of any commit whose models
-have these methods.
+batches and rounds, and its quartiles. ``describe`` is asked for what the command shows. A process of each checkout
+answers all rounds, and for each batch one is asked right after the other, so that a busy machine slows both alike. The
+other checkout may be of any commit whose models have these methods.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def answer(question: str, images: list[Path], batch: int, threads: int) -> None:
 
     def ask(part: list[Path]) -> float:
         more = ([SENTENCE] * len(part),) if question == "ground" else ()
+        shown = {"top": 10, "threshold": 0.3} if question == "describe" else {}
         begin = time.process_time()
-        getattr(model, question)(part, *more)
+        getattr(model, question)(part, *more, **shown)
         return (time.process_time() - begin) / len(part) * 1e3
 
     for part in parts:  # the first time warms up

@@ -3,6 +3,7 @@ import json
 import pickle
 import sys
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -356,3 +357,12 @@ def test_boxes_of_a_user_that_cannot_be(boxes, message):
     with pytest.raises(UserError) as caught:
         check_boxes(boxes, 30, 20, "a.jpg")
     assert str(caught.value) == message
+
+
+def test_regions_that_are_probable_enough_by_box_and_by_words() -> None:
+    regions = Regions(9, 9, [[0, 0, 5, 5]] * 3, [0.9, 0.5, 0.2], ("a", "b", "c"), caption_scores=[0.1, 0.4, 0.9])
+    assert regions.at_least(0.3).captions == ("b",)
+    assert replace(regions, caption_scores=None).at_least(0.3).captions == ("a", "b")
+    assert regions[:0].at_least(0.3).captions == ()
+    with pytest.raises(UserError, match="its regions have no scores, so a threshold cannot choose"):
+        replace(regions, scores=None).at_least(0.3)

@@ -23,7 +23,7 @@ SLACK = 1e-3
 LARGEST_SIDE = 1 << 31
 """Pixels that no image has on a side."""
 SHOWN = 0.3
-"""Score below which regions are shown only on demand (docs/describe.md#which-regions)."""
+"""Probability of boxes, and of words, below which regions are shown only on demand (docs/describe.md#which-regions)."""
 COLUMNS = ("scores", "similarities", "captions", "caption_scores", "features")
 NUMBERS = ("scores", "similarities", "caption_scores")
 TEXTS = ("not_found", "unused")
@@ -220,6 +220,19 @@ class Regions:
             self.unused,
             None if self.caption_scores is None else self.caption_scores[index],
         )
+
+    def at_least(self, probability: float) -> Regions:
+        """Return the regions whose score is at least this, and of whose words the probability is, if there is one.
+
+        Raises:
+            UserError: they have no scores.
+        """
+        if not len(self):
+            return self
+        if self.scores is None:
+            raise UserError(f"{self.image}: its regions have no scores, so a threshold cannot choose")
+        kept = self.scores >= probability
+        return self[kept if self.caption_scores is None else kept & (self.caption_scores >= probability)]
 
     def nms(self, threshold: float) -> Regions:
         """Return the regions that survive non-maximum suppression, best first.

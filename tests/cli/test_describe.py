@@ -49,15 +49,20 @@ def test_one_image_prints_a_table(model):
     assert model.batches == [1]
 
 
-def test_the_probability_of_the_words_is_beside_that_of_the_box(model, monkeypatch):
+def test_the_probability_of_the_words_is_beside_that_of_the_box_and_both_reach_the_threshold(model, monkeypatch):
     def answer(self, image, boxes):
-        return saywhere.Regions(image.width, image.height, [[0, 0, 5, 5]], [0.93], ("a man",), caption_scores=[0.12])
+        boxes = [[0, 0, 9, 9], [0, 0, 5, 5]]
+        return saywhere.Regions(
+            image.width, image.height, boxes, [0.98, 0.93], ("a cat", "a man"), caption_scores=[0.29, 0.3]
+        )
 
     monkeypatch.setattr(StubModel, "answer", answer)
     lines = [line.split() for line in describe(astronaut(), "--json", "r.jsonl").stdout.splitlines() if line.strip()]
     assert lines[0] == ["score", "box", "words", "caption"]
-    assert lines[1] == ["0.93", "0", "0", "5", "5", "0.12", "a", "man"]
-    assert rows("r.jsonl")[0]["caption_scores"] == [0.12]
+    assert lines[1:] == [["0.93", "0", "0", "5", "5", "0.30", "a", "man"], ["written:", "r.jsonl"]]
+    assert rows("r.jsonl")[0]["caption_scores"] == [0.3]
+    describe("a.jpg", "--json", "every.jsonl", "--threshold", 0.29)
+    assert rows("every.jsonl")[0]["caption_scores"] == [0.29, 0.3]
 
 
 def captioned(image, words):
@@ -85,7 +90,7 @@ def test_regions_with_low_scores_are_left_out_with_a_line_where_none_is_left(mod
     monkeypatch.setattr(StubModel, "answer", lambda self, image, boxes: answer[answer.scores < 0.3])
     none = describe("a.jpg", "--json", "-")
     assert json.loads(none.stdout)["captions"] == []
-    assert none.stderr == "1 image has no region with a score of at least 0.3; --threshold 0 keeps all\n"
+    assert none.stderr == "1 image has no region whose box and words reach 0.3; --threshold 0 keeps all\n"
 
 
 def of_three_kinds(self, image, boxes):
@@ -124,10 +129,14 @@ def test_lines_are_printed_on_demand(model):
 
 
 def test_ten_regions_unless_told_otherwise(model):
-    given = (([], 10, 0.3), (["--top", 3, "--threshold", 0.25], 3, 0.25), (["--top", 0], None, 0.3))
+    given = (
+        ([], None, 0.3),
+        (["--top", 3, "--threshold", 0.25], None, 0.25),
+        (["--top", 2, "--threshold", 0], 2, None),
+    )
     for arguments, top, least in given:
         model.options.clear()
-        describe(astronaut(), "--json", f"{top}.jsonl", *arguments)
+        describe(astronaut(), "--json", f"{least}.jsonl", *arguments)
         assert model.options == {(top, least)}
     model.options.clear()
     describe("a.jpg", "--output-format", "densecap", "--out", "vis")

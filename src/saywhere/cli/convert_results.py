@@ -32,7 +32,9 @@ def convert_results(
         None, metavar="DIR", help="Folder of the images, for --from yolo, and for xmp if they are elsewhere."
     ),
     embed: Embed = False,
-    threshold: float | None = typer.Option(None, min=0, max=1, help="Only regions with at least this score."),
+    threshold: float | None = typer.Option(
+        None, min=0, max=1, help="Only regions whose box and words are as probable as this."
+    ),
     names: ClassNames = None,
     named: ClassMap = None,
     copy_images: CopyImages = False,
@@ -75,9 +77,7 @@ def convert_results(
         nonlocal count
         for regions in old.read(path, images, report) if old.read is not None else ():
             if threshold is not None:
-                if regions.scores is None and len(regions):
-                    raise UserError(f"{regions.image}: its regions have no scores, so --threshold cannot choose")
-                regions = regions if regions.scores is None else regions[regions.scores >= threshold]
+                regions = regions.at_least(threshold)
             count += 1
             yield regions if regions.image is not None else replace(regions, image=f"image{count}")
 

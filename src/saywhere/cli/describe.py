@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 Threshold = Annotated[
     float | None,
     typer.Option(
-        "--threshold", min=0, max=1, metavar="P", help="Only regions with at least this score (0: all).",
+        "--threshold", min=0, max=1, metavar="P",
+        help="Only regions whose box and words have at least this probability (0: all); of videos, whose box has.",
         show_default="0.3; 0.2 for videos",
     ),
 ]  # fmt: skip

@@ -219,8 +219,8 @@ class Summary:
         count: images in all, without those that the file of boxes does not name.
         done, already: images answered by this run, and by an earlier one.
         regions: found by this run; None where answers are no regions.
-        empty: images of this run without a region whose score is at least :data:`saywhere.regions.SHOWN`, if the user
-            named no threshold.
+        empty: images of this run without a region that reaches :data:`saywhere.regions.SHOWN`, if the user named no
+            threshold.
         without_boxes: images that the file of boxes does not name.
         skipped: names of the images without an answer, with the reasons.
         damaged: names of the videos that could only be read in part, with what could not.
@@ -338,8 +338,9 @@ def describe(
         out: folder of the drawn images, or of what ``output_format`` writes; without it ``xmp`` lies beside the images.
         boxes: file of the boxes to describe, see :func:`saywhere.inference.read_boxes`: all of them, and no others.
         top: at most so many regions an image; all of them if None.
-        threshold: only regions with at least this score; :data:`saywhere.regions.SHOWN` (0.3) if None, for people look
-            at the results, or all for an evaluation (:data:`FOR_EVALUATION`), as of :meth:`saywhere.Model.describe`.
+        threshold: only regions whose box and words are right with at least this probability, see
+            :meth:`saywhere.Regions.at_least`; :data:`saywhere.regions.SHOWN` (0.3) if None, for people look at the
+            results, or all for an evaluation (:data:`FOR_EVALUATION`), as of :meth:`saywhere.Model.describe`.
         batch: images at a time.
         output_format: one of :data:`saywhere.formats.registry.FORMATS`.
         classes: only regions whose phrase has one of these, which are also the classes of ``output_format``.
@@ -513,14 +514,18 @@ class _Description:
         empty: set[str] = set()
 
         def ask(images: list[LoadedImage], given: list[np.ndarray] | None) -> list[Regions]:
-            top = self.top if self.classes is None else None
             model = self.model()
             if self.classes is not None and model.densecap is not None:
                 _require_sayable(self.classes, model.densecap.vocabulary)
             least = SHOWN if self.threshold is None else self.threshold
+            top = None if least or self.classes is not None else self.top
             found = model.describe(images, given, top=top, threshold=least or None)
+            if least:
+                found = [each.at_least(least) for each in found]
             if self.classes is not None:
-                found = [self.classes.keep(each)[: self.top] for each in found]
+                found = [self.classes.keep(each) for each in found]
+            if top is None:
+                found = [each[: self.top] for each in found]
             if self.threshold is None:
                 empty.update(image.name for image, each in zip(images, found, strict=True) if not len(each))
             return found
@@ -543,7 +548,7 @@ class _Description:
     def _tell_empty(self, summary: Summary) -> None:
         if summary.empty:
             images = "1 image has" if summary.empty == 1 else f"{summary.empty} images have"
-            self.tell(f"{images} no region with a score of at least {SHOWN:g}; --threshold 0 keeps all", err=True)
+            self.tell(f"{images} no region whose box and words reach {SHOWN:g}; --threshold 0 keeps all", err=True)
 
 
 def _beside(format: str, embed: bool) -> tuple[Callable[[Source, Regions], str | None], Report]:

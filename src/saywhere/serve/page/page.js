@@ -141,7 +141,8 @@ function regionItems() {
     {number: i, box, label: captions[i] ?? "", score: scores[i], sure: sure[i], colour: colour(i)}
   ));
   const drawn = current.drawn.map((item, i) => ({...item, number: -1 - i, own: true, colour: "#ffffff"}));
-  return [...drawn.reverse(), ...found.filter((item) => item.score === undefined || item.score >= least)];
+  const shown = (item) => item.score === undefined || Math.min(item.score, item.sure ?? 1) >= least;
+  return [...drawn.reverse(), ...found.filter(shown)];
 }
 
 async function describeBox(fractions) {

@@ -76,9 +76,11 @@ async def ask_all(client: Client) -> None:
     for tool in listed:
         example = json.loads((tool.description or "").partition("Example: ")[2])
         jsonschema.validate(example, tool.input_schema)
-    found = said(await client.call_tool("describe", {"image": "astronaut.png", "top": 3}))
+    found = said(await client.call_tool("describe", {"image": "astronaut.png", "top": 3, "threshold": 0}))
     assert (found["width"], found["height"], len(found["regions"])) == (512, 512, 3)
     assert all(len(row["box"]) == 4 and 0 < row["score"] <= 1 and row["phrase"] for row in found["regions"])
+    sure = said(await client.call_tool("describe", {"image": "astronaut.png"}))["regions"]
+    assert sure and all(min(row["score"], row["words"]) >= 0.3 for row in sure)
     one = said(await client.call_tool("describe", {"image": "own.png", "boxes": [[0, 0, 512, 512]]}))
     assert [row["box"] for row in one["regions"]] == [[0, 0, 512, 512]]
     cat = said(await client.call_tool("ground", {"image": "chelsea.png", "text": "a cat"}))

@@ -18,10 +18,11 @@ from PIL import Image
 from saywhere.errors import UserError
 from saywhere.images import read_image
 from saywhere.inference import find_images
+from saywhere.inference.run import TOP
 from saywhere.inference.sources import Source
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
-from saywhere.regions import Regions, check_boxes
+from saywhere.regions import SHOWN, Regions, check_boxes
 from saywhere.search import Index
 from saywhere.serve.folders import Folders
 from saywhere.serve.limits import Encodings, Limits, tag_of
@@ -69,8 +70,12 @@ class Tools:
     def _describe(
         self, image: str, top: int | None = None, threshold: float | None = None, boxes: Any = None
     ) -> Content:
-        most = 10 if top is None and boxes is None else top
-        return _text(_rows(image, self._model.describe(self._see(image), boxes, top=most, threshold=threshold)))
+        seen = self._see(image)
+        if boxes is not None:
+            return _text(_rows(image, self._model.describe(seen, boxes, top=top, threshold=threshold)))
+        least = SHOWN if threshold is None else threshold
+        found = self._model.describe(seen, threshold=least).at_least(least)
+        return _text(_rows(image, found[: TOP if top is None else top]))
 
     def _ground(self, image: str, text: str, threshold: float | None = None) -> Content:
         found = self._model.ground(self._see(image), text, threshold=threshold)
@@ -132,7 +137,8 @@ def _rows(image: str, regions: Regions) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for region in regions:
         row: dict[str, Any] = {"phrase": region.caption, "box": [round(v) for v in region.box]}
-        rows.append(row if region.score is None else {**row, "score": round(region.score, 3)})
+        chances = {"score": region.score, "words": region.caption_score}
+        rows.append({**row, **{name: round(value, 3) for name, value in chances.items() if value is not None}})
     return {"image": image, "width": regions.width, "height": regions.height, "regions": rows}
 
 

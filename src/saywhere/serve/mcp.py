@@ -58,13 +58,13 @@ def _tool(name: str, description: str, example: Mapping[str, Any], required: Seq
 TOOLS: tuple[dict[str, Any], ...] = (
     _tool(
         "describe",
-        "Find the regions of an image: for each a phrase, its box and the probability that the box is right. With "
-        "boxes, say what is in just these.",
+        "Find the regions of an image: for each a phrase, its box, and the probabilities that the box is right (score) "
+        "and that the phrase names what is in it (words). With boxes, say what is in just these.",
         {"image": "holiday/beach.jpg", "top": 5},
         ["image"],
         image=_IMAGE,
         top={"type": "integer", "minimum": 1, "maximum": 100, "description": "At most this many regions (10)."},
-        threshold={**_CHANCE, "description": "Only regions with at least this score."},
+        threshold={**_CHANCE, "description": "Only regions whose score and words are at least this (.3); 0 keeps all."},
         boxes={"type": "array", "items": _BOX, "minItems": 1, "maxItems": 100, "description": "Describe these boxes."},
     ),
     _tool(

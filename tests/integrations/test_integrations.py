@@ -45,17 +45,17 @@ def context(least: float | None = None) -> Any:
 
 
 def test_cvat_gets_rectangles_of_its_labels(model: saywhere.Model, image: Image.Image) -> None:
-    function = cvat.create(f"Jacket, hat,{PHRASE}")
+    function = cvat.create(f"Jacket, head,{PHRASE}")
     assert isinstance(function.spec, cvataa.DetectionFunctionSpec)
     assert [(one.name, one.id, one.type) for one in function.spec.labels] == [
-        ("Jacket", 0, "rectangle"), ("hat", 1, "rectangle"), (PHRASE, 2, "rectangle")
+        ("Jacket", 0, "rectangle"), ("head", 1, "rectangle"), (PHRASE, 2, "rectangle")
     ]  # fmt: skip
     assert [one.attributes[0].name for one in function.spec.labels] == ["phrase"] * 3
     seen = model.encode(image)
     wanted = [
-        ({"jacket": 0, "hat": 1}[label(region.caption)], region.caption, list(region.box))
+        ({"jacket": 0, "head": 1}[label(region.caption)], region.caption, list(region.box))
         for region in model.describe(seen, threshold=0.1)
-        if label(region.caption) in ("jacket", "hat")
+        if label(region.caption) in ("jacket", "head")
     ]
     wanted += [(2, PHRASE, list(region.box)) for region in model.ground(seen, [PHRASE], threshold=0.1)]
     assert {number for number, _, _ in wanted} == {0, 1, 2}
@@ -196,7 +196,7 @@ def test_fiftyone_gets_detections_in_shares_of_the_image(
     for one, (box, score, _) in zip(whole.detections, regions, strict=True):
         x1, y1, x2, y2 = box
         assert one.bounding_box == pytest.approx([x1 / 512, y1 / 512, (x2 - x1) / 512, (y2 - y1) / 512], abs=1e-6)
-        assert one.confidence == score
+        assert one.confidence == pytest.approx(score)
     (woman,) = fiftyone.Describer(model, [PHRASE], threshold=0).predict(np.asarray(image)).detections
     assert woman.phrase == PHRASE and woman.label == label(PHRASE)
 

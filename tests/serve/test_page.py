@@ -132,22 +132,25 @@ def test_a_dropped_image_has_boxes_and_phrases(
     page = visit()
     drop(page, photo_jpg=photo)
     page.wait_for_selector("#region-list button")
-    regions = model.describe(seen, threshold=0.3)
-    assert phrases(page) == list(regions.captions or ())
-    shown = boxes(page)
-    np.testing.assert_allclose([shown[i] for i in range(len(regions))], regions.boxes, atol=1)
+    every = model.describe(seen)
+    assert phrases(page) == list(every.at_least(0.3).captions or ())
+    page.locator("#score").fill("0.1")
+    regions = every.at_least(0.1)
+    expect(page.locator("#region-list button > span")).to_have_text(list(regions.captions or ()))
+    shown, numbers = boxes(page), [i for i, one in enumerate(every) if min(one.score, one.caption_score) >= 0.1]
+    np.testing.assert_allclose([shown[i] for i in numbers], regions.boxes, atol=1)
     second = page.locator("#region-list button").nth(1)
     second.hover()
-    expect(page.locator("#boxes .box.on")).to_have_attribute("data-number", "1")
+    expect(page.locator("#boxes .box.on")).to_have_attribute("data-number", str(numbers[1]))
     x1, y1, _, _ = shown[0]
     stage = page.locator("#stage").bounding_box()
     assert stage
     scale = stage["width"] / 400
     page.mouse.move(stage["x"] + (x1 + 4) * scale, stage["y"] + (y1 + 30) * scale, steps=3)
     expect(page.locator("#region-list button.on > span")).to_have_text((regions.captions or ("",))[0])
-    page.locator("#score").fill("0.7")
-    expect(page.locator("#region-list button")).to_have_count(len(model.describe(seen, threshold=0.7)))
-    expect(page.locator("#score-value")).to_have_text("0.70")
+    page.locator("#score").fill("0.5")
+    expect(page.locator("#region-list button")).to_have_count(len(model.describe(seen).at_least(0.5)))
+    expect(page.locator("#score-value")).to_have_text("0.50")
     page.locator("#score").fill("1")
     expect(page.locator("#no-regions")).to_be_visible()
 
@@ -383,7 +386,7 @@ def test_a_phone_in_the_dark(visit: Callable[..., Page], photo: bytes) -> None:
     assert max(int(part) for part in background[4:-1].split(",")) < 40
     sides = [page.locator(name).bounding_box() for name in ("#stage", "#region-list", "#downloads")]
     stage, listed, downloads = [(area["y"], area["height"]) for area in sides if area]
-    assert stage[0] >= 0 and stage[1] > 0.3 * 844 and listed[0] >= sum(stage) and listed[1] > 0.15 * 844
+    assert stage[0] >= 0 and stage[1] > 0.3 * 844 and listed[0] >= sum(stage) and listed[1] > 0.1 * 844
     assert sum(listed) <= downloads[0] and sum(downloads) <= 844  # image, phrases and buttons on one screen
     page.locator("#region-list button").first.tap()
     expect(page.locator("#boxes .box.on")).to_have_count(1)

@@ -67,7 +67,8 @@ def test_answers_are_those_of_python(
     phrases, placed = model.ground(seen, TEXT, threshold=0), ask(engine, photographs[name], "ground", text=TEXT)
     assert tuple(placed["captions"]) == phrases.captions
     others = np.abs(np.array(placed["boxes"]) - phrases.boxes).max(axis=1) > 1
-    assert others.sum() <= 1  # rounded weights may turn a close decision here, too
+    assert phrases.scores is not None  # of what is hardly there no box is right, and any may be the nearest
+    assert others[phrases.scores >= 0.1].sum() <= 1  # rounded weights may turn a close decision here, too
 
 
 def test_the_arithmetic_is_that_of_python(

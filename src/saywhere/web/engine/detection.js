@@ -6,6 +6,7 @@ import {contextFeatures, pool} from "./maps.js";
 import {layer, linear, relu, sigmoid} from "./matrix.js";
 import {tokenize} from "./text.js";
 
+const SHOWN = 0.3; // score below which regions are shown only on demand
 const UNTAUGHT = 0.1, LEAST_NOUN = 0.01; // probability of a noun that the classes were not taught, and the least of any
 
 export class Detector {
@@ -27,19 +28,21 @@ export class Detector {
     const {boxes, rows} = given ? {boxes: given, rows: given.map((_, i) => i)} : this.select(image, proposals, embeddings, logits, most);
     const chosen = embeddings.pick(rows);
     const codes = this.codes(image, boxes, chosen);
-    const sentences = this.say(codes, rows.map((row) => logits[row]), given ? null : this.config.beam_regions);
+    const {logit, confidence: ofSure, constant} = this.calibration.box;
+    const shown = rows.filter((row) => sigmoid(logit * logits[row] + constant) >= SHOWN).length;
+    const few = given ? rows.length : Math.min(this.config.beam_regions ?? Infinity, shown);
+    const sentences = this.say(codes, rows.map((row) => logits[row]), few);
     const regions = rows.map((row, i) => ({
       box: boxes[i], logit: logits[row], caption: this.vocabulary.decode(sentences[i].tokens), sure: confidence(sentences[i]),
     }));
-    const {logit, confidence: ofSure, constant} = this.calibration.box;
     for (const region of regions) region.score = sigmoid(logit * region.logit + ofSure * region.sure + constant);
     return {regions, embeddings: chosen, codes};
   }
 
-  // The sentences of regions: the likeliest of a beam for a few with the highest logits, or for all; greedy ones for others.
+  // The sentences of regions: the likeliest of a beam for a few with the highest logits; greedy ones for others.
   say(codes, logits, few) {
-    const {decoding} = this.config, sentences = Array(codes.rows), order = best(logits), some = few ?? order.length;
-    const groups = [[order.slice(0, some), decoding], [order.slice(some), {...decoding, beam_size: 1}]];
+    const {decoding} = this.config, sentences = Array(codes.rows), order = best(logits);
+    const groups = [[order.slice(0, few), decoding], [order.slice(few), {...decoding, beam_size: 1}]];
     for (const [rows, settings] of groups) {
       decode(this.decoder, codes.pick(rows), settings).forEach((sentence, i) => (sentences[rows[i]] = sentence));
     }

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import os
@@ -19,6 +20,7 @@ import saywhere
 from saywhere import UserError, files
 from saywhere.models.bundle import CARD, CONFIG, GRAPH, GRAPH_TOWER, VOCABULARY, Bundle
 from saywhere.networks import checkpoint
+from saywhere.stages import finetune as finetune_stage
 from saywhere.stages.finetune import Finetuned, same_words
 from saywhere.training import heads
 
@@ -71,6 +73,34 @@ def test_new_words_are_in_the_vocabulary_behind_the_old_ones(images: Path) -> No
     torch.testing.assert_close(wider.decoder.words.weight[row], network.decoder.words.weight[known].mean(dim=0))
     assert wider.decoder.output.bias[row] < network.decoder.output.bias[known].mean()
     torch.testing.assert_close(wider.decoder.output.weight[: len(network.vocabulary)], network.decoder.output.weight)
+
+
+def test_new_words_move_ten_times_as_far_and_are_not_averaged(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = Bundle.read(exported_bundle())
+    own = finetune_stage._read(lines(images, tmp_path, 8, "a zeppelin"), None, "train", None, bundle, 0, print)
+    run = finetune_stage._Run(tmp_path / "made", bundle, own, None, 0, print)
+    layers = heads.Heads(run.network).eval()
+    before = copy.deepcopy(layers)
+    lessons = run._lessons(before, own.learnt, "learnt")
+    (new,) = run.new
+    assert run.network.vocabulary.tokens[new] == "zeppelin"
+    start = before.state_dict()["decoder.output.weight"]
+    moved: list[torch.Tensor] = []
+    for faster in (1.0, heads.FASTER):
+        monkeypatch.setattr(heads, "FASTER", faster)
+        layers.load_state_dict(before.state_dict())
+        heads.train(layers, lessons, lessons, 1, 0, run.new)
+        moved.append(layers.decoder.output.weight.detach() - start)
+    assert heads.FASTER == 10 and moved[0][new].abs().max() > 0
+    torch.testing.assert_close(moved[1][new], 10 * moved[0][new], rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(moved[1][:new], moved[0][:new])
+    trained = copy.deepcopy(layers.state_dict())
+    run._mix(layers, before, trained, 0.25)
+    mixed = layers.decoder.output.weight.detach() - start
+    torch.testing.assert_close(mixed[new], moved[1][new])
+    torch.testing.assert_close(mixed[:new], 0.25 * moved[1][:new], rtol=1e-3, atol=1e-6)
 
 
 def test_a_run_that_is_stopped_goes_on_and_makes_the_same(

@@ -231,6 +231,7 @@ class _Run:
         texts = [phrase for sample in own.learnt for references in sample.phrases for phrase in references]
         self.network, self.words = heads.with_words(self.networks["densecap"], texts)
         self.networks["densecap"] = self.network
+        self.new = [self.network.vocabulary.encode(word)[0] for word in self.words]
         self.skipped: list[str] = []
         self.epochs = epochs or max(heads.EPOCHS, -(-STEPS // -(-len(own.learnt) // heads.BATCH)))
 
@@ -244,7 +245,7 @@ class _Run:
         layers = heads.Heads(self.network).eval()
         before = copy.deepcopy(layers)
         lessons = self._lessons(before, learnt, "learnt"), self._lessons(before, held_out, "held-out")
-        epoch = heads.train(layers, *lessons, self.epochs, self.seed)
+        epoch = heads.train(layers, *lessons, self.epochs, self.seed, self.new)
         trained = copy.deepcopy(layers.state_dict())
         start, end, share, kept = self._choose(layers, before, trained if epoch else {}, *lessons)
         result = Finetuned(
@@ -294,14 +295,19 @@ class _Run:
         return start, end, best, kept
 
     def _mix(self, layers: heads.Heads, before: heads.Heads, trained: Mapping[str, Any], share: float) -> None:
-        """Give the layers a mean of the weights of the start and of the trained ones."""
+        """Give the layers a mean of the weights of the start and of the trained ones, which new words have alone."""
         import torch
+
+        from saywhere.training.finetuning import WORD_ROWS
 
         start = before.state_dict()
         mixed = {
             name: torch.lerp(value, trained[name], share) if trained and value.is_floating_point() else value
             for name, value in start.items()
         }
+        for name, value in mixed.items():
+            if share and name.endswith(WORD_ROWS):
+                value[self.new] = trained[name][self.new]
         layers.load_state_dict(mixed)
 
     def _lessons(self, before: heads.Heads, samples: list[Sample], kind: str) -> list[heads.Lesson]:

@@ -91,6 +91,8 @@ def test_regions_with_low_scores_are_left_out_with_a_line_where_none_is_left(mod
     none = describe("a.jpg", "--json", "-")
     assert json.loads(none.stdout)["captions"] == []
     assert none.stderr == "1 image has no region whose box and words reach 0.3; --threshold 0 keeps all\n"
+    few = describe("a.jpg", astronaut("b.jpg"), "--json", "-", "--threshold", 0.5)
+    assert "2 images have no region whose box and words reach 0.5" in few.stderr
 
 
 def of_three_kinds(self, image, boxes):

@@ -15,7 +15,15 @@ from saywhere.models.decoding import search, search_each
 from saywhere.models.densecap import detect
 from saywhere.models.model import Model
 from saywhere.models.nouns import COLOUR_NAMES, colour_of, noun_of
-from saywhere.models.phrases import NounGuide, colour_names, text_sums, with_articles, without_colours, without_sex
+from saywhere.models.phrases import (
+    NounGuide,
+    PhraseWriter,
+    colour_names,
+    text_sums,
+    with_articles,
+    without_colours,
+    without_sex,
+)
 
 BOXES = np.array([[0, 0, 40, 30], [10, 20, 96, 64], [50, 0, 96, 20], [5, 5, 60, 60]], np.float32)
 
@@ -61,6 +69,15 @@ def test_of_found_regions_only_the_best_get_several_hypotheses_and_all_of_given_
     assert described(model(beam_regions=0))[1].captions == described(model())[1].captions
     unlikely = calibrated(box=(1.0, 0.0, -10.0))
     assert described(model(), None, calibration=unlikely)[1].captions == none.captions, "nothing is shown: all greedy"
+
+
+@pytest.mark.parametrize("boxes", [BOXES, None])
+def test_a_greedy_writer_gives_no_region_several_hypotheses(boxes: np.ndarray | None):
+    asked, plain = model(), model(decoding={"beam_size": 1, "length_penalty": 1.0, "max_words": 4})
+    encoding = asked.encode(noise(96, 64))
+    given, writer = None if boxes is None else [boxes], PhraseWriter(asked.densecap, greedy=True)
+    (found,) = detect(asked.densecap, [encoding], given, writer=writer)
+    assert found.captions == described(plain, boxes)[1].captions != described(asked, boxes)[1].captions
 
 
 def test_groups_that_are_searched_together_find_what_each_finds_alone():

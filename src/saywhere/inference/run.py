@@ -219,8 +219,7 @@ class Summary:
         count: images in all, without those that the file of boxes does not name.
         done, already: images answered by this run, and by an earlier one.
         regions: found by this run; None where answers are no regions.
-        empty: images of this run without a region that reaches :data:`saywhere.regions.SHOWN`, if the user named no
-            threshold.
+        empty: images of this run without a region that reaches the threshold.
         without_boxes: images that the file of boxes does not name.
         skipped: names of the images without an answer, with the reasons.
         damaged: names of the videos that could only be read in part, with what could not.
@@ -424,12 +423,16 @@ class _Description:
     without_boxes: int
 
     @property
+    def least(self) -> float:
+        """The threshold; 0 for none."""
+        return SHOWN if self.threshold is None else self.threshold
+
+    @property
     def facts(self) -> dict[str, Any]:
         """What the results follow from."""
         boxes = None if self.boxes is None else str(self.boxes)
         classes = None if self.classes is None else list(self.classes.names)
-        least = SHOWN if self.threshold is None else self.threshold
-        options = {"boxes": boxes, "top": self.top, "threshold": least or None, "classes": classes}
+        options = {"boxes": boxes, "top": self.top, "threshold": self.least or None, "classes": classes}
         return {**self.model.facts, **options}
 
     def keep(self, sources: Sequence[Source], json: Path | None, out: Path | None, format: str, embed: bool) -> Summary:
@@ -517,17 +520,16 @@ class _Description:
             model = self.model()
             if self.classes is not None and model.densecap is not None:
                 _require_sayable(self.classes, model.densecap.vocabulary)
-            least = SHOWN if self.threshold is None else self.threshold
+            least = self.least
             top = None if least or self.classes is not None else self.top
             found = model.describe(images, given, top=top, threshold=least or None)
             if least:
                 found = [each.at_least(least) for each in found]
+                empty.update(image.name for image, each in zip(images, found, strict=True) if not len(each))
             if self.classes is not None:
                 found = [self.classes.keep(each) for each in found]
             if top is None:
                 found = [each[: self.top] for each in found]
-            if self.threshold is None:
-                empty.update(image.name for image, each in zip(images, found, strict=True) if not len(each))
             return found
 
         run = Run(ask, self.model, outputs, self.given, self.batch, self.each, claim=claim, bar=self.bar)
@@ -548,7 +550,7 @@ class _Description:
     def _tell_empty(self, summary: Summary) -> None:
         if summary.empty:
             images = "1 image has" if summary.empty == 1 else f"{summary.empty} images have"
-            self.tell(f"{images} no region whose box and words reach {SHOWN:g}; --threshold 0 keeps all", err=True)
+            self.tell(f"{images} no region whose box and words reach {self.least:g}; --threshold 0 keeps all", err=True)
 
 
 def _beside(format: str, embed: bool) -> tuple[Callable[[Source, Regions], str | None], Report]:

@@ -107,12 +107,15 @@ class PhraseWriter:
         aligner: returns the part that compares regions with phrases and words, when it is first needed; or None.
         nouns: counts in the choice (:mod:`saywhere.models.nouns`), and its tree tells where a phrase names a thing
             again, at which it ends; or None.
+        greedy: no region gets several hypotheses, for who needs phrases only to know how probable they are.
     """
 
     def __init__(
-        self, densecap: DenseCap, aligner: Callable[[], Aligner | None] | None = None, nouns: NounEvidence | None = None
-    ) -> None:
+        self, densecap: DenseCap, aligner: Callable[[], Aligner | None] | None = None,
+        nouns: NounEvidence | None = None, greedy: bool = False,
+    ) -> None:  # fmt: skip
         self.nouns, self._densecap, self._read_aligner, self._config = nouns, densecap, aligner, densecap.config
+        self._greedy = greedy
 
     def write(
         self,
@@ -138,7 +141,10 @@ class PhraseWriter:
         calibration = calibration or Calibration()
         doubts = bool(doubts or calibration.person or calibration.colour)
         vectors = self._vectors(encodings, boxes, doubts)
-        chosen = [np.ones(len(rows), bool) for rows in boxes] if ranks is None else [self._best(row) for row in ranks]
+        if ranks is None:
+            chosen = [np.full(len(rows), not self._greedy) for rows in boxes]
+        else:
+            chosen = [self._best(row) for row in ranks]
         posterior = None if posteriors is None else np.concatenate(posteriors)
         decoded = self._decode(np.concatenate(inputs), np.concatenate(chosen), vectors, posterior)
         texts, doubtful = list[str](), list[tuple[Doubtful, ...]]()
@@ -171,6 +177,8 @@ class PhraseWriter:
     def _best(self, ranks: np.ndarray) -> np.ndarray:
         """Which regions of an image get several hypotheses."""
         best = np.zeros(len(ranks), bool)
+        if self._greedy:
+            return best
         best[np.argsort(-ranks, kind="stable")[: self._config.beam_regions]] = True
         return best & (ranks > -np.inf)
 

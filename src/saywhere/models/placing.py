@@ -35,6 +35,7 @@ from saywhere.models.encoding import Encoding
 from saywhere.models.layout import Layout, count_of, one_of, require_names, unused_runs
 from saywhere.models.nouns import LEAST, MOST, Noun, NounEvidence, known_form, noun_tree
 from saywhere.models.phrase_scores import score_regions, unknown_words
+from saywhere.models.phrases import PhraseWriter
 from saywhere.options import require_numbers
 from saywhere.regions import Regions
 from saywhere.text import Vocabulary, tokenize
@@ -303,8 +304,9 @@ class Placer:
         assert self.densecap is not None
         given = None if boxes is None else [boxes]
         regions = describe(
-            self.densecap, [encoding], given, limit, nms_iou=self.config.nms_iou, calibration=self.calibration
-        )[0]
+            self.densecap, [encoding], given, limit, writer=PhraseWriter(self.densecap, greedy=True),
+            nms_iou=self.config.nms_iou, calibration=self.calibration,
+        )[0]  # fmt: skip
         if not len(regions):
             none = "the model finds no region in it" if boxes is None else "no box is given to choose among"
             raise UserError(f"{encoding.image}: {none}")

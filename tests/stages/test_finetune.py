@@ -93,6 +93,11 @@ def test_new_words_move_ten_times_as_far_and_are_not_averaged(
         layers.load_state_dict(before.state_dict())
         heads.train(layers, lessons, lessons, 1, 0, run.new)
         moved.append(layers.decoder.output.weight.detach() - start)
+    layers.load_state_dict(before.state_dict())
+    heads.train(layers, lessons, lessons, 1, 0)
+    torch.testing.assert_close(layers.decoder.output.weight.detach() - start, moved[0], msg="without new words")
+    layers.load_state_dict(before.state_dict())
+    heads.train(layers, lessons, lessons, 1, 0, run.new)
     assert heads.FASTER == 10 and moved[0][new].abs().max() > 0
     torch.testing.assert_close(moved[1][new], 10 * moved[0][new], rtol=1e-3, atol=1e-6)
     torch.testing.assert_close(moved[1][:new], moved[0][:new])

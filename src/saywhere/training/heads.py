@@ -310,11 +310,11 @@ def _train_epoch(
         loss.backward()
         nn.utils.clip_grad_norm_(heads.parameters(), CLIP)
         tensors = word_rows(heads)
-        last = [tensor.detach()[new].clone() for tensor in tensors]
+        last = [tensor.detach()[[*new]].clone() for tensor in tensors]
         optimizer.step()
         with torch.no_grad():
             for tensor, rows in zip(tensors, last, strict=True):
-                tensor[new] = torch.lerp(rows, tensor[new], FASTER)
+                tensor[[*new]] = torch.lerp(rows, tensor[[*new]], FASTER)
 
 
 def word_rows(heads: Heads) -> list[Tensor]:

@@ -45,8 +45,8 @@ RATE, DECAY, WARM_UP, CLIP = 1e-3, 0.01, 0.1, 10.0
 """Learning rate and weight decay of AdamW, the share of the steps in which the rate grows, and the largest norm of a
 gradient."""
 FASTER = 10.0
-"""Steps of the rows of new words are so many times as long: on 26 photographs with one new word, it was not said with 3,
-and with 20 less of the rest was kept."""
+"""Steps of the rows of new words are so many times as long: on 26 photographs with one new word, it was not said with
+3, and with 20 less of the rest was kept."""
 UNCOMMON = 2.0
 """How much less likely a new word begins than the words that it resembles, in natural log-probability."""
 

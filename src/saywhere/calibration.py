@@ -30,9 +30,9 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "person": ("word", "similarity"),
     "colour": ("pixels", "similarity", "agrees"),
     "caption": ("confidence", "noun", "known"),
-    "phrase": ("similarity", "kind", "named"),
-    "rare_phrase": ("similarity", "kind", "named"),
-    "indexed_phrase": ("similarity", "kind", "named"),
+    "phrase": ("similarity", "region", "named"),
+    "rare_phrase": ("similarity", "region", "named"),
+    "indexed_phrase": ("similarity", "region", "named"),
     "densecap_place": ("share", "box"),
     "aligner_place": ("share", "box"),
     "count": ("words",),
@@ -262,8 +262,8 @@ class Calibration:
             it.
         caption: the phrase of a region names what is in its box, by the mean log-probability of its words, by the
             log-probability of its noun by the classes, and by whether these know the noun.
-        phrase: an image shows what a phrase names, by the similarity of both, by the log-probability of the kind that
-            the phrase names, and by whether it names one.
+        phrase: an image shows what a phrase names, by the similarity of both, by how well the best region fits it and
+            shows the kind that it names (:meth:`saywhere.models.placing.Evidence.inputs`), and by whether it names one.
         rare_phrase: takes the place of ``phrase`` for phrases with a rare noun.
         indexed_phrase: takes the place of both for an image of an index, of which less is known.
         densecap_place: the box that the dense captioner finds for a phrase is right, if the image shows the phrase, by

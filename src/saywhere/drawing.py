@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from PIL import Image as images
 from PIL import ImageDraw, ImageFont
 
+from saywhere.regions import SURE
 from saywhere.text import two_digits
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ STEADY = 0.2
 Rectangle = tuple[float, float, float, float]
 Colour = tuple[int, int, int]
 BLACK, WHITE = (0, 0, 0), (255, 255, 255)
-UNSURE = 0.5
-"""A caption whose probability to be right is below this is drawn pale."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +201,7 @@ def draw_boxes(
         size: width and height of the image in the pixels that ``boxes`` are in.
         captions: N texts.
         scores: ``(N,)``, larger is better; if not given, the first box is the best.
-        caption_scores: ``(N,)`` probabilities of the captions; those below :data:`UNSURE` are pale.
+        caption_scores: ``(N,)`` probabilities of the captions; those below :data:`saywhere.regions.SURE` are pale.
     """
     canvas = image.copy() if image.mode == "RGB" else image.convert("RGB")
     corners = np.asarray(boxes, np.float32).reshape(-1, 4)
@@ -217,7 +216,7 @@ def draw_boxes(
     scaled = np.array([*groups], np.float64) * factors
     style = Style.of(*canvas.size, len(groups))
     texts = ["; ".join(dict.fromkeys(_text(i, captions, values) for i in rows)) for rows in groups.values()]
-    sure = None if caption_scores is None else np.asarray(caption_scores) >= UNSURE
+    sure = None if caption_scores is None else np.asarray(caption_scores) >= SURE
     unsure = [sure is not None and not sure[rows].any() for rows in groups.values()]
     labels = [fit_label(text, box, canvas.size, style) for text, box in zip(texts, scaled.tolist(), strict=True)]
     places = place_labels(labels, scaled, canvas.size, style)

@@ -22,8 +22,9 @@ SLACK = 1e-3
 """A box may leave the image by this many pixels, as rounding does."""
 LARGEST_SIDE = 1 << 31
 """Pixels that no image has on a side."""
-SHOWN = 0.3
-"""Probability of boxes, and of words, below which regions are shown only on demand (docs/describe.md#which-regions)."""
+SHOWN, SURE = 0.3, 0.5
+"""Probabilities of boxes, and of words, below which regions are shown only on demand (docs/describe.md#which-regions);
+where words are shown that have less than the second, they are pale."""
 COLUMNS = ("scores", "similarities", "captions", "caption_scores", "features")
 NUMBERS = ("scores", "similarities", "caption_scores")
 TEXTS = ("not_found", "unused")
@@ -221,8 +222,11 @@ class Regions:
             None if self.caption_scores is None else self.caption_scores[index],
         )
 
-    def at_least(self, probability: float) -> Regions:
+    def at_least(self, probability: float | None = None) -> Regions:
         """Return the regions whose score is at least this, and of whose words the probability is, if there is one.
+
+        Args:
+            probability: if None, :data:`SHOWN` of the score and :data:`SURE` of the words.
 
         Raises:
             UserError: they have no scores.
@@ -231,8 +235,9 @@ class Regions:
             return self
         if self.scores is None:
             raise UserError(f"{self.image}: its regions have no scores, so a threshold cannot choose")
-        kept = self.scores >= probability
-        return self[kept if self.caption_scores is None else kept & (self.caption_scores >= probability)]
+        box, words = (SHOWN, SURE) if probability is None else (probability, probability)
+        kept = self.scores >= box
+        return self[kept if self.caption_scores is None else kept & (self.caption_scores >= words)]
 
     def nms(self, threshold: float) -> Regions:
         """Return the regions that survive non-maximum suppression, best first.

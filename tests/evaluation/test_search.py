@@ -239,7 +239,7 @@ def test_what_is_there_is_measured(tmp_path) -> None:
     for question in ("hit", "chance", "meant"):
         fit = again["fits"][question]
         assert stored[question] == {**fit["weights"], "constant": fit["constant"]}
-    assert set(stored["indexed_phrase"]) == {"similarity", "kind", "named", "constant"}
+    assert set(stored["indexed_phrase"]) == {"similarity", "region", "named", "constant"}
 
 
 def test_images_without_sentences_are_searched_too_and_nothing_is_asked_of_them(tmp_path, monkeypatch) -> None:

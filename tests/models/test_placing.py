@@ -72,16 +72,22 @@ def test_the_calibration_of_boxes_says_how_much_less_another_thing_of_a_kind_may
 
 def test_what_is_known_of_a_phrase_is_weighed():
     both = evidence([[0, 0, 0], [0, 0, 0]], [[-3, -2, -1], [0, 0, 0]], [False, False])
+    likeliest = np.log(np.exp(-1) / (1 - np.exp(-1)))
     assert {name: column.tolist() for name, column in both.inputs.items()} == {
-        "similarity": [0, 1], "kind": [-1, 0], "named": [1, 0],
+        "similarity": [0, 1], "region": [pytest.approx(likeliest), 0], "named": [1, 0],
     }  # fmt: skip
+    assert both.best_kinds.tolist() == [-1, 0]
+    fits = replace(both, fits=np.array([[0, 0], [10, 10], [1, 1]], np.float32))
+    second = np.log(np.exp(-2) / (1 - np.exp(-2)))
+    for by, expected in (("densecap", second + 0.3 * 10), ("aligner", likeliest + 0.01)):
+        assert replace(fits, by=by).inputs["region"].tolist() == [pytest.approx(expected), 0], "of one region both"
     assert both.presence(Calibration()) is None
     common = calibrated(phrase=(1.0, 2.0, 3.0, -1.0))
-    assert both.presence(common) == pytest.approx([1 / (1 + np.exp(-z)) for z in (-2 + 3 - 1, 1 - 1)])
+    assert both.presence(common) == pytest.approx([1 / (1 + np.exp(-z)) for z in (2 * likeliest + 3 - 1, 1 - 1)])
     rare = replace(both, rare=np.array([False, True]))
     other = calibrated(phrase=(1.0, 2.0, 3.0, -1.0), rare_phrase=(0.0, 0.0, 0.0, 2.0))
     assert rare.presence(common).tolist() == both.presence(common).tolist()
-    assert rare.presence(other) == pytest.approx([0.5, 1 / (1 + np.exp(-2))])
+    assert rare.presence(other) == pytest.approx([common.phrase.apply(both.inputs)[0], 1 / (1 + np.exp(-2))])
     by_classes = replace(both, lacking=np.array([True, False]))  # the aligner lacks the word: the classes tell alone
     assert by_classes.presence(common) == pytest.approx([np.exp(-1), common.phrase.apply(both.inputs)[1]])
     sure = replace(by_classes, kinds=np.zeros_like(both.kinds), named=np.array([True, True]))

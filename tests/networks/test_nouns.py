@@ -88,6 +88,19 @@ def test_embeddings_are_made_unless_they_are_given() -> None:
         np.testing.assert_allclose(np.exp(kinds[:, 0]), model.nouns.probability(given, dog), rtol=1e-3)
 
 
+def test_thin_boxes_do_not_tell_what_an_image_shows() -> None:
+    model = tiny_model()
+    encoding = model.encode(noise(200, 100))
+    boxes = np.array([[0, 0, 4, 100], [0, 0, 3.9, 100], [0, 0, 200, 1.9], [0, 0, 200, 2]], np.float32)
+    assert model.nouns is not None
+    (every,) = model.nouns.posteriors([encoding], [boxes])
+    (wide,) = model.nouns.posteriors([encoding], [boxes], thin=False)
+    assert (every.sum(axis=1) > 0.01).all()
+    np.testing.assert_array_equal(wide, every * np.array([[1], [0], [0], [1]]), "a fiftieth of a side at least")
+    kinds, named = model.nouns.log_kinds(encoding, Regions(200, 100, boxes), ["a dog", "this"])
+    assert named.tolist() == [True, False] and kinds[1:3, 0] == pytest.approx(np.log(1e-4))
+
+
 def test_embeddings_need_the_dense_captioner() -> None:
     model = tiny_model(EMBED_DIM)
     assert model.engine.nouns is not None

@@ -258,7 +258,8 @@ def test_a_noun_that_only_the_classes_know_is_searched_by_them(album, tmp_path) 
     made, tree = aligner_model(tiny_aligner()), noun_tree()
     paths = {str(album / "1/3.png"): 0.98, str(album / "0/4.png"): 0.4, str(album / "0/0.png"): 0.1}
 
-    def posteriors(encodings, boxes):
+    def posteriors(encodings, boxes, thin):
+        assert not thin
         found = [np.zeros((len(rows), tree.leaves), np.float32) for rows in boxes]
         for posterior, seen in zip(found, encodings, strict=True):
             posterior[-1, tree.find("a raccoon").leaves] = paths.get(seen.image, 0)
@@ -317,7 +318,8 @@ def test_an_index_keeps_what_the_classes_say_and_asks_them(album, tmp_path) -> N
     posterior = np.zeros((1, tree.leaves), np.float32)
     posterior[0, tree.find("a dog").leaves] = 0.9 / len(tree.find("a dog").leaves)
 
-    def posteriors(encodings, boxes):
+    def posteriors(encodings, boxes, thin):
+        assert not thin
         pairs = zip(encodings, boxes, strict=True)
         return [posterior.repeat(len(rows), axis=0) * (seen.image == path) for seen, rows in pairs]
 

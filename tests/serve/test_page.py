@@ -133,7 +133,7 @@ def test_a_dropped_image_has_boxes_and_phrases(
     drop(page, photo_jpg=photo)
     page.wait_for_selector("#region-list button")
     every = model.describe(seen)
-    assert phrases(page) == list(every.at_least(0.3).captions or ())
+    assert phrases(page) == list(every.at_least().captions or ())
     page.locator("#score").fill("0.1")
     regions = every.at_least(0.1)
     expect(page.locator("#region-list button > span")).to_have_text(list(regions.captions or ()))

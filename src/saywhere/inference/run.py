@@ -33,7 +33,7 @@ from saywhere.inference.results import (
 )
 from saywhere.inference.sources import Source, find_images, out_path, read_boxes
 from saywhere.loading import DeferredModel
-from saywhere.regions import SHOWN, Regions, check_boxes
+from saywhere.regions import SHOWN, SURE, Regions, check_boxes
 from saywhere.report import Report, Tell, progress, silent
 
 if TYPE_CHECKING:
@@ -338,7 +338,7 @@ def describe(
         boxes: file of the boxes to describe, see :func:`saywhere.inference.read_boxes`: all of them, and no others.
         top: at most so many regions an image; all of them if None.
         threshold: only regions whose box and words are right with at least this probability, see
-            :meth:`saywhere.Regions.at_least`; :data:`saywhere.regions.SHOWN` (0.3) if None, for people look at the
+            :meth:`saywhere.Regions.at_least`, whose default (0.3 and 0.5) is taken if None, for people look at the
             results, or all for an evaluation (:data:`FOR_EVALUATION`), as of :meth:`saywhere.Model.describe`.
         batch: images at a time.
         output_format: one of :data:`saywhere.formats.registry.FORMATS`.
@@ -424,7 +424,7 @@ class _Description:
 
     @property
     def least(self) -> float:
-        """The threshold; 0 for none."""
+        """The threshold of boxes; 0 for none."""
         return SHOWN if self.threshold is None else self.threshold
 
     @property
@@ -432,7 +432,8 @@ class _Description:
         """What the results follow from."""
         boxes = None if self.boxes is None else str(self.boxes)
         classes = None if self.classes is None else list(self.classes.names)
-        options = {"boxes": boxes, "top": self.top, "threshold": self.least or None, "classes": classes}
+        least = f"{SHOWN:g}, {SURE:g} of words" if self.threshold is None else self.threshold or None
+        options = {"boxes": boxes, "top": self.top, "threshold": least, "classes": classes}
         return {**self.model.facts, **options}
 
     def keep(self, sources: Sequence[Source], json: Path | None, out: Path | None, format: str, embed: bool) -> Summary:
@@ -524,7 +525,7 @@ class _Description:
             top = None if least or self.classes is not None else self.top
             found = model.describe(images, given, top=top, threshold=least or None)
             if least:
-                found = [each.at_least(least) for each in found]
+                found = [each.at_least(self.threshold) for each in found]
                 empty.update(image.name for image, each in zip(images, found, strict=True) if not len(each))
             if self.classes is not None:
                 found = [self.classes.keep(each) for each in found]
@@ -549,8 +550,9 @@ class _Description:
 
     def _tell_empty(self, summary: Summary) -> None:
         if summary.empty:
+            reach = f"reach {SHOWN:g} and {SURE:g}" if self.threshold is None else f"reach {self.threshold:g}"
             images = "1 image has" if summary.empty == 1 else f"{summary.empty} images have"
-            self.tell(f"{images} no region whose box and words reach {self.least:g}; --threshold 0 keeps all", err=True)
+            self.tell(f"{images} no region whose box and words {reach}; --threshold 0 keeps all", err=True)
 
 
 def _beside(format: str, embed: bool) -> tuple[Callable[[Source, Regions], str | None], Report]:

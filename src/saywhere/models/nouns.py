@@ -343,6 +343,9 @@ def _noun_tree() -> NounTree:
     return NounTree(TABLE.read_text(encoding="utf-8").splitlines())
 
 
+THIN = 0.02
+"""A box with a side below this share of the image's says nothing of what the image shows: to the classes any thin dark
+line is a person (docs/experiments.md)."""
 LEAST = 1e-4
 """ImageNet's classifier gives a kind at least this probability, a region is of a kind with at least this one, and
 log-odds are those of probabilities at least this far from 0 and 1."""
@@ -401,13 +404,15 @@ class NounEvidence:
         return np.eye(len(self.kinds) + 1, dtype=np.float32)[self.groups]
 
     def posteriors(
-        self, encodings: Sequence[Encoding], boxes: Sequence[ArrayLike], embeddings: Sequence[np.ndarray] | None = None
-    ) -> list[np.ndarray]:
+        self, encodings: Sequence[Encoding], boxes: Sequence[ArrayLike],
+        embeddings: Sequence[np.ndarray] | None = None, thin: bool = True,
+    ) -> list[np.ndarray]:  # fmt: skip
         """Return for each image's boxes the probabilities ``(N, K)`` of the K leaves of the tree, at most 1 together.
 
         Args:
             boxes: of each image ``(N, 4)`` in its pixels.
             embeddings: of each image's boxes ``(N, D)`` by the dense captioner, if they are known already.
+            thin: of boxes below :data:`THIN`, too; else all of theirs are 0.
 
         Raises:
             UserError: boxes of another shape, or outside their image.
@@ -419,7 +424,13 @@ class NounEvidence:
         elif embeddings is None and self._detector is not None:
             embeddings = [head.embeddings for head in self._detector.region_head(maps, rows)]
         logits = self._classifier.classify(maps, rows, embeddings)
-        return [self.combine(classes, kinds) for classes, kinds in logits]
+        found = [self.combine(classes, kinds) for classes, kinds in logits]
+        if not thin:
+            for encoding, given, posterior in zip(encodings, boxes, found, strict=True):
+                corners = np.asarray(given, np.float32).reshape(-1, 4)
+                sides = (corners[:, 2:] - corners[:, :2]) / (encoding.width, encoding.height)
+                posterior[sides.min(axis=1) < THIN] = 0
+        return found
 
     def combine(self, classes: np.ndarray, kinds: np.ndarray) -> np.ndarray:
         """Return the probabilities ``(N, K)`` of the leaves, of logits ``(N, 1000)`` and ``(N, G + 2)``."""
@@ -497,7 +508,7 @@ class NounEvidence:
         if any(nouns) and len(regions):
             own = self._detector is None or not self._detector.config.phrase_levels
             embeddings = [regions.features] if own and regions.features is not None else None
-            (posterior,) = self.posteriors([encoding], [regions.boxes], embeddings)
+            (posterior,) = self.posteriors([encoding], [regions.boxes], embeddings, thin=False)
             for column, noun in enumerate(nouns):
                 if noun is not None:
                     kinds[:, column] = np.log(np.maximum(self.probability(posterior, noun), LEAST))

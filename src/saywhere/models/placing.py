@@ -42,6 +42,9 @@ from saywhere.text import Vocabulary, tokenize
 
 FIT_SCALE = 50.0
 """Similarities of words and regions are so much larger than log-probabilities, if no weight of the classes says it."""
+FIT_WEIGHTS = {"densecap": 0.3, "aligner": 0.01}
+"""How much a region's fit counts beside the classes' log-odds where its image is to show a phrase: without it, any thin
+dark box is a person to the classes (docs/experiments.md)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,10 +113,20 @@ class Evidence:
 
     @property
     def inputs(self) -> dict[str, np.ndarray]:
-        """What says how probably the image shows each phrase, ``(P,)`` each, by its names in a calibration."""
-        best = self.kinds.max(axis=0, initial=np.log(LEAST)) * self.named
-        columns = {"similarity": self.similarity, "kind": best, "named": self.named}
+        """What says how probably the image shows each phrase, ``(P,)`` each, by its names in a calibration.
+
+        ``region`` is of the region for which it is highest: the log-odds that it is of the kind that the phrase names,
+        and its fit, times :data:`FIT_WEIGHTS`.
+        """
+        odds = logit(np.clip(np.exp(self.kinds), LEAST, MOST)) + FIT_WEIGHTS[self.by] * self.fits
+        best = odds.max(axis=0, initial=float(logit(np.array(LEAST)))) * self.named
+        columns = {"similarity": self.similarity, "region": best, "named": self.named}
         return {name: column.astype(np.float64) for name, column in columns.items()}
+
+    @property
+    def best_kinds(self) -> np.ndarray:
+        """The highest log-probability ``(P,)`` that a region is of the kind that a phrase names; 0 if it names none."""
+        return self.kinds.max(axis=0, initial=np.log(LEAST)) * self.named
 
     def presence(self, calibration: Calibration) -> np.ndarray | None:
         """Return the probabilities ``(P,)`` that the phrases are in the image; None if they are not calibrated."""
@@ -135,7 +148,7 @@ class Evidence:
             odds = np.where(self.rare, of_rare.log_odds(inputs), calibration.phrase.log_odds(inputs))
         if self.lacking is None:
             return odds
-        kinds = np.minimum(inputs["kind"], np.log(MOST))
+        kinds = np.minimum(self.best_kinds, np.log(MOST))
         return np.where(self.lacking, kinds - np.log1p(-np.exp(kinds)), odds)
 
     def place_inputs(self, config: GroundingConfig, rows: np.ndarray) -> dict[str, np.ndarray]:

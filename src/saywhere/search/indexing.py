@@ -46,7 +46,7 @@ def embed_for_index(model: Model, images: Sequence[One], regions: int | None = N
         return model.embed(images, regions=regions)
     encodings = model.encode(list(images))
     found = model.embed(encodings, regions=regions)
-    posteriors = model.nouns.posteriors(encodings, [image.boxes for image in found])
+    posteriors = model.nouns.posteriors(encodings, [image.boxes for image in found], thin=False)
     return [replace(image, nouns=pack_leaves(each)) for image, each in zip(found, posteriors, strict=True)]
 
 

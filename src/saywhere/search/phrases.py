@@ -418,7 +418,7 @@ class PhrasesInImages:
             return Placed(regions, similarity, inputs, None, None)
         lacking, shown = self._lacking, None
         read = slice(None) if lacking.all() else ~lacking
-        kinds = evidence.inputs["kind"]
+        kinds = evidence.best_kinds
         joint = np.array(hit_evidence(odds[read], kinds[read], similarity, self._judged, lead, among))
         if calibration.hit is not None:
             shown = float(logistic(odds[lacking]).prod() * np.exp(agree.sum()))

@@ -74,7 +74,7 @@ class Tools:
         if boxes is not None:
             return _text(_rows(image, self._model.describe(seen, boxes, top=top, threshold=threshold)))
         least = SHOWN if threshold is None else threshold
-        found = self._model.describe(seen, threshold=least).at_least(least)
+        found = self._model.describe(seen, threshold=least).at_least(threshold)
         return _text(_rows(image, found[: TOP if top is None else top]))
 
     def _ground(self, image: str, text: str, threshold: float | None = None) -> Content:

@@ -394,8 +394,8 @@ def fit_grounding(model: Model, sets: Sequence[Sequence[Sample]], source: str) -
     own, total = sum(row.right.shape[1] for row in rows), sum(len(row.evidence.named) for row in rows)
     about = f"{own:,} phrases of {len(rows):,} images of {source}, and {total - own:,} phrases of other images"
     text = f"""The probability that an image shows what a phrase names is the logistic function of a weighted sum of the
-phrase's similarity with the image, the log-probability of the kind that it names, and 1 if it names one
-({phrase}; of phrases with a rare noun {of_rare or phrase}), fitted by `saywhere calibrate` to
+phrase's similarity with the image, of how well the best region fits it and shows the kind that it names, and of 1 if it
+names one ({phrase}; of phrases with a rare noun {of_rare or phrase}), fitted by `saywhere calibrate` to
 {about}. Weights of the classes in placing, of {", ".join(f"{weight:g}" for weight in WEIGHTS)} those that place most of
 these phrases right: {config.kind_weight:g}, of rare nouns {config.rare_kind_weight:g}; by the aligner, of
 {", ".join(f"{weight:g}" for weight in SIMILARITY_WEIGHTS)}, {config.similarity_kind_weight:g}. The score of a phrase

@@ -5,13 +5,14 @@ import {Server} from "./server.js";
 
 const $ = (id) => document.getElementById(id);
 $("unstarted").remove(); // what is said where no script runs
-const UNSURE = 0.5; // phrases that are less probably right are pale
+const UNSURE = 0.5; // phrases that are less probably right are pale, and shown only if a probability is chosen
 const MOST = 100; // regions that are asked for
 const TABS = ["regions", "find", "sentence", "search"];
 
 const photos = []; // {name, blob, url, tag, regions, drawn, found, caption}
 let current = null;
 let tab = "regions";
+let chosen = false; // whether a probability was chosen
 let pinned = null; // number of the item that a click chose
 let webcam = null; // {stream, photo} while it runs
 let parts = ["densecap", "aligner", "captioner"]; // of the model
@@ -141,7 +142,8 @@ function regionItems() {
     {number: i, box, label: captions[i] ?? "", score: scores[i], sure: sure[i], colour: colour(i)}
   ));
   const drawn = current.drawn.map((item, i) => ({...item, number: -1 - i, own: true, colour: "#ffffff"}));
-  const shown = (item) => item.score === undefined || Math.min(item.score, item.sure ?? 1) >= least;
+  const words = chosen ? least : UNSURE; // as the command does without --threshold
+  const shown = (item) => item.score === undefined || (item.score >= least && (item.sure ?? 1) >= words);
   return [...drawn.reverse(), ...found.filter(shown)];
 }
 
@@ -508,6 +510,7 @@ document.addEventListener("paste", (event) => {
 });
 $("webcam").addEventListener("click", () => (webcam ? stopWebcam() : startWebcam()));
 $("score").addEventListener("input", () => {
+  chosen = true;
   $("score-value").textContent = Number($("score").value).toFixed(2);
   pinned = null;
   show();

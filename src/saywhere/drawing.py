@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike
 from PIL import Image as images
 from PIL import ImageDraw, ImageFont
 
-from saywhere.regions import SURE
-from saywhere.text import two_digits
+from saywhere.text import SURE, two_digits
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -201,7 +200,7 @@ def draw_boxes(
         size: width and height of the image in the pixels that ``boxes`` are in.
         captions: N texts.
         scores: ``(N,)``, larger is better; if not given, the first box is the best.
-        caption_scores: ``(N,)`` probabilities of the captions; those below :data:`saywhere.regions.SURE` are pale.
+        caption_scores: ``(N,)`` probabilities of the captions; those below :data:`saywhere.text.SURE` are pale.
     """
     canvas = image.copy() if image.mode == "RGB" else image.convert("RGB")
     corners = np.asarray(boxes, np.float32).reshape(-1, 4)

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
+from saywhere.text import SURE
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -22,9 +23,8 @@ SLACK = 1e-3
 """A box may leave the image by this many pixels, as rounding does."""
 LARGEST_SIDE = 1 << 31
 """Pixels that no image has on a side."""
-SHOWN, SURE = 0.3, 0.5
-"""Probabilities of boxes, and of words, below which regions are shown only on demand (docs/describe.md#which-regions);
-where words are shown that have less than the second, they are pale."""
+SHOWN = 0.3
+"""Probability of boxes below which regions are shown only on demand (docs/describe.md#which-regions)."""
 COLUMNS = ("scores", "similarities", "captions", "caption_scores", "features")
 NUMBERS = ("scores", "similarities", "caption_scores")
 TEXTS = ("not_found", "unused")
@@ -226,7 +226,7 @@ class Regions:
         """Return the regions whose score is at least this, and of whose words the probability is, if there is one.
 
         Args:
-            probability: if None, :data:`SHOWN` of the score and :data:`SURE` of the words.
+            probability: if None, :data:`SHOWN` of the score and :data:`saywhere.text.SURE` of the words.
 
         Raises:
             UserError: they have no scores.

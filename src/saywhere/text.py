@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 PAD, START, END, UNKNOWN = range(4)
+SURE = 0.5
+"""Probability that words are right below which they are shown only on demand, and then pale."""
 RESERVED = ("<pad>", "<start>", "<end>", "<unk>")
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")

@@ -33,8 +33,9 @@ from saywhere.inference.results import (
 )
 from saywhere.inference.sources import Source, find_images, out_path, read_boxes
 from saywhere.loading import DeferredModel
-from saywhere.regions import SHOWN, SURE, Regions, check_boxes
+from saywhere.regions import SHOWN, Regions, check_boxes
 from saywhere.report import Report, Tell, progress, silent
+from saywhere.text import SURE
 
 if TYPE_CHECKING:
     from saywhere.formats.classes import Classes

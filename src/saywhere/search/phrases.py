@@ -229,8 +229,8 @@ class Placed:
         regions: of the wanted phrases that are probably there, with similarities, and with probabilities unless all of
             the query is one phrase; the others as ``not_found``.
         similarity: the mean similarity of what is wanted with the image.
-        phrases: ``(3, P)`` what the probability of each phrase rests on: the similarity with the image, the
-            log-probability of the kind of thing that it names, and whether it names one.
+        phrases: ``(3, P)`` what the probability of each phrase rests on: the columns of
+            :meth:`saywhere.models.placing.Evidence.inputs`.
         evidence: ``(6,)`` of :func:`hit_evidence`. None if the model is not calibrated for phrases.
         probability: that the image shows all of the query; None if the model is not calibrated for that.
         agree: log-probability that things are where, and as many as, the query says; a part of the probability.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import scripts
 import torch
 from photographs import noise
 from safetensors.numpy import load_file, save_file
@@ -254,10 +254,7 @@ def test_it_is_no_model_for_a_browser(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_packed_model_is_built_again(folder: Path, tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("build", Path(__file__).parents[2] / "large-model" / "build.py")
-    assert spec is not None and spec.loader is not None
-    build = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(build)
+    build = scripts.load("large-model/build.py")
     model, levels = shutil.copytree(folder, tmp_path / "model"), np.ones((2, 1792), np.float32)
     np.save(model / "levels.npy", levels)
     wide = np.random.default_rng(0).normal(size=(400, 200))

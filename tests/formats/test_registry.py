@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import re
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scripts
 from commands import run
 from hypothesis import given
 from hypothesis import strategies as st
@@ -387,19 +387,14 @@ def test_the_file(tmp_path):
     assert written["results"] == [result(regions, name) for name, regions in images]
 
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "readers.py"
+SCRIPT = "benchmarks/readers.py"
 
 
 @pytest.fixture(scope="module")
 def benchmark() -> ModuleType:
-    if not SCRIPT.is_file():
+    if not (scripts.ROOT / SCRIPT).is_file():
         pytest.skip("the benchmarks are not here")
-    spec = importlib.util.spec_from_file_location("benchmark_readers", SCRIPT)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load(SCRIPT)
 
 
 @pytest.fixture

@@ -160,5 +160,5 @@ def test_parts_with_different_trunks_are_refused(folders, tmp_path):
     assert "trunk" in error_of(export(folders[0], other, "--out", tmp_path / "both", code=2))
     assert not (tmp_path / "both").exists()
     twice = export(folders[0], folders[0], "--out", tmp_path / "both", code=2)
-    assert "both have the part densecap" in twice.stderr
+    assert f"densecap and {folders[0]} both have the part densecap" in twice.stderr
     assert "nowhere" in error_of(export(folders[0], tmp_path / "nowhere", "--out", tmp_path / "both", code=2))

@@ -142,18 +142,6 @@ def test_nothing_is_written_where_the_engines_differ(
     assert (tmp_path / "config.json").read_text() == "what was there"
 
 
-def test_checkpoints_that_do_not_fit_are_refused(checkpoints: list[Path], tmp_path: Path):
-    other = checkpoint.save(tiny_model(seed=5), tmp_path / "other")
-    for folders, message in (
-        ([checkpoints[1], other], "have different trunks"),
-        ([checkpoints[0], other], "both have the part densecap"),
-        ([tmp_path / "nowhere"], "nowhere"),
-    ):
-        with pytest.raises(UserError, match=message):
-            export(folders, tmp_path / "out")
-        assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
-
-
 @pytest.mark.parametrize(
     ("error", "message"),
     [

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scripts
-from photographs import noise
+from albums import write_noise
 from PIL import Image
 from tiny_bundle import exported_bundle
 from tiny_densecap import tiny_model
@@ -136,8 +136,7 @@ def test_the_table_of_the_document_is_that_of_the_script(capsys) -> None:
 
 
 def test_a_whole_measurement(tmp_path) -> None:
-    for number in range(5):
-        noise(64, 48, number).save(tmp_path / f"{number}.png")
+    write_noise(tmp_path, 5, 64, 48)
     scripts.load("benchmarks/scale.py").main(
         ["measure", str(tmp_path), "--images", "4", "--out", str(tmp_path / "out.json")]
     )
@@ -166,8 +165,7 @@ def test_a_run_reports_both_ways(tmp_path: Path) -> None:
 
 
 def test_a_whole_run_on_an_enlarged_index(tmp_path) -> None:
-    for number in range(3):
-        noise(96, 64, number).save(tmp_path / f"{number}.png")
+    write_noise(tmp_path, 3)
     model = exported_bundle()
     with saywhere.Index(tmp_path / "real", str(model)) as index:
         index.add(sorted(tmp_path.glob("*.png")))

@@ -14,6 +14,7 @@ import onnxruntime
 import pytest
 import scripts
 import torch
+from albums import write_noise
 from photographs import noise
 from safetensors.numpy import load_file, save_file
 from tiny_bundle import exported_bundle
@@ -210,10 +211,8 @@ def test_models_with_different_towers_are_not_merged(folder: Path, tmp_path: Pat
 
 
 def test_outputs_are_standardised_over_images_and_tuned(clip: tuple[torch.nn.Module, Path], tmp_path: Path) -> None:
-    images = []
-    for number in range(12):
-        noise(96, 64, seed=number).save(tmp_path / f"{number}.png")
-        images.append(Sample(tmp_path / f"{number}.png", 96, 64, np.zeros((0, 4)), ()))
+    files = sorted(write_noise(tmp_path, 12).iterdir())
+    images = [Sample(file, 96, 64, np.zeros((0, 4)), ()) for file in files]
     (tmp_path / "broken.png").write_text("no image")
     images.append(replace(images[0], image=tmp_path / "broken.png"))
     generator, preprocess = np.random.default_rng(0), Preprocess(96, 32, (0.5,) * 3, (0.5,) * 3)

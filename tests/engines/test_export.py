@@ -89,8 +89,8 @@ def test_parts_of_several_checkpoints_become_one_model(
     compared: list[Any] = []
     monkeypatch.setattr(exporting, "compare_engines", lambda *engines: compared.append(engines) or 0.0)
     out = tmp_path / "new" / "model"
-    assert export(checkpoints, out, "all", "# Card\n") == out and sorted(p.name for p in out.iterdir()) == FILES
-    assert (out / "README.md").read_text() == "# Card\n" and Bundle.read(out).description == "all"
+    assert export(checkpoints, out, "all") == out and sorted(p.name for p in out.iterdir()) == FILES
+    assert (out / "README.md").read_text() == "# model\n\nall\n" and Bundle.read(out).description == "all"
     assert [type(engine).__name__ for engine in compared[0]] == ["TorchEngine", "OnnxEngine"]
     image = np.full((60, 90, 3), 80, np.uint8)
     found, expected = (saywhere.load(folder).describe(image) for folder in (out, exported_bundle()))

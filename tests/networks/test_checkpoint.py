@@ -238,7 +238,7 @@ def three(tmp_path: Path) -> list[Path]:
 
 
 def test_merged_weights_are_those_of_the_parts_bit_for_bit(three: list[Path], tmp_path: Path):
-    out = merge(three, tmp_path / "all", "all of them", "# Card")
+    out = merge(three, tmp_path / "all", "all of them")
     merged = load_file(out / "model.safetensors")
     singles = [load_file(folder / "model.safetensors") for folder in three]
     assert merged.keys() == set().union(*singles)
@@ -247,7 +247,7 @@ def test_merged_weights_are_those_of_the_parts_bit_for_bit(three: list[Path], tm
             merged[key].dtype == value.dtype and torch.equal(merged[key], value) for key, value in single.items()
         )
     bundle = Bundle.read(out)
-    assert (bundle.description, (out / "README.md").read_text()) == ("all of them", "# Card")
+    assert (bundle.description, (out / "README.md").read_text()) == ("all of them", "# all\n\nall of them\n")
     for folder in three:
         (part,) = Bundle.read(folder).configs
         assert bundle.configs[part] == Bundle.read(folder).configs[part]

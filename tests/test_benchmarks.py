@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
-from photographs import noise
+import scripts
+from albums import write_noise
 from PIL import Image
 from tiny_bundle import exported_bundle
 from tiny_densecap import tiny_model
@@ -27,20 +25,11 @@ ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 
 
-@functools.cache
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", BENCHMARKS / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 # hub.py
 
 
 def test_florence2_is_measured_as_graphs_and_by_transformers(tmp_path: Path) -> None:
-    hub = load("hub")
+    hub = scripts.load("benchmarks/hub.py")
     hub.make(tmp_path, "tiny")
     rows = {kind: hub.measure(tmp_path, kind, 4, 1, 1) for kind in hub.KINDS}
     assert {row["tokens"] for row in rows.values()} == {4}
@@ -86,7 +75,7 @@ def test_a_run_reports_every_configuration(tmp_path: Path) -> None:
 def test_the_onnx_runtime_that_ran_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not a package of its name: others, such as that with OpenVINO, take its place."""
     monkeypatch.setattr("onnxruntime.__version__", "1.2.3")
-    assert load("describe").machine(1)["onnxruntime"] == "1.2.3"
+    assert scripts.load("benchmarks/describe.py").machine(1)["onnxruntime"] == "1.2.3"
 
 
 def test_an_unknown_model_is_named() -> None:
@@ -138,18 +127,19 @@ def test_a_whole_run(tmp_path: Path) -> None:
 
 
 def test_the_table_of_the_document_is_that_of_the_script(capsys) -> None:
-    load("scale").main(["table"])
+    scripts.load("benchmarks/scale.py").main(["table"])
     text = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
     assert capsys.readouterr().out in text
-    measured = json.loads(load("scale").RECORD.read_text())
+    measured = json.loads(scripts.load("benchmarks/scale.py").RECORD.read_text())
     for number in (measured["ms"]["embed"], measured["ms"]["describe"]):
         assert f"{number:.0f} ms to " in text
 
 
 def test_a_whole_measurement(tmp_path) -> None:
-    for number in range(5):
-        noise(64, 48, number).save(tmp_path / f"{number}.png")
-    load("scale").main(["measure", str(tmp_path), "--images", "4", "--out", str(tmp_path / "out.json")])
+    write_noise(tmp_path, 5, 64, 48)
+    scripts.load("benchmarks/scale.py").main(
+        ["measure", str(tmp_path), "--images", "4", "--out", str(tmp_path / "out.json")]
+    )
     measured = json.loads((tmp_path / "out.json").read_text())
     assert measured["count"] == 4 and all(value > 0 for part in ("ms", "bytes") for value in measured[part].values())
 
@@ -175,8 +165,7 @@ def test_a_run_reports_both_ways(tmp_path: Path) -> None:
 
 
 def test_a_whole_run_on_an_enlarged_index(tmp_path) -> None:
-    for number in range(3):
-        noise(96, 64, number).save(tmp_path / f"{number}.png")
+    write_noise(tmp_path, 3)
     model = exported_bundle()
     with saywhere.Index(tmp_path / "real", str(model)) as index:
         index.add(sorted(tmp_path.glob("*.png")))
@@ -186,7 +175,7 @@ def test_a_whole_run_on_an_enlarged_index(tmp_path) -> None:
         often = ["--queries", "3", "--rounds", "1", "--threads", "1"]
         often += ["--qdrant", ":memory:"] if find_spec("qdrant_client") else []
         where = ["--index", str(tmp_path / "real"), "--folder", str(folder), "--model", str(model), "--out", str(out)]
-        load("search").main([*sizes, *often, *where])
+        scripts.load("benchmarks/search.py").main([*sizes, *often, *where])
     rows = json.loads(out.read_text())["rows"]
     assert [row["images"] for row in rows] == [3, 7] and [row["overlap"] for row in rows] == [1.0, 1.0]
     assert all(row["qdrant"]["overlap"] == 1.0 for row in rows if find_spec("qdrant_client"))
@@ -232,7 +221,7 @@ def test_all_ways_are_timed_and_agree(tmp_path: Path) -> None:
 def test_what_finetuning_gains_is_measured_on_images_that_it_has_not_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    finetune = load("finetune")
+    finetune = scripts.load("benchmarks/finetune.py")
     box = {"box": [0, 0, 9, 9], "phrase": "a zebra"}
     rows = [
         {"image": f"{n}.jpg", "set": "african_wildlife", "split": "val" if n % 10 == 0 else "train", "regions": [box]}

@@ -12,7 +12,6 @@ The blocks of one document share the folder and, if they are Python, their varia
 from __future__ import annotations
 
 import doctest
-import importlib.util
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
+import scripts
 from video_clips import moving, write_clip
 
 ROOT = Path(__file__).parents[1]
@@ -280,17 +280,9 @@ def test_notebooks_run_from_top_to_bottom(notebook: Path, folder: Path) -> None:
     execute([Block(notebook, number, "python", True, text) for number, text in enumerate(code)], folder)
 
 
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", ROOT / "benchmarks" / f"{name}.py")
-    assert spec and spec.loader
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # its dataclasses look for it there
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def figures() -> ModuleType:
-    return script("figures")
+    return scripts.load("benchmarks/figures.py")
 
 
 def test_documents_state_the_figures_that_were_last_measured(figures: ModuleType) -> None:
@@ -388,7 +380,7 @@ def test_figures_are_found_in_reports(figures: ModuleType, tmp_path: Path) -> No
         "trunk_int8_batch": 81.5, "torch": 10, "torch_int8": 11, "peer": 12,
     }  # fmt: skip
     assert figures.of_nouns({"objects": {"decoder": 0.64}, "kinds": {"decoder": 0.5}}) == {"objects": 64, "kinds": 50}
-    size = script("size")
+    size = scripts.load("benchmarks/size.py")
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "a.py").write_bytes(bytes(2_000_000))
     (tmp_path / "__pycache__" / "a.pyc").write_bytes(bytes(1_000_000))

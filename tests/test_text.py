@@ -80,23 +80,6 @@ def test_the_json_form_and_back():
     assert loaded != Vocabulary({**vocabulary.counts, "more": 1}) and loaded != Vocabulary({"ein": 2})
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ([], "no mapping with counts"),
-        (None, "no mapping with counts"),
-        ({}, "no mapping with counts"),
-        ({"reserved": ["<pad>"], "counts": {}}, "unknown reserved tokens"),
-        ({"reserved": list(RESERVED), "counts": ["dog"]}, "no mapping with counts"),
-        ({"reserved": list(RESERVED), "counts": {"dog": "many"}}, "the count of 'dog' is not a whole number"),
-        ({"reserved": list(RESERVED), "counts": {"<unk>": 3}}, "reserved token '<unk>'"),
-    ],
-)
-def test_what_is_no_vocabulary(content, message):
-    with pytest.raises(ValueError, match=message):
-        Vocabulary.from_dict(content)
-
-
 def test_pad():
     assert pad([[4, 5, 6], [7], []]).tolist() == [[4, 5, 6], [7, PAD, PAD], [PAD, PAD, PAD]]
     assert pad([]).shape == (0, 0) and pad([[], []]).shape == (2, 0)

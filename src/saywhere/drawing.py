@@ -281,7 +281,9 @@ def draw_attention(
     rows = -(-len(words) // columns)
     sheet = images.new("RGB", (columns * wide + gap, rows * high + gap), "white")
     scale = (panel.width / size[0], panel.height / size[1])
-    outlines = _outlines(np.asarray(regions), scale)
+    corners = np.asarray(regions)
+    corners = corners if corners.ndim == 3 else corners[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
+    outlines = [[(x * scale[0], y * scale[1]) for x, y in quad] for quad in corners.tolist()]
     shown = np.asarray(weights)[: len(words)].tolist()
     heaviest = max((weight for row in shown for weight in row), default=0.0) or 1.0
     unit = max(panel.size) / WIDEST / heaviest
@@ -291,12 +293,6 @@ def draw_attention(
         sheet.paste(_with_outlines(panel, outlines, [weight * unit for weight in row]), (left, top + strip))
         draw.text((left + panel.width / 2, top + strip / 2), word, fill="black", font=font, anchor="mm")
     return sheet
-
-
-def _outlines(regions: np.ndarray, scale: Point) -> list[list[Point]]:
-    """The four corners of each region in pixels of the panel."""
-    corners = regions if regions.ndim == 3 else regions[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
-    return [[(x * scale[0], y * scale[1]) for x, y in quad] for quad in corners.tolist()]
 
 
 def _with_outlines(panel: Image, outlines: list[list[Point]], widths: list[float]) -> Image:

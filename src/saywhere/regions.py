@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
@@ -208,19 +208,9 @@ class Regions:
         if not isinstance(chosen, slice) and not len(chosen):
             chosen = chosen.astype(int)  # an empty list makes a float array
         index = np.arange(len(self))[chosen]
-        return Regions(
-            self.width,
-            self.height,
-            self.boxes[index],
-            None if self.scores is None else self.scores[index],
-            None if self.captions is None else tuple(self.captions[i] for i in index),
-            None if self.features is None else self.features[index],
-            self.image,
-            None if self.similarities is None else self.similarities[index],
-            self.not_found,
-            self.unused,
-            None if self.caption_scores is None else self.caption_scores[index],
-        )
+        arrays = {name: v[index] for name in (*NUMBERS, "features") if (v := getattr(self, name)) is not None}
+        captions = None if self.captions is None else tuple(self.captions[i] for i in index)
+        return replace(self, boxes=self.boxes[index], captions=captions, **arrays)
 
     def at_least(self, probability: float | None = None) -> Regions:
         """Return the regions whose score is at least this, and of whose words the probability is, if there is one.

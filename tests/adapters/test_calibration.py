@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from albums import write_album
 from commands import error_of, run
-from photographs import noise
 from tiny_adapters import tiny_adapted, tiny_folder
 
 import saywhere
@@ -36,14 +36,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    folder, rows = tmp_path / "data", []
-    folder.mkdir()
-    for number, phrases in enumerate(PHRASES):
-        noise(96, 64, number).save(folder / f"{number}.png")
-        regions = [{"box": BOX, "phrase": phrase} for phrase in phrases]
-        rows.append(json.dumps({"image": f"{number}.png", "split": "train", "regions": regions}) + "\n")
-    (folder / "data.jsonl").write_text("".join(rows))
-    return folder
+    regions = [[{"box": BOX, "phrase": phrase} for phrase in phrases] for phrases in PHRASES]
+    return write_album(tmp_path / "data", [{"split": "train", "regions": each} for each in regions]).parent
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from albums import write_album
 from commands import error_of, run
 from flickr_entities import write_flickr
-from photographs import noise
 from tiny_aligner import tiny_aligner
 from tiny_bundle import exported_bundle
 from tiny_captioner import tiny_captioner
@@ -115,12 +115,10 @@ def test_a_model_without_the_part_and_a_folder_without_a_model_are_one_line(tmp_
 
 def test_a_bundle_is_calibrated_by_the_command(tmp_path):
     folder = shutil.copytree(exported_bundle(), tmp_path / "bundle")
-    rows = []
-    for number, phrases in enumerate([("a red shirt", "a dog"), ("two dogs", "a horse"), ("the sky", "a white house")]):
-        noise(96, 64, number).save(tmp_path / f"{number}.png")
-        regions = [{"box": [10.0 * i, 0, 50 + 10 * i, 60], "phrase": phrase} for i, phrase in enumerate(phrases)]
-        rows.append(json.dumps({"image": f"{number}.png", "split": "train", "regions": regions}))
-    (tmp_path / "data.jsonl").write_text("\n".join(rows))
+    pairs = [("a red shirt", "a dog"), ("two dogs", "a horse"), ("the sky", "a white house")]
+    boxes = ([0, 0, 50, 60], [10, 0, 60, 60])
+    regions = [[{"box": b, "phrase": phrase} for b, phrase in zip(boxes, pair, strict=True)] for pair in pairs]
+    write_album(tmp_path, [{"split": "train", "regions": each} for each in regions])
     (folder / "README.md").write_text("# Card\n\n## Grounding\n\nold\n\n## Limits\n\nmany\n")
     result = calibrate(folder, tmp_path / "data.jsonl", "--what", "phrase")
     assert "phrase: similarity" in result.output and "similarity_kind_weight 0" in result.output

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from albums import write_album, write_rows
 from commands import error_of, report, rows, run
 from photographs import quarters
 from stubs import StubMeteor, StubModel
@@ -52,15 +52,8 @@ dense = partial(run, "evaluate", "dense")
 
 def album(count: int = 4) -> Path:
     """A data set of images in which the stub finds the whole image and names it, and its left half too high."""
-    folder = Path("album")
-    (folder / "p").mkdir(parents=True)
-    rows = []
-    for number in range(count):
-        quarters(64, 32).save(folder / "p" / f"{number}.png")
-        regions = [{"box": [0, 0, 64, 32], "phrase": "thing 0 in 250"}, {"box": [32, 0, 64, 32], "phrase": "the right"}]
-        rows.append({"image": f"p/{number}.png", "split": "dev", "regions": regions})
-    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
+    regions = [{"box": [0, 0, 64, 32], "phrase": "thing 0 in 250"}, {"box": [32, 0, 64, 32], "phrase": "the right"}]
+    return write_album(Path("album"), [{"regions": regions}] * count, [quarters(64, 32)] * count, "p/{}.png").parent
 
 
 def test_a_model_on_a_data_set(model):
@@ -126,9 +119,9 @@ def test_another_model_does_not_go_on(model):
 
 def test_images_that_fail_are_left_out_and_named(model):
     root = album()
-    cut = Path(root, "p", "1.png")
+    cut = Path(root, "p/1.png")
     cut.write_bytes(cut.read_bytes()[:60])
-    Path(root, "p", "3.png").unlink()
+    Path(root, "p/3.png").unlink()
     done = dense("--model", "m", "--data", root, "--out", "out", code=1)
     assert "skipped: p/1.png: " in done.stderr and "missing image: 1 (p/3.png)" in done.stderr
     assert report()["images"] == 2 and list(report()["skipped"]) == ["p/1.png"]
@@ -139,14 +132,9 @@ def test_images_that_fail_are_left_out_and_named(model):
 CAT = {"image": "c.jpg", "width": 9, "height": 9, "boxes": [[0, 0, 9, 9]], "captions": ["a cat"]}
 
 
-def put(name: str, *rows: dict) -> str:
-    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return name
-
-
 def test_files_of_another_program(model):
-    said = put("p.jsonl", CAT | {"scores": [12.5]}, CAT | {"image": "other.jpg", "scores": [1]})
-    true = put("t.jsonl", CAT, CAT | {"image": "d.jpg"})
+    said = write_rows("p.jsonl", CAT | {"scores": [12.5]}, CAT | {"image": "other.jpg", "scores": [1]})
+    true = write_rows("t.jsonl", CAT, CAT | {"image": "d.jpg"})
     done = dense("--predictions", said, "--truth", true, "--protocol", "original", "--out", "out", "--split", "mine")
     assert "1 images have no line in p.jsonl: no region predicted: d.jpg\n" in done.stderr
     assert "1 images in p.jsonl have no truth, and do not count: other.jpg\n" in done.stderr
@@ -177,8 +165,8 @@ def test_files_of_another_program(model):
     ],
 )
 def test_mistakes_are_one_line(model, arguments, message):
-    put("e.jsonl", CAT | {"image": "e.jpg"})
-    put("here.jsonl", CAT | {"scores": [1]})
+    write_rows("e.jsonl", CAT | {"image": "e.jpg"})
+    write_rows("here.jsonl", CAT | {"scores": [1]})
     assert message in error_of(dense(*arguments, "--out", "out", code=2))
     assert not Path("out").exists()
 
@@ -201,8 +189,8 @@ def test_with_the_real_meteor(tmp_path, monkeypatch):
     except UserError as error:
         pytest.skip(str(error))
     monkeypatch.chdir(tmp_path)
-    said = put("p.jsonl", CAT | {"scores": [0.5], "captions": ["a dog"]})
-    dense("--predictions", said, "--truth", put("t.jsonl", CAT | {"captions": ["the dog runs"]}), "--out", "out")
+    said = write_rows("p.jsonl", CAT | {"scores": [0.5], "captions": ["a dog"]})
+    dense("--predictions", said, "--truth", write_rows("t.jsonl", CAT | {"captions": ["the dog runs"]}), "--out", "out")
     row = report()
     # METEOR gives this pair 0.1832: more than 0, 0.05, 0.1 and 0.15.
     assert row["language_meteor"] == pytest.approx(0.18320610687022898, abs=1e-15)

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from albums import write_album
 from commands import run
-from photographs import noise
 from stubs import StubMeteor
 from tiny_captioner import tiny_captioner
 from tiny_densecap import tiny_model
@@ -34,15 +34,8 @@ def lengths(said, true, scorer) -> CaptionScores:
 def files(monkeypatch, tmp_path: Path) -> tuple[Path, str]:
     monkeypatch.setattr(meteor, "Meteor", StubMeteor)
     monkeypatch.setattr(captioning, "score_captions", lengths)
-    lines = []
-    for number in range(3):
-        noise(96, 64, number).save(tmp_path / f"{number}.png")
-        regions = [{"box": box, "phrase": "a dog"} for box in BOXES]
-        lines.append(json.dumps({"image": f"{number}.png", "split": "dev", "regions": regions}))
-    (tmp_path / "data.jsonl").write_text("\n".join(lines) + "\n")
-    return tmp_path / "data.jsonl", str(
-        checkpoint.save(tiny_captioner(decoder="rnn", describe_boxes=True), tmp_path / "m")
-    )
+    data = write_album(tmp_path, [{"regions": [{"box": box, "phrase": "a dog"} for box in BOXES]}] * 3)
+    return data, str(checkpoint.save(tiny_captioner(decoder="rnn", describe_boxes=True), tmp_path / "m"))
 
 
 region_captions = partial(run, "evaluate", "region-captions", "--device", "cpu")

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import typer
+from albums import write_album
 from commands import run
 from flickr_entities import write_flickr
-from photographs import noise
 from stubs import StubMeteor, load_by, same_text
 from tiny_adapters import tiny_adapted, tiny_folder
 from tiny_aligner import SENTENCES, tiny_aligner
@@ -107,15 +107,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     made = {kind: str(checkpoint.save(network, root / kind)) for kind, network in networks.items()}
     made |= {kind: str(tiny_folder(kind)) for kind in ADAPTED}
     made["tower"] = str(tower_model())
-    album, rows = root / "album", []
-    album.mkdir()
+    regions = [{"box": [8 * i, 0, 48 + 8 * i, 60], "phrase": phrase} for i, phrase in enumerate(PHRASES)]
+    album = write_album(root / "album", [{"regions": regions, "sentences": SENTENCES[:2]}] * 2).parent
     (album / "page.html").write_text('<img src="0.png">')
-    for number in range(2):
-        noise(96, 64, number).save(album / f"{number}.png")
-        regions = [{"box": [8 * i, 0, 48 + 8 * i, 60], "phrase": phrase} for i, phrase in enumerate(PHRASES)]
-        row = {"image": f"{number}.png", "split": "dev", "regions": regions, "sentences": SENTENCES[:2]}
-        rows.append(json.dumps(row) + "\n")
-    (album / "data.jsonl").write_text("".join(rows))
     (root / "boxes.json").write_text("[[0, 0, 40, 60]]")
     flickr = write_flickr(root / "data")
     with saywhere.Index(root / "index", made["aligner"]) as index:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from albums import write_album
 from commands import error_of, run
 from onnx.shape_inference import infer_shapes_path
 from photographs import noise
@@ -128,12 +129,9 @@ def test_images_for_int8_that_cannot_be_read_are_named_and_a_full_disk_is_one_li
     monkeypatch.setattr(quantize, "LEAST_KEPT", 0.0)  # an untrained network ranks anchors by chance
     take_graph_again(monkeypatch)
     data, start = tmp_path / os.fsdecode(b"data \xff"), tmp_path / os.fsdecode(b"model \xff")
-    data.mkdir()
     shutil.copytree(Bundle.read(exported_bundle()).folder, start)
-    for number in range(5):
-        noise(96, 64, seed=number).save(data / f"{number}.png")
-    rows = [f'{{"image": "{n}.png", "regions": [], "split": "train"}}\n' for n in range(6)]
-    (data / "images.jsonl").write_text("".join(rows))
+    write_album(data, [{"split": "train"}] * 6)
+    (data / "5.png").unlink()
     (data / "3.png").write_bytes((data / "3.png").read_bytes()[:-900])
     link = tmp_path / "new"  # a strict stream cannot print the other name
     link.symlink_to(tmp_path / os.fsdecode(b"new \xff"))
@@ -160,5 +158,5 @@ def test_parts_with_different_trunks_are_refused(folders, tmp_path):
     assert "trunk" in error_of(export(folders[0], other, "--out", tmp_path / "both", code=2))
     assert not (tmp_path / "both").exists()
     twice = export(folders[0], folders[0], "--out", tmp_path / "both", code=2)
-    assert "both have the part densecap" in twice.stderr
+    assert f"densecap and {folders[0]} both have the part densecap" in twice.stderr
     assert "nowhere" in error_of(export(folders[0], tmp_path / "nowhere", "--out", tmp_path / "both", code=2))

@@ -14,6 +14,7 @@ from pathlib import Path
 import commands
 import numpy as np
 import pytest
+from albums import write_noise
 from commands import error_of
 from photographs import noise
 from PIL import Image
@@ -33,10 +34,7 @@ def aligner(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def album(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("album")
-    for number in range(4):
-        noise(96, 64, number).save(folder / f"{number}.png")
-    return folder
+    return write_noise(tmp_path_factory.mktemp("album"), 4)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +55,7 @@ def started(command: list[object]) -> subprocess.Popen[str]:
 
 
 def test_index_counts_what_it_did_and_names_what_it_skipped(aligner, tmp_path) -> None:
-    for number in range(3):
-        noise(96, 64, number).save(tmp_path / f"{number}.png")
+    write_noise(tmp_path, 3)
     (tmp_path / "bad.png").write_bytes(b"no image")
     command = ("index", tmp_path, "--index", tmp_path / "i", "--model", aligner, "--batch", 2)
     first = run(*command, code=1)

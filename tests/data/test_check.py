@@ -109,7 +109,7 @@ def test_a_cut_image_among_the_samples_is_named_once(root, tmp_path):
         (["nowhere"], "nowhere: no such folder"),
         (["."], "not a data set in a known format"),
         (["mine.jsonl", "--split", "test"], "no split 'test'; it has train, dev"),
-        (["mine.jsonl", "--format", "voc"], "unknown data format 'voc'"),
+        (["mine.jsonl", "--format", "voc"], "unknown data format 'voc'; known are flickr8k, "),
         (["mine.jsonl", "--out", "a.jpg"], "a.jpg: cannot make this folder"),
     ],
 )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from albums import write_noise
 from commands import run
-from photographs import noise
 from tiny_bundle import exported_bundle, take_graph_again
 
 import saywhere
@@ -22,10 +22,7 @@ from saywhere.models.bundle import GRAPH_INT8, WEIGHTS
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("images")
-    for number in range(6):
-        noise(96, 64, seed=number).save(folder / f"{number}.png")
-    return sorted(folder.iterdir())
+    return sorted(write_noise(tmp_path_factory.mktemp("images"), 6).iterdir())
 
 
 @pytest.fixture(scope="module")

@@ -24,14 +24,9 @@ from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.papers.table1.config import RegionRnnConfig
 from saywhere.papers.table1.region_rnn import RegionRnn
-from saywhere.text import START, pad
+from saywhere.text import START
 
 SIZES = ((96, 64), (64, 96), (96, 64))
-BOXES = [
-    np.array([[0, 0, 40, 30], [10, 20, 96, 64]], np.float32),
-    np.zeros((0, 4), np.float32),
-    np.array([[5, 5, 50, 60]], np.float32),
-]
 
 
 def networks(seed: int = 3) -> dict[str, nn.Module]:
@@ -51,45 +46,13 @@ def encode(engine: TorchEngine) -> list[ImageMaps]:
     return engine.trunk.encode(pixels)
 
 
-def same(found: np.ndarray, expected: torch.Tensor, atol: float = 1e-5) -> None:
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected.detach().numpy(), atol=atol, rtol=1e-5)
-
-
-@pytest.mark.parametrize("boxes", [[None] * 3, BOXES])
-@torch.no_grad()
-def test_bound_images_decode_and_attend_as_the_network(boxes):
-    parts = networks()
-    engine, captioner = TorchEngine(parts), parts["captioner"]
-    maps = encode(engine)
-    bound = engine.captioner.bind_images(maps, boxes)
-    given = [None if b is None else torch.from_numpy(b) for b in boxes]
-    expected = captioner.attend(maps, given)
-    same(bound.embeddings, expected.embeddings)
-    for found, regions in zip(bound.boxes, expected.regions, strict=True):
-        same(found, regions.boxes)
-    assert bound.corners == [None] * 3
-    token_ids = pad([VOCABULARY.encode(text) for text in ("a dog runs", "a man", "the sky")])
-    rows = torch.from_numpy(token_ids)
-    log_probs = captioner.decoder(expected.embeddings, expected.features, rows, expected.mask)
-    state, last = bound.decoder.start(bound.embeddings), np.full(3, START)
-    for t in range(token_ids.shape[1] + 1):
-        step, state = bound.decoder.step(last, state)
-        same(step, log_probs[:, t])
-        last = token_ids[:, min(t, token_ids.shape[1] - 1)]
-    seen = expected.embeddings, expected.features, rows, expected.mask
-    weights = captioner.decoder.attention(*seen, conditional=True)
-    same(bound.attention(token_ids), weights)
-    assert not bound.decoder.independent and engine.densecap.decoder.independent
-
-
 @pytest.mark.parametrize("decoder", DECODERS)
 @torch.no_grad()
 def test_decoders_of_all_kinds(decoder):
     network = tiny_captioner(decoder=decoder)
     engine = TorchEngine({"captioner": network})
     bound = engine.captioner.bind_images(encode(engine), [None] * 3)
-    assert (bound.attention is None) == (decoder != "attention")
+    assert (bound.attention is None) == (decoder != "attention") == bound.decoder.independent
     assert [len(boxes) for boxes in bound.boxes] == [4 if decoder == "attention" else 0] * 3
     start = bound.decoder.start(bound.embeddings)
     log_probs, state = bound.decoder.step(np.full(3, START), start)
@@ -99,23 +62,6 @@ def test_decoders_of_all_kinds(decoder):
     for part, rows in zip(joined, state, strict=True):
         assert torch.equal(part, rows.repeat_interleave(2, dim=0))
     assert not any(part.requires_grad for part in joined)
-
-
-@torch.no_grad()
-def test_boxes_have_embeddings_of_their_own():
-    network = tiny_captioner(decoder="lstm", describe_boxes=True)
-    engine = TorchEngine({"captioner": network})
-    maps = encode(engine)
-    decoder, embeddings = engine.captioner.box_embeddings(maps, BOXES)
-    assert embeddings.shape == (3, network.feature_size) and decoder.independent
-    same(embeddings[:2], network.embed(maps[0], torch.from_numpy(BOXES[0])))
-    same(embeddings[2:], network.embed(maps[2], torch.from_numpy(BOXES[2])))
-
-
-def test_transformers_have_corners():
-    engine = TorchEngine({"captioner": tiny_captioner(attend_to="transformer", zoom=1.0)})
-    bound = engine.captioner.bind_images(encode(engine), [None] * 3)
-    assert [corners.shape for corners in bound.corners] == [(len(boxes), 4, 2) for boxes in bound.boxes]
 
 
 def test_the_digest_tells_models_apart():

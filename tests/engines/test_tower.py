@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +12,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import scripts
 import torch
+from albums import write_noise
 from photographs import noise
 from safetensors.numpy import load_file, save_file
 from tiny_bundle import exported_bundle
@@ -210,10 +211,8 @@ def test_models_with_different_towers_are_not_merged(folder: Path, tmp_path: Pat
 
 
 def test_outputs_are_standardised_over_images_and_tuned(clip: tuple[torch.nn.Module, Path], tmp_path: Path) -> None:
-    images = []
-    for number in range(12):
-        noise(96, 64, seed=number).save(tmp_path / f"{number}.png")
-        images.append(Sample(tmp_path / f"{number}.png", 96, 64, np.zeros((0, 4)), ()))
+    files = sorted(write_noise(tmp_path, 12).iterdir())
+    images = [Sample(file, 96, 64, np.zeros((0, 4)), ()) for file in files]
     (tmp_path / "broken.png").write_text("no image")
     images.append(replace(images[0], image=tmp_path / "broken.png"))
     generator, preprocess = np.random.default_rng(0), Preprocess(96, 32, (0.5,) * 3, (0.5,) * 3)
@@ -254,10 +253,7 @@ def test_it_is_no_model_for_a_browser(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_packed_model_is_built_again(folder: Path, tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("build", Path(__file__).parents[2] / "large-model" / "build.py")
-    assert spec is not None and spec.loader is not None
-    build = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(build)
+    build = scripts.load("large-model/build.py")
     model, levels = shutil.copytree(folder, tmp_path / "model"), np.ones((2, 1792), np.float32)
     np.save(model / "levels.npy", levels)
     wide = np.random.default_rng(0).normal(size=(400, 200))

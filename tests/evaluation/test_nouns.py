@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import commands
 import pytest
+from albums import write_album
 from commands import report
-from photographs import noise
 from tiny_classes import tiny_model
 
 from saywhere.cli import evaluate as command
@@ -19,13 +18,8 @@ from saywhere.models.captioner import Caption
 
 
 def write_data(folder: Path) -> Path:
-    lines = []
-    for number in range(3):
-        noise(96, 64, number).save(folder / f"{number}.png")
-        regions = [{"box": [4, 4, 60, 50], "phrase": "a dog"}, {"box": [0, 0, 96, 64], "phrase": "the grass"}]
-        lines.append(json.dumps({"image": f"{number}.png", "split": "val", "regions": regions[: number + 1]}))
-    (folder / "data.jsonl").write_text("\n".join(lines))
-    return folder / "data.jsonl"
+    regions = [{"box": [4, 4, 60, 50], "phrase": "a dog"}, {"box": [0, 0, 96, 64], "phrase": "the grass"}]
+    return write_album(folder, [{"split": "val", "regions": regions[:count]} for count in (1, 2, 2)])
 
 
 def test_shares_over_boxes_and_over_kinds() -> None:

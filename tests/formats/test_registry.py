@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import re
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scripts
 from commands import run
 from hypothesis import given
 from hypothesis import strategies as st
@@ -311,17 +311,6 @@ def test_any_name_comes_back_from_label_studio(name: str, tmp_path: Path) -> Non
         label_studio.write(tmp_path / "tasks.json", photos())
 
 
-def test_an_export_with_other_things_than_boxes(tmp_path: Path) -> None:
-    out = tmp_path / "tasks.json"
-    label_studio.write(out, photos()[:1])
-    tasks = json.loads(out.read_text())
-    tasks[0]["predictions"][0]["result"] += [{"type": "relation", "from_id": "region0", "to_id": "region1"}]
-    tasks += [{"data": {"image": "empty.jpg"}, "annotations": [{"result": []}]}]
-    out.write_text(json.dumps(tasks))
-    (found,) = label_studio.read(out, None, Report())
-    assert found.captions == photos()[0].captions
-
-
 def test_a_box_without_an_area_and_characters_without_xml_come_back(tmp_path: Path) -> None:
     regions = make([[5, 5, 5, 9]], [0.5], ("a dog\x01",), "a\x02.jpg")
     for name in ("cvat", "voc"):
@@ -387,19 +376,14 @@ def test_the_file(tmp_path):
     assert written["results"] == [result(regions, name) for name, regions in images]
 
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "readers.py"
+SCRIPT = "benchmarks/readers.py"
 
 
 @pytest.fixture(scope="module")
 def benchmark() -> ModuleType:
-    if not SCRIPT.is_file():
+    if not (scripts.ROOT / SCRIPT).is_file():
         pytest.skip("the benchmarks are not here")
-    spec = importlib.util.spec_from_file_location("benchmark_readers", SCRIPT)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load(SCRIPT)
 
 
 @pytest.fixture

@@ -159,8 +159,6 @@ def test_no_items_and_bad_arguments():
     assert run(lstm(0), rows(0), 5).token_ids.shape == (0, 0)
     with pytest.raises(UserError, match="beam_size must be at most 200, not 1000000000"):
         search(lstm(0), rows(1), DecodingConfig(), 10**9)
-    with pytest.raises(UserError, match="beam_size must be at least 1, not 0"):
-        decode(lstm(0), rows(1), DecodingConfig(), beam_size=0)
 
 
 def test_a_beam_wider_than_there_are_sentences_has_each_once():

@@ -87,7 +87,8 @@ def test_given_boxes_are_described_as_they_are_and_in_order() -> None:
     assert regions.boxes.tolist() == boxes.tolist()
     backwards = model.describe(image, boxes[::-1])
     assert backwards.captions == tuple(reversed(regions.captions or ()))
-    assert len(model.describe(image, np.zeros((0, 4)))) == 0
+    none, same = model.describe([image, image], [np.zeros((0, 4)), boxes])
+    assert len(none) == 0 and same.captions == regions.captions
     assert model.describe(image, torch.tensor(boxes)).captions == regions.captions
     assert model.describe(image, boxes.tolist()).captions == regions.captions
 
@@ -277,13 +278,6 @@ def test_regions_whose_score_must_be_below_the_threshold_get_no_phrase(weight: f
     assert some.captions == every.captions[:decoded] and some.boxes.tolist() == every.boxes[:decoded].tolist()
     dropped = every.regions(calibration.box).scores[decoded:]
     assert (dropped < 0.6).all()
-
-
-def test_given_boxes_are_all_described_in_their_order_as_they_are():
-    boxes = [[[3.3, 4.4, 180.1, 120.9], [0, 0, 5, 5]], np.zeros((0, 4))]
-    found = detect(detector(Speaks()), [encoding(), encoding()], boxes)
-    np.testing.assert_array_equal(found[0].boxes, np.array(boxes[0], np.float32))
-    assert found[0].captions == Speaks.words.tokens[4:6] and found[1].captions == ()
 
 
 @pytest.mark.parametrize("calibration", [(1.0, 0.0, 0.0), (100.0, 100.0, 1e9), (-100.0, 0.0, -1e9)])

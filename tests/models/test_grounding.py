@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from photographs import noise
 from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
 
-import saywhere
 from saywhere import boxes as geometry
 from saywhere.models.model import Model
-from saywhere.networks import checkpoint
 
 IMAGES = [noise(96, 64, 0), noise(64, 96, 1), noise(96, 96, 2), noise(120, 64, 3)]
 
@@ -60,11 +57,3 @@ def test_a_sentence_is_grounded_by_its_alignment_and_phrases_each_alone():
     region = int(alone.products.sum(axis=0).argmax())
     np.testing.assert_allclose(phrases.boxes[1], alone.boxes[region])
     assert phrases.similarities[1] == pytest.approx(alone.products[:, region].mean(), abs=1e-5)
-
-
-def test_a_checkpoint_holds_it(tmp_path: Path):
-    network = tiny_aligner(encoders=2)
-    checkpoint.save(network, tmp_path)
-    loaded, model = saywhere.load(tmp_path, "cpu"), aligner_model(network)
-    assert loaded.aligner.config == network.config and loaded.aligner.vocabulary == network.vocabulary
-    assert loaded.align(IMAGES[0], SENTENCES[0]).to_dict() == model.align(IMAGES[0], SENTENCES[0]).to_dict()

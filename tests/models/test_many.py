@@ -121,11 +121,3 @@ def test_a_stream_whose_column_ends_early_is_refused_where_it_ends():
     assert len(list(itertools.islice(answers, 16))) == 16
     with pytest.raises(UserError, match="^4 values for the last 16 images: give one for each image$"):
         next(answers)
-
-
-@pytest.mark.parametrize("images", [{"a.jpg": 1}, {}, None, b"a.jpg", 3, 2.5, True, object()])
-def test_what_is_no_image_is_refused_in_one_line(images):
-    asked = Asked()
-    with pytest.raises(UserError, match=rf"^an image must be a path, PIL image or array, not {type(images).__name__}$"):
-        asked(images)
-    assert not asked.seen

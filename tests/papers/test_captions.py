@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 
 import commands
 import numpy as np
 import pytest
+from albums import write_album
 from commands import report, rows
 from photographs import noise
 from stub_decoder import Chain
@@ -106,14 +106,9 @@ def stubs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def captioned_album() -> Path:
-    folder, rows = Path("album"), []
-    (folder / "p").mkdir(parents=True)
-    for number in range(4):
-        noise(96 + number, 64, number).save(folder / "p" / f"{number}.png")
-        row = {"image": f"p/{number}.png", "split": "dev", "regions": []}
-        rows.append({**row, "sentences": [f"{96 + number} wide", f"a noise of {number}"]})
-    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
+    said = [{"sentences": [f"{96 + number} wide", f"a noise of {number}"]} for number in range(4)]
+    images = [noise(96 + number, 64, number) for number in range(4)]
+    return write_album(Path("album"), said, images, "p/{}.png").parent
 
 
 caption = partial(commands.run, "papers", "caption")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from albums import write_album
 from commands import error_of, report, run
-from photographs import noise
 from tiny_densecap import PHRASES, tiny_model
 from typer.testing import Result
 
@@ -103,16 +103,9 @@ def retrieval(*arguments: object, code: int = 0) -> Result:
 
 
 def album(count: int = 4) -> Path:
-    folder = Path("album")
-    (folder / "p").mkdir(parents=True)
-    rows = []
-    for number in range(count):
-        noise(96, 64, number).save(folder / "p" / f"{number}.png")
-        regions = [{"box": [8 * i, 0, 48 + 8 * i, 60], "phrase": phrase} for i, phrase in enumerate(PHRASES)]
-        regions.append({"box": [0, 0, 96, 64], "phrase": f"a zebra {number}"})
-        rows.append({"image": f"p/{number}.png", "split": "dev", "regions": regions})
-    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
+    regions = [{"box": [8 * i, 0, 48 + 8 * i, 60], "phrase": phrase} for i, phrase in enumerate(PHRASES)]
+    own = [{"box": [0, 0, 96, 64], "phrase": f"a zebra {number}"} for number in range(count)]
+    return write_album(Path("album"), [{"regions": [*regions, each]} for each in own], name="p/{}.png").parent
 
 
 def queries(folder: str = "out") -> list[dict]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from albums import write_noise
 from photographs import noise
 from stubs import calibrated
 from tiny_aligner import aligner_model, tiny_aligner
@@ -71,10 +72,7 @@ def model(**numbers) -> Model:
 
 @pytest.fixture(scope="module")
 def album(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("album")
-    for number in range(3):
-        noise(96, 64, number).save(folder / f"{number}.png")
-    return folder
+    return write_noise(tmp_path_factory.mktemp("album"), 3)
 
 
 def expected(

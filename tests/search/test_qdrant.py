@@ -13,6 +13,7 @@ from pathlib import Path
 import commands
 import numpy as np
 import pytest
+from albums import write_noise
 from commands import error_of
 from photographs import noise
 from stubs import calibrated
@@ -193,11 +194,7 @@ def model() -> Model:
 
 @pytest.fixture
 def album(tmp_path) -> Path:
-    folder = tmp_path / "album"
-    folder.mkdir()
-    for number in range(8):
-        noise(96, 64, number).save(folder / f"{number}.png")
-    return folder
+    return write_noise(tmp_path / "album", 8)
 
 
 def test_an_index_in_qdrant_follows_its_folder_and_finds_what_one_in_a_folder_finds(model, album, tmp_path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from albums import write_album
 from commands import run
 from photographs import noise
 from tiny_aligner import SENTENCES, tiny_aligner
@@ -69,14 +69,8 @@ def test_typical_vectors_learn_what_the_bank_says_at_any_scale(size):
 
 
 def data(folder: Path, count: int) -> Path:
-    rows = []
-    for number in range(count):
-        noise(96, 64, seed=number).save(folder / f"{number}.png")
-        sentences = ["...", SENTENCES[number % 4]] if number % 2 else [SENTENCES[number % 4]]
-        rows.append({"image": f"{number}.png", "sentences": sentences, "split": "train"})
-    rows[0]["sentences"] = ["..."]
-    (folder / "data.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
-    return folder / "data.jsonl"
+    said = [["...", SENTENCES[n % 4]] if n % 2 else [SENTENCES[n % 4]] for n in range(1, count)]
+    return write_album(folder, [{"sentences": each, "split": "train"} for each in (["..."], *said)])
 
 
 def test_the_command_stores_it_beside_the_aligner(tmp_path, monkeypatch):

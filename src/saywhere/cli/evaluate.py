@@ -219,10 +219,9 @@ def dense(
 
 
 def _print_dense(result: DenseCaptioningResult) -> None:
-    language = 0.0 if result.language_meteor is None else result.language_meteor
     typer.echo(
         f"{result.images} images, protocol {result.protocol}: mAP {result.map:.4f}, "
-        f"detection mAP {result.detection_map:.4f}, language METEOR {language:.4f}"
+        f"detection mAP {result.detection_map:.4f}, language METEOR {result.language_meteor:.4f}"
     )
 
 

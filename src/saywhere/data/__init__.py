@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from saywhere.data import coco, corrected, flickr, jsonl, visual_genome
 from saywhere.data.sample import Annotation, PhraseOptions, Sample, Samples, assemble
 from saywhere.errors import UserError
 from saywhere.files import printable
+from saywhere.formats import cvat, label_studio
 from saywhere.report import Report
 
 __all__ = ["FORMATS", "PhraseOptions", "Report", "Sample", "Samples", "guess_format", "read", "splits"]
@@ -30,8 +32,10 @@ _READERS = {
     "flickr8k": _Format(flickr.recognises, flickr.splits, flickr.read_split),
     "visual-genome": _Format(visual_genome.recognises, visual_genome.splits, visual_genome.read_split),
     "coco": _Format(coco.recognises, coco.splits, coco.read_split),
-    "label-studio": _Format(corrected.is_label_studio, corrected.splits, corrected.read_label_studio),
-    "cvat": _Format(corrected.is_cvat, corrected.splits, corrected.read_cvat),
+    "label-studio": _Format(
+        corrected.is_label_studio, corrected.splits, partial(corrected.read_export, label_studio.read)
+    ),
+    "cvat": _Format(corrected.is_cvat, corrected.splits, partial(corrected.read_export, cvat.read)),
     "jsonl": _Format(jsonl.recognises, jsonl.splits, jsonl.read_split),
     "xmp": _Format(corrected.is_xmp, corrected.splits, corrected.read_xmp),
 }

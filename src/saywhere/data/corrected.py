@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from saywhere.data.sample import Annotation, unique
-from saywhere.formats import cvat, label_studio, xmp
+from saywhere.formats import xmp
 from saywhere.formats.reading import Reader, read_xml
 from saywhere.regions import Regions
 from saywhere.report import Report
@@ -49,23 +49,14 @@ def splits(root: Path) -> list[str]:
     return [SPLIT]
 
 
-def read_label_studio(root: Path, split: str, report: Report) -> list[Annotation]:
-    """Return every task; its image is looked for beside the export, and in ``images`` there."""
-    return _annotations(root, label_studio.read, report)
-
-
-def read_cvat(root: Path, split: str, report: Report) -> list[Annotation]:
-    """Return every image; it is looked for beside the export, and in ``images`` there."""
-    return _annotations(root, cvat.read, report)
+def read_export(read: Reader, root: Path, split: str, report: Report) -> list[Annotation]:
+    """Return every image of an export, by the reader of its format; it is looked for beside it and in ``images``."""
+    return [_annotation(regions, _image(root.parent, regions.image or "")) for regions in read(root, None, report)]
 
 
 def read_xmp(root: Path, split: str, report: Report) -> list[Annotation]:
     """Return every image that has regions in a sidecar or inside it."""
     return [_annotation(regions, Path(regions.image or "")) for regions in xmp.read(root, None, report)]
-
-
-def _annotations(root: Path, read: Reader, report: Report) -> list[Annotation]:
-    return [_annotation(regions, _image(root.parent, regions.image or "")) for regions in read(root, None, report)]
 
 
 def _annotation(regions: Regions, image: Path) -> Annotation:

@@ -56,7 +56,6 @@ def export(
     folders: Sequence[str | Path],
     out: str | Path,
     description: str = "",
-    card: str | None = None,
     int8: Sequence[Path] | None = None,
     replace: bool = False,
     options: Mapping[str, Any] | None = None,
@@ -69,7 +68,6 @@ def export(
         folders: of models with different parts on the same trunk.
         out: folder of the new model; its files are replaced.
         description: one line; those of the parts one after the other if it is empty.
-        card: Markdown text of the model card; that of the checkpoint if there is one only.
         int8: training images from which the graph in int8 is calibrated; without them there is none. See
             :func:`saywhere.engines.quantize.quantize`.
         replace: see :func:`saywhere.networks.checkpoint.merge`.
@@ -93,7 +91,7 @@ def export(
         if options:
             checkpoint.change_options(merged, options)
         bundle = Bundle.read(merged)
-        text = card or _card(folders) or f"# {out.name}\n\n{bundle.description}\n"
+        text = _card(folders) or f"# {out.name}\n\n{bundle.description}\n"
         checkpoint.save(
             checkpoint.load_networks(merged), new, text, bundle.description, torch.float16, bundle.calibration
         )

@@ -297,7 +297,43 @@ class OnnxTrunk:
         return [make(), open_tower(self._bundle.folder / GRAPH_TOWER, self._threads, self.device)]
 
     def _read_graph(self) -> Callable[[], Session]:
-        return read_graph(self._bundle, self._weights, self._threads, self._precision, self.device)
+        """Read the graph and the trunk's weights, and return what makes a session of them.
+
+        The graph in single precision has convolutions into which batch normalisation is folded; the folder has the
+        weights once, as training reads them, so they are folded here. The graph in int8 holds its weights itself.
+        ``UserError`` if the graph is damaged or another model's, or no usable ONNX Runtime is installed.
+        """
+        bundle, weights, int8 = self._bundle, self._weights, self._precision == "int8"
+        path = bundle.folder / (GRAPH_INT8 if int8 else GRAPH)
+        graph, digest = path.read_bytes(), None if bundle.shipped else weights_digest(weights)
+        runtime = import_runtime()
+        sources: dict[str, GraphWeight] = {}
+        if not int8:
+            info = GraphInfo.read(bundle.folder, bundle.shipped)
+            if digest is not None and (hashlib.sha256(graph).hexdigest() != info.graph or digest != info.trunk):
+                raise UserError(
+                    f"{path} does not belong to {WEIGHTS} or {GRAPH_WEIGHTS} beside it: export the model again"
+                )
+            sources = info.weights
+        with _user_errors(path):
+            kernels = _make_room(weights, sources)
+            arrays = [folded(weights, weight, kernels.get(name)) for name, weight in sources.items()]
+            values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in arrays]
+        weights.release()
+
+        def open(provider: str) -> Any:
+            options = session_options(self._threads)
+            options.enable_mem_pattern = False  # it keeps the activations a second time, and is no faster
+            options.add_external_initializers(list(sources), values)
+            return runtime.InferenceSession(graph, options, providers=[provider])
+
+        def make() -> Session:
+            session = Session(path, open, self.device)
+            if int8 and digest not in (None, session.metadata.get(TRUNK_DIGEST)):
+                raise UserError(f"{path} does not belong to {WEIGHTS} beside it: export the model again")
+            return session
+
+        return make
 
     def to(self, device: str) -> None:
         """Run on another device from the next image on."""
@@ -409,45 +445,6 @@ def session_options(threads: int | None) -> Any:
     options.add_session_config_entry("session.x64quantprecision", "1")
     options.log_severity_level = 3  # warnings of containers without a GPU say nothing to a user
     return options
-
-
-def read_graph(
-    bundle: Bundle, weights: Weights, threads: int | None = None, precision: str = "float32", device: str = "cpu"
-) -> Callable[[], Session]:
-    """Read a bundle's graph and its trunk's weights, and return what makes a session of them.
-
-    The graph in single precision has convolutions into which batch normalisation is folded; the folder has the weights
-    once, as training reads them, so they are folded here. The graph in int8 holds its weights itself. ``UserError`` if
-    the graph is damaged or another model's, or no usable ONNX Runtime is installed.
-    """
-    path = bundle.folder / (GRAPH_INT8 if precision == "int8" else GRAPH)
-    graph, digest = path.read_bytes(), None if bundle.shipped else weights_digest(weights)
-    runtime = import_runtime()
-    sources: dict[str, GraphWeight] = {}
-    if precision == "float32":
-        info = GraphInfo.read(bundle.folder, bundle.shipped)
-        if digest is not None and (hashlib.sha256(graph).hexdigest() != info.graph or digest != info.trunk):
-            raise UserError(f"{path} does not belong to {WEIGHTS} or {GRAPH_WEIGHTS} beside it: export the model again")
-        sources = info.weights
-    with _user_errors(path):
-        kernels = _make_room(weights, sources)
-        arrays = [folded(weights, weight, kernels.get(name)) for name, weight in sources.items()]
-        values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in arrays]
-    weights.release()
-
-    def open(provider: str) -> Any:
-        options = session_options(threads)
-        options.enable_mem_pattern = False  # it keeps the activations a second time, and is no faster
-        options.add_external_initializers(list(sources), values)
-        return runtime.InferenceSession(graph, options, providers=[provider])
-
-    def make() -> Session:
-        session = Session(path, open, device)
-        if precision == "int8" and digest not in (None, session.metadata.get(TRUNK_DIGEST)):
-            raise UserError(f"{path} does not belong to {WEIGHTS} beside it: export the model again")
-        return session
-
-    return make
 
 
 @contextlib.contextmanager

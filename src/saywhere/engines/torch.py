@@ -276,17 +276,10 @@ class TorchCaptioner:
 
 
 def _ngrams(network: Captioner) -> Ngrams | None:
-    stored = network.ngrams
-    if stored is None:
+    if (stored := network.ngrams) is None:
         return None
-    return Ngrams.unpack(*_stored(stored, ngrams.STORED), len(network.vocabulary))
-
-
-def _stored(module: nn.Module, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """The weight ``(F, D)`` and bias of the layer ``query`` of a module, and its arrays of these names."""
-    query = module.get_submodule("query")
-    arrays = {name: module.get_buffer(name).cpu().numpy() for name in names}
-    return _array(query.get_parameter("weight").T), _array(query.get_parameter("bias")), arrays
+    arrays = {name: stored.get_buffer(name).cpu().numpy() for name in ngrams.STORED}
+    return Ngrams.unpack(_array(stored.query.weight.T), _array(stored.query.bias), arrays, len(network.vocabulary))
 
 
 class TorchNouns:

@@ -189,7 +189,7 @@ class DenseCaptioningResult:
         map: the mean of the 30 values in ``ap``.
         detection_map: the mean of the 5 values in ``detection_ap``.
         language_meteor: mean METEOR of all predicted captions, each against all phrases of its image wherever they
-            are; images without a phrase are left out. None if it was not asked for.
+            are; images without a phrase are left out.
         ap: average precision at each pair of thresholds: ``{"iou_0.3/meteor_0": ...}``.
         detection_ap: average precision of the boxes alone: ``{"iou_0.3": ...}``.
     """
@@ -200,7 +200,7 @@ class DenseCaptioningResult:
     truths: int
     map: float
     detection_map: float
-    language_meteor: float | None
+    language_meteor: float
     ap: dict[str, float]
     detection_ap: dict[str, float]
 
@@ -292,14 +292,12 @@ class DenseCaptioning:
         self._references += [tuple(phrases[i] for i in group) for group in groups]
         self._bags.append(tuple(dict.fromkeys(phrases)))
 
-    def result(self, scorer: Scorer, language: bool = True) -> DenseCaptioningResult:
+    def result(self, scorer: Scorer) -> DenseCaptioningResult:
         """Return the scores of all images so far.
 
         Args:
-            scorer: is called with many pairs at once, with each pair once, and only with pairs that the result depends
-                on: captions whose box overlaps a true box by 0.3 or more and, for ``language``, every caption with all
-                phrases of its image.
-            language: also compute ``language_meteor``.
+            scorer: is called with many pairs at once, and only with pairs that the result depends on: captions whose
+                box overlaps a true box by 0.3 or more, each once, and then every caption with all phrases of its image.
 
         Raises:
             ValueError: the scorer returned too few scores, too many, or one that is not a finite number.
@@ -325,7 +323,7 @@ class DenseCaptioning:
             truths=len(self._references),
             map=sum_in_order(list(cells.values())) / len(cells),
             detection_map=sum_in_order(list(detection.values())) / len(detection),
-            language_meteor=self._language(scorer, caption) if language else None,
+            language_meteor=self._language(scorer, caption),
             ap=cells,
             detection_ap=detection,
         )

@@ -218,7 +218,6 @@ class Session:
         keep: Callable[[str, T], object],
         boxes: Mapping[str, ArrayLike] | None = None,
         long_side: int | None = None,
-        what: str = "looking",
     ) -> list[Source]:
         """Ask about the images that are not done yet, ``batch`` at a time, and keep the answer of each.
 
@@ -228,7 +227,6 @@ class Session:
             keep: takes the name of an image and its answer.
             boxes: by name of the image.
             long_side: pixels that the images are decoded to at least.
-            what: is being done, for :attr:`progress`.
 
         Returns:
             the images that have an answer; the others are in :attr:`skipped`.
@@ -238,7 +236,7 @@ class Session:
             KeyboardInterrupt: with a line that says how far it came.
         """
         todo = [source for source in sources if source.name not in done]
-        with self.steps(what, len(sources), len(sources) - len(todo)) as advance:
+        with self.steps("looking", len(sources), len(sources) - len(todo)) as advance:
             for one in run_images(ask, todo, boxes, batch=self.batch, long_side=long_side):
                 if one.result is None:
                     self.skipped[one.source.name] = one.error or "cannot be read"

@@ -240,7 +240,6 @@ def merge(
     folders: Sequence[str | Path],
     out: str | Path,
     description: str = "",
-    card: str | None = None,
     replace: bool = False,
 ) -> Path:
     """Write one model folder of several whose trunks are the same; weights are copied bit for bit.
@@ -289,7 +288,7 @@ def merge(
     _shared_proposals(configs, Path(out))
     description = description or "; ".join(bundle.description for bundle in bundles)
     config = _config_text(description, first.trunk, first.mean, first.std, configs)
-    card = card or f"# {Path(out).name}\n\n{description}\n"
+    card = f"# {Path(out).name}\n\n{description}\n"
     fitted = Calibration(**fits)  # pyright: ignore[reportArgumentType]
     return _write(Path(out), weights, config, vocabularies, card, fitted, _shared_tower(bundles))
 

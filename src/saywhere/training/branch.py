@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from saywhere.configs.parts import BRANCH_CHANNELS, BRANCH_STRIDES, Config, TrunkConfig
 from saywhere.data.sample import Sample
-from saywhere.engines.tower import build_tower, restore
+from saywhere.engines.tower import MEAN, STD, build_tower, restore
 from saywhere.errors import UserError
 from saywhere.files import write_atomically, write_text
 from saywhere.images import ImageError, Preprocess
@@ -43,8 +43,6 @@ FILE = "branch.safetensors"
 """In the folder of a trained branch: its weights."""
 GRAPHS = "clip_encoder*.onnx"
 """The teacher's file in a folder or an installed package."""
-MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-"""Of the pixels that the teacher takes."""
 HEAD_SIZE, AT_ONCE = 64, 16
 """Size of the teacher's attention heads, and how many views it looks at in one pass."""
 BLOCK = {

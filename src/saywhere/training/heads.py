@@ -310,14 +310,9 @@ def _train_epoch(
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(heads.parameters(), CLIP)
-        tensors = word_rows(heads)
+        tensors = [tensor for name, tensor in heads.named_parameters() if name.endswith(WORD_ROWS)]
         last = [tensor.detach()[[*new]].clone() for tensor in tensors]
         optimizer.step()
         with torch.no_grad():
             for tensor, rows in zip(tensors, last, strict=True):
                 tensor[[*new]] = torch.lerp(rows, tensor[[*new]], FASTER)
-
-
-def word_rows(heads: Heads) -> list[Tensor]:
-    """Return the tensors of the decoder that have a row for each word."""
-    return [tensor for name, tensor in heads.named_parameters() if name.endswith(WORD_ROWS)]

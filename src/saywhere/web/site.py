@@ -96,15 +96,11 @@ def runtime_files(runtime: WebRuntime) -> dict[str, bytes]:
     """Return ONNX Runtime's files, and the notices of what others wrote."""
     texts = [f"{what}\n\n{resources.files(place).joinpath(file).read_text('utf-8')}" for what, place, file in NOTICES]
     return {
-        "engine/ort.mjs": _without_map(runtime.script),
+        # without the name of a file for debuggers, which is not there
+        "engine/ort.mjs": runtime.script.rsplit(b"//# sourceMappingURL=", 1)[0],
         BINARY: compress(runtime.binary),
         "NOTICES.txt": "\n\n".join(texts).encode(),
     }
-
-
-def _without_map(script: bytes) -> bytes:
-    """A script without the name of a file for debuggers, which is not there."""
-    return script[: script.rfind(b"//# sourceMappingURL=")] if b"//# sourceMappingURL=" in script else script
 
 
 def model_files(bundle: Bundle, runtime_bytes: int = 0) -> dict[str, bytes]:

@@ -187,7 +187,10 @@ def test_a_checkpoint_is_converted_and_describes_for_the_programs_viewer(tmp_pat
 
 def test_errors_of_the_command_are_one_line_and_code_2(tmp_path: Path) -> None:
     (tmp_path / "text.t7").write_text("hello")
-    for path, message in ((tmp_path / "text.t7", "not a Torch7 file"), (tmp_path / "no.t7", "No such file")):
+    for path, message in (
+        (tmp_path / "text.t7", "not a Torch7 file"),
+        (tmp_path / "no.t7", "no.t7: cannot be read (No such file"),
+    ):
         result = commands.run("papers", "convert", path, tmp_path / "out", code=2)
         assert message in result.stderr
         assert len(result.stderr.splitlines()) == 1

@@ -136,8 +136,6 @@ def nested(tmp_path, depth):
 
 
 def test_other_files_are_named(tmp_path):
-    with pytest.raises(UserError, match=r"no\.t7: cannot be read \(No such file"):
-        torch7.read(tmp_path / "no.t7")
     with pytest.raises(UserError, match="cannot be read"):
         torch7.read(tmp_path)
     for name, data in {"zip": b"PK\3\4" + bytes(100), "text": b"hello, world", "empty": b""}.items():

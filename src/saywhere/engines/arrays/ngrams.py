@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -85,10 +84,6 @@ class Ngrams:
         rows = {tuple(ids[end - n : end]): (row, rare) for row, (n, end, rare) in enumerate(known)}
         return cls(projection, bias, keys, offsets, rarity, lengths, rows)
 
-    @cached_property
-    def _rarest(self) -> float:
-        return float(self.rarity.max(initial=0.0))
-
     def probabilities(self, embeddings: np.ndarray) -> np.ndarray:
         """Return the probability ``(N, G)`` that each is said of images, by their embeddings ``(N, F)``."""
         log_odds = (embeddings @ self.projection + self.bias) @ self.keys.T + self.offsets
@@ -124,7 +119,8 @@ class Ngrams:
         weights = np.zeros((len(found), len(places)))
         for row, own in zip(weights, found, strict=True):
             row += np.bincount(np.array(own, np.int64), minlength=len(places))
-        known = [self.rows.get(ngram, (-1, self._rarest)) for ngram in places]
+        unknown = -1, float(self.rarity.max(initial=0.0))
+        known = [self.rows.get(ngram, unknown) for ngram in places]
         weights *= np.array([rarity for _, rarity in known])
         of_size = np.array([len(ngram) for ngram in places], np.int64)
         for size in sizes:

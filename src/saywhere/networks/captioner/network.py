@@ -6,7 +6,7 @@ The multimodal RNN of Deep Visual-Semantic Alignments (section 3.2), the encoder
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -57,35 +57,6 @@ class ImageRegions:
     narrowed: bool = False
 
 
-def extract_regions(
-    config: CaptionerConfig,
-    transformer: SpatialTransformer | None,
-    narrow: Callable[[Tensor], Tensor],
-    images: Sequence[ImageMaps],
-    boxes: Sequence[Tensor | None],
-) -> list[ImageRegions]:
-    """Return the features of images and of their regions, which are of the kind ``config.attend_to``.
-
-    Args:
-        transformer: that of ``attend_to: transformer``.
-        narrow: makes features ``(..., D)`` as small as the decoder takes them; a transformer moves on maps of these.
-        boxes: of each image ``(R, 4)`` in pixels of the network's input, instead of its proposals.
-    """
-    sources = [image.sources(config.levels, config.head, config.branch) for image in images]
-    if config.attend_to == "grid":
-        cells = [region_cells(config, image) for image in images]
-        rows = [(normalised(features), places) for features, places in cells]
-        return [ImageRegions(features[:1], features[1:], places[1:]) for features, places in rows]
-    wholes = [normalised(region_cells(config, image, 0)[0]) for image in images]
-    if transformer is not None:
-        rows = [position_features(s, config.grid, *image.size)[0] for s, image in zip(sources, images, strict=True)]
-        return _warped(transformer, narrow, rows, wholes)
-    return [
-        ImageRegions(whole, normalised(mean_features(s, rows, *image.size)), rows)
-        for whole, s, rows, image in zip(wholes, sources, _proposed(config, images, boxes), images, strict=True)
-    ]
-
-
 def region_cells(config: CaptionerConfig, image: ImageMaps, cells: int | None = None) -> tuple[Tensor, Tensor]:
     """Return features ``(1 + cells², D)`` of the whole image and of a grid's cells, and their boxes.
 
@@ -96,25 +67,6 @@ def region_cells(config: CaptionerConfig, image: ImageMaps, cells: int | None = 
     sources = image.sources(config.levels, config.head, config.branch)
     features, boxes = cell_features(sources, config.grid if cells is None else cells, *image.size)
     return with_summary(image, features, boxes), boxes
-
-
-def _proposed(config: CaptionerConfig, images: Sequence[ImageMaps], boxes: Sequence[Tensor | None]) -> list[Tensor]:
-    """The boxes that are given, and the proposals of the other images."""
-    missing = [image for image, given in zip(images, boxes, strict=True) if given is None]
-    found = iter(propose_regions(missing, config.proposals))
-    return [next(found) if given is None else given for given in boxes]
-
-
-def _warped(
-    transformer: SpatialTransformer,
-    narrow: Callable[[Tensor], Tensor],
-    features: Sequence[Tensor],
-    wholes: Sequence[Tensor],
-) -> list[ImageRegions]:
-    """Images of one size share the transformer's batch, and in training the positions that are sampled."""
-    rows = [(normalised(positions),) for positions in features]
-    warped = by_shape(lambda positions: transformer(narrow(positions).permute(0, 3, 1, 2)), rows)
-    return [ImageRegions(whole, *one, narrowed=True) for whole, one in zip(wholes, warped, strict=True)]
 
 
 def normalised(features: Tensor) -> Tensor:
@@ -304,10 +256,34 @@ class Captioner(nn.Module):
             boxes: of each image ``(R, 4)`` in pixels of the input; None for the network's own regions.
         """
         boxes = [None] * len(images) if boxes is None else boxes
-        regions = extract_regions(self.config, self.transformer, self._narrowed, images, boxes)
+        regions = self._find_regions(images, boxes)
         features, mask = pad_regions([one.features for one in regions])
         features = features if regions[0].narrowed else self._narrowed(features)
         return AttendedImages(torch.cat([one.embedding for one in regions]), features, mask, tuple(regions))
+
+    def _find_regions(self, images: Sequence[ImageMaps], boxes: Sequence[Tensor | None]) -> list[ImageRegions]:
+        """The features of images and of their regions, which are of the kind ``config.attend_to``."""
+        config = self.config
+        if config.attend_to == "grid":
+            rows = [(normalised(features), places) for features, places in (region_cells(config, i) for i in images)]
+            return [ImageRegions(features[:1], features[1:], places[1:]) for features, places in rows]
+        sources = [image.sources(config.levels, config.head, config.branch) for image in images]
+        wholes = [normalised(region_cells(config, image, 0)[0]) for image in images]
+        if (transformer := self.transformer) is not None:
+            # Images of one size share the transformer's batch, and in training the positions that are sampled.
+            rows = [position_features(s, config.grid, *image.size)[0] for s, image in zip(sources, images, strict=True)]
+            warped = by_shape(
+                lambda positions: transformer(self._narrowed(positions).permute(0, 3, 1, 2)),
+                [(normalised(positions),) for positions in rows],
+            )
+            return [ImageRegions(whole, *one, narrowed=True) for whole, one in zip(wholes, warped, strict=True)]
+        missing = [image for image, given in zip(images, boxes, strict=True) if given is None]
+        found = iter(propose_regions(missing, config.proposals))
+        places = [next(found) if given is None else given for given in boxes]
+        return [
+            ImageRegions(whole, normalised(mean_features(s, rows, *image.size)), rows)
+            for whole, s, rows, image in zip(wholes, sources, places, images, strict=True)
+        ]
 
     def _narrowed(self, features: Tensor) -> Tensor:
         """Features ``(..., D)`` of regions as ``(..., region_size)``."""

@@ -264,10 +264,7 @@ class DenseCap(nn.Module):
         with torch.no_grad():
             given = [self.box_coder.from_xyxy(rows) for rows in boxes]
             embeddings = self.region_head(self.pool(self.trunk.neck(features), given, sizes)).embeddings
-        weights = None
-        if any(target.phrase_weights is not None for target in targets):
-            every = [t.boxes.new_ones(len(t.boxes)) if t.phrase_weights is None else t.phrase_weights for t in targets]
-            weights = torch.cat(every)
+        weights = _phrase_weights(targets)
         token_ids = with_end([target.token_ids for target in targets])
         said = self._say(features, sizes, boxes, embeddings, token_ids, weights)
         none, nothing = embeddings.new_zeros(0), embeddings.new_zeros(len(embeddings), 4)
@@ -354,9 +351,11 @@ def _is_positive(sampled: Sequence[SampledBoxes]) -> Tensor:
     return torch.cat(parts)
 
 
-def _phrase_weights(targets: Sequence[Target], sampled: Sequence[SampledBoxes]) -> Tensor | None:
-    """Weights of the phrases of all positive rows of all images, in their order; None if all are 1."""
+def _phrase_weights(targets: Sequence[Target], sampled: Sequence[SampledBoxes] | None = None) -> Tensor | None:
+    """Weights of the phrases of all boxes, or positive rows, of all images, in their order; None if all are 1."""
     if all(target.phrase_weights is None for target in targets):
         return None
     weights = [t.boxes.new_ones(len(t.boxes)) if t.phrase_weights is None else t.phrase_weights for t in targets]
-    return torch.cat([each[choice.truth] for each, choice in zip(weights, sampled, strict=True)])
+    if sampled is not None:
+        weights = [each[choice.truth] for each, choice in zip(weights, sampled, strict=True)]
+    return torch.cat(weights)

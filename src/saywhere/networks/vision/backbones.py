@@ -123,10 +123,6 @@ def build_backbone(
         if strides is not None and tuple(strides) != (16,):
             raise UserError(f"the backbone {name} has the one stride 16, not {tuple(strides)}")
         return reproductions.find("backbone=vgg16_caffe")(vgg_channels, pretrained)
-    return _timm(name, strides, pretrained)
-
-
-def _timm(name: str, strides: Sequence[int] | None, pretrained: bool) -> Backbone:
     import timm
 
     lite = name in LITE_PACKAGES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -32,8 +33,6 @@ class ImageMaps:
         levels = len(trunk.backbone.strides)
         self.trunk, self.maps, self.width, self.height = trunk, tuple(maps[:levels]), width, height
         self._tower = tuple(maps[levels:])
-        self._head: Tensor | None = None
-        self._branch: tuple[Tensor, Tensor] | None = None
         self._pyramid: tuple[Tensor, ...] | None = None
         self._rpn: RpnOutput | None = None
 
@@ -42,16 +41,13 @@ class ImageMaps:
         """Width and height of the network's input, in pixels."""
         return self.width, self.height
 
-    @property
+    @cached_property
     def head(self) -> Tensor:
         """The map ``(C, H, W)`` of the last layer before the classifier, at the coarsest stride."""
-        found = self._head
-        if found is None:
-            assert self.trunk.head is not None, "this trunk was built without its head"
-            found = self._head = self.trunk.head(self.maps[-1])
-        return found
+        assert self.trunk.head is not None, "this trunk was built without its head"
+        return self.trunk.head(self.maps[-1])
 
-    @property
+    @cached_property
     def branch(self) -> list[Source]:
         """The maps of the second branch, finest first, or the tower's; none if the trunk has neither."""
         if self.trunk.config.tower:
@@ -60,9 +56,7 @@ class ImageMaps:
             return [(seen, torch.tensor([self.width / columns, self.height / rows] * 2, device=seen.device))]
         if self.trunk.branch is None:
             return []
-        found = self._branch
-        if found is None:
-            found = self._branch = self.trunk.branch(self.maps[self.trunk.backbone.strides.index(BRANCH_STRIDES[0])])
+        found = self.trunk.branch(self.maps[self.trunk.backbone.strides.index(BRANCH_STRIDES[0])])
         return list(zip(found, BRANCH_STRIDES, strict=True))
 
     @property
@@ -282,8 +276,7 @@ class RegionExtractor(nn.Module):
         for image, more in zip(images, found, strict=True):
             boxes = torch.cat((whole_image(image), more.to(image.maps[0])))
             features = mean_features(image.sources(self.levels, self.head, self.branch), boxes, *image.size)
-            features = with_summary(image, features, boxes)
-            regions.append((features[None], boxes[None]))
+            regions.append((with_summary(image, features, boxes)[None], boxes[None]))
         return regions
 
     def set_trainable(self, trainable: bool) -> None:

@@ -42,7 +42,7 @@ def evaluate(case, rules):
     metric = DenseCaptioning(rules)
     for boxes, scores, truths, image in images(case):
         metric.add_arrays(boxes, scores, image["captions"], truths, [[text] for text in image["gt_captions"]])
-    return metric.result(lambda pairs: [scored[said, tuple(references)] for said, references in pairs], language=False)
+    return metric.result(lambda pairs: [scored.get((said, tuple(references)), 0.0) for said, references in pairs])
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saywhere.text import END, PAD, RESERVED, START, UNKNOWN, Vocabulary, pad, tokenize
+from saywhere.text import END, PAD, RESERVED, START, UNKNOWN, Vocabulary, pad, tokenize, with_articles
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,25 @@ from saywhere.text import END, PAD, RESERVED, START, UNKNOWN, Vocabulary, pad, t
 )
 def test_tokenize(text, words):
     assert tokenize(text) == words
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "an airplane", "an elephant and a man", "a dog", "an umbrella", "an orange", "an old man on an escalator",
+        "an hour glass", "an honest man", "an heirloom", "a unicorn", "a unicycle in a uniform", "a used bus",
+        "a usb stick", "a utensil", "a european", "a ewe", "a one way sign", "a onesie", "a urinal", "an urn",
+        "a us flag", "a ukulele", "an unusual hat", "an underwater scene", "an usher", "an x ray", "an xray",
+        "a u turn", "an s shaped couch", "an 8 ball", "an 18 wheeler", "a 10 speed bike", "an rv", "an suv", "an hd tv",
+        "a horse", "a house", "a height chart", "a young boy", "a yellow umbrella", "a", "pan an", "",
+    ],
+)  # fmt: skip
+def test_the_article_fits_the_next_word(text):
+    swapped = {"a": "an", "an": "a"}
+    assert with_articles(text) == text
+    other = [swapped.get(word, word) for word in text.split()]
+    other = other if not other or text.split()[-1] not in swapped else [*other[:-1], text.split()[-1]]
+    assert with_articles(" ".join(other)) == text
 
 
 @given(st.text())

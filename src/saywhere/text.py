@@ -15,6 +15,13 @@ SURE = 0.5
 """Probability that words are right below which they are shown only on demand, and then pale."""
 RESERVED = ("<pad>", "<start>", "<end>", "<unk>")
 
+ARTICLE = re.compile(
+    r"(?<!\S)an?(?= (?!(?:an?|and)\b)((?!eu|ewe|onc?e|uk|uni[cfoqstv]|ur[ai]|us(?:[abeiu]|\b)|ut[eio]|u\b)[aeiou]"
+    r"|8|1[18]\b|heir|hono|hones|hour|[fhlmnrsx]\b|hd|lcd|mp3|rv|suv|xray)?)"
+)
+"""An "a" or "an" before a word; its group matches where that begins with the sound of a vowel, by spelling and those
+exceptions that captions have ("a uniform", "a one way sign", "an hour", "an 18 wheeler", "an x ray")."""
+
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 
 
@@ -26,6 +33,16 @@ def two_digits(probability: float) -> str:
 def tokenize(text: str) -> list[str]:
     """Lower-case words without punctuation: ``"A man's T-shirt."`` gives ``a man's t shirt``."""
     return _WORD.findall(_normalize(text))
+
+
+def with_articles(text: str) -> str:
+    """Return a generated text with "a" or "an" as the next word has it.
+
+    Example:
+        >>> with_articles("an man in a orange uniform on an unicycle")
+        'a man in an orange uniform on a unicycle'
+    """
+    return ARTICLE.sub(lambda found: "an" if found[1] else "a", text)
 
 
 def split_words(text: str) -> tuple[list[str], list[str]]:

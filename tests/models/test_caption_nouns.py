@@ -92,7 +92,7 @@ def test_a_model_with_classes_has_the_last_word(monkeypatch: pytest.MonkeyPatch)
 
     def changed(*given: object) -> list[str]:
         asked.extend(given[1])  # pyright: ignore[reportArgumentType]
-        return ["a cat"] * 3
+        return ["an cat"] * 3
 
     monkeypatch.setattr(NounChecker, "correct", changed)
     assert [caption.sentence for caption in model(nouns=False).caption(images)] == plain and not asked

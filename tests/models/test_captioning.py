@@ -23,7 +23,7 @@ from saywhere.errors import UserError
 from saywhere.models.captioner import bind, build_reranker, closing_phrase, without_unlikely_endings
 from saywhere.models.decoding import Hypotheses, Reason, Reranker, search
 from saywhere.models.model import Model
-from saywhere.text import END, PAD
+from saywhere.text import END, PAD, Vocabulary
 
 BOXES = np.array([[0, 0, 40, 30], [10, 20, 96, 64], [50, 0, 96, 20]], np.float32)
 
@@ -149,13 +149,15 @@ def test_boxes_may_be_given_instead_of_proposals():
     assert nothing.attention.shape == (len(nothing.words), 0)
 
 
-def test_a_box_is_described_by_what_is_in_it():
+def test_a_box_is_described_by_what_is_in_it(monkeypatch):
     model, image = tiny(decoder="lstm", describe_boxes=True), noise(96, 64)
     regions = model.describe([image, image], [BOXES[:2], BOXES[1:2]])
     assert regions[0].boxes.tolist() == BOXES[:2].tolist() and len(regions[1]) == 1
     assert regions[1].captions == regions[0].captions[1:] and regions[0].scores is None
     whole = model.describe(image, [[0.0, 0, 96, 64]])
     assert whole.captions == (model.caption(image).sentence,)
+    monkeypatch.setattr(Vocabulary, "decode", lambda *_: "a elephant")
+    assert model.describe(image, BOXES[:1]).captions == ("an elephant",)
 
 
 def test_wrong_use_is_reported_in_a_line():

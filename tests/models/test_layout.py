@@ -126,6 +126,7 @@ def test_what_is_beside_a_table_is_not_on_it() -> None:
     [
         ("two brown dogs", 2, "a brown dog"), ("the three children", 3, "a child"), ("many people", 4, "a person"),
         ("a couple of oranges", 2, "an orange"), ("both men", 2, "a man"), ("5 cups", 5, "a cup"),
+        ("two uniforms", 2, "a uniform"),
     ],
 )  # fmt: skip
 def test_a_number_is_read(phrase, count, one) -> None:

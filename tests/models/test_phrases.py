@@ -20,10 +20,10 @@ from saywhere.models.phrases import (
     PhraseWriter,
     colour_names,
     text_sums,
-    with_articles,
     without_colours,
     without_sex,
 )
+from saywhere.text import Vocabulary, with_articles
 
 BOXES = np.array([[0, 0, 40, 30], [10, 20, 96, 64], [50, 0, 96, 20], [5, 5, 60, 60]], np.float32)
 
@@ -69,6 +69,11 @@ def test_of_found_regions_only_the_best_get_several_hypotheses_and_all_of_given_
     assert described(model(beam_regions=0))[1].captions == described(model())[1].captions
     unlikely = calibrated(box=(1.0, 0.0, -10.0))
     assert described(model(), None, calibration=unlikely)[1].captions == none.captions, "nothing is shown: all greedy"
+
+
+def test_the_articles_of_a_phrase_fit(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Vocabulary, "decode", lambda *_: "an man on a elephant")
+    assert described(model())[1].captions == ("a man on an elephant",) * 4
 
 
 @pytest.mark.parametrize("boxes", [BOXES, None])
@@ -158,7 +163,7 @@ def test_words_for_a_sex_that_is_not_sure_become_person_or_child(phrase: str, pl
     ],
 )
 def test_a_colour_that_is_not_sure_is_left_out_where_it_is_an_adjective(phrase: str, places: set[int], wanted: str):
-    assert " ".join(without_colours(phrase.split(), places)) == wanted
+    assert with_articles(" ".join(without_colours(phrase.split(), places))) == wanted
 
 
 def test_an_orange_is_a_fruit_at_the_end_and_before_its_parts():
@@ -199,11 +204,10 @@ def test_words_stay_where_they_are_probably_right_and_only_those():
         words = doubted.captions[row].split()
         for doubt in doubted.phrases.doubtful[row]:
             words[doubt.place] = doubt.word
-        changed = {doubt.place for doubt in doubted.phrases.doubtful[row]}
-        assert said.split() == with_articles(words, changed)
+        assert said == with_articles(" ".join(words))
     gone = described(asked, calibration=replace(Calibration(), colour=never))[1]
     for row, said in enumerate(gone.captions):
         marked = {doubt.place for doubt in doubted.phrases.doubtful[row]}
-        assert said == " ".join(without_colours(doubted.captions[row].split(), marked))
+        assert said == with_articles(" ".join(without_colours(doubted.captions[row].split(), marked)))
     np.testing.assert_array_equal(gone.confidence, kept.confidence)
     assert calibrated(box=(0.0, 0.0, 0.0)).colour is None

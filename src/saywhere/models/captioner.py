@@ -32,7 +32,7 @@ from saywhere.models.nouns import (
     without_repetition,
 )
 from saywhere.regions import Regions, open_pixels, show_image
-from saywhere.text import pad, tokenize
+from saywhere.text import pad, tokenize, with_articles
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
@@ -192,7 +192,7 @@ def caption(
     decoded = found.best(reranker.rank(found, captioner.vocabulary))
     texts = [captioner.vocabulary.decode(row) for row in decoded.token_ids.tolist()]
     texts = texts if nouns is None else nouns.correct(texts)
-    texts = without_unlikely_endings(captioner, bound.embeddings, texts)
+    texts = [with_articles(text) for text in without_unlikely_endings(captioner, bound.embeddings, texts)]
     captions = [_plain(encoding, text) for encoding, text in zip(encodings, texts, strict=True)]
     if not attention or bound.attention is None:
         return captions
@@ -237,7 +237,7 @@ def describe_boxes(captioner: Captioner, encodings: Sequence[Encoding], boxes: S
     inputs = [e.to_input(b) for e, b in zip(encodings, given, strict=True)]
     decoder, embeddings = captioner.box_embeddings([e.maps for e in encodings], inputs)
     decoded = decode(decoder, embeddings, captioner.config.decoding)
-    texts = iter(captioner.vocabulary.decode(row) for row in decoded.token_ids.tolist())
+    texts = iter(with_articles(captioner.vocabulary.decode(row)) for row in decoded.token_ids.tolist())
     return [
         Regions(e.width, e.height, b, captions=tuple(next(texts) for _ in b), image=e.image)
         for e, b in zip(encodings, given, strict=True)

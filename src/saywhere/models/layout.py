@@ -18,7 +18,7 @@ from saywhere.calibration import logistic
 from saywhere.errors import UserError
 from saywhere.models.chunker import Chunker
 from saywhere.models.nouns import noun_tree
-from saywhere.text import split_words, tokenize
+from saywhere.text import split_words, tokenize, with_articles
 
 JOINING = frozenset({"and", "or", "of", "with", "a", "an", "the", "there", "is", "are"})
 """Words beside phrases that say nothing about where these are."""
@@ -395,4 +395,4 @@ def one_of(phrase: str) -> str:
     head = tree.head(words)
     if head.noun is not None and head.plural:
         words = [*words[: head.start], head.noun.name, *words[head.stop :]]
-    return " ".join(["an" if words[0][0] in "aeiou" else "a", *words])
+    return with_articles(" ".join(["a", *words]))

@@ -21,7 +21,7 @@ from saywhere.engines.engine import DenseCap, Nouns
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding
 from saywhere.regions import Regions
-from saywhere.text import RESERVED, Vocabulary, tokenize
+from saywhere.text import RESERVED, Vocabulary, tokenize, with_articles
 
 TABLE = Path(__file__).with_name("nouns.tsv")
 _reading = threading.Lock()
@@ -615,10 +615,7 @@ def with_noun(head: Head, words: Sequence[str], noun: Noun) -> str:
         before = before[1:] if noun.use != "count" or name != noun.name else before
     elif not before and noun.use == "count" and name == noun.name:
         before = ["a"]
-    said = [*before, name]
-    if said[0] in ("a", "an"):
-        said[0] = "an" if said[1][0] in "aeiou" else "a"
-    return " ".join([*said, *after])
+    return with_articles(" ".join([*before, name, *after]))
 
 
 NEUTRAL_DETERMINERS = frozenset({

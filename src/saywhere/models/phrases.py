@@ -34,7 +34,7 @@ from saywhere.models.nouns import (
     noun_of,
     repeated,
 )
-from saywhere.text import PAD
+from saywhere.text import PAD, with_articles
 
 SEXES = {
     **dict.fromkeys(("man", "men", "boy", "boys", "guy", "guys", "gentleman", "gentlemen", "male"), "male"),
@@ -252,7 +252,7 @@ class PhraseWriter:
         return np.stack([sums[word] for word in COMPARED], axis=1)
 
     def _revise(self, words: list[str], doubtful: Sequence[Doubtful], calibration: Calibration) -> str:
-        """A phrase with its likeliest colours, and without the words that are not sure enough."""
+        """A phrase with its likeliest colours, without the words that are not sure enough; its articles fit."""
         fits = {"person": calibration.person, "colour": calibration.colour}
         least = {"person": self._config.person_threshold, "colour": self._config.colour_threshold}
         unsure: dict[str, set[int]] = {"person": set(), "colour": set()}
@@ -264,9 +264,8 @@ class PhraseWriter:
                 unsure[doubt.question].add(doubt.place)
             elif doubt.word != words[doubt.place]:
                 words = [*words[: doubt.place], doubt.word, *words[doubt.place + 1 :]]
-                words = with_articles(words, {doubt.place})
         words = without_sex(words, unsure["person"]) if unsure["person"] else words
-        return " ".join(without_colours(words, unsure["colour"]) if unsure["colour"] else words)
+        return with_articles(" ".join(without_colours(words, unsure["colour"]) if unsure["colour"] else words))
 
 
 class NounGuide:
@@ -422,12 +421,12 @@ def without_sex(words: Sequence[str], places: set[int]) -> list[str]:
 def without_colours(words: Sequence[str], places: set[int]) -> list[str]:
     """Return the words of a phrase without the colours at ``places`` that are adjectives of the word behind them.
 
-    Of colours that are joined by "and" all are left out, or none. The article fits what follows. What is alike without
-    its colours is said once: a red cup and a blue cup are a cup.
+    Of colours that are joined by "and" all are left out, or none. What is alike without its colours is said once: a red
+    cup and a blue cup are a cup.
 
     Example:
         >>> without_colours("a black and white dog on a red apple".split(), {3, 7})
-        ['a', 'dog', 'on', 'an', 'apple']
+        ['a', 'dog', 'on', 'a', 'apple']
     """
     gone: set[int] = set()
     place = 0
@@ -437,27 +436,11 @@ def without_colours(words: Sequence[str], places: set[int]) -> list[str]:
         if before_noun and places.intersection(range(place, stop)):
             gone.update(range(place, stop))
         place = stop + 1
-    kept = [number for number in range(len(words)) if number not in gone]
-    said = [words[number] for number in kept]
-    said = with_articles(said, {number + 1 for number, place in enumerate(kept) if place + 1 in gone})
+    said = [word for number, word in enumerate(words) if number not in gone]
     for place in [number for number, word in enumerate(said) if word == "and"][::-1]:
         article = said[place + 1 : place + 2] in (["a"], ["an"])
         if gone and place and said[place + 1 + article : place + 2 + article] == [said[place - 1]]:
             del said[place : place + 2 + article]
-    return said
-
-
-def with_articles(words: Sequence[str], places: set[int]) -> list[str]:
-    """Return words with "a" or "an" as the words at ``places`` have it, if it stands before them.
-
-    Example:
-        >>> with_articles("a orange cup".split(), {1})
-        ['an', 'orange', 'cup']
-    """
-    said = list(words)
-    for place in places:
-        if place and said[place - 1] in ("a", "an"):
-            said[place - 1] = "an" if said[place][0] in "aeiou" else "a"
     return said
 
 

@@ -18,7 +18,7 @@ from saywhere.models import captioner, nouns
 from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo
 from saywhere.models.chunker import PLACES, Chunker
 from saywhere.models.layout import JOINING
-from saywhere.text import RESERVED
+from saywhere.text import ARTICLE, RESERVED
 from saywhere.web.runtime import NAME, VERSION, WebRuntime
 from saywhere.web.weights import STEPS, Packed, compress, describe, half, pack, place_weights, rounded, single
 
@@ -226,7 +226,7 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
         "neutral_determiners": sorted(nouns.NEUTRAL_DETERMINERS),
         "longest": nouns.LONGEST, "starts": sorted(nouns.STARTS), "before_nouns": sorted(nouns.BEFORE_NOUNS),
         "places": sorted(PLACES), "joining": sorted(JOINING), "others": sorted(nouns.OTHERS),
-        "determined": nouns.DETERMINED,
+        "determined": nouns.DETERMINED, "article": ARTICLE.pattern,
     }  # fmt: skip
     facts["caption_nouns"] = {
         "regions": captioner.REGIONS, "least_region": captioner.LEAST_REGION, "unseen": captioner.UNSEEN,

@@ -226,10 +226,13 @@ def from_center(boxes: np.ndarray) -> np.ndarray:
 
 
 WORDS = """async ([texts, phrases, changes, known]) => {
-    const [{tokenize}, {Model}] = await Promise.all([import("./engine/text.js"), import("./engine/model.js")]);
+    const [{tokenize, withArticles}, {Model}] = await Promise.all(
+        ["text", "model"].map(name => import(`./engine/${name}.js`))
+    );
     const model = await Model.open(), chunker = await model.chunker(), tree = await model.tree();
     const nouns = phrases.map(phrase => tree.head(tokenize(phrase)));
     return {
+        fitting: ["an man on a elephant", "a hour in an uniform"].map(text => withArticles(text, tree.lists.article)),
         tokens: texts.map(tokenize), cut: texts.map(text => chunker.cut(text)),
         unused: texts.map(text => chunker.unused(text)),
         heads: nouns.map(({start, stop, noun, plural}) => [start, stop, noun?.name ?? null, plural]),
@@ -264,6 +267,7 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
     known = ["zebra", "knife", "policeman", "puppy", "socks", "bus"]
     found, tree = engine.evaluate(WORDS, [texts, phrases, changes, known]), noun_tree()
     assert found["known"] == ["zebra", "knife", "policeman", "puppy", "socks", "violin", "bus"]
+    assert found["fitting"] == ["a man on an elephant", "an hour in a uniform"]
     assert found["tokens"] == [tokenize(text) for text in texts]
     assert found["cut"] == [cut_phrases(text) for text in texts]
     assert found["unused"] == [list(unused_words(text)) for text in texts]

@@ -12,7 +12,7 @@ import {gridFeatures, mapOf} from "./maps.js";
 import {layer, layerNorm, linear, relu} from "./matrix.js";
 import {NounTree} from "./noun_tree.js";
 import {decodeImage, prepare} from "./pixels.js";
-import {Chunker, Vocabulary, tokenize} from "./text.js";
+import {Chunker, Vocabulary, tokenize, withArticles} from "./text.js";
 
 const LEAST = 1e-4; // no kind is taken to be less probable than this
 const EXTERNAL = "trunk.bin"; // what the graph calls the file of its weights
@@ -118,7 +118,7 @@ export class Model {
     const [detector, classes] = await Promise.all([this.detector(), this.classes()]);
     const {regions, embeddings} = box ? detector.detect(image, [inside(box, image)]) : (image.found ??= detector.detect(image));
     const once = (caption) => (classes ? withoutRepetition(classes.tree, caption.split(" ")).join(" ") : caption);
-    const captions = regions.map(({caption}) => once(caption));
+    const captions = regions.map(({caption}) => withArticles(once(caption), this.info.noun_tree.article));
     const asked = classes && detector.config.nouns && detector.calibration.caption && regions.length;
     const boxes = asked ? regions.map((region) => toInput(region.box, image)) : [];
     const posteriors = asked ? classes.posteriors(image, boxes, embeddings) : null;
@@ -192,7 +192,8 @@ export class Model {
       const shown = classes ? correct(classes, see(detector, classes, image, rules), told, rules) : told;
       const once = classes ? withoutRepetition(classes.tree, shown) : shown;
       const unlikely = lifts.get(words.encode(once.at(-1) ?? "")[0]) < config.ngrams.least_lift;
-      const said = once.slice(0, (unlikely && closingPhrase(once, rules)) || once.length);
+      const kept = once.slice(0, (unlikely && closingPhrase(once, rules)) || once.length);
+      const said = tokenize(withArticles(kept.join(" "), this.info.noun_tree.article));
       return {words: said, attention: bound.attention(words.encode(said.join(" "))), boxes};
     })());
     const boxes = tell.boxes.map((box) => clip(scaleBox(box, image.width / image.inputWidth, image.height / image.inputHeight), image.width, image.height));

@@ -1,6 +1,6 @@
 // Names of things and what they are kinds of: models/nouns.py and models/nouns.py in the browser.
 
-import {tokenize} from "./text.js";
+import {tokenize, withArticles} from "./text.js";
 
 export class NounTree {
   // Lines of the table: synset, sort, name, use, words, synsets above, separated by tabs; and the word lists of nouns.py.
@@ -124,9 +124,7 @@ export class NounTree {
     const single = noun.use === "count" && name === noun.name;
     if (before[0] === "a" || before[0] === "an") before = single ? before : before.slice(1);
     else if (!before.length && single) before = ["a"];
-    const said = [...before, name];
-    if (said[0] === "a" || said[0] === "an") said[0] = "aeiou".includes(said[1][0]) ? "an" : "a";
-    return [...said, ...after].join(" ");
+    return withArticles([...before, name, ...after].join(" "), this.lists.article);
   }
 
   find(phrase) {

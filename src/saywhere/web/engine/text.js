@@ -7,6 +7,9 @@ const normal = (text) => text.normalize("NFKC").replaceAll("’", "'").toLowerCa
 
 export const tokenize = (text) => normal(text).match(WORD) ?? [];
 
+// A text with "a" or "an" as the next word has it; `article` is the pattern of text.py.
+export const withArticles = (text, article) => text.replace(new RegExp(article, "g"), (_, vowel) => (vowel ? "an" : "a"));
+
 export class Vocabulary {
   constructor(tokens) {
     this.tokens = tokens;

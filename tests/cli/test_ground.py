@@ -144,6 +144,11 @@ def test_several_texts_are_phrases_for_a_dense_captioner(models, densecap, image
     foreign = ground(image, "un perro", "犬", "--model", densecap)
     told = "the model knows none of these words: un, perro, 犬; it reads English\n"
     assert foreign.stderr == told
+    misspelt = ground(image, "a squar", "plays", "a dog", "--model", densecap).stderr.splitlines()
+    assert misspelt == [
+        "words that the model does not know: squar (did you mean square?), plays",
+        "no thing is named, so compared as a whole: plays",
+    ]
     for text, message in (("", "the argument TEXT... is empty"), ("...", "the phrase '...' has no word")):
         empty = ground(image, "a dog", text, "a cat", "--model", densecap, code=2)
         assert message in empty.output

@@ -301,7 +301,13 @@ def test_unknown_words_and_vanished_images_are_named(aligner, tmp_path) -> None:
     assert result.stderr.splitlines()[0] == "words that the model does not know: zebra, beside"
     result = run("search", "a dog + xyzzy", "--index", tmp_path / "i")
     assert result.stderr.count("xyzzy") == 1 and result.stderr.startswith("words that the model does not know: xyzzy\n")
-    for query, words in (("un perro", "un, perro"), ("犬", "犬")):
+    result = run("search", "a dog + a hors", "--index", tmp_path / "i")
+    assert result.stderr.splitlines()[0] == "words that the model does not know: hors (did you mean horse?)"
+    result = run("search", "a dog + plays", "--index", tmp_path / "i")
+    assert result.stderr.splitlines()[0] == "no thing is named, so compared as a whole: plays"
+    told = run("search", "plays", "--index", tmp_path / "i", "--json", "-").stdout
+    assert json.loads(told)["without_noun"] == ["plays"]
+    for query, words in (("un perro", "un, perro"), ("犬", "犬"), ("a hors", "hors (did you mean horse?)")):
         result = run("search", query, "--index", tmp_path / "i", code=2)
         told = f"error: the model knows none of these words: {words}; it reads English\n"
         assert result.output == told

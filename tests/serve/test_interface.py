@@ -412,7 +412,9 @@ def test_a_search_answers_as_the_index_does(model: saywhere.Model, indexed: Path
         doubt = client.get("/v1/search", params={"q": "a submarine"}).json()["probably_not_there"]
         assert doubt.startswith("no image shows all of this with a probability of more than 0.0")
         part = client.get("/v1/search", params={"q": "a cat + a zzyx"}).json()["hits"]
-        assert all(hit["unknown"] == ["zzyx"] and "unused" not in hit for hit in part) and len(part) == 5
+        assert all(hit["unknown"] == {"zzyx": None} and "unused" not in hit for hit in part) and len(part) == 5
+        part = client.get("/v1/search", params={"q": "a girafe + surfing"}).json()["hits"]
+        assert {(hit["unknown"]["girafe"], *hit["without_noun"]) for hit in part} == {("giraffe", "surfing")}
         assert client.get("/v1/models").json()["indexed"] == 5
         entries = {hit.image: hit.entry for hit in index.search("a cat")}
         copy = client.get("/v1/search/image", params={"entry": entries[str(indexed.parent / "chelsea.jpg")]})

@@ -283,6 +283,8 @@ def test_a_search_shows_a_gallery(visit: Callable[..., Page], model: saywhere.Mo
     expect(page.locator("#hits .unlikely")).to_have_count(5)
     page.locator("#query").fill("a cat + a zzyx")
     expect(page.locator("#status")).to_contain_text("words that the model does not know: zzyx")
+    page.locator("#query").fill("a girafe + surfing")
+    expect(page.locator("#status")).to_contain_text("does not know: girafe (did you mean giraffe?); no thing is named")
     page.locator("#query").fill("a man on a motorcycle")
     expect(page.locator("#status")).not_to_contain_text("probably")
     with saywhere.Index(indexed, model) as index:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from saywhere.images import LoadedImage
     from saywhere.inference import ImageResult
     from saywhere.inference.run import Summary
+    from saywhere.models.layout import Layout
     from saywhere.models.placing import Placer
 
 
@@ -201,31 +202,31 @@ class _Question:
         return [self._ask(self.model(), image) for image in images]
 
     def _ask(self, model: saywhere.Model, image: LoadedImage) -> Grounded:
+        from saywhere.models.layout import Layout
+
         seen = model.encode(image)
         steps, alignment = self.save_steps is not None or self.beta is not None, None
         if steps:
             alignment = model.align(seen, self.texts[0], beta=self.beta, regions=self.regions)
         placer = model.placer(self.part.value if self.part else "aligner" if self.beta is not None else None)
+        layout = placer.read(self.texts[0]) if len(self.texts) == 1 else Layout.of(self.texts)
         if alignment is not None and self.save_steps is not None:
             _draw_steps(image, alignment, self.save_steps)
         if alignment is not None and self.beta is not None:
             found = Grounded(alignment.regions(), alignment=alignment)
         else:
-            found = _place(placer, seen, self.texts, self.regions, self.threshold)
+            found = _place(placer, seen, layout, self.regions, self.threshold)
         if not self.noted:
             phrases = found.regions.captions or ()
-            note_words(placer.unknown(phrases), found.regions.unused, placer.knows_none(phrases))
+            note_words(placer.unknown(phrases), found.regions.unused, layout.without_noun, placer.knows_none(phrases))
             self.noted = True
         return found
 
 
 def _place(
-    placer: Placer, seen: saywhere.Encoding, texts: Sequence[str], regions: int | None, threshold: float | None
+    placer: Placer, seen: saywhere.Encoding, layout: Layout, regions: int | None, threshold: float | None
 ) -> Grounded:
     """Return the regions of all phrases, and which of them are found."""
-    from saywhere.models.layout import Layout
-
-    layout = placer.read(texts[0]) if len(texts) == 1 else Layout.of(texts)
     found, presence, agree = placer.find(seen, layout, None, regions)
     least = placer.least(threshold)
     return Grounded(found, presence, least, None if presence is None else layout.names(presence, agree, least))

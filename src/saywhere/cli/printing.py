@@ -68,12 +68,18 @@ def print_table(
             start = " " * indent
 
 
-def note_words(unknown: Sequence[str], unused: Sequence[str], none_known: bool = False) -> None:
-    """Print which words of a text the model does not know, or that it knows none; and by which no phrase was placed."""
+def note_words(
+    unknown: Mapping[str, str | None], unused: Sequence[str], without_noun: Sequence[str], none_known: bool = False
+) -> None:
+    """Print which words of a text the model does not know, or that it knows none; and which it uses otherwise."""
+    from saywhere.models.placing import did_you_mean, knows_none
+
     if none_known:
-        typer.echo(f"the model knows none of these words: {', '.join(unknown)}; it reads English", err=True)
+        typer.echo(knows_none(unknown), err=True)
     elif unknown:
-        typer.echo(f"words that the model does not know: {', '.join(unknown)}", err=True)
+        typer.echo(f"words that the model does not know: {did_you_mean(unknown)}", err=True)
+    if without_noun and not none_known:
+        typer.echo(f"no thing is named, so compared as a whole: {', '.join(without_noun)}", err=True)
     if unused:
         typer.echo(f"words not used to place phrases: {', '.join(unused)}", err=True)
 

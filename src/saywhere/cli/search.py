@@ -74,7 +74,7 @@ def search(
         names = {} if out is None else _drawings(opened, hits, out)
         narrowed = len(opened) > 0
     if hits:
-        note_words(hits[0].unknown, hits[0].regions.unused)
+        note_words(hits[0].unknown, hits[0].regions.unused, hits[0].without_noun)
     if json is None:
         _print_hits(hits, "no image is left by what is asked for" if narrowed else "the index is empty")
     else:

@@ -207,7 +207,7 @@ class Layout:
         marks = _find_patterns(words)
         found = _visible_phrases(words, gaps, marks)
         if not found:
-            return cls((text,))
+            return cls((text,), listed=(text,))
         places: list[tuple[int, str]] = []
         relations: list[Asked] = []
         used = {i for start, stop in found for i in range(start, stop)}
@@ -229,6 +229,12 @@ class Layout:
     def captions(self) -> tuple[str, ...]:
         """The P phrases as results name them: as they were given, if they were listed."""
         return self.listed or self.phrases
+
+    @property
+    def without_noun(self) -> tuple[str, ...]:
+        """The phrases in which nothing is read as the name of a thing: each is compared as a whole."""
+        chunker = Chunker.load()
+        return tuple(text for text in self.listed if not any(phrase.visible for phrase in chunker.chunk(text)))
 
     def said(self, number: int) -> str:
         """Return a phrase with its places and relations: ``a dog on the left``, ``a dog left of a man``."""

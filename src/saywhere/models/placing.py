@@ -9,8 +9,9 @@ fits it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Literal
 
 import numpy as np
@@ -45,6 +46,9 @@ FIT_SCALE = 50.0
 FIT_WEIGHTS = {"densecap": 0.3, "aligner": 0.01}
 """How much a region's fit counts beside the classes' log-odds where its image is to show a phrase: without it, any thin
 dark box is a person to the classes (docs/experiments.md)."""
+
+ALIKE, SHORT = 0.8, 3
+"""Share of the letters that two words have in common, by which one may be meant for the other; one of so few is not."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -358,16 +362,42 @@ class Placer:
         """Return whether all phrases are unknown, as those of another language."""
         return all(map(self.is_unknown, phrases))
 
-    def unknown(self, phrases: Sequence[str]) -> list[str]:
-        """Return the words that no part knows that was asked: neither the vocabulary nor, as a noun, the classes."""
+    def unknown(self, phrases: Sequence[str]) -> dict[str, str | None]:
+        """Return the words that no part knows that was asked: neither the vocabulary nor, as a noun, the classes.
+
+        Each comes with the known word that begins alike and is spelt nearly so ("pizza" for "piza"), a noun of the tree
+        before others, or None.
+        """
         part = self.densecap if self.by == "densecap" else self.aligner
         assert part is not None
-        found: dict[str, None] = {}
+        found: dict[str, str | None] = {}
         for phrase in phrases:
             nouns = noun_words(phrase) if self.class_noun(phrase) is not None else ()
             unknown = unknown_words(part.vocabulary, familiar(phrase, part.vocabulary))
-            found |= dict.fromkeys(word for word in unknown if word not in nouns)
-        return list(found)
+            found |= {word: self._spelt_alike(word, part.vocabulary) for word in unknown if word not in nouns}
+        return found
+
+    def _spelt_alike(self, word: str, vocabulary: Vocabulary) -> str | None:
+        names = {one for name, _ in noun_tree().names() for one in name.split()}
+        begins = {one for one in names | {*vocabulary.counts} if one[0] == word[0]}
+        close = get_close_matches(word, begins, cutoff=ALIKE)
+        known = [one for one in close if one != word and len(word) > SHORT and not self.is_unknown(one)]
+        return min(known, key=lambda one: one not in names, default=None)
+
+
+def did_you_mean(unknown: Mapping[str, str | None]) -> str:
+    """Return words that a model does not know, with those that are spelt alike, as people are told them.
+
+    Example:
+        >>> did_you_mean({"un": None, "piza": "pizza"})
+        'un, piza (did you mean pizza?)'
+    """
+    return ", ".join(f"{word} (did you mean {other}?)" if other else word for word, other in unknown.items())
+
+
+def knows_none(unknown: Mapping[str, str | None]) -> str:
+    """Return the line for a text of which a model knows no word."""
+    return f"the model knows none of these words: {did_you_mean(unknown)}; it reads English"
 
 
 def found_of(regions: Regions, there: np.ndarray) -> Regions:

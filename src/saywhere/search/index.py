@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage
 from saywhere.inference import Source
 from saywhere.models.model import Model
+from saywhere.models.placing import knows_none
 from saywhere.regions import TEXTS, Regions
 from saywhere.search.indexing import Changes, Indexing, absolute, index_digest
 from saywhere.search.phrases import FEWEST, LIKELY, RERANKED, PhrasesInImages, Query
@@ -46,7 +47,9 @@ class Hit:
         entry: by which the index finds it again (:meth:`saywhere.search.store.Store.locate`), until it is indexed
             anew.
         unknown: words of the query that the model does not know, the same for all hits of a search: nothing was looked
-            for by them.
+            for by them. Each with a word that it does know and that is spelt nearly so, or None.
+        without_noun: phrases of the query in which nothing is read as the name of a thing, the same for all hits: they
+            are compared as a whole, and how probably they are there rests on the words alone.
 
     Example:
         >>> with saywhere.Index("holiday.index") as index:
@@ -64,7 +67,8 @@ class Hit:
     time: float | None = None
     in_index_probability: float | None = None
     entry: str = ""
-    unknown: tuple[str, ...] = ()
+    unknown: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    without_noun: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form: all but ``regions`` and ``entry`` as they are called here, of each phrase its place."""
@@ -74,7 +78,8 @@ class Hit:
             row = {"words": region.caption, "box": [round(v, 2) for v in region.box], "similarity": round(value, 5)}
             phrases.append(row if region.score is None else {**row, "score": round(region.score, 5)})
         missing = {name: list(texts) for name in TEXTS if (texts := getattr(found, name))}
-        missing |= {"unknown": list(self.unknown)} if self.unknown else {}
+        missing |= {"unknown": dict(self.unknown)} if self.unknown else {}
+        missing |= {"without_noun": list(self.without_noun)} if self.without_noun else {}
         size = {"width": found.width, "height": found.height}
         chances = {"probability": self.probability, "in_index_probability": self.in_index_probability}
         likely = {name: round(value, 5) for name, value in chances.items() if value is not None}
@@ -289,7 +294,7 @@ class Index:
             ]
         phrases = PhrasesInImages(self.model, Query(parsed.wanted, parsed.unwanted + unwanted))
         if not phrases.known:
-            raise UserError(f"the model knows none of these words: {', '.join(phrases.unknown)}; it reads English")
+            raise UserError(knows_none(phrases.unknown))
         question, many = phrases.question(), max(RERANKED * top, FEWEST) if phrases.reranks else max(top, TOP)
         asked = many
         while True:
@@ -302,7 +307,7 @@ class Index:
         in_index = phrases.in_index_probability(placed, kept[0].among) if placed else None
         hits = [
             Hit(each.vectors.image, each.similarity - phrases.hubness, there.regions, there.probability, each.time,
-                in_index, each.entry, phrases.unknown)
+                in_index, each.entry, phrases.unknown, phrases.layout.without_noun)
             for each, there in zip(kept, placed, strict=True)
         ]  # fmt: skip
         return sorted(hits, key=lambda hit: -(hit.probability or 0))[:top]

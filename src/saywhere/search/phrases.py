@@ -299,7 +299,7 @@ class PhrasesInImages:
         layout: the phrases that are wanted, and what is said of their places, relations and numbers; those whose noun
             nothing knows are left out.
         known: whether the noun of any is known; else all are kept, and no image shows them.
-        unknown: words that neither the aligner nor, as nouns, the classes know.
+        unknown: words that neither the aligner nor, as nouns, the classes know, see :meth:`Placer.unknown`.
         together: how often their nouns are said (:meth:`saywhere.search.phrases.Commonness.together`).
 
     Raises:
@@ -316,7 +316,7 @@ class PhrasesInImages:
         placer, alone = model.placer("aligner"), len(query.wanted) == 1
         asked = Layout.parse(query.wanted[0]) if alone else Layout.of(query.wanted)
         known = [not placer.is_unknown(phrase) for phrase in asked.phrases]
-        self.unknown = tuple(placer.unknown((*asked.phrases, *asked.unused, *query.unwanted)))
+        self.unknown = placer.unknown((*asked.phrases, *asked.unused, *query.unwanted))
         self.known = any(known)
         layout, nothing = asked.only(known) if self.known else asked, EMPTY.union(self.unknown)
         unused = (words for words in layout.unused if not nothing.issuperset(tokenize(words)))

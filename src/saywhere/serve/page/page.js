@@ -255,10 +255,12 @@ async function search() {
   if (turn !== looking) return;
   if (!answer) return $("hits").replaceChildren();
   $("hits").replaceChildren(...answer.hits.map((hit) => showHit(hit, answer.unlikely)));
-  const {unused = [], unknown = []} = answer.hits[0] ?? {}, doubt = answer.probably_not_there;
+  const {unused = [], unknown = {}, without_noun: whole = []} = answer.hits[0] ?? {}, doubt = answer.probably_not_there;
   const notes = [plural(answer.hits.length, "image")];
   if (doubt) notes.push(`probably not there: ${doubt}`);
-  if (unknown.length) notes.push(`words that the model does not know: ${unknown.join(", ")}`);
+  const strange = Object.entries(unknown).map(([word, other]) => (other ? `${word} (did you mean ${other}?)` : word));
+  if (strange.length) notes.push(`words that the model does not know: ${strange.join(", ")}`);
+  if (whole.length) notes.push(`no thing is named, so compared as a whole: ${whole.join(", ")}`);
   if (unused.length) notes.push(`words not used to place phrases: ${unused.join(", ")}`);
   say(empty ? "" : notes.join("; "));
 }

@@ -256,6 +256,14 @@ def test_what_cannot_be_written_to_stderr_leaves_the_exit_code():
             assert subprocess.run(command, stderr=full, env=environment, check=False).returncode == 2
 
 
+def test_threads_of_torch_sleep_while_they_wait(monkeypatch):
+    code = "import saywhere.cli as cli; cli.app = lambda: __import__('torch'); cli.main()"
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setenv("OMP_DISPLAY_ENV", "verbose")
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "GOMP_SPINCOUNT = '0'" in run.stderr
+
+
 def test_devices_are_listed(monkeypatch):
     found = ["CPUExecutionProvider", "OpenVINOExecutionProvider"]
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: found)

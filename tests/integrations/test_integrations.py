@@ -54,7 +54,7 @@ def test_cvat_gets_rectangles_of_its_labels(model: saywhere.Model, image: Image.
     seen = model.encode(image)
     wanted = [
         ({"jacket": 0, "head": 1}[label(region.caption)], region.caption, list(region.box))
-        for region in model.describe(seen, threshold=0.1)
+        for region in model.describe(seen, threshold=0.1).at_least(0.1)
         if label(region.caption) in ("jacket", "head")
     ]
     wanted += [(2, PHRASE, list(region.box)) for region in model.ground(seen, [PHRASE], threshold=0.1)]
@@ -190,8 +190,10 @@ def test_fiftyone_gets_detections_in_shares_of_the_image(
         whole, part = entered.predict_all([np.asarray(image), small])
     alone = describer.predict(small)
     assert [one.phrase for one in alone.detections] == [one.phrase for one in part.detections]
-    regions = model.describe(np.asarray(image), top=20, threshold=0.4)
-    assert [one.phrase for one in whole.detections] == list(regions.captions or ()) and len(regions) > 2
+    every = model.describe(np.asarray(image), threshold=0.4)
+    regions = every.at_least(0.4)[:20]
+    assert len(regions) < len(every)
+    assert [one.phrase for one in whole.detections] == list(regions.captions or ()) and len(regions) > 1
     assert [one.label for one in whole.detections] == [label(caption) for caption in regions.captions or ()]
     for one, (box, score, _) in zip(whole.detections, regions, strict=True):
         x1, y1, x2, y2 = box
@@ -239,7 +241,8 @@ def test_fiftyone_applies_the_model_itself(model: saywhere.Model, monkeypatch: p
     for options in ({}, {"batch_size": 2}, {"confidence_thresh": 0.6}):
         apply(Collection(), describer, "regions", skip_failures=False, progress=False, **options)
         for sample in samples:
-            found = model.describe(sample.filepath, top=5, threshold=options.get("confidence_thresh", 0.3))
+            found = model.describe(sample.filepath).at_least(0.3)[:5]
+            found = found[found.scores >= options.get("confidence_thresh", 0)]
             assert [one.phrase for one in sample.regions.detections] == list(found.captions or ()) and len(found)
             assert [one.confidence for one in sample.regions.detections] == pytest.approx(found.scores)
     assert asked == [1, 1, 2, 1, 1]

@@ -46,11 +46,11 @@ class Annotator:
         )
 
     def detect(self, context: Any, image: Any) -> list[Any]:
-        """Return a rectangle for each region with a label; ``context.conf_threshold`` is the least score."""
+        """Return a rectangle for each region with a label; ``context.conf_threshold`` is the least probability."""
         least = SHOWN if context.conf_threshold is None else context.conf_threshold
         seen = self._model.encode(image)
         found: list[Any] = []
-        for region in self._model.describe(seen, threshold=least):
+        for region in self._model.describe(seen, threshold=least).at_least(least):
             number = self._numbers.get(label(region.caption))
             if number is not None:
                 found.append(self._rectangle(number, region))

@@ -12,6 +12,7 @@ from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.formats.classes import NOUNS
 from saywhere.models.model import Model
+from saywhere.regions import SHOWN
 
 try:
     import fiftyone as fo  # pyright: ignore[reportMissingImports]
@@ -27,14 +28,14 @@ class Describer(FiftyOneModel):
         model: that answers, or its name or folder; the bundled one if None.
         phrases: are looked for, instead of describing regions.
         top: at most this many regions of an image.
-        threshold: least score.
+        threshold: least probability of a region's box and words, or of a phrase.
     """
 
     config: Any = None
     """What FiftyOne asks for thresholds of its own, which it applies itself where there is none."""
 
     def __init__(
-        self, model: Model | str | None = None, phrases: Sequence[str] = (), top: int = 20, threshold: float = 0.3
+        self, model: Model | str | None = None, phrases: Sequence[str] = (), top: int = 20, threshold: float = SHOWN
     ) -> None:
         self._model = model if isinstance(model, Model) else saywhere.load(model or saywhere.DEFAULT_MODEL)
         self._phrases, self._top, self._threshold = list(phrases), top, threshold
@@ -74,7 +75,8 @@ class Describer(FiftyOneModel):
             asked: list[str | Sequence[str]] = [self._phrases] * len(images)
             found = self._model.ground(images, asked, threshold=self._threshold)
         else:
-            found = self._model.describe(images, top=self._top, threshold=self._threshold)
+            seen = self._model.describe(images, threshold=self._threshold)
+            found = [regions.at_least(self._threshold)[: self._top] for regions in seen]
         return [_detections(regions) for regions in found]
 
 

@@ -26,6 +26,7 @@ from saywhere.images import ImageError
 from saywhere.models.encoding import Encoding
 from saywhere.models.layout import Layout
 from saywhere.models.model import Model
+from saywhere.regions import SHOWN
 from saywhere.serve.app import Service
 from saywhere.serve.limits import Problem, to_json
 from saywhere.text import two_digits
@@ -175,9 +176,9 @@ def find_labels(model: Model, seen: Encoding) -> list[dict[str, Any]]:
 
 
 def find_regions(model: Model, seen: Encoding) -> list[dict[str, Any]]:
-    """Return the regions of an image, each with ``name``, ``box`` in pixels, ``confidence`` and ``topicality``."""
+    """Return the regions that are shown, each with ``name``, ``box`` in pixels, ``confidence`` and ``topicality``."""
     area, rows = seen.width * seen.height, []
-    for region in model.describe(seen, top=REGIONS):
+    for region in model.describe(seen, threshold=SHOWN).at_least(SHOWN)[:REGIONS]:
         x1, y1, x2, y2 = (round(value) for value in region.box)
         row = {"name": region.caption, "box": [x1, y1, x2, y2], "confidence": round(region.score or 0, 3)}
         rows.append(row | {"topicality": round((x2 - x1) * (y2 - y1) / area, 3)})

@@ -21,7 +21,7 @@ from saywhere.errors import UserError
 from saywhere.formats.classes import Classes
 from saywhere.formats.label_studio import SIDES
 from saywhere.models.encoding import Encoding
-from saywhere.regions import Region
+from saywhere.regions import SHOWN, Region
 from saywhere.serve.app import Service
 from saywhere.serve.captions import answer_json
 from saywhere.serve.folders import Folders
@@ -210,7 +210,7 @@ class LabelStudio:
             names = [str(one.get("id", number)) for number, (one, _) in enumerate(boxes)]
             regions = model.describe(seen, [box for _, box in boxes][:MOST_BOXES])
         else:
-            regions = model.describe(seen, top=REGIONS)
+            regions = model.describe(seen, threshold=SHOWN).at_least(SHOWN)[:REGIONS]
         result: list[dict[str, Any]] = []
         for number, region in enumerate(regions):
             name = names[number] if names else f"saywhere{number}"

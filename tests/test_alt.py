@@ -118,6 +118,17 @@ def test_a_text_is_the_sentence_and_sure_regions_that_it_does_not_name() -> None
     assert compose("a dog on grass", doubtful) == "a dog on grass; a fence, a tree"
 
 
+def test_a_sentence_about_people_whom_no_region_shows_gives_way() -> None:
+    boxes, scores = np.tile(np.array([0, 0, 5, 5], np.float32), (4, 1)), np.array([0.9, 0.8, 0.4, 0.2])
+    regions = Regions(9, 9, boxes, scores, ("a mountain bike", "a fence", "a tree", "a person on the grass"))
+    assert compose("a man is riding a bike", regions) == "a mountain bike; a fence"
+    assert compose("a dog and a bike", regions) == "a dog and a bike; a fence"
+    seen = replace(regions, captions=("a mountain bike", "a fence", "a child", ""))
+    assert compose("a man is riding a bike", seen) == "a man is riding a bike; a fence"
+    for nothing in (Regions.empty(9, 9), regions[3:], replace(regions, caption_scores=np.full(4, 0.2))):
+        assert compose("a man is riding a bike", nothing) == "a man is riding a bike"
+
+
 @pytest.mark.parametrize(
     ("sentence", "phrases", "text"),
     [

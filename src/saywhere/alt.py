@@ -19,7 +19,7 @@ from pathlib import Path
 from saywhere.errors import UserError
 from saywhere.images import ImageError, MissingImageError
 from saywhere.models.nouns import find_nouns, noun_tree
-from saywhere.regions import Regions
+from saywhere.regions import SHOWN, Regions
 from saywhere.text import tokenize
 
 MARKDOWN = frozenset((".md", ".markdown", ".mdown", ".mkd"))
@@ -305,14 +305,23 @@ def line_of(text: str, at: int) -> int:
     return bisect_right(starts, at)
 
 
+def _names_people(text: str) -> bool:
+    person = noun_tree().named("person")
+    return any(person is not None and person.row in noun.ancestors for noun in find_nouns(text, noun_tree()))
+
+
 def compose(sentence: str, regions: Regions, length: int = LENGTH) -> str:
     """Return an alternative text: the sentence, then sure regions that it does not name, as many as fit.
 
     A region is named if the text has its noun, a kind of it, or what it is a kind of, as the tree of nouns knows them:
-    "a white dog" adds nothing to "a poodle", and may contradict it. Regions are the best first; a sentence of more
-    characters than ``length`` is cut between words.
+    "a white dog" adds nothing to "a poodle", and may contradict it. A sentence about people gives way to the best
+    of the regions that are shown, if none of those is of people: there is a bicycle, and no man who rides it. Regions
+    are the best first; a sentence of more characters than ``length`` is cut between words.
     """
     sentence = " ".join(sentence.split())
+    seen = [*filter(None, (regions if regions.scores is None else regions.at_least(SHOWN)).captions or ())]
+    if seen and _names_people(sentence) and not any(map(_names_people, seen)):
+        sentence = seen[0]
     if len(sentence) > length:
         return sentence[:length].rsplit(" ", 1)[0][: length - 1].rstrip(" ,;") + "…"
     tree, text, count = noun_tree(), sentence, 0

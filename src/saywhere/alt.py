@@ -315,8 +315,8 @@ def compose(sentence: str, regions: Regions, length: int = LENGTH) -> str:
 
     A region is named if the text has its noun, a kind of it, or what it is a kind of, as the tree of nouns knows them:
     "a white dog" adds nothing to "a poodle", and may contradict it. A sentence about people gives way to the best
-    of the regions that are shown, if none of those is of people: there is a bicycle, and no man who rides it. Regions
-    are the best first; a sentence of more characters than ``length`` is cut between words.
+    region of which box and words have :data:`SHOWN`, if none of those is of people: there is a bicycle, and no man who
+    rides it. Regions are the best first; a sentence of more characters than ``length`` is cut between words.
     """
     sentence = " ".join(sentence.split())
     seen = [*filter(None, (regions if regions.scores is None else regions.at_least(SHOWN)).captions or ())]

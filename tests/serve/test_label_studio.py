@@ -24,7 +24,7 @@ from saywhere.serve.label_studio import Images, LabelStudio
 CONFIG = """<View>
   <!-- boxes and phrases -->
   <Image name="photo" value="$picture"/>
-  <RectangleLabels name="kind" toName="photo"><Label value="Hat"/><Label value="Uniform"/></RectangleLabels>
+  <RectangleLabels name="kind" toName="photo"><Label value="Hat"/><Label value="Jacket"/></RectangleLabels>
   <TextArea name="words" toName="photo" perRegion="true"/>
 </View>"""
 JWT = "eyJhbGciOi.eyJ0b2tlbl90.c2lnbmF0dXJl"
@@ -130,7 +130,7 @@ def test_a_task_is_described_with_names_of_its_configuration(
     assert version == f"saywhere-{saywhere.__version__}-{model.digest()[:8]}"
     assert backend.get("/versions").json() == {"versions": [version]}
     assert backend.post("/webhook", json={"action": "ANNOTATION_CREATED"}).status_code == 201
-    regions = model.describe(seen).at_least(0.3)
+    regions = model.describe(seen).at_least()
     for address in ("/data/upload/1/a.jpg", f"{site.url}/data/upload/1/a.jpg"):
         found = only(backend.post("/predict", json=asked(address)))
         assert found["model_version"] == version and 0 < found["score"] <= 1
@@ -145,7 +145,7 @@ def test_a_task_is_described_with_names_of_its_configuration(
         corner = regions.boxes[0, :2].tolist()
         assert [first["value"]["x"] * 4, first["value"]["y"] * 4] == pytest.approx(corner, abs=0.01)
         named = {label for row in boxes for label in row["value"]["rectanglelabels"]}
-        assert named == {"Uniform"}
+        assert named == {"Jacket"}
     assert len(site.refreshed) == (token == JWT)
 
 
@@ -182,12 +182,12 @@ def test_without_texts_only_regions_with_its_labels_are_predicted(client: Any, s
     backend = client(Images(site.url, "legacy", None, 1 << 20))
     config = CONFIG.replace('<TextArea name="words" toName="photo" perRegion="true"/>', "")
     found = only(backend.post("/predict", json=asked("/data/upload/1/a.jpg", config=config)))["result"]
-    assert [row["value"]["rectanglelabels"] for row in found] == [["Uniform"]]
-    others = config.replace("Uniform", "shirt")
+    assert [row["value"]["rectanglelabels"] for row in found] == [["Jacket"]]
+    others = config.replace("Jacket", "shirt")
     assert only(backend.post("/predict", json=asked("/data/upload/1/a.jpg", config=others)))["result"] == []
     plain = '<View><Image name="i" value="$picture"/><Rectangle name="r" toName="i"/></View>'
     found = only(backend.post("/predict", json=asked("/data/upload/1/a.jpg", config=plain)))["result"]
-    assert [row["type"] for row in found] == ["rectangle"] * 2
+    assert [row["type"] for row in found] == ["rectangle"]
 
 
 def test_images_of_a_mounted_folder(client: Any, tmp_path: Path, photo: bytes) -> None:

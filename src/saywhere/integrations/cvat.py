@@ -50,7 +50,7 @@ class Annotator:
         least = SHOWN if context.conf_threshold is None else context.conf_threshold
         seen = self._model.encode(image)
         found: list[Any] = []
-        for region in self._model.describe(seen, threshold=least).at_least(least):
+        for region in self._model.describe(seen, threshold=least).at_least(context.conf_threshold):
             number = self._numbers.get(label(region.caption))
             if number is not None:
                 found.append(self._rectangle(number, region))

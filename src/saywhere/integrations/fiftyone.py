@@ -28,17 +28,23 @@ class Describer(FiftyOneModel):
         model: that answers, or its name or folder; the bundled one if None.
         phrases: are looked for, instead of describing regions.
         top: at most this many regions of an image.
-        threshold: least probability of a region's box and words, or of a phrase.
+        threshold: least probability of a region's box and words, or of a phrase; if None, those of regions that are
+            shown (:meth:`saywhere.Regions.at_least`), and 0.3 of phrases.
     """
 
     config: Any = None
     """What FiftyOne asks for thresholds of its own, which it applies itself where there is none."""
 
     def __init__(
-        self, model: Model | str | None = None, phrases: Sequence[str] = (), top: int = 20, threshold: float = SHOWN
+        self,
+        model: Model | str | None = None,
+        phrases: Sequence[str] = (),
+        top: int = 20,
+        threshold: float | None = None,
     ) -> None:
         self._model = model if isinstance(model, Model) else saywhere.load(model or saywhere.DEFAULT_MODEL)
         self._phrases, self._top, self._threshold = list(phrases), top, threshold
+        self._least = SHOWN if threshold is None else threshold
 
     @property
     def media_type(self) -> str:
@@ -73,9 +79,9 @@ class Describer(FiftyOneModel):
         images = [np.asarray(image) for image in args]
         if self._phrases:
             asked: list[str | Sequence[str]] = [self._phrases] * len(images)
-            found = self._model.ground(images, asked, threshold=self._threshold)
+            found = self._model.ground(images, asked, threshold=self._least)
         else:
-            seen = self._model.describe(images, threshold=self._threshold)
+            seen = self._model.describe(images, threshold=self._least)
             found = [regions.at_least(self._threshold)[: self._top] for regions in seen]
         return [_detections(regions) for regions in found]
 

@@ -178,7 +178,7 @@ def find_labels(model: Model, seen: Encoding) -> list[dict[str, Any]]:
 def find_regions(model: Model, seen: Encoding) -> list[dict[str, Any]]:
     """Return the regions that are shown, each with ``name``, ``box`` in pixels, ``confidence`` and ``topicality``."""
     area, rows = seen.width * seen.height, []
-    for region in model.describe(seen, threshold=SHOWN).at_least(SHOWN)[:REGIONS]:
+    for region in model.describe(seen, threshold=SHOWN).at_least()[:REGIONS]:
         x1, y1, x2, y2 = (round(value) for value in region.box)
         row = {"name": region.caption, "box": [x1, y1, x2, y2], "confidence": round(region.score or 0, 3)}
         rows.append(row | {"topicality": round((x2 - x1) * (y2 - y1) / area, 3)})

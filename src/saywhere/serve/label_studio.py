@@ -210,7 +210,7 @@ class LabelStudio:
             names = [str(one.get("id", number)) for number, (one, _) in enumerate(boxes)]
             regions = model.describe(seen, [box for _, box in boxes][:MOST_BOXES])
         else:
-            regions = model.describe(seen, threshold=SHOWN).at_least(SHOWN)[:REGIONS]
+            regions = model.describe(seen, threshold=SHOWN).at_least()[:REGIONS]
         result: list[dict[str, Any]] = []
         for number, region in enumerate(regions):
             name = names[number] if names else f"saywhere{number}"

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from PIL import Image as images
 from PIL import ImageDraw, ImageFont
 
-from saywhere.text import SURE, two_digits
+from saywhere.text import two_digits
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 COLOURS = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (204, 121, 167), (213, 94, 0), (0, 114, 178))
 """Okabe and Ito's colours, which people with any kind of colour vision can tell apart; used in turn, best box first."""
 
+UNSURE = 0.5
+"""A caption whose probability to be right is below this is drawn pale."""
 STEADY = 0.2
 """Extra share of labels and boxes that a label may hide if it stays where it was in the last frame."""
 
@@ -200,7 +202,7 @@ def draw_boxes(
         size: width and height of the image in the pixels that ``boxes`` are in.
         captions: N texts.
         scores: ``(N,)``, larger is better; if not given, the first box is the best.
-        caption_scores: ``(N,)`` probabilities of the captions; those below :data:`saywhere.text.SURE` are pale.
+        caption_scores: ``(N,)`` probabilities of the captions; those below :data:`UNSURE` are pale.
     """
     canvas = image.copy() if image.mode == "RGB" else image.convert("RGB")
     corners = np.asarray(boxes, np.float32).reshape(-1, 4)
@@ -215,7 +217,7 @@ def draw_boxes(
     scaled = np.array([*groups], np.float64) * factors
     style = Style.of(*canvas.size, len(groups))
     texts = ["; ".join(dict.fromkeys(_text(i, captions, values) for i in rows)) for rows in groups.values()]
-    sure = None if caption_scores is None else np.asarray(caption_scores) >= SURE
+    sure = None if caption_scores is None else np.asarray(caption_scores) >= UNSURE
     unsure = [sure is not None and not sure[rows].any() for rows in groups.values()]
     labels = [fit_label(text, box, canvas.size, style) for text, box in zip(texts, scaled.tolist(), strict=True)]
     places = place_labels(labels, scaled, canvas.size, style)

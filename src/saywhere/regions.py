@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.text import SURE
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -23,8 +22,8 @@ SLACK = 1e-3
 """A box may leave the image by this many pixels, as rounding does."""
 LARGEST_SIDE = 1 << 31
 """Pixels that no image has on a side."""
-SHOWN = 0.3
-"""Probability of boxes below which regions are shown only on demand (docs/describe.md#which-regions)."""
+SHOWN, SHOWN_WORDS = 0.3, 0.4
+"""Least probabilities of boxes, and of words, unless others are asked for (docs/describe.md#which-regions)."""
 COLUMNS = ("scores", "similarities", "captions", "caption_scores", "features")
 NUMBERS = ("scores", "similarities", "caption_scores")
 TEXTS = ("not_found", "unused")
@@ -216,7 +215,7 @@ class Regions:
         """Return the regions whose score is at least this, and of whose words the probability is, if there is one.
 
         Args:
-            probability: if None, :data:`SHOWN` of the score and :data:`saywhere.text.SURE` of the words.
+            probability: if None, :data:`SHOWN` of the score and :data:`SHOWN_WORDS` of the words.
 
         Raises:
             UserError: they have no scores.
@@ -225,7 +224,7 @@ class Regions:
             return self
         if self.scores is None:
             raise UserError(f"{self.image}: its regions have no scores, so a threshold cannot choose")
-        box, words = (SHOWN, SURE) if probability is None else (probability, probability)
+        box, words = (SHOWN, SHOWN_WORDS) if probability is None else (probability, probability)
         kept = self.scores >= box
         return self[kept if self.caption_scores is None else kept & (self.caption_scores >= words)]
 

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 
 PAD, START, END, UNKNOWN = range(4)
-SURE = 0.5
-"""Probability that words are right below which they are shown only on demand, and then pale."""
 RESERVED = ("<pad>", "<start>", "<end>", "<unk>")
 
 ARTICLE = re.compile(

@@ -53,16 +53,16 @@ def test_the_probability_of_the_words_is_beside_that_of_the_box_and_both_reach_t
     def answer(self, image, boxes):
         boxes = [[0, 0, 9, 9], [0, 0, 5, 5]]
         return saywhere.Regions(
-            image.width, image.height, boxes, [0.98, 0.93], ("a cat", "a man"), caption_scores=[0.49, 0.5]
+            image.width, image.height, boxes, [0.98, 0.93], ("a cat", "a man"), caption_scores=[0.39, 0.4]
         )
 
     monkeypatch.setattr(StubModel, "answer", answer)
     lines = [line.split() for line in describe(astronaut(), "--json", "r.jsonl").stdout.splitlines() if line.strip()]
     assert lines[0] == ["score", "box", "words", "caption"]
-    assert lines[1:] == [["0.93", "0", "0", "5", "5", "0.50", "a", "man"], ["written:", "r.jsonl"]]
-    assert rows("r.jsonl")[0]["caption_scores"] == [0.5]
-    describe("a.jpg", "--json", "every.jsonl", "--threshold", 0.49)
-    assert rows("every.jsonl")[0]["caption_scores"] == [0.49, 0.5]
+    assert lines[1:] == [["0.93", "0", "0", "5", "5", "0.40", "a", "man"], ["written:", "r.jsonl"]]
+    assert rows("r.jsonl")[0]["caption_scores"] == [0.4]
+    describe("a.jpg", "--json", "every.jsonl", "--threshold", 0.39)
+    assert rows("every.jsonl")[0]["caption_scores"] == [0.39, 0.4]
 
 
 def captioned(image, words):
@@ -90,7 +90,7 @@ def test_regions_with_low_scores_are_left_out_with_a_line_where_none_is_left(mod
     monkeypatch.setattr(StubModel, "answer", lambda self, image, boxes: answer[answer.scores < 0.3])
     none = describe("a.jpg", "--json", "-")
     assert json.loads(none.stdout)["captions"] == []
-    assert none.stderr == "1 image has no region whose box and words reach 0.3 and 0.5; --threshold 0 keeps all\n"
+    assert none.stderr == "1 image has no region whose box and words reach 0.3 and 0.4; --threshold 0 keeps all\n"
     few = describe("a.jpg", astronaut("b.jpg"), "--json", "-", "--threshold", 0.5)
     assert "2 images have no region whose box and words reach 0.5" in few.stderr
 
@@ -214,7 +214,7 @@ def test_a_file_is_not_continued_with_other_options(model, how):
     before = Path("r.jsonl").read_bytes()
     model.batches.clear()
     error = error_of(describe("album", "--json", "r.jsonl", "--threshold", "0.5", *how, code=2))
-    otherwise = "was begun otherwise (top: 5, now 10; threshold: 0.3, 0.5 of words, now 0.5); "
+    otherwise = "was begun otherwise (top: 5, now 10; threshold: 0.3, 0.4 of words, now 0.5); "
     assert error.startswith(f"error: r.jsonl: {otherwise}")
     assert model.batches == [] and Path("r.jsonl").read_bytes() == before
     assert "3 already in r.jsonl" in describe("album", "--json", "r.jsonl", "--top", "5").stdout

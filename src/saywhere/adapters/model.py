@@ -232,9 +232,9 @@ class AdaptedPlacer(Placer):
         """Return False: which nouns the model hardly saw in training is not known."""
         return False
 
-    def unknown(self, phrases: Sequence[str]) -> list[str]:
+    def unknown(self, phrases: Sequence[str]) -> dict[str, str | None]:
         """Return nothing: these models read parts of words."""
-        return []
+        return {}
 
 
 @contextlib.contextmanager

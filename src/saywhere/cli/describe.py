@@ -27,7 +27,7 @@ Threshold = Annotated[
     typer.Option(
         "--threshold", min=0, max=1, metavar="P",
         help="Only regions whose box and words have at least this probability (0: all); of videos, whose box has.",
-        show_default="0.3, and 0.5 of words; 0.2 for videos",
+        show_default="0.3, and 0.4 of words; 0.2 for videos",
     ),
 ]  # fmt: skip
 

@@ -33,9 +33,8 @@ from saywhere.inference.results import (
 )
 from saywhere.inference.sources import Source, find_images, out_path, read_boxes
 from saywhere.loading import DeferredModel
-from saywhere.regions import SHOWN, Regions, check_boxes
+from saywhere.regions import SHOWN, SHOWN_WORDS, Regions, check_boxes
 from saywhere.report import Report, Tell, progress, silent
-from saywhere.text import SURE
 
 if TYPE_CHECKING:
     from saywhere.formats.classes import Classes
@@ -339,7 +338,7 @@ def describe(
         boxes: file of the boxes to describe, see :func:`saywhere.inference.read_boxes`: all of them, and no others.
         top: at most so many regions an image; all of them if None.
         threshold: only regions whose box and words are right with at least this probability, see
-            :meth:`saywhere.Regions.at_least`, whose default (0.3 and 0.5) is taken if None, for people look at the
+            :meth:`saywhere.Regions.at_least`, whose default (0.3 and 0.4) is taken if None, for people look at the
             results, or all for an evaluation (:data:`FOR_EVALUATION`), as of :meth:`saywhere.Model.describe`.
         batch: images at a time.
         output_format: one of :data:`saywhere.formats.registry.FORMATS`.
@@ -433,7 +432,7 @@ class _Description:
         """What the results follow from."""
         boxes = None if self.boxes is None else str(self.boxes)
         classes = None if self.classes is None else list(self.classes.names)
-        least = f"{SHOWN:g}, {SURE:g} of words" if self.threshold is None else self.threshold or None
+        least = f"{SHOWN:g}, {SHOWN_WORDS:g} of words" if self.threshold is None else self.threshold or None
         options = {"boxes": boxes, "top": self.top, "threshold": least, "classes": classes}
         return {**self.model.facts, **options}
 
@@ -551,7 +550,7 @@ class _Description:
 
     def _tell_empty(self, summary: Summary) -> None:
         if summary.empty:
-            reach = f"reach {SHOWN:g} and {SURE:g}" if self.threshold is None else f"reach {self.threshold:g}"
+            reach = f"reach {SHOWN:g} and {SHOWN_WORDS:g}" if self.threshold is None else f"reach {self.threshold:g}"
             images = "1 image has" if summary.empty == 1 else f"{summary.empty} images have"
             self.tell(f"{images} no region whose box and words {reach}; --threshold 0 keeps all", err=True)
 

@@ -64,7 +64,7 @@ TOOLS: tuple[dict[str, Any], ...] = (
         ["image"],
         image=_IMAGE,
         top={"type": "integer", "minimum": 1, "maximum": 100, "description": "At most this many regions (10)."},
-        threshold={**_CHANCE, "description": "Least score and probability of words of regions (.3, .5); 0: all."},
+        threshold={**_CHANCE, "description": "Least score and probability of words of regions (.3, .4); 0: all."},
         boxes={"type": "array", "items": _BOX, "minItems": 1, "maxItems": 100, "description": "Describe these boxes."},
     ),
     _tool(

@@ -5,7 +5,8 @@ import {Server} from "./server.js";
 
 const $ = (id) => document.getElementById(id);
 $("unstarted").remove(); // what is said where no script runs
-const UNSURE = 0.5; // phrases that are less probably right are pale, and shown only if a probability is chosen
+const UNSURE = 0.5; // phrases that are less probably right are pale
+const SHOWN_WORDS = 0.4; // and these are shown only if a probability is chosen
 const MOST = 100; // regions that are asked for
 const TABS = ["regions", "find", "sentence", "search"];
 
@@ -142,7 +143,7 @@ function regionItems() {
     {number: i, box, label: captions[i] ?? "", score: scores[i], sure: sure[i], colour: colour(i)}
   ));
   const drawn = current.drawn.map((item, i) => ({...item, number: -1 - i, own: true, colour: "#ffffff"}));
-  const words = chosen ? least : UNSURE; // as the command does without --threshold
+  const words = chosen ? least : SHOWN_WORDS; // as the command does without --threshold
   const shown = (item) => item.score === undefined || (item.score >= least && (item.sure ?? 1) >= words);
   return [...drawn.reverse(), ...found.filter(shown)];
 }

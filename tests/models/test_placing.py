@@ -18,7 +18,7 @@ from saywhere.calibration import Calibration
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.models.layout import Layout
 from saywhere.models.nouns import noun_tree
-from saywhere.models.placing import Evidence, cut_phrases, familiar, noun_words, unused_words
+from saywhere.models.placing import Evidence, captioned, cut_phrases, familiar, noun_words, unused_words
 from saywhere.text import Vocabulary
 
 IMAGE = noise(130, 90, 0)
@@ -219,6 +219,13 @@ def test_a_noun_that_only_the_classes_know_is_placed_and_judged_by_them():
         placer = made.placer(part)
         assert "raccoon" not in placer.unknown(["a raccoon"]) and "violin" in placer.unknown(["a violin"])
         assert placer.needs_classes("a raccoon") and not placer.needs_classes("a violin")
+
+
+def test_a_mere_person_is_asked_for_as_people_by_who_learnt_from_captions():
+    known = Vocabulary({"a": 1, "person": 9, "people": 9, "dog": 1, "dogs": 1})
+    asked = ("a person", "Person", "the person", "a tall person", "two persons", "people", "a puppy")
+    assert [captioned(text, known) for text in asked] == ["people"] * 3 + [familiar(text, known) for text in asked[3:]]
+    assert captioned("a person", Vocabulary({"a": 1, "person": 9})) == "a person"
 
 
 def test_a_plural_finds_what_its_singular_finds():

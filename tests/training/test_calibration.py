@@ -99,6 +99,16 @@ def test_phrases_of_other_images_are_not_said_of_this_one():
     assert list(absent([["a dog"]], [{"a", "dog"}])) == [[]]
 
 
+@pytest.mark.parametrize(
+    ("said", "other", "missing"),
+    [("a man", "a person", False), ("some people", "a woman", False), ("a dog", "two puppies", False),
+     ("a dog", "an animal", False), ("a dog", "a cat", True), ("a man", "a woman", True), ("a man", "xyzzy", True)],
+)  # fmt: skip
+def test_what_an_image_may_show_by_another_name_is_not_missing(said: str, other: str, missing: bool):
+    words = [set(said.split()), set(other.split())]
+    assert next(iter(absent([[said], [other]], words))) == [other] * missing
+
+
 def collected(rare: bool, seed: int) -> Collected:
     """An image with 30 phrases of its own and 30 others: the classes know the place, the decoder does not."""
     generator = np.random.default_rng(seed)

@@ -43,6 +43,7 @@ from saywhere.text import Vocabulary, tokenize
 
 FIT_SCALE = 50.0
 """Similarities of words and regions are so much larger than log-probabilities, if no weight of the classes says it."""
+A_PERSON = (["person"], ["a", "person"], ["the", "person"])
 FIT_WEIGHTS = {"densecap": 0.3, "aligner": 0.01}
 """How much a region's fit counts beside the classes' log-odds where its image is to show a phrase: without it, any thin
 dark box is a person to the classes (docs/experiments.md)."""
@@ -288,7 +289,7 @@ class Placer:
         texts: list[TextVectors] = []
         if self.aligner is not None:
             known = self.aligner.vocabulary
-            texts = embed_texts(self.aligner, [familiar(phrase, known) for phrase in phrases], plain=True)
+            texts = embed_texts(self.aligner, [captioned(phrase, known) for phrase in phrases], plain=True)
         if self.by == "densecap":
             regions, fits = self._described(encoding, phrases, boxes, limit)
             image = None if self.aligner is None else embed_images(self.aligner, [encoding], plain=True)[0]
@@ -412,6 +413,16 @@ def familiar(phrase: str, vocabulary: Vocabulary) -> str:
     if all(word in vocabulary for word in tokenize(phrase)):
         return phrase
     return " ".join(known_form(word, vocabulary) for word in tokenize(phrase))
+
+
+def captioned(phrase: str, vocabulary: Vocabulary) -> str:
+    """Return a phrase as captions would say it, for the aligner that learnt from them: a mere person is "people".
+
+    Captions have "a person" for somebody of whom hardly anything is seen: the aligner finds the word to fit any scene.
+    """
+    if "people" in vocabulary and tokenize(phrase) in A_PERSON:
+        return "people"
+    return familiar(phrase, vocabulary)
 
 
 def noun_words(phrase: str) -> tuple[str, ...]:

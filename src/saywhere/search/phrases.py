@@ -27,7 +27,7 @@ from saywhere.models.layout import CHOOSES, EMPTY, Layout, count_of, one_of, req
 from saywhere.models.model import Model
 from saywhere.models.nouns import LEAST as NONE
 from saywhere.models.nouns import Noun, leaf_tables, log_kinds, noun_tree, packed_kinds
-from saywhere.models.placing import Evidence, familiar, noun_words
+from saywhere.models.placing import Evidence, captioned, familiar, noun_words
 from saywhere.regions import Regions
 from saywhere.search.scan import Question
 from saywhere.text import Vocabulary, tokenize
@@ -327,9 +327,10 @@ class PhrasesInImages:
         singles = {column: one_of(phrase) for column, phrase in enumerate(own) if count_of(phrase) > 1}
         if model.calibration.count is None:
             singles = {}
-        texts = list(dict.fromkeys((*own, *wanted, *self._unwanted, *singles.values())))
-        embedded = model.embed_text([familiar(text, self._aligner.vocabulary) for text in texts])
-        vectors = dict(zip(texts, embedded, strict=True))
+        words = self._aligner.vocabulary
+        texts = {text: familiar(text, words) for text in singles.values()}
+        texts |= {text: captioned(text, words) for text in (*own, *wanted, *self._unwanted)}
+        vectors = dict(zip(texts, model.embed_text([*texts.values()]), strict=True))
         self._wanted = [vectors[text] for text in wanted]
 
         def columns(phrases: Sequence[str], nouns: bool = True) -> _Columns:

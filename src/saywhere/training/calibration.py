@@ -27,7 +27,7 @@ from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.densecap import detect, rank
 from saywhere.models.model import Model
-from saywhere.models.nouns import COLOURS, colour_of, is_right, noun_tree
+from saywhere.models.nouns import COLOURS, colour_of, is_right, noun_tree, related
 from saywhere.models.phrases import CHILDREN, SEXES, Doubtful
 from saywhere.models.placing import Evidence, noun_words
 from saywhere.report import leave_out
@@ -259,19 +259,23 @@ class Collected:
 def absent(own: Sequence[Sequence[str]], words: Sequence[set[str]], seed: int = 0) -> Iterator[list[str]]:
     """Yield for each image phrases of other images that it does not show, as many as it has itself if there are any.
 
-    A phrase is not shown if none of the words of its noun is said of the image.
+    A phrase is not shown if none of the words of its noun is said of the image, nor a kind of what it names, nor what
+    that is a kind of: where there is a man there is a person, and a dog may be a puppy.
 
     Args:
         own: the phrases of each image.
         words: all words that are said of each image.
     """
-    generator = np.random.default_rng(seed)
+    generator, tree = np.random.default_rng(seed), noun_tree()
     pool = [phrase for phrases in own for phrase in phrases]
-    nouns = [noun_words(phrase) for phrase in pool]
+    nouns = [(set(noun_words(phrase)), tree.find(phrase)) for phrase in pool]
     for phrases, said in zip(own, words, strict=True):
+        things = [noun for word in sorted(said) if (noun := tree.named(word)) is not None]
         found: list[str] = []
         for number in generator.permutation(len(pool))[: 20 * len(phrases)].tolist():
-            if len(found) < len(phrases) and not said.intersection(nouns[number]):
+            spoken, noun = nouns[number]
+            alike = noun is not None and any(related(noun, thing) for thing in things)
+            if len(found) < len(phrases) and not alike and said.isdisjoint(spoken):
                 found.append(pool[number])
         yield found
 

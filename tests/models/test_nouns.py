@@ -11,6 +11,7 @@ from saywhere.models.nouns import (
     KEPT,
     LEAF_BITS,
     NO_LEAF,
+    ROLE,
     NounTree,
     find_nouns,
     is_right,
@@ -112,6 +113,16 @@ def test_the_head_of_an_unknown_noun_is_no_article_and_no_object_of_its_verb(phr
     words = tokenize(phrase)
     head = TREE.head(words)
     assert (words[head.start : head.stop], head.noun) == ([noun], None)
+
+
+@pytest.mark.parametrize("phrase", ["a nurse", "two soldiers", "a baseball player", "a bride in white", "surfers"])
+def test_a_role_is_a_small_share_of_people(phrase: str) -> None:
+    assert TREE.share(phrase) == ROLE == 0.05
+
+
+@pytest.mark.parametrize("phrase", ["a person", "people", "adults", "a man", "two girls", "a dog", "xyzzy", "a child"])
+def test_other_nouns_name_all_that_they_lead_to(phrase: str) -> None:
+    assert TREE.share(phrase) == 1
 
 
 def test_leaves_add_up_the_tree() -> None:

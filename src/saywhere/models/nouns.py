@@ -188,6 +188,17 @@ class NounTree:
         """Return the node of the noun of a phrase: of ``two big dogs on the grass`` that of ``dog``."""
         return self.head(tokenize(phrase)).noun
 
+    def share(self, phrase: str) -> float:
+        """Return the share of what the noun of a phrase leads to that it names: all, but for a role of people.
+
+        Example:
+            >>> [noun_tree().share(text) for text in ("a person", "two women", "a nurse", "a dog")]
+            [1.0, 1.0, 0.05, 1.0]
+        """
+        head = self.head(words := tokenize(phrase))
+        role = head.noun is not None and head.noun.name == "person"
+        return ROLE if role and " ".join(words[head.start : head.stop]) not in SOMEBODY else 1.0
+
     def head(self, words: Sequence[str]) -> Head:
         """Return where the noun of a phrase is, and what it is.
 
@@ -343,6 +354,13 @@ def _noun_tree() -> NounTree:
     return NounTree(TABLE.read_text(encoding="utf-8").splitlines())
 
 
+SOMEBODY = frozenset({
+    "person", "persons", "people", "individual", "individuals", "somebody", "someone", "adult", "adults", "human",
+    "humans",
+})  # fmt: skip
+"""Words that lead to the node of people and say no more; others there name a role, such as nurse."""
+ROLE = 0.05
+"""Share of people that a role is taken to have: the classes know people, and no roles (docs/experiments.md)."""
 THIN = 0.02
 """A box with a side below this share of the image's says nothing of what the image shows: to the classes any thin dark
 line is a person (docs/experiments.md)."""
@@ -511,7 +529,8 @@ class NounEvidence:
             (posterior,) = self.posteriors([encoding], [regions.boxes], embeddings, thin=False)
             for column, noun in enumerate(nouns):
                 if noun is not None:
-                    kinds[:, column] = np.log(np.maximum(self.probability(posterior, noun), LEAST))
+                    likely = self.probability(posterior, noun) * np.float32(self.tree.share(phrases[column]))
+                    kinds[:, column] = np.log(np.maximum(likely, LEAST))
         return kinds, np.array([noun is not None for noun in nouns], bool)
 
     @cached_property

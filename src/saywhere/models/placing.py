@@ -348,9 +348,13 @@ class Placer:
         return noun if noun is not None and self.nouns is not None and self.nouns.tells(noun) else None
 
     def needs_classes(self, phrase: str) -> bool:
-        """Return whether the text encoder does not know the noun of a phrase, and the classes do."""
-        words = noun_words(familiar(phrase, self._vocabulary))
-        return any(word not in self._vocabulary for word in words) and self.class_noun(phrase) is not None
+        """Return whether the text encoder does not know the noun of a phrase, and the classes do.
+
+        A role of people that it hardly saw ("a chef") it takes for anybody.
+        """
+        words, role = noun_words(familiar(phrase, self._vocabulary)), noun_tree().share(phrase) < 1
+        unread = any(word not in self._vocabulary for word in words) or (role and self.is_rare(phrase))
+        return unread and self.class_noun(phrase) is not None
 
     def is_unknown(self, phrase: str) -> bool:
         """Return whether no part that is asked knows the noun of a phrase."""

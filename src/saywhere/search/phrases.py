@@ -251,12 +251,14 @@ class _Columns:
         aligner: that embedded them.
         texts: P of them.
         nouns: of each the noun that the classes are asked for; None without one.
+        roles: ``(P,)`` the share of it that each names, see :meth:`saywhere.models.nouns.NounTree.share`.
         lacking: ``(P,)`` see :class:`saywhere.models.placing.Evidence`.
     """
 
     def __init__(
-        self, aligner: Aligner, texts: Sequence[TextVectors], nouns: Sequence[Noun | None], lacking: np.ndarray
-    ) -> None:
+        self, aligner: Aligner, texts: Sequence[TextVectors], nouns: Sequence[Noun | None], roles: np.ndarray,
+        lacking: np.ndarray,
+    ) -> None:  # fmt: skip
         self._aligner, self._count = aligner, len(texts)
         words = [text.vectors for text in texts]
         shares = [1 if aligner.config.mean_over_words else 1 / len(text.words) for text in texts]
@@ -264,7 +266,7 @@ class _Columns:
         self._matrix = np.concatenate([*words, sums]).T if texts else np.zeros((0, 0), np.float32)
         self._starts = np.cumsum([0, *map(len, words)])[:-1]
         self.named, self._lacking = np.array([noun is not None for noun in nouns], bool), lacking
-        self._leaves = leaf_tables(nouns) if self.named.any() else None
+        self._leaves = leaf_tables(nouns) * roles[:, None] if self.named.any() else None
 
     def similarities(self, image: ImageVectors) -> np.ndarray:
         """Return the similarities ``(P,)`` of the texts with an image; no hubness is taken off."""
@@ -336,7 +338,8 @@ class PhrasesInImages:
         def columns(phrases: Sequence[str], nouns: bool = True) -> _Columns:
             found = [noun_tree().find(phrase) if nouns and model.nouns is not None else None for phrase in phrases]
             lacking = np.array([nouns and placer.needs_classes(phrase) for phrase in phrases], bool)
-            return _Columns(self._aligner, [vectors[phrase] for phrase in phrases], found, lacking)
+            roles = np.array([noun_tree().share(phrase) for phrase in phrases], np.float32)
+            return _Columns(self._aligner, [vectors[phrase] for phrase in phrases], found, roles, lacking)
 
         self._seen, self._shunned = columns(own), columns(self._unwanted)
         self._counted = [*singles]

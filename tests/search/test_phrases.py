@@ -17,6 +17,7 @@ from saywhere import UserError
 from saywhere.calibration import Logistic
 from saywhere.models.model import Model
 from saywhere.search.phrases import (
+    UNWANTED,
     Commonness,
     PhrasesInImages,
     Query,
@@ -156,7 +157,8 @@ def test_images_that_show_what_is_not_wanted_are_left_out(album, tmp_path, way) 
     paths = [str(path) for path in sorted(album.iterdir())]
     chances = np.array([made.ground(path, ["a man"], part="aligner", threshold=0).scores[0] for path in paths])
     middle = float(np.median(chances))
-    made.calibration = calibrated(phrase=(*PHRASE[:3], PHRASE[3] - math.log(middle / (1 - middle)) + 1e-3), hit=HIT)
+    raised = math.log(UNWANTED / (1 - UNWANTED)) - math.log(middle / (1 - middle)) + 1e-3
+    made.calibration = calibrated(phrase=(*PHRASE[:3], PHRASE[3] + raised), hit=HIT)
     with saywhere.Index(tmp_path / "i", made) as index:
         index.add(album)
         everything = [hit.image for hit in index.search("two dogs")]

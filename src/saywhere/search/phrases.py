@@ -122,6 +122,9 @@ def commonness_of(vocabulary: Vocabulary) -> Commonness:
     return Commonness(vocabulary)
 
 
+UNWANTED = 0.7
+"""An image that shows with this probability what is not wanted is left out: most images show no such thing, and with
+0.5 twice as many of these were lost (docs/experiments.md)."""
 LIKELY = 0.25
 """A hit with a lower probability is probably not what was looked for (docs/search.md)."""
 RERANKED = 3
@@ -382,7 +385,7 @@ class PhrasesInImages:
         shown = self._shunned.evidence(image, self._rare[len(self.layout.phrases) :])
         odds = shown.log_odds(self._model.calibration, indexed=True)
         assert odds is not None
-        return bool((logistic(odds) >= self._least).any())
+        return bool((logistic(odds) >= UNWANTED).any())
 
     def find(self, image: ImageVectors, lead: float = 0.0, among: int = 1) -> Placed:
         """Return where the query is in an image.

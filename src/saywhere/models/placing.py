@@ -44,6 +44,7 @@ from saywhere.text import Vocabulary, tokenize
 FIT_SCALE = 50.0
 """Similarities of words and regions are so much larger than log-probabilities, if no weight of the classes says it."""
 A_PERSON = (["person"], ["a", "person"], ["the", "person"])
+"""Words of phrases that the aligner is asked for as people, see :func:`captioned`."""
 FIT_WEIGHTS = {"densecap": 0.3, "aligner": 0.01}
 """How much a region's fit counts beside the classes' log-odds where its image is to show a phrase: without it, any thin
 dark box is a person to the classes (docs/experiments.md)."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -117,7 +118,7 @@ class Evidence:
         scale = 1 if self.by == "densecap" else config.similarity_kind_weight or FIT_SCALE
         return self.fits_in(config).astype(np.float64) / scale
 
-    @property
+    @cached_property
     def inputs(self) -> dict[str, np.ndarray]:
         """What says how probably the image shows each phrase, ``(P,)`` each, by its names in a calibration.
 

@@ -19,7 +19,7 @@ from saywhere.models.model import Model
 from saywhere.models.placing import knows_none
 from saywhere.regions import TEXTS, Regions
 from saywhere.search.indexing import Changes, Indexing, absolute, index_digest
-from saywhere.search.phrases import FEWEST, LIKELY, RERANKED, PhrasesInImages, Query
+from saywhere.search.phrases import LIKELY, MORE, PhrasesInImages, Query
 from saywhere.search.qdrant import Qdrant, QdrantStore, path_to_text, text_to_path
 from saywhere.search.scan import Question
 from saywhere.search.store import DATABASE, Store
@@ -295,7 +295,7 @@ class Index:
         phrases = PhrasesInImages(self.model, Query(parsed.wanted, parsed.unwanted + unwanted))
         if not phrases.known:
             raise UserError(knows_none(phrases.unknown))
-        question, many = phrases.question(), max(RERANKED * top, FEWEST) if phrases.reranks else max(top, TOP)
+        question, many = phrases.question(), max(top, TOP) + MORE
         asked = many
         while True:
             found = self.store.nearest(question, asked, exact=exact, threads=self._workers, only=only)
@@ -305,12 +305,12 @@ class Index:
             asked *= 4
         placed = [phrases.find(each.vectors, each.lead, each.among) for each in kept]
         in_index = phrases.in_index_probability(placed, kept[0].among) if placed else None
-        hits = [
+        best = sorted(zip(kept, placed, strict=True), key=lambda one: -(one[1].probability or 0))[:top]
+        return [
             Hit(each.vectors.image, each.similarity - phrases.hubness, there.regions, there.probability, each.time,
                 in_index, each.entry, phrases.unknown, phrases.layout.without_noun)
-            for each, there in zip(kept, placed, strict=True)
+            for each, there in best
         ]  # fmt: skip
-        return sorted(hits, key=lambda hit: -(hit.probability or 0))[:top]
 
     @property
     def _workers(self) -> int:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from math import log
 
 import numpy as np
@@ -23,7 +23,7 @@ from saywhere.calibration import DIGITS, RIDGE, Logistic, climb, logistic, stand
 from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_regions, region_bonus
-from saywhere.models.layout import CHOOSES, EMPTY, Layout, count_of, one_of, require_names
+from saywhere.models.layout import EMPTY, Layout, count_of, one_of, require_names
 from saywhere.models.model import Model
 from saywhere.models.nouns import LEAST as NONE
 from saywhere.models.nouns import Noun, leaf_tables, log_kinds, noun_tree, packed_kinds
@@ -127,10 +127,9 @@ UNWANTED = 0.7
 0.5 twice as many of these were lost (docs/experiments.md)."""
 LIKELY = 0.25
 """A hit with a lower probability is probably not what was looked for (docs/search.md)."""
-RERANKED = 3
-"""This many times the hits that are asked for, :data:`FEWEST` at least, are put in order by probability where a query
-says where things are or how many there are: the similarity knows little of that."""
-FEWEST = 30
+MORE = 10
+"""So many images more than are asked for are put in order by probability: the similarity knows little of where things
+are, how many there are, and of what the aligner hardly read (docs/search.md)."""
 KIND_WEIGHT = 20.0
 """What the classes say counts so much beside the similarity, where images are put in order; the nouns of a query that
 the aligner knows, too, share it (docs/search.md)."""
@@ -229,22 +228,29 @@ class Placed:
     """The place of a query in an image.
 
     Attributes:
-        regions: of the wanted phrases that are probably there, with similarities, and with probabilities unless all of
-            the query is one phrase; the others as ``not_found``.
         similarity: the mean similarity of what is wanted with the image.
         phrases: ``(3, P)`` what the probability of each phrase rests on: the columns of
             :meth:`saywhere.models.placing.Evidence.inputs`.
         evidence: ``(6,)`` of :func:`hit_evidence`. None if the model is not calibrated for phrases.
         probability: that the image shows all of the query; None if the model is not calibrated for that.
         agree: log-probability that things are where, and as many as, the query says; a part of the probability.
+        place: returns the :attr:`regions`.
     """
 
-    regions: Regions
     similarity: float
     phrases: np.ndarray
     evidence: np.ndarray | None
     probability: float | None
-    agree: float = 0.0
+    agree: float
+    place: Callable[[], Regions]
+
+    @cached_property
+    def regions(self) -> Regions:
+        """Those of the wanted phrases that are probably there, with similarities; the others as ``not_found``.
+
+        They have probabilities unless all of the query is one phrase.
+        """
+        return self.place()
 
 
 class _Columns:
@@ -271,9 +277,12 @@ class _Columns:
         self.named, self._lacking = np.array([noun is not None for noun in nouns], bool), lacking
         self._leaves = leaf_tables(nouns) * roles[:, None] if self.named.any() else None
 
+    def __len__(self) -> int:
+        return self._count
+
     def similarities(self, image: ImageVectors) -> np.ndarray:
         """Return the similarities ``(P,)`` of the texts with an image; no hubness is taken off."""
-        return self._sums(image.vectors @ self._matrix)
+        return self._sums(image.vectors @ self._matrix) if self._count else np.zeros(0, np.float32)
 
     def _sums(self, products: np.ndarray) -> np.ndarray:
         words = products[:, : products.shape[1] - self._count]
@@ -346,7 +355,8 @@ class PhrasesInImages:
 
         self._seen, self._shunned = columns(own), columns(self._unwanted)
         self._counted = [*singles]
-        self._whole = columns((*(own[column] for column in singles), *singles.values(), *wanted), nouns=False)
+        whole = () if wanted == own else wanted
+        self._whole = columns((*(own[column] for column in singles), *singles.values(), *whole), nouns=False)
         self._least = placer.least()
         self._lacking = np.array([placer.needs_classes(phrase) for phrase in own], bool)
         self._nouns = [placer.class_noun(phrase) for phrase in own]
@@ -370,13 +380,6 @@ class PhrasesInImages:
     def hubness(self) -> float:
         """The hubness of what is wanted: the same for all images."""
         return float(hubness_of(self._wanted).sum())
-
-    @property
-    def reranks(self) -> bool:
-        """Whether the query says where things are or how many, so that hits are put in order by probability."""
-        said = self.layout.places or any(name not in CHOOSES for name, _, _ in self.layout.relations)
-        counts = self._model.calibration.count is not None and max(self.layout.counts) > 1
-        return self._model.calibration.hit is not None and bool(said or counts)
 
     def shows_unwanted(self, image: ImageVectors) -> bool:
         """Return whether an image probably shows something that is not wanted."""
@@ -403,26 +406,17 @@ class PhrasesInImages:
         if calibration.count is not None and self._counted:
             many, one = whole[: 2 * len(self._counted)].reshape(2, -1)
             counted[self._counted] = np.log(np.maximum(calibration.count.apply({"words": many - one}), NONE))
-        config, columns = self._aligner.config.grounding, np.arange(several)
-        rows, agree = replace(evidence, counted=counted).place(config, self.layout, calibration)
-        odds, presence, scores = evidence.log_odds(calibration, indexed=True), None, None
-        if odds is not None:
-            odds = np.clip(odds if self.known else -np.inf, -MOST_ODDS, np.full(several, MOST_ODDS))
-            presence = (logistic(odds) * np.exp(agree)).astype(np.float32)
-            scores = presence * evidence.box_probability(calibration, config, rows)
-        there = np.ones(several, bool) if presence is None else presence >= self._least
-        alone = several == 1 and calibration.hit is not None  # the hit's probability says it
-        regions = Regions(
-            image.width, image.height, image.boxes[rows[there]], None if scores is None or alone else scores[there],
-            tuple(phrase for phrase, seen in zip(self.layout.captions, there, strict=True) if seen), image=image.image,
-            similarities=evidence.fits[rows, columns][there],
-            not_found=() if presence is None else self.layout.missing(presence, agree, self._least),
-            unused=self.layout.unused,
-        )  # fmt: skip
-        wanted = whole[2 * len(self._counted) :] - image.hubness - hubness_of(self._wanted)
-        similarity, inputs = float(wanted.mean()), np.stack([*evidence.inputs.values()])
+        config, layout = self._aligner.config.grounding, self.layout
+        rows, agree = None, counted
+        if layout.places or layout.relations:
+            rows, agree = replace(evidence, counted=counted).place(config, layout, calibration)
+        odds, inputs = evidence.log_odds(calibration, indexed=True), np.stack([*evidence.inputs.values()])
+        wanted = whole[2 * len(self._counted) :] if len(self._whole) > 2 * len(self._counted) else evidence.similarity
+        similarity = float((wanted - image.hubness - hubness_of(self._wanted)).mean())
         if odds is None:
-            return Placed(regions, similarity, inputs, None, None)
+            regions = partial(self._regions, image, evidence, rows, agree, None)
+            return Placed(similarity, inputs, None, None, 0.0, regions)
+        odds = np.clip(odds if self.known else -np.inf, -MOST_ODDS, np.full(several, MOST_ODDS))
         lacking, shown = self._lacking, None
         read = slice(None) if lacking.all() else ~lacking
         kinds = evidence.best_kinds
@@ -430,7 +424,32 @@ class PhrasesInImages:
         if calibration.hit is not None:
             shown = float(logistic(odds[lacking]).prod() * np.exp(agree.sum()))
             shown *= 1 if lacking.all() else float(calibration.hit.apply(joint))
-        return Placed(regions, similarity, inputs, joint, shown, float(agree.sum()))
+        presence = (logistic(odds) * np.exp(agree)).astype(np.float32)
+        regions = partial(self._regions, image, evidence, rows, agree, presence)
+        return Placed(similarity, inputs, joint, shown, float(agree.sum()), regions)
+
+    def _regions(
+        self, image: ImageVectors, evidence: Evidence, rows: np.ndarray | None, agree: np.ndarray,
+        presence: np.ndarray | None,
+    ) -> Regions:  # fmt: skip
+        """Return the regions ``rows (P,)`` of the phrases that are probably there; the others as ``not_found``.
+
+        ``rows`` are those that fit best if they are None.
+        """
+        calibration, config, columns = self._model.calibration, self._aligner.config.grounding, np.arange(len(agree))
+        rows = evidence.rows(config) if rows is None else rows
+        there, scores = np.ones(len(rows), bool), None
+        if presence is not None:
+            there = presence >= self._least
+            scores = presence * evidence.box_probability(calibration, config, rows)
+        alone = len(rows) == 1 and calibration.hit is not None  # the hit's probability says it
+        return Regions(
+            image.width, image.height, image.boxes[rows[there]], None if scores is None or alone else scores[there],
+            tuple(phrase for phrase, seen in zip(self.layout.captions, there, strict=True) if seen), image=image.image,
+            similarities=evidence.fits[rows, columns][there],
+            not_found=() if presence is None else self.layout.missing(presence, agree, self._least),
+            unused=self.layout.unused,
+        )  # fmt: skip
 
     def in_index_probability(self, found: Sequence[Placed], images: int) -> float | None:
         """Return the probability that any image of an index shows what is wanted; None if the model cannot tell.

@@ -293,7 +293,7 @@ def test_a_noun_that_only_the_classes_know_is_searched_by_them(album, tmp_path) 
             assert [hit.image for hit in other.search("a raccoon", top=1)] == [*paths][:1]
 
 
-def test_hits_are_in_the_order_of_the_probability_that_is_shown(album, tmp_path) -> None:
+def test_hits_are_in_the_order_of_the_probability_that_is_shown(album, tmp_path, monkeypatch) -> None:
     made = aligner_model(tiny_aligner())
     made.calibration = calibrated(phrase=(0, 0, 0, 0), hit=(0, 0, 0, 0, 0, -1, 0))  # what fits worst is most probable
     with saywhere.Index(tmp_path / "i", made) as index:
@@ -303,6 +303,9 @@ def test_hits_are_in_the_order_of_the_probability_that_is_shown(album, tmp_path)
             chances = [hit.probability for hit in hits]
             assert chances == sorted(chances, reverse=True) and chances[0] > chances[-1]
             assert [hit.image for hit in index.search(query, top=2)] == [hit.image for hit in hits[:2]]
+            with monkeypatch.context() as fewer:  # than the album has: the likeliest is found among others
+                fewer.setattr("saywhere.search.index.TOP", 1)
+                assert [hit.image for hit in index.search(query, top=1)] == [hits[0].image]
         made.calibration = calibrated(phrase=(0, 0, 0, 0), hit=(0, 0, 0, 0, 0, 0, 0))
         values = [hit.similarity for hit in index.search("a horse")]
         assert values == sorted(values, reverse=True) and values[0] > values[-1]

@@ -96,7 +96,7 @@ def test_a_model_with_classes_has_the_last_word(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(NounChecker, "correct", changed)
     assert [caption.sentence for caption in model(nouns=False).caption(images)] == plain and not asked
-    found = model().caption(images)
+    found = model(people_threshold=0.0).caption(images)
     assert asked == plain
     assert [(caption.sentence, caption.words) for caption in found] == [("a cat", ("a", "cat"))] * 3
     for caption in found:
@@ -125,12 +125,53 @@ def test_what_the_image_shows_helps_to_choose_among_hypotheses(monkeypatch: pyte
 
     monkeypatch.setattr(captioner, "support", lambda classes, posterior, texts: np.array([men(text) for text in texts]))
     monkeypatch.setattr(NounChecker, "correct", lambda witness, sentences: sentences)
-    images, wide = [noise(96, 64, seed) for seed in range(6)], {"decoding": {"beam_size": 6}}
+    images, wide = [noise(96, 64, seed) for seed in range(6)], {"decoding": {"beam_size": 6}, "people_threshold": 0.0}
     plain, strong = model(**wide), model(**wide, seen_weight=1e3)
     likeliest, chosen = ([c.sentence for c in each.caption(images)] for each in (plain, strong))
     more = [men(one) - men(other) for one, other in zip(chosen, likeliest, strict=True)]
     assert min(more) >= 0 and max(more) > 0
     assert [strong.caption(image).sentence for image in images] == chosen
+
+
+def test_people_are_named_only_where_a_region_shows_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = [posteriors({"woman": 0.5}), posteriors({"dog": 0.9}), posteriors({"woman": 0.05}), posteriors()]
+    more = {
+        0: posteriors(),
+        1: posteriors({"dog": 0.9}, {"man": 0.3}),
+        2: posteriors({"woman": 0.05}),
+        3: posteriors({"boy": 0.09}),
+    }
+    looks: list[list[int]] = []
+
+    def see(detector: object, classes: object, images: list[int], limit: int) -> list[np.ndarray]:
+        looks.append(images)
+        return [(more if limit == captioner.REGIONS else first)[image] for image in images]
+
+    monkeypatch.setattr(captioner, "see", see)
+    checker = NounChecker(SimpleNamespace(), CLASSES, [0, 1, 2, 3])  # pyright: ignore[reportArgumentType]
+    vocabulary = Vocabulary.build(["a man and two girls with a dog see a couple of bikers on the road"])
+    part = SimpleNamespace(vocabulary=vocabulary, config=SimpleNamespace(people_threshold=0.1))
+    never = checker.refuse_people(part)  # pyright: ignore[reportArgumentType]
+    assert never is not None and not never[:2].any()
+    for row in never[2:]:
+        words = {word for word, refused in zip(vocabulary.tokens, row, strict=True) if refused}
+        assert words == {"man", "girls", "couple", "bikers"}
+    assert looks == [[0, 1, 2, 3], [1, 2, 3]]
+    checker.correct(["a dog"] * 4)
+    assert looks == [[0, 1, 2, 3], [1, 2, 3], [0]]  # no image is looked at again
+    part.config.people_threshold = 0.0
+    assert checker.refuse_people(part) is None  # pyright: ignore[reportArgumentType]
+
+
+def test_no_caption_names_people_where_no_region_is_sure_enough_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NounChecker, "correct", lambda checker, sentences: sentences)
+    images = [noise(96, 64, seed) for seed in range(6)]
+    for beam_size in (1, 3):
+        free, strict = (
+            [{*caption.words} & {"people", "man"} for caption in each.caption(images, beam_size=beam_size)]
+            for each in (model(people_threshold=0.0), model(people_threshold=1.0))
+        )
+        assert any(free) and not any(strict)
 
 
 def test_an_image_of_one_pixel_has_a_caption() -> None:

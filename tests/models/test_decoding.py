@@ -63,6 +63,21 @@ def test_all_hypotheses_are_there_with_their_ranks():
     assert nothing.best().token_ids.shape == (0, 0)
 
 
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_an_item_has_none_of_the_words_that_it_never_has(beam_size: int):
+    # tokens: 0 pad, 1 start, 2 end, 3 unknown, 4, 5
+    table = [[1.0] * 6, [0, 0, 0, 0, 0.7, 0.3], [1.0] * 6, [1.0] * 6, [0, 0, 1.0, 0, 0, 0], [0, 0, 0.2, 0, 0.5, 0.3]]
+    settings, items = DecodingConfig(4, beam_size, 0.0), np.zeros((3, 1), np.float32)
+    never = np.zeros((3, 6), bool)
+    never[1, 4] = never[2, 5] = True
+    found = search(Chain(table), items, settings, never=never).best()
+    words = [[word for word in row if word != PAD] for row in found.token_ids.tolist()]
+    alone = [search(Chain(table), items[:1], settings, never=never[i : i + 1]).best() for i in range(3)]
+    assert words == [[4, END], [5, END] if beam_size > 1 else [5, 5, 5, 5], [4, END]]
+    for i, one in enumerate(alone):
+        assert [word for word in one.token_ids[0].tolist() if word != PAD] == words[i]
+
+
 def test_length_normalisation_prefers_longer_sentences():
     short = Chain(
         [[1.0] * 6, [0, 0, 0.5, 0, 0.5, 0], [1.0] * 6, [1.0] * 6, [0, 0, 0, 0, 0, 1.0], [0, 0, 0.9, 0, 0.1, 0]]

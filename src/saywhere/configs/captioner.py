@@ -95,6 +95,8 @@ class CaptionerConfig(SystemConfig):
             names, see :func:`saywhere.models.captioner.support`; where ``nouns`` are looked at.
         nouns: in use, a noun of a sentence that no region of the image shows gives way to what one does show, see
             :mod:`saywhere.models.captioner`; for a model with the parts ``densecap`` and ``nouns``.
+        people_threshold: in use, sentences name people only if a region shows somebody with this probability at least;
+            where ``nouns`` are looked at.
         ngrams: probabilities of n-grams in captions of the image, by which the hypotheses are reranked too.
     """
 
@@ -125,6 +127,7 @@ class CaptionerConfig(SystemConfig):
     similarity_weight: float = 0.0
     seen_weight: float = 0.0
     nouns: bool = True
+    people_threshold: float = 0.1
     ngrams: NgramsConfig = NgramsConfig()
 
     def __post_init__(self) -> None:
@@ -133,6 +136,7 @@ class CaptionerConfig(SystemConfig):
         self.require_features("region_size", "word_size", "hidden_size")
         self.require_between(1, MOST_SENTENCES, "sentences")
         self.require_below_one("dropout", "region_dropout", "smoothing")
+        self.require_share("people_threshold")
         self.require_choice(
             (("decoder", DecoderKind), ("attend_to", AttendTo), ("feedback", Feedback), ("reward", Reward))
         )

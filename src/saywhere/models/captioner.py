@@ -21,6 +21,7 @@ from saywhere.models.aligner import embed_images, embed_texts, plain_similaritie
 from saywhere.models.decoding import Reason, Reranker, Sentence, decode, search
 from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.nouns import (
+    THIN,
     Head,
     Noun,
     NounEvidence,
@@ -187,7 +188,8 @@ def caption(
         UserError: ``beam_size`` is below 1, or wrong ``boxes``.
     """
     bound = bind(captioner, encodings, boxes)
-    found = search(bound.decoder, bound.embeddings, captioner.config.decoding, beam_size)
+    never = None if nouns is None else nouns.refuse_people(captioner)
+    found = search(bound.decoder, bound.embeddings, captioner.config.decoding, beam_size, never)
     reranker = build_reranker(captioner, bound.embeddings, encodings, aligner, nouns)
     decoded = found.best(reranker.rank(found, captioner.vocabulary))
     texts = [captioner.vocabulary.decode(row) for row in decoded.token_ids.tolist()]
@@ -280,6 +282,12 @@ FEW, REGIONS = 10, 40
 """Proposals of an image that are looked at: at first, and if they do not show all that its sentence names."""
 LEAST_REGION = 0.2
 """Probability, before calibration, that there is something in a region; others are left out."""
+OF_PEOPLE = (
+    "biker", "bikers", "climber", "climbers", "couple", "couples", "crowd", "crowds", "families", "family", "female",
+    "females", "he", "her", "him", "his", "human", "humans", "male", "males", "pitcher", "pitchers", "she", "team",
+    "teams", "their", "them", "they",
+)  # fmt: skip
+"""Words for people that are no names of a person in the tree of nouns: some may be said of other things."""
 UNSEEN = 0.1
 """No region shows a thing if none has this probability for it."""
 LEAST_SUPPORT = -3.0
@@ -336,11 +344,37 @@ class NounChecker:
 
     def __init__(self, detector: DenseCap, classes: NounEvidence, encodings: Sequence[Encoding]) -> None:
         self._detector, self._classes, self._encodings = detector, classes, encodings
+        self._looked: dict[int, np.ndarray] = {}
 
     @cached_property
     def _first(self) -> list[np.ndarray]:
         """What the first :data:`FEW` proposals of each image show."""
         return see(self._detector, self._classes, self._encodings, FEW)
+
+    def _more(self, rows: Sequence[int]) -> list[np.ndarray]:
+        """Return what the first :data:`REGIONS` proposals of some images show."""
+        new = [row for row in rows if row not in self._looked]
+        if new:
+            seen = see(self._detector, self._classes, [self._encodings[row] for row in new], REGIONS)
+            self._looked.update(zip(new, seen, strict=True))
+        return [self._looked[row] for row in rows]
+
+    def refuse_people(self, captioner: Captioner) -> np.ndarray | None:
+        """Return the words ``(N, V)`` bool that no sentence of an image has: those for people, where nobody is seen.
+
+        Somebody is if one of the first :data:`REGIONS` regions shows people with ``people_threshold`` at least. None if
+        people may be named of all images.
+        """
+        least, person = captioner.config.people_threshold, self._classes.tree.named("person")
+        if not least or person is None:
+            return None
+        empty = np.array([shown(self._classes, posterior, person) < least for posterior in self._first], bool)
+        rows = np.flatnonzero(empty).tolist()
+        empty[rows] = [shown(self._classes, posterior, person) < least for posterior in self._more(rows)]
+        named = [self._classes.tree.named(word) for word in captioner.vocabulary.tokens]
+        of_people = [noun is not None and is_person(self._classes, noun) for noun in named]
+        words = np.array(of_people) | np.isin(captioner.vocabulary.tokens, OF_PEOPLE)
+        return empty[:, None] & words if empty.any() else None
 
     def support(self, sentences: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """Return for each image how far it shows what its sentences name, see :func:`support`."""
@@ -355,9 +389,7 @@ class NounChecker:
         """
         corrected, classes = list(sentences), self._classes
         doubtful = [i for i, shown in enumerate(self._first) if not all_seen(classes, shown, sentences[i])]
-        images = [self._encodings[i] for i in doubtful]
-        more = see(self._detector, classes, images, REGIONS) if doubtful else []
-        for i, posterior in zip(doubtful, more, strict=True):
+        for i, posterior in zip(doubtful, self._more(doubtful), strict=True):
             corrected[i] = correct(classes, posterior, sentences[i])
         return [without_repetition(sentence, classes.tree) for sentence in corrected]
 
@@ -370,7 +402,10 @@ class NounChecker:
 def see(
     detector: DenseCap, classes: NounEvidence, encodings: Sequence[Encoding], limit: int = REGIONS
 ) -> list[np.ndarray]:
-    """Return what the regions of each image show: probabilities ``(N, K)`` of the K leaves of the tree of nouns."""
+    """Return what the regions of each image show: probabilities ``(N, K)`` of the K leaves of the tree of nouns.
+
+    Thin regions are left out, of which the classes say people (:data:`saywhere.models.nouns.THIN`).
+    """
     settings, coder = detector.config.proposals, detector.box_coder
     proposals = [propose_boxes(encoding, settings, coder, limit)[0] for encoding in encodings]
     heads = detector.region_head([e.maps for e in encodings], proposals)
@@ -378,7 +413,8 @@ def see(
     for encoding, proposed, head in zip(encodings, proposals, heads, strict=True):
         in_image = encoding.to_image(proposed)
         kept = np.asarray(head.logits) > np.log(LEAST_REGION / (1 - LEAST_REGION))
-        kept &= ((in_image[:, 2:] - in_image[:, :2]) > 0).all(axis=1)
+        sides = (in_image[:, 2:] - in_image[:, :2]) / (encoding.width, encoding.height)
+        kept &= sides.min(axis=1) >= THIN
         boxes.append(in_image[kept])
         embeddings.append(np.asarray(head.embeddings)[kept])
     return classes.posteriors(encodings, boxes, embeddings)

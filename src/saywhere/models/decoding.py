@@ -62,7 +62,13 @@ def decode(decoder: Decoder, embeddings: Any, settings: DecodingConfig, beam_siz
     return search(decoder, embeddings, settings, beam_size).best()
 
 
-def search(decoder: Decoder, embeddings: Any, settings: DecodingConfig, beam_size: int | None = None) -> Hypotheses:
+def search(
+    decoder: Decoder,
+    embeddings: Any,
+    settings: DecodingConfig,
+    beam_size: int | None = None,
+    never: np.ndarray | None = None,
+) -> Hypotheses:
     """Decode at most ``settings.max_words`` words for each item: greedy with one hypothesis, else beam search.
 
     A sentence that reaches ``max_words`` has no END.
@@ -70,36 +76,43 @@ def search(decoder: Decoder, embeddings: Any, settings: DecodingConfig, beam_siz
     Args:
         embeddings: ``(N, D)`` that the decoder starts from; N may be 0.
         beam_size: hypotheses kept for each item, instead of those of ``settings``.
+        never: ``(N, V)`` bool, the words that sentences of each item do not have; None for no more than those that the
+            decoder never chooses.
 
     Raises:
         UserError: ``beam_size`` is below 1 or above :data:`saywhere.configs.parts.MOST_HYPOTHESES`.
     """
     beam_size = settings.beam_size if beam_size is None else beam_size
-    return search_each(decoder, [embeddings], settings, [beam_size])[0]
+    return search_each(decoder, [embeddings], settings, [beam_size], [never])[0]
 
 
 def search_each(
-    decoder: Decoder, embeddings: Sequence[Any], settings: DecodingConfig, beam_sizes: Sequence[int]
+    decoder: Decoder,
+    embeddings: Sequence[Any],
+    settings: DecodingConfig,
+    beam_sizes: Sequence[int],
+    never: Sequence[np.ndarray | None] | None = None,
 ) -> list[Hypotheses]:
     """Search for several groups of items, each with its own ``beam_size``, as :func:`search` for each.
 
     The groups take their steps together, so that the decoder's weights are read once for all of them; it is an
-    ``independent`` one, if there are several groups. ``embeddings`` are ``(N, D)`` of each group.
+    ``independent`` one, if there are several groups. ``embeddings`` are ``(N, D)`` of each group, and so is ``never``.
     """
     for size in beam_sizes:
         if not 1 <= size <= MOST_HYPOTHESES:
             limit = "least 1" if size < 1 else f"most {MOST_HYPOTHESES}"
             raise UserError(f"beam_size must be at {limit}, not {size}")
     found: list[Hypotheses | None] = [None] * len(embeddings)
+    refused = [None] * len(embeddings) if never is None else never
     searches: dict[int, _Search] = {}
     for number, (rows, size) in enumerate(zip(embeddings, beam_sizes, strict=True)):
         if len(rows) == 0:
             nothing = np.zeros((0, 1, 0), np.float32)
             found[number] = Hypotheses(nothing.astype(np.int64), nothing, nothing.sum(axis=2))
         elif size == 1:
-            searches[number] = _greedy(decoder, len(rows), settings.max_words, settings.length_penalty)
+            searches[number] = _greedy(decoder, len(rows), settings, refused[number])
         else:
-            searches[number] = _beam(decoder, len(rows), settings.max_words, size, settings.length_penalty)
+            searches[number] = _beam(decoder, len(rows), settings, size, refused[number])
     if searches:
         parts = [embeddings[number] for number in searches]
         state = decoder.start(parts[0] if len(parts) == 1 else np.concatenate(parts))
@@ -140,13 +153,16 @@ def _select(decoder: Decoder, state: State, rows: Mapping[int, np.ndarray | None
     return decoder.select(state, np.concatenate(kept))
 
 
-def _greedy(decoder: Decoder, count: int, max_words: int, length_penalty: float) -> _Search:
+def _greedy(decoder: Decoder, count: int, settings: DecodingConfig, never: np.ndarray | None) -> _Search:
     """Follow the likeliest word of each item until all have ended; ended items leave the batch if they may."""
+    max_words = settings.max_words
     token_ids, chosen = np.full((count, max_words), PAD, np.int64), np.zeros((count, max_words), np.float32)
     last, rows, kept = np.full(count, START, np.int64), np.arange(count), None
     ended = np.zeros(count, bool)
     for step in range(max_words):
         log_probs = yield last, kept
+        if never is not None:
+            log_probs = np.where(never[rows], np.float32(-np.inf), log_probs)
         last, kept = log_probs.argmax(axis=1), None
         open_rows = rows[~ended[rows]]
         token_ids[open_rows, step] = last[~ended[rows]]
@@ -158,19 +174,19 @@ def _greedy(decoder: Decoder, count: int, max_words: int, length_penalty: float)
         if decoder.independent and ended[rows].any():
             kept = np.flatnonzero(~ended[rows])
             last, rows = last[kept], rows[kept]
-    return _hypotheses(token_ids[:, None], chosen[:, None], length_penalty)
+    return _hypotheses(token_ids[:, None], chosen[:, None], settings.length_penalty)
 
 
-def _beam(decoder: Decoder, n: int, max_words: int, beam_size: int, length_penalty: float) -> _Search:
+def _beam(decoder: Decoder, n: int, settings: DecodingConfig, beam_size: int, never: np.ndarray | None) -> _Search:
     """Keep hypotheses of an item in neighbouring rows: one at first, then ``beam_size``.
 
     One that has ended goes on with PAD at no cost, and leaves the batch if it may.
     """
-    items = np.arange(n)[:, None]
+    items, length_penalty = np.arange(n)[:, None], settings.length_penalty
     last, rows, going = np.full(n, START, np.int64), None, np.arange(n)
     total, ended = np.zeros((n, 1), np.float32), np.zeros((n, 1), bool)
     token_ids, chosen = np.zeros((n, 1, 0), np.int64), np.zeros((n, 1, 0), np.float32)
-    for _ in range(max_words):
+    for _ in range(settings.max_words):
         log_probs = yield last, rows
         vocabulary_size, count = log_probs.shape[1], ended.size
         if ended.any():
@@ -179,6 +195,8 @@ def _beam(decoder: Decoder, n: int, max_words: int, beam_size: int, length_penal
             log_probs[ended.reshape(-1)] = -np.inf
             log_probs[ended.reshape(-1), PAD] = 0
         log_probs = log_probs.reshape(n, -1, vocabulary_size)
+        if never is not None:
+            log_probs = np.where(never[:, None], np.float32(-np.inf), log_probs)
         lengths = (token_ids != PAD).sum(axis=2, keepdims=True) + ~ended[..., None]
         ranking = (total[..., None] + log_probs) / _penalty(lengths, length_penalty)
         best = largest(ranking.reshape(n, -1), beam_size)

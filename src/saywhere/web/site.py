@@ -232,7 +232,7 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
         "regions": captioner.REGIONS, "least_region": captioner.LEAST_REGION, "unseen": captioner.UNSEEN,
         "sure": captioner.SURE, "listed": captioner.LISTED,
         "prepositions": sorted(captioner.PREPOSITIONS), "before_prepositions": sorted(captioner.BEFORE_PREPOSITIONS),
-        "longest_ending": captioner.LONGEST_ENDING,
+        "longest_ending": captioner.LONGEST_ENDING, "thin": nouns.THIN, "of_people": captioner.OF_PEOPLE,
     }  # fmt: skip
     return facts
 

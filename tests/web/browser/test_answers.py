@@ -19,7 +19,7 @@ from saywhere.configs.parts import TrunkConfig
 from saywhere.engines.arrays.nouns import class_features
 from saywhere.engines.arrays.pooling import ImageMaps, grid_features
 from saywhere.images import LoadedImage, read_image
-from saywhere.models.captioner import closing_phrase, correct
+from saywhere.models.captioner import OF_PEOPLE, closing_phrase, correct
 from saywhere.models.nouns import noun_tree, repeated, with_noun, without_repetition
 from saywhere.models.placing import cut_phrases, unused_words
 from saywhere.pixels import ORIENTATION
@@ -276,6 +276,27 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
     named = [(tokenize(phrase), tree.named(noun)) for phrase, noun in changes]
     assert all(noun is not None for _, noun in named)
     assert found["changed"] == [with_noun(tree.head(words), words, noun) for words, noun in named if noun]
+
+
+REFUSE = """async cases => {
+    const [{refusePeople}, {Model}] = await Promise.all([import("./engine/captions.js"), import("./engine/model.js")]);
+    const model = await Model.open(), classes = await model.classes();
+    return cases.map(([probability, least]) => {
+        const row = new Float64Array(classes.tree.leaves), person = classes.tree.named("person");
+        row[person.leaves[0]] = probability;
+        return refusePeople(classes, [row], model.info.captioner.vocabulary, least, model.info.caption_nouns);
+    });
+}"""
+
+
+def test_words_for_people_are_refused_where_nobody_is_seen(engine: Page, as_rounded: saywhere.Model) -> None:
+    vocabulary, tree = as_rounded.require("captioner", "").vocabulary, noun_tree()
+    person = tree.named("person")
+    assert person is not None
+    named = [(word, tree.named(word)) for word in vocabulary.tokens]
+    people = {word for word, noun in named if noun is not None and person.row in noun.ancestors}
+    wanted = [i for i, word in enumerate(vocabulary.tokens) if word in people or word in OF_PEOPLE]
+    assert engine.evaluate(REFUSE, [[0.05, 0.1], [0.1, 0.1], [0.05, 0.0]]) == [wanted, [], []]
 
 
 CORRECT = """async cases => {

@@ -6,14 +6,23 @@ import {Matrix, layer, linear} from "./matrix.js";
 import {tokenize} from "./text.js";
 
 // What the first regions of an image show: the probabilities of the leaves of the tree of nouns for each.
-export function see(detector, classes, image, {regions, least_region: least}) {
+export function see(detector, classes, image, {regions, least_region: least, thin}) {
   const {proposals, embeddings, logits} = detector.look(image);
   const [across, down] = [image.width / image.inputWidth, image.height / image.inputHeight];
   const rows = proposals.slice(0, regions).flatMap((box, row) => {
     const [x1, y1, x2, y2] = scale(box, across, down);
-    return logits[row] > Math.log(least / (1 - least)) && x2 > x1 && y2 > y1 ? [row] : [];
+    const wide = x2 - x1 >= thin * image.width && y2 - y1 >= thin * image.height;
+    return logits[row] > Math.log(least / (1 - least)) && wide ? [row] : [];
   });
   return rows.length ? classes.posteriors(image, rows.map((row) => proposals[row]), embeddings.pick(rows)) : [];
+}
+
+// The tokens of words for people, which no sentence of an image has that shows nobody; none where it shows somebody.
+export function refusePeople(classes, posteriors, tokens, least, {of_people: others}) {
+  const person = classes.tree.named("person");
+  if (posteriors.some((row) => classes.probability(row, person) >= least) || !least) return [];
+  const ofPeople = (word) => others.includes(word) || classes.tree.named(word)?.ancestors.has(person.row);
+  return tokens.flatMap((word, token) => (ofPeople(word) ? [token] : []));
 }
 
 // The words of a caption whose nouns the image shows, as far as the classes know.

@@ -30,25 +30,25 @@ export class LstmDecoder {
 
 export const pickState = (state, rows) => state.map((part) => part.pick(rows));
 
-function next(decoder, tokens, state) {
+function next(decoder, tokens, state, never = []) {
   const [logs, following] = decoder.step(tokens, state);
-  for (let i = 0; i < logs.rows; i++) for (const never of [PAD, START, UNKNOWN]) logs.row(i)[never] = -Infinity;
+  for (let i = 0; i < logs.rows; i++) for (const token of [PAD, START, UNKNOWN, ...never]) logs.row(i)[token] = -Infinity;
   return [logs, following];
 }
 
 // Decode a sentence for each row of embeddings: [{tokens, logs}], END included if it was reached.
-// A hypothesis whose tokens are refused is chosen only where all are.
-export function decode(decoder, embeddings, {max_words: most, beam_size: size, length_penalty: penalty}, refused = () => false) {
-  if (size === 1) return greedy(decoder, embeddings, most);
-  return Array.from({length: embeddings.rows}, (_, i) => beam(decoder, embeddings.pick([i]), most, size, penalty, refused));
+// A hypothesis whose tokens are refused is chosen only where all are; none has the tokens that are never to be said.
+export function decode(decoder, embeddings, config, refused = () => false, never = []) {
+  if (config.beam_size === 1) return greedy(decoder, embeddings, config.max_words, never);
+  return Array.from({length: embeddings.rows}, (_, i) => beam(decoder, embeddings.pick([i]), config, refused, never));
 }
 
-function greedy(decoder, embeddings, most) {
+function greedy(decoder, embeddings, most, never) {
   const sentences = Array.from({length: embeddings.rows}, () => ({tokens: [], logs: []}));
   if (!embeddings.rows) return sentences;
   let state = decoder.start(embeddings), open = sentences, last = sentences.map(() => START);
   for (let step = 0; step < most; step++) {
-    const [logs, following] = next(decoder, last, state);
+    const [logs, following] = next(decoder, last, state, never);
     const left = [];
     last = open.map((sentence, i) => {
       const row = logs.row(i), token = largest(row);
@@ -64,12 +64,12 @@ function greedy(decoder, embeddings, most) {
 }
 
 // Keep several hypotheses of one sentence; one that has ended goes on with padding at no cost.
-function beam(decoder, embedding, most, size, penalty, refused) {
+function beam(decoder, embedding, {max_words: most, beam_size: size, length_penalty: penalty}, refused, never) {
   let state = pickState(decoder.start(embedding), Array(size).fill(0));
   let hypotheses = Array.from({length: size}, (_, i) => ({tokens: [], logs: [], total: i ? -Infinity : 0, ended: false}));
   const words = ({tokens}) => tokens.filter((token) => token !== PAD).length;
   for (let step = 0; step < most; step++) {
-    const [logs, following] = next(decoder, hypotheses.map(({tokens}) => tokens.at(-1) ?? START), state);
+    const [logs, following] = next(decoder, hypotheses.map(({tokens}) => tokens.at(-1) ?? START), state, never);
     const candidates = hypotheses.flatMap((hypothesis, parent) => {
       const length = (words(hypothesis) + (hypothesis.ended ? 0 : 1)) ** penalty;
       const of = (token, log) => ({parent, token, log, rank: (hypothesis.total + log) / length});

@@ -3,7 +3,7 @@
 import {InferenceSession, Tensor, env} from "./ort.mjs";
 import {AttentionDecoder} from "./attention.js";
 import {scale as scaleBox, clip} from "./boxes.js";
-import {closingPhrase, correct, repeats, see, withoutRepetition, wordLifts} from "./captions.js";
+import {closingPhrase, correct, refusePeople, repeats, see, withoutRepetition, wordLifts} from "./captions.js";
 import {NounEvidence} from "./nouns.js";
 import {END, PAD, PhraseScorer, decode} from "./decoding.js";
 import {Detector} from "./detection.js";
@@ -188,8 +188,10 @@ export class Model {
       const wordsOf = (tokens) => tokens.filter((token) => token !== END && token !== PAD).map((token) => words.tokens[token]);
       const lifts = weights.has("captioner.ngrams.keys") ? wordLifts(weights, whole) : new Map();
       const refused = (tokens) => Boolean(classes) && repeats(classes.tree, wordsOf(tokens));
-      const told = wordsOf(decode(bound, whole, config.decoding, refused)[0].tokens);
-      const shown = classes ? correct(classes, see(detector, classes, image, rules), told, rules) : told;
+      const seen = classes ? see(detector, classes, image, rules) : [];
+      const never = classes ? refusePeople(classes, seen, words.tokens, config.people_threshold, rules) : [];
+      const told = wordsOf(decode(bound, whole, config.decoding, refused, never)[0].tokens);
+      const shown = classes ? correct(classes, seen, told, rules) : told;
       const once = classes ? withoutRepetition(classes.tree, shown) : shown;
       const unlikely = lifts.get(words.encode(once.at(-1) ?? "")[0]) < config.ngrams.least_lift;
       const kept = once.slice(0, (unlikely && closingPhrase(once, rules)) || once.length);

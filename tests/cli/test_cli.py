@@ -121,6 +121,20 @@ def test_a_text_that_begins_with_a_hyphen_is_answered_with_what_to_type(words, w
     assert f"after --: {way_out}" in run(*words, code=2).stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "apart", "way_out"),
+    [
+        ("search a dog --index i --without a man", "'man' stands apart from 'a dog'", "--without 'a man'"),
+        ("search dog --index my old album", "'old album' stands apart from 'dog'", "--index 'my old album'"),
+        ("search a dog --top 3 in snow --index i", "'in snow' stands apart from 'a dog'", "'a dog in snow'"),
+        ("ground a.png a cat --out my drawings", "'drawings' stands apart from 'a cat'", "--out 'my drawings'"),
+    ],
+)
+def test_words_that_lack_their_quotes_are_not_looked_for(words, apart, way_out):
+    told = f"error: {apart}; put words that belong together in quotes: {way_out}; see root {words.split()[0]} --help\n"
+    assert run(*words.split(), code=2).output == told
+
+
 def test_without_a_command_there_is_help():
     for words in ([], ["evaluate"], ["data"]):
         result = run(*words, code=2)

@@ -254,6 +254,16 @@ def test_search_prints_how_probable_each_phrase_is_or_that_it_is_not_found(album
     assert row["probability"] == 0.5 and not any("score" in phrase for phrase in row["phrases"])
 
 
+def test_a_query_without_quotes_is_the_same_and_several_texts_are_phrases(index) -> None:
+    def found(*words: str) -> list[str]:
+        return run("search", *words, "--index", index, "--json", "-").stdout.splitlines()
+
+    assert found("two", "dogs", "run") == found("two dogs run") != found("two dogs + a horse")
+    assert found("two", "dogs", "+", "horse") == found("two dogs + horse")
+    assert found("two dogs", "a horse") == found("two dogs + a horse")
+    assert found("two dogs", "horse") == found("two dogs + horse")
+
+
 def test_search_by_an_image(album, index) -> None:
     like = run("search", "--image", album / "2.png", "--index", index, "--json", "-", "--top", 1)
     assert json.loads(like.stdout)["image"] == str(album / "2.png")
@@ -322,6 +332,11 @@ def test_user_fixable_errors_are_one_line(album, index, tmp_path) -> None:
         (("search", "a dog", "--index", index, "--out", tmp_path / "a.JPG"), "a.JPG: is the name of an image"),
         (("search", "a dog", "--image", album / "0.png", "--index", index), "and not both"),
         (("search", "...", "--index", index), "has no word"),
+        (
+            ("search", "a dog", "on", "grass", "--index", index),
+            "'on' names nothing: say what is in the image, such as "
+            "'a dog'; if all of it is one text, put it in quotes: 'a dog on grass'",
+        ),
         (("search", "a dog", "--without", "the", "--index", index), "the phrase 'the' names nothing: say what is in"),
         (("search", "- people", "--index", index), "put it last, after --"),
         (("search", "a dog", "--index", index, "--model", captioner), "the part aligner"),

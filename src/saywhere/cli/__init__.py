@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 from collections import UserDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TextIO
 
 import typer
@@ -108,8 +108,36 @@ class Commands(UserDict[str, Any]):
             shown: Any = command
             shown.name, shown.rich_help_panel, shown.short_help = name, COMMANDS[name], PANELS[COMMANDS[name]][name]
             _refuse_odd_values(command)
+            _tell_of_resuming(command)
             self.data[name] = command
         return command
+
+
+def _tell_of_resuming(command: Any) -> None:
+    """Let a command that Ctrl-C stops say that it goes on when it is given again, also before its first image."""
+    invoke = command.invoke
+
+    def invoke_resuming(ctx: Any) -> Any:
+        try:
+            return invoke(ctx)
+        except KeyboardInterrupt as stop:
+            told, given = str(stop), ctx.params
+            if not told and _resumes(command.name, given):
+                told = "interrupted; the same command goes on from here"
+            again = "the same command without --restart" if given.get("restart") else "the same command"
+            raise KeyboardInterrupt(told.replace("the same command", again)) from None
+
+    command.invoke = invoke_resuming
+
+
+def _resumes(command: str, given: Mapping[str, Any]) -> bool:
+    """Return whether a command keeps what is done, by its options, and goes on from there."""
+    if command in ("describe", "caption", "ground"):
+        file = given["json"] or (given.get("out") if given.get("output_format", "saywhere") != "saywhere" else None)
+        return file is not None and str(file) != "-"
+    if command == "alt":
+        return given["cache"] is not None or (given["write"] and not given["every"])
+    return command in ("index", "evaluate", "pseudo-label", "finetune", "train")
 
 
 def _refuse_odd_values(command: Any) -> None:

@@ -254,6 +254,17 @@ def test_search_prints_how_probable_each_phrase_is_or_that_it_is_not_found(album
     assert row["probability"] == 0.5 and not any("score" in phrase for phrase in row["phrases"])
 
 
+def test_search_counts_what_is_left_out_for_what_it_shows(album, tmp_path) -> None:
+    fits = calibrated(phrase=(0, 0, 0, -3), hit=(0, 0, 0, 0, 0, 0, 3))
+    model = checkpoint.save(tiny_aligner(), tmp_path / "model", calibration=fits)
+    run("index", album, "--index", tmp_path / "i", "--model", model)
+    asked = ("search", "two dogs", "--index", tmp_path / "i")
+    assert run(*asked).stderr == ""
+    told = run(*asked, "--without", "a horse")
+    assert told.stderr == "left out: 0 images that fit as well, but probably show what is not wanted\n"
+    assert run("search", "two dogs - a horse", "--index", tmp_path / "i").output == told.output
+
+
 def test_a_query_without_quotes_is_the_same_and_several_texts_are_phrases(index) -> None:
     def found(*words: str) -> list[str]:
         return run("search", *words, "--index", index, "--json", "-").stdout.splitlines()

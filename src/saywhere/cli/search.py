@@ -85,6 +85,11 @@ def search(
         else:
             write_text(json, lines)
             typer.echo(f"written: {json}")
+    if hits and (count := hits[0].left_out) is not None:
+        images = "1 image that fits as well, but probably shows" if count == 1 else (
+            f"{count} images that fit as well, but probably show"
+        )  # fmt: skip
+        typer.echo(f"left out: {images} what is not wanted", err=True)
     if why := why_improbable(hits):
         typer.echo(f"probably not there: {why}", err=True)
     if out is not None:

@@ -241,17 +241,28 @@ def test_search_says_how_probable_it_is_and_what_is_not_there(album, tmp_path, c
     assert "probability" not in by_image.stdout and by_image.stderr == ""
 
 
-@pytest.mark.parametrize(("constant", "line"), [(3.0, r"0\.95 two dogs \["), (-3.0, "not found: two dogs")])
-def test_search_prints_how_probable_each_phrase_is_or_that_it_is_not_found(album, tmp_path, constant, line) -> None:
-    fits = calibrated(phrase=(0, 0, 0, constant), hit=(0, 0, 0, 0, 0, 0, 0))
+@pytest.mark.parametrize(
+    ("phrase", "hit", "line"),
+    [
+        (3.0, 0.0, r"0\.95 two dogs \["),
+        (-3.0, 0.0, r"0\.05 two dogs \["),  # what probably shows all of it shows each
+        (3.0, -3.0, r"0\.95 two dogs \["),
+        (-3.0, -3.0, "probably not there: two dogs"),
+    ],
+)
+def test_search_prints_how_probable_each_phrase_is_in_accord_with_the_hit(album, tmp_path, phrase, hit, line) -> None:
+    fits = calibrated(phrase=(0, 0, 0, phrase), hit=(0, 0, 0, 0, 0, 0, hit))
     model = checkpoint.save(tiny_aligner(), tmp_path / "model", calibration=fits)
     run("index", album, "--index", tmp_path / "i", "--model", model)
-    hits = run("search", "two dogs + a horse", "--index", tmp_path / "i", "--top", 2).stdout
-    assert len(re.findall(line, hits)) == 2
-    alone = run("search", "two dogs", "--index", tmp_path / "i", "--top", 1)
-    assert re.findall(r"0\.\d\d", alone.stdout) == ["0.50"]  # of one phrase there is one probability, the hit's
+    hits = run("search", "two dogs + a horse", "--index", tmp_path / "i", "--top", 2)
+    assert len(re.findall(line, hits.stdout)) == 2
+    assert ("probably not there: no image" in hits.stderr) == (hit < 0)
+    alone, likely = run("search", "two dogs", "--index", tmp_path / "i", "--top", 1), 1 / (1 + math.exp(-hit))
+    assert re.findall(r"0\.\d\d", alone.stdout) == [f"{likely:.2f}"], "of one phrase there is one, the hit's"
+    assert ("probably not there: two dogs" in alone.stdout) == (hit < 0) != ("two dogs [" in alone.stdout)
     row = json.loads(run("search", "two dogs", "--index", tmp_path / "i", "--top", 1, "--json", "-").stdout)
-    assert row["probability"] == 0.5 and not any("score" in phrase for phrase in row["phrases"])
+    assert row["probability"] == pytest.approx(likely, abs=1e-4)
+    assert not any("score" in each for each in row["phrases"]) and ("not_found" in row) == (hit < 0)
 
 
 def test_search_counts_what_is_left_out_for_what_it_shows(album, tmp_path) -> None:

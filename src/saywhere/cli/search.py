@@ -116,12 +116,12 @@ def _print_hits(hits: Sequence[saywhere.Hit], reason: str) -> None:
 
 
 def _phrases(found: saywhere.Regions) -> list[str]:
-    """A line for each phrase: how likely it is there, if that is known, and where; or that it is not found."""
+    """A line for each phrase: how likely it is there, if that is known, and where; or that it is probably not there."""
     from saywhere.text import two_digits
 
     chances = ["" if region.score is None else f"{two_digits(region.score)} " for region in found]
     there = [f"{chance}{region.caption} [{_place(region.box)}]" for chance, region in zip(chances, found, strict=True)]
-    return [*there, *(f"not found: {phrase}" for phrase in found.not_found)]
+    return [*there, *(f"probably not there: {phrase}" for phrase in found.not_found)]
 
 
 def _place(box: Sequence[float]) -> str:

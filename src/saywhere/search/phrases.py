@@ -230,7 +230,8 @@ class Placed:
 
     Attributes:
         regions: of the wanted phrases that are probably there, with similarities, and with probabilities unless all of
-            the query is one phrase; the others as ``not_found``.
+            the query is one phrase; the others as ``not_found``: none if ``probability`` is :data:`LIKELY`, and a
+            phrase alone if it is not.
         similarity: the mean similarity of what is wanted with the image.
         phrases: ``(3, P)`` what the probability of each phrase rests on: the columns of
             :meth:`saywhere.models.placing.Evidence.inputs`.
@@ -410,27 +411,39 @@ class PhrasesInImages:
             odds = np.clip(odds if self.known else -np.inf, -MOST_ODDS, np.full(several, MOST_ODDS))
             presence = (logistic(odds) * np.exp(agree)).astype(np.float32)
             scores = presence * evidence.box_probability(calibration, config, rows)
-        there = np.ones(several, bool) if presence is None else presence >= self._least
-        alone = several == 1 and calibration.hit is not None  # the hit's probability says it
-        regions = Regions(
-            image.width, image.height, image.boxes[rows[there]], None if scores is None or alone else scores[there],
-            tuple(phrase for phrase, seen in zip(self.layout.captions, there, strict=True) if seen), image=image.image,
-            similarities=evidence.fits[rows, columns][there],
-            not_found=() if presence is None else self.layout.missing(presence, agree, self._least),
-            unused=self.layout.unused,
-        )  # fmt: skip
         wanted = whole[2 * len(self._counted) :] - image.hubness - hubness_of(self._wanted)
         similarity, inputs = float(wanted.mean()), np.stack([*evidence.inputs.values()])
-        if odds is None:
-            return Placed(regions, similarity, inputs, None, None)
-        lacking, shown = self._lacking, None
-        read = slice(None) if lacking.all() else ~lacking
-        kinds = evidence.best_kinds
-        joint = np.array(hit_evidence(odds[read], kinds[read], similarity, self._judged, lead, among))
-        if calibration.hit is not None:
-            shown = float(logistic(odds[lacking]).prod() * np.exp(agree.sum()))
-            shown *= 1 if lacking.all() else float(calibration.hit.apply(joint))
-        return Placed(regions, similarity, inputs, joint, shown, float(agree.sum()))
+        lacking, joint, shown = self._lacking, None, None
+        if odds is not None:
+            read = slice(None) if lacking.all() else ~lacking
+            kinds = evidence.best_kinds
+            joint = np.array(hit_evidence(odds[read], kinds[read], similarity, self._judged, lead, among))
+            if calibration.hit is not None:
+                shown = float(logistic(odds[lacking]).prod() * np.exp(agree.sum()))
+                shown *= 1 if lacking.all() else float(calibration.hit.apply(joint))
+        chances, least = self._judge(presence, shown)
+        there = chances >= least
+        regions = Regions(
+            image.width, image.height, image.boxes[rows[there]],
+            None if scores is None or chances is not presence else scores[there],
+            tuple(phrase for phrase, seen in zip(self.layout.captions, there, strict=True) if seen), image=image.image,
+            similarities=evidence.fits[rows, columns][there], not_found=self.layout.missing(chances, agree, least),
+            unused=self.layout.unused,
+        )  # fmt: skip
+        return Placed(regions, similarity, inputs, joint, shown, float(agree.sum()) if odds is not None else 0.0)
+
+    def _judge(self, presence: np.ndarray | None, shown: float | None) -> tuple[np.ndarray, float]:
+        """Return probabilities ``(P,)`` of the phrases, and the least one of what is found, in accord with the hit's.
+
+        A phrase alone is found as the hit is; and no phrase is missing in an image that probably shows all of them.
+        """
+        if presence is None:
+            return np.ones(len(self.layout.phrases)), 0.0
+        if shown is None:
+            return presence, self._least
+        if len(presence) == 1:
+            return np.array([shown]), LIKELY
+        return presence, 0.0 if shown >= LIKELY else self._least
 
     def in_index_probability(self, found: Sequence[Placed], images: int) -> float | None:
         """Return the probability that any image of an index shows what is wanted; None if the model cannot tell.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -169,28 +170,37 @@ run = partial(commands.run, "alt")
 
 def test_the_command_shows_a_diff_and_writes_when_told_to(model: Captions) -> None:
     data = base64.b64encode(Path("site/sub/b.png").read_bytes()).decode()
-    page = (
-        f'<img src="a%20b.png?v=1">\r\n<img src="/sub/b.png" alt="old">\r\n<img src="data:image/png;base64,{data}">\r\n'
-    )
+    page = '<img src="a%20b.png?v=1">\r\n<img src="/sub/b.png" alt="o\nld">\r\n'
+    page += f'<img src="data:image/png;base64,{data}">\r\n'
     page += '<img src="https://example.org/x.png">\r\n<img src="{{ x }}">\r\n<img alt="" src="none.png">'
     Path("site/index.html").write_bytes(page.encode())
     Path("site/sub/note.md").write_bytes(b"![](b.png)\n![](../a%20b.png)\n")
     done = run("site", "--root", "site", "--cache", "alt.jsonl")
     assert '-<img src="a%20b.png?v=1">\n+<img alt="a picture of 80 pixels' in done.stdout.replace("\r\n", "\n")
     assert (
-        "4 proposed, 1 have one, 1 left to templates, 1 on the network, left alone; the texts are drafts" in done.stderr
+        "4 drafts proposed, 1 left to templates, 1 on the network, left alone, 1 with a text already; a draft is a "
+        "program's text: read each before it is published\n" in done.stderr
     )
     assert Path("site/index.html").read_bytes() == page.encode() and model.asked == 2
     digest = hashlib.blake2b(Path("site/a b.png").read_bytes(), digest_size=16).hexdigest()
     rows = {row["image"]: row["alt"] for row in map(json.loads, Path("alt.jsonl").read_text().splitlines())}
     assert rows[digest].startswith("a picture of 80 pixels") and len(rows) == 2
-    run("site", "--root", "site", "--cache", "alt.jsonl", "--write", "--all")
+    done = run("site", "--root", "site", "--cache", "alt.jsonl", "--write", "--all")
     assert model.asked == 2
+    assert re.sub("a picture of.*", "...", done.stdout).splitlines() == [
+        "written: site/index.html", *(f"site/index.html:{line}: ..." for line in (1, 2, 3)),
+        "written: site/sub/note.md", *(f"site/sub/note.md:{line}: ..." for line in (1, 2)),
+    ]  # fmt: skip
+    assert done.stderr.startswith("5 drafts written, 1 left to") and done.stderr.endswith("before it is published\n")
     written = Path("site/index.html").read_bytes().decode()
-    assert 'alt="old"' not in written and written.count("a picture of 64 pixels") == 2
+    assert 'alt="o' not in written and written.count("a picture of 64 pixels") == 2
     assert Path("site/sub/note.md").read_text().startswith("![a picture of 64 pixels")
     again = run("site", "--root", "site", "--write")
-    assert again.stdout == "" and again.stderr.startswith("0 proposed, 5 have one")
+    assert (
+        again.stdout == ""
+        and again.stderr
+        == "0 drafts written, 1 left to templates, 1 on the network, left alone, 5 with a text already\n"
+    )
 
 
 def test_what_was_edited_meanwhile_is_not_written_over(model: Captions, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,6 +215,7 @@ def test_what_was_edited_meanwhile_is_not_written_over(model: Captions, monkeypa
     monkeypatch.setattr(model, "caption", edit)
     done = run("site", "--write", code=1)
     assert "site/a.md: has been changed since it was read" in done.stderr
+    assert done.stderr.startswith("1 draft written; ") and "site/a.md" not in done.stdout
     assert Path("site/a.md").read_text() == "Somebody's new text.\n"
     assert Path("site/b.md").read_text().startswith("![a picture")
 
@@ -212,10 +223,10 @@ def test_what_was_edited_meanwhile_is_not_written_over(model: Captions, monkeypa
 def test_missing_images_are_named_and_counted(model: Captions) -> None:
     Path("site/note.md").write_text("\n![](none.png)\n![](/a.png)\n![](note.md)\n![](a%20b.png)\n")
     done = run("site/note.md", "--write", code=1)
-    assert "1 proposed, 3 skipped" in done.stderr
-    assert "skipped: site/note.md line 2: none.png: no such file" in done.stderr
-    assert "line 3: /a.png: begins at the root of the site; name its folder with --root" in done.stderr
-    assert "line 4: note.md: not an image in a known format" in done.stderr
+    assert "1 draft written, 3 skipped" in done.stderr
+    assert "skipped: site/note.md:2: none.png: no such file" in done.stderr
+    assert "note.md:3: /a.png: begins at the root of the site; name its folder with --root" in done.stderr
+    assert "note.md:4: note.md: not an image in a known format" in done.stderr
     assert Path("site/note.md").read_text().startswith("\n![](none.png)\n![](/a.png)\n![](note.md)\n![a picture")
     run("none.html", code=2)
     said = run("site/a b.png", code=2).stderr

@@ -114,6 +114,13 @@ class Document:
             at = image.end
         return "".join([*pieces, self.text[at:]])
 
+    def lines_with(self, texts: Sequence[tuple[Image, str]]) -> Iterator[tuple[int, str]]:
+        """Yield the line, from 1, on which each new text of :meth:`with_texts` is then, and the text."""
+        gone = 0
+        for image, text in texts:
+            yield line_of(self.text, image.start) - gone, text
+            gone += self.text.count("\n", image.start, image.end)
+
     def locate(self, url: str, root: Path | None) -> bytes | Path | None:
         """Return the file of an image, or the bytes of a ``data:`` URL; None if it is elsewhere on the network.
 

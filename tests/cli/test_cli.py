@@ -16,6 +16,7 @@ from stubs import load_by
 
 import saywhere
 from saywhere import DEFAULT_MODEL, cli
+from saywhere.cli.options import Chosen
 from saywhere.errors import UserError
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -119,6 +120,51 @@ def test_a_wrong_command_line_is_one_line(words, message):
 )  # fmt: skip
 def test_a_text_that_begins_with_a_hyphen_is_answered_with_what_to_type(words, way_out):
     assert f"after --: {way_out}" in run(*words, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "apart", "way_out"),
+    [
+        ("search a dog --index i --without a man", "'man' stands apart from 'a dog'", "--without 'a man'"),
+        ("search dog --index my old album", "'old album' stands apart from 'dog'", "--index 'my old album'"),
+        ("search a dog --top 3 in snow --index i", "'in snow' stands apart from 'a dog'", "'a dog in snow'"),
+        ("ground a.png a cat --out my drawings", "'drawings' stands apart from 'a cat'", "--out 'my drawings'"),
+    ],
+)
+def test_words_that_lack_their_quotes_are_not_looked_for(words, apart, way_out):
+    told = f"error: {apart}; put words that belong together in quotes: {way_out}; see root {words.split()[0]} --help\n"
+    assert run(*words.split(), code=2).output == told
+
+
+@pytest.mark.parametrize(
+    ("words", "resumes"),
+    [
+        ("describe a.png --json r.jsonl", True),
+        ("describe a.png --output-format coco --out r", True),
+        ("describe a.png --out r", False),
+        ("describe a.png --json -", False),
+        ("caption a.png --json r.jsonl", True),
+        ("caption a.png", False),
+        ("ground a.png dog --json r.jsonl", True),
+        ("ground a.png dog --out r", False),
+        ("alt a.md --cache r.jsonl", True),
+        ("alt a.md --write", True),
+        ("alt a.md --write --all", False),
+        ("alt a.md", False),
+        ("index a.png --index i", True),
+        ("search a dog --index i", False),
+    ],
+)
+def test_ctrl_c_before_the_first_image_says_whether_the_same_command_goes_on(words, resumes, monkeypatch, tmp_path):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    Path("a.md").write_text("![](a.png)")
+    monkeypatch.setattr(Chosen, "deferred", stop)
+    monkeypatch.setattr(saywhere, "Index", stop)
+    told = "interrupted; the same command goes on from here\n" if resumes else "error: interrupted\n"
+    assert run(*words.split(), code=130).stderr == told
 
 
 def test_without_a_command_there_is_help():

@@ -157,6 +157,14 @@ def test_several_texts_are_phrases_for_a_dense_captioner(models, densecap, image
     assert [phrase["box"] for phrase in json.loads(fewer.stdout)["phrases"]] == [pytest.approx(only, abs=0.01)] * 2
 
 
+def test_words_without_quotes_are_one_text(densecap, image):
+    def found(*texts):
+        return ground(image, *texts, "--model", densecap, "--json", "-").stdout
+
+    assert found("the", "man", "and", "a", "dog") == found("the man and a dog") == found("the man", "a dog")
+    assert [phrase["words"] for phrase in json.loads(found("red", "shirt"))["phrases"]] == ["red shirt"]
+
+
 def test_words_that_are_not_used_are_said(densecap, image):
     result = ground(image, "the man by the left", "--model", densecap, "--json", "-")
     assert result.stderr.splitlines()[-1] == "words not used to place phrases: by the left"
@@ -214,6 +222,7 @@ def test_user_fixable_errors_are_one_line(aligner, densecap, image, tmp_path):
         noise(96, 64).save(album / name)
     for arguments, message in (
         ((image, "...", "--model", aligner), "has no word"),
+        ((image, "a dog", "on", "grass", "--model", aligner), "put it in quotes: 'a dog on grass'"),
         ((image, album / "1.png", "a dog", "--model", aligner), "1.png: is an image, and a text is meant here;"),
         ((tmp_path / "b.png", "a dog", "--model", aligner), "b.png: no such file"),
         ((image, "a dog", "--model", aligner, "--out", tmp_path / "b.png"), "is the name of an image; give the folder"),

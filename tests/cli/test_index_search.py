@@ -241,17 +241,49 @@ def test_search_says_how_probable_it_is_and_what_is_not_there(album, tmp_path, c
     assert "probability" not in by_image.stdout and by_image.stderr == ""
 
 
-@pytest.mark.parametrize(("constant", "line"), [(3.0, r"0\.95 two dogs \["), (-3.0, "not found: two dogs")])
-def test_search_prints_how_probable_each_phrase_is_or_that_it_is_not_found(album, tmp_path, constant, line) -> None:
-    fits = calibrated(phrase=(0, 0, 0, constant), hit=(0, 0, 0, 0, 0, 0, 0))
+@pytest.mark.parametrize(
+    ("phrase", "hit", "line"),
+    [
+        (3.0, 0.0, r"0\.95 two dogs \["),
+        (-3.0, 0.0, r"0\.05 two dogs \["),  # what probably shows all of it shows each
+        (3.0, -3.0, r"0\.95 two dogs \["),
+        (-3.0, -3.0, "probably not there: two dogs"),
+    ],
+)
+def test_search_prints_how_probable_each_phrase_is_in_accord_with_the_hit(album, tmp_path, phrase, hit, line) -> None:
+    fits = calibrated(phrase=(0, 0, 0, phrase), hit=(0, 0, 0, 0, 0, 0, hit))
     model = checkpoint.save(tiny_aligner(), tmp_path / "model", calibration=fits)
     run("index", album, "--index", tmp_path / "i", "--model", model)
-    hits = run("search", "two dogs + a horse", "--index", tmp_path / "i", "--top", 2).stdout
-    assert len(re.findall(line, hits)) == 2
-    alone = run("search", "two dogs", "--index", tmp_path / "i", "--top", 1)
-    assert re.findall(r"0\.\d\d", alone.stdout) == ["0.50"]  # of one phrase there is one probability, the hit's
+    hits = run("search", "two dogs + a horse", "--index", tmp_path / "i", "--top", 2)
+    assert len(re.findall(line, hits.stdout)) == 2
+    assert ("probably not there: no image" in hits.stderr) == (hit < 0)
+    alone, likely = run("search", "two dogs", "--index", tmp_path / "i", "--top", 1), 1 / (1 + math.exp(-hit))
+    assert re.findall(r"0\.\d\d", alone.stdout) == [f"{likely:.2f}"], "of one phrase there is one, the hit's"
+    assert ("probably not there: two dogs" in alone.stdout) == (hit < 0) != ("two dogs [" in alone.stdout)
     row = json.loads(run("search", "two dogs", "--index", tmp_path / "i", "--top", 1, "--json", "-").stdout)
-    assert row["probability"] == 0.5 and not any("score" in phrase for phrase in row["phrases"])
+    assert row["probability"] == pytest.approx(likely, abs=1e-4)
+    assert not any("score" in each for each in row["phrases"]) and ("not_found" in row) == (hit < 0)
+
+
+def test_search_counts_what_is_left_out_for_what_it_shows(album, tmp_path) -> None:
+    fits = calibrated(phrase=(0, 0, 0, -3), hit=(0, 0, 0, 0, 0, 0, 3))
+    model = checkpoint.save(tiny_aligner(), tmp_path / "model", calibration=fits)
+    run("index", album, "--index", tmp_path / "i", "--model", model)
+    asked = ("search", "two dogs", "--index", tmp_path / "i")
+    assert run(*asked).stderr == ""
+    told = run(*asked, "--without", "a horse")
+    assert told.stderr == "left out: 0 images that fit as well, but probably show what is not wanted\n"
+    assert run("search", "two dogs - a horse", "--index", tmp_path / "i").output == told.output
+
+
+def test_a_query_without_quotes_is_the_same_and_several_texts_are_phrases(index) -> None:
+    def found(*words: str) -> list[str]:
+        return run("search", *words, "--index", index, "--json", "-").stdout.splitlines()
+
+    assert found("two", "dogs", "run") == found("two dogs run") != found("two dogs + a horse")
+    assert found("two", "dogs", "+", "horse") == found("two dogs + horse")
+    assert found("two dogs", "a horse") == found("two dogs + a horse")
+    assert found("two dogs", "horse") == found("two dogs + horse")
 
 
 def test_search_by_an_image(album, index) -> None:
@@ -322,6 +354,11 @@ def test_user_fixable_errors_are_one_line(album, index, tmp_path) -> None:
         (("search", "a dog", "--index", index, "--out", tmp_path / "a.JPG"), "a.JPG: is the name of an image"),
         (("search", "a dog", "--image", album / "0.png", "--index", index), "and not both"),
         (("search", "...", "--index", index), "has no word"),
+        (
+            ("search", "a dog", "on", "grass", "--index", index),
+            "'on' names nothing: say what is in the image, such as "
+            "'a dog'; if all of it is one text, put it in quotes: 'a dog on grass'",
+        ),
         (("search", "a dog", "--without", "the", "--index", index), "the phrase 'the' names nothing: say what is in"),
         (("search", "- people", "--index", index), "put it last, after --"),
         (("search", "a dog", "--index", index, "--model", captioner), "the part aligner"),

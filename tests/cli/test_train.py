@@ -60,7 +60,9 @@ def test_a_stopped_run_says_how_to_resume_only_if_there_is_a_state(
         said.append(result.stderr)
         (tmp_path / "last.ckpt").touch()
     assert said[0] == "stopped\n"
-    assert "The same command resumes it." in said[1]
+    assert said[1] == f"stopped; the state is in {tmp_path / 'last.ckpt'}; the same command goes on from here\n"
+    result = run("train", recipe, "--out", tmp_path, "--restart", code=130)
+    assert result.stderr.endswith("; the same command without --restart goes on from here\n")
 
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

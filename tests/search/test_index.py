@@ -24,6 +24,7 @@ from saywhere.images import open_image
 from saywhere.models.model import Model
 from saywhere.models.nouns import noun_tree, pack_leaves
 from saywhere.search import Qdrant, Query
+from saywhere.search.phrases import LIKELY
 from saywhere.search.qdrant import QdrantStore
 from saywhere.search.stores import Stamp
 
@@ -270,7 +271,9 @@ def test_a_noun_that_only_the_classes_know_is_searched_by_them(album, tmp_path) 
             assert [hit.probability for hit in hits[:3]] == pytest.approx([*paths.values()], abs=0.06), query
             assert hits[3].probability < 0.001 and hits[0].in_index_probability == hits[0].probability
             assert hits[0].regions.captions == (query.lower(),) and not hits[0].unknown
-            assert [hit.regions.not_found for hit in hits[1:]] == [(query.lower(),)] * 5
+            assert [hit.regions.not_found for hit in hits] == [
+                () if hit.probability >= LIKELY else (query.lower(),) for hit in hits
+            ]
         both = index.search("a horse + a raccoon")
         horse = {hit.image: hit.probability for hit in index.search("a horse")}
         assert [hit.image for hit in both[:2]] == [*paths][:2]

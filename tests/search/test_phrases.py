@@ -152,7 +152,7 @@ def test_what_is_looked_for_is_there_by_chance_or_was_meant() -> None:
 
 
 @pytest.mark.parametrize("way", ["query", "without"])
-def test_images_that_show_what_is_not_wanted_are_left_out(album, tmp_path, way) -> None:
+def test_images_that_show_what_is_not_wanted_are_left_out_and_counted(album, tmp_path, way, monkeypatch) -> None:
     made = model(phrase=PHRASE, hit=HIT)
     paths = [str(path) for path in sorted(album.iterdir())]
     chances = np.array([made.ground(path, ["a man"], part="aligner", threshold=0).scores[0] for path in paths])
@@ -163,9 +163,15 @@ def test_images_that_show_what_is_not_wanted_are_left_out(album, tmp_path, way) 
         index.add(album)
         everything = [hit.image for hit in index.search("two dogs")]
         query, without = ("two dogs - a man", ()) if way == "query" else ("two dogs", "a man")
-        assert [hit.image for hit in index.search(query, without=without)] == [
-            path for path in everything if chances[paths.index(path)] < middle
-        ]
+        wanted = [path for path in everything if chances[paths.index(path)] < middle]
+        hits = index.search(query, without=without)
+        assert [hit.image for hit in hits] == wanted
+        assert {hit.to_dict()["left_out"] for hit in hits} == {len(paths) - len(wanted)}
+        monkeypatch.setattr("saywhere.search.index.TOP", 1)
+        best = [hit.image for hit in index.search("two dogs", top=len(paths))]
+        (first,) = index.search(query, without=without, top=1)
+        assert first.left_out == best.index(first.image), "those that fit better than the only hit"
+        assert "left_out" not in index.search("two dogs")[0].to_dict()
 
 
 def test_without_calibration_there_is_no_probability(album) -> None:

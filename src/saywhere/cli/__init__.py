@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 from collections import UserDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TextIO
 
 import typer
@@ -108,8 +108,36 @@ class Commands(UserDict[str, Any]):
             shown: Any = command
             shown.name, shown.rich_help_panel, shown.short_help = name, COMMANDS[name], PANELS[COMMANDS[name]][name]
             _refuse_odd_values(command)
+            _tell_of_resuming(command)
             self.data[name] = command
         return command
+
+
+def _tell_of_resuming(command: Any) -> None:
+    """Let a command that Ctrl-C stops say that it goes on when it is given again, also before its first image."""
+    invoke = command.invoke
+
+    def invoke_resuming(ctx: Any) -> Any:
+        try:
+            return invoke(ctx)
+        except KeyboardInterrupt as stop:
+            told, given = str(stop), ctx.params
+            if not told and _resumes(command.name, given):
+                told = "interrupted; the same command goes on from here"
+            again = "the same command without --restart" if given.get("restart") else "the same command"
+            raise KeyboardInterrupt(told.replace("the same command", again)) from None
+
+    command.invoke = invoke_resuming
+
+
+def _resumes(command: str, given: Mapping[str, Any]) -> bool:
+    """Return whether a command keeps what is done, by its options, and goes on from there."""
+    if command in ("describe", "caption", "ground"):
+        file = given["json"] or (given.get("out") if given.get("output_format", "saywhere") != "saywhere" else None)
+        return file is not None and str(file) != "-"
+    if command == "alt":
+        return given["cache"] is not None or (given["write"] and not given["every"])
+    return command in ("index", "evaluate", "pseudo-label", "finetune", "train")
 
 
 def _refuse_odd_values(command: Any) -> None:
@@ -135,6 +163,7 @@ def _refuse_odd_values(command: Any) -> None:
             if not ctx.resilient_parsing:
                 for option in order:
                     _check_values(option, values.get(option.name), order.count(option), ctx)
+                _check_together(values.get("texts") or (), [word for word in typed if word != "--"], ctx)
             return values, rest, order
 
         parser.parse_args = parse
@@ -157,6 +186,25 @@ def _explain_hyphen(error: Exception, typed: list[str], ctx: Any) -> Exception:
     )  # fmt: skip
     after = f"put it last, after --: {ctx.command_path} [OPTIONS] -- {shlex.quote(text)}"
     return UsageError(f"what begins with - is taken for an option; {after}{leave_out}", ctx)
+
+
+def _check_together(texts: Sequence[str], typed: Sequence[str], ctx: Any) -> None:
+    """Check that the words of a text stand together: of ``--without a man`` the man would be looked for."""
+    import shlex
+
+    count = len(texts)
+    if count < 2 or any([*texts] == [*typed[at : at + count]] for at in range(len(typed))):
+        return
+    stop = len(typed) - [*reversed(typed)].index(texts[-1])
+    apart = next(n for n in range(1, count) if typed[stop - n - 1] != texts[-n - 1])
+    if any(" " in text for text in texts[-apart:]):  # which somebody put in quotes
+        return
+    option, value = typed[stop - apart - 2 : stop - apart]
+    kind = next((each.type.name for each in ctx.command.params if option in each.opts), "int")
+    takes_text = "int" not in kind and "float" not in kind
+    quoted = shlex.quote(" ".join([value, *texts[-apart:]] if takes_text else texts))
+    way_out = f"put words that belong together in quotes: {f'{option} {quoted}' if takes_text else quoted}"
+    raise UsageError(f"{' '.join(texts[-apart:])!r} stands apart from {' '.join(texts[:-apart])!r}; {way_out}", ctx)
 
 
 def _check_values(option: Any, value: Any, count: int, ctx: Any) -> None:

@@ -20,10 +20,10 @@ from saywhere.files import printable, write_atomically
 from saywhere.loading import DeferredModel
 
 if TYPE_CHECKING:
-    from saywhere.alt import Document
+    from saywhere.alt import Document, Image
     from saywhere.inference import ResultsFile
 
-DRAFT = "the texts are drafts of a program: read each before it is published"
+DRAFT = "a draft is a program's text: read each before it is published"
 
 
 def alt(
@@ -46,9 +46,9 @@ def alt(
 ) -> None:
     """Propose alternative texts for images that have none, as a diff: a sentence, then up to three sure regions.
 
-    Nothing but alternative texts changes. Images marked as decorative (alt="") are left alone, and so are those that a
-    template names or that are on the network. Exit code 0 if all went well, 1 if images are missing or cannot be read,
-    2 if the command is wrong.
+    With --write, a line for each text says where it is. Nothing but alternative texts changes. Images marked as
+    decorative (alt="") are left alone, and so are those that a template names or that are on the network. Exit code 0
+    if all went well, 1 if images are missing or cannot be read, 2 if the command is wrong.
     """
     from saywhere.alt import Document
     from saywhere.inference import ResultsFile, ensure_same_settings
@@ -64,20 +64,26 @@ def alt(
         if cache is not None:
             ensure_same_settings(cache, {**deferred.facts, "length": length})
         texts = _Texts(deferred, lines, length)
+        drafts = 0
         for document in documents:
-            new = _revise(document, texts, every, root, counts, skipped)
+            found = _propose(document, texts, every, root, counts, skipped)
+            new, name = document.with_texts(found), printable(str(document.path))
             if new == document.text:
                 continue
             if write and document.has_changed():
                 skipped[str(document.path)] = "has been changed since it was read; give the same command again"
-            elif write:
+                continue
+            drafts += len(found)
+            if write:
                 write_atomically(document.path, lambda file, d=document, n=new: file.write(n.encode(d.encoding)))
-                typer.echo(f"written: {printable(str(document.path))}")
+                typer.echo(f"written: {name}")
+                for line, text in document.lines_with(found):
+                    typer.echo(f"{name}:{line}: {printable(text)}")
             else:
-                name = printable(str(document.path))
                 typer.echo("".join(_diff(document.text, new, name)), nl=False)
-    told = ", ".join(f"{counts[name]} {name}" for name in ("proposed", *sorted(counts.keys() - {"proposed"})))
-    typer.echo(f"{told}; {DRAFT}" if counts["proposed"] else told, err=True)
+    made = f"{drafts} {'draft' if drafts == 1 else 'drafts'} {'written' if write else 'proposed'}"
+    told = ", ".join([made, *(f"{counts[name]} {name}" for name in sorted(counts))])
+    typer.echo(f"{told}; {DRAFT}" if drafts else told, err=True)
     report_skipped(skipped)
 
 
@@ -119,17 +125,17 @@ class _Texts:
         return self._known[digest]
 
 
-def _revise(
+def _propose(
     document: Document, texts: _Texts, every: bool, root: Path | None, counts: Counter[str], skipped: dict[str, str]
-) -> str:
-    """The text of a document with new alternative texts; images that cannot be read are added to ``skipped``."""
+) -> list[tuple[Image, str]]:
+    """The images of a document that are to have another text, with it; those that cannot be read go to ``skipped``."""
     from saywhere.alt import line_of
     from saywhere.images import ImageError, MissingImageError
 
-    new = []
+    new: list[tuple[Image, str]] = []
     for image in document.images:
         if image.alt is not None and not every:
-            counts["have one"] += 1
+            counts["with a text already"] += 1
             continue
         if image.source is None:
             counts["left to templates"] += 1
@@ -147,13 +153,12 @@ def _revise(
             text = texts.of(found, shown)
         except (ImageError, OSError) as error:
             reason = error.strerror or "cannot be read" if isinstance(error, OSError) else str(error)
-            where = f"{document.path} line {line_of(document.text, image.start)}: {shown}"
+            where = f"{document.path}:{line_of(document.text, image.start)}: {shown}"
             skipped[where] = reason.removeprefix(f"{shown}: ")
             counts["skipped"] += 1
             continue
-        counts["proposed"] += 1
         new.append((image, text))
-    return document.with_texts(new)
+    return new
 
 
 def _diff(old: str, new: str, name: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saywhere.cli.options import PATHS, STDOUT, Batch, Beta, Chosen, Drawings, Json, Part, Regions, refuse_images
+from saywhere.cli.options import PATHS, STDOUT, Batch, Beta, Chosen, Drawings, Json, Part, Regions, read_texts
 from saywhere.cli.printing import note_words, on_terminal, print_table, report_skipped
 from saywhere.files import printable
 from saywhere.loading import DeferredModel
@@ -115,7 +115,8 @@ class Grounded:
 def ground(
     path: str = typer.Argument(metavar="PATH", help=PATHS.replace("Images, folders", "An image, a folder")),
     texts: list[str] = typer.Argument(
-        metavar="TEXT...", help="One text is a sentence, which is cut into phrases; several are phrases."
+        metavar="TEXT...",
+        help="One text (quotes may be left out) is a sentence, which is cut into phrases; several are phrases.",
     ),
     part: PartName = None,
     threshold: Threshold = None,
@@ -138,7 +139,7 @@ def ground(
     """
     from saywhere.errors import UserError
 
-    refuse_images(texts, "for several images give their folder, or a pattern in quotes such as 'photos/*.jpg'")
+    texts = read_texts(texts, "for several images give their folder, or a pattern in quotes such as 'photos/*.jpg'")
     sentence = len(texts) == 1 and part is not Part.densecap
     if not sentence and (save_steps is not None or beta is not None):
         raise UserError("--save-steps and --beta are for one sentence and the part aligner")

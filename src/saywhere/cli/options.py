@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
@@ -305,13 +305,28 @@ def check_folder(path: Path | None) -> Path | None:
     return path
 
 
-def refuse_images(texts: Iterable[str], way_out: str) -> None:
-    """Refuse the names of images where texts are meant."""
-    from saywhere.images import SUFFIXES
+def read_texts(words: Sequence[str], way_out: str) -> list[str]:
+    """Return the texts that words of the command line are: one where none has a space, as if quotes were around them.
 
-    for text in texts:
+    Raises:
+        UserError: one is the name of an image, for which there is a ``way_out``; or one of several names nothing.
+    """
+    import shlex
+
+    from saywhere.images import SUFFIXES
+    from saywhere.models.layout import require_names
+
+    for text in words:
         if Path(text).suffix.lower() in SUFFIXES and os.path.isfile(text):
             raise UserError(f"{text}: is an image, and a text is meant here; {way_out}")
+    whole = " ".join(words)
+    if len(words) == 1 or all(len(text.split()) == 1 for text in words):
+        return [whole]
+    try:
+        require_names(words)
+    except UserError as error:
+        raise UserError(f"{error}; if all of it is one text, put it in quotes: {shlex.quote(whole)}") from None
+    return [*words]
 
 
 Drawings = Annotated[

@@ -18,7 +18,7 @@ from saywhere.cli.options import (
     check_file,
     check_folder,
     find_place,
-    refuse_images,
+    read_texts,
 )
 from saywhere.cli.printing import note_words, print_table
 from saywhere.errors import UserError
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 
 
 def search(
-    query: str | None = typer.Argument(
+    texts: list[str] | None = typer.Argument(
         None,
-        metavar="QUERY",
+        metavar="QUERY...",
         show_default=False,
-        help="A sentence, or phrases with + and - between them: 'a dog + snow - people' (no people).",
+        help="A sentence, or phrases with + and - between them: 'a dog + snow - people' (no people). "
+        "Words without quotes are one query, several texts in quotes are phrases with + between them.",
     ),
     index: IndexFolder = None,
     url: Url = None,
@@ -64,9 +65,9 @@ def search(
     import saywhere
     from saywhere.search.index import why_improbable
 
-    if (query is None) == (image is None):
+    if (not texts) == (image is None):
         raise UserError("a search needs a QUERY or --image FILE, and not both")
-    refuse_images(() if query is None else [query], "for images like it give --image before it")
+    query = " + ".join(read_texts(texts, "for images like it give --image before it")) if texts else None
     place = find_place(index, url, collection)
     with saywhere.Index(place, chosen.model, load=chosen.load, threads=chosen.threads) as opened:
         hits = opened.search(query, image=image, top=top, without=without or (), after=after, before=before,
@@ -84,6 +85,11 @@ def search(
         else:
             write_text(json, lines)
             typer.echo(f"written: {json}")
+    if hits and (count := hits[0].left_out) is not None:
+        images = "1 image that fits as well, but probably shows" if count == 1 else (
+            f"{count} images that fit as well, but probably show"
+        )  # fmt: skip
+        typer.echo(f"left out: {images} what is not wanted", err=True)
     if why := why_improbable(hits):
         typer.echo(f"probably not there: {why}", err=True)
     if out is not None:
@@ -110,12 +116,12 @@ def _print_hits(hits: Sequence[saywhere.Hit], reason: str) -> None:
 
 
 def _phrases(found: saywhere.Regions) -> list[str]:
-    """A line for each phrase: how likely it is there, if that is known, and where; or that it is not found."""
+    """A line for each phrase: how likely it is there, if that is known, and where; or that it is probably not there."""
     from saywhere.text import two_digits
 
     chances = ["" if region.score is None else f"{two_digits(region.score)} " for region in found]
     there = [f"{chance}{region.caption} [{_place(region.box)}]" for chance, region in zip(chances, found, strict=True)]
-    return [*there, *(f"not found: {phrase}" for phrase in found.not_found)]
+    return [*there, *(f"probably not there: {phrase}" for phrase in found.not_found)]
 
 
 def _place(box: Sequence[float]) -> str:

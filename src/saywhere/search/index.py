@@ -50,6 +50,8 @@ class Hit:
             for by them. Each with a word that it does know and that is spelt nearly so, or None.
         without_noun: phrases of the query in which nothing is read as the name of a thing, the same for all hits: they
             are compared as a whole, and how probably they are there rests on the words alone.
+        left_out: images that fit as well, but probably show what is not wanted, the same for all hits; None if nothing
+            was unwanted.
 
     Example:
         >>> with saywhere.Index("holiday.index") as index:
@@ -69,6 +71,7 @@ class Hit:
     entry: str = ""
     unknown: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     without_noun: tuple[str, ...] = ()
+    left_out: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form: all but ``regions`` and ``entry`` as they are called here, of each phrase its place."""
@@ -80,6 +83,7 @@ class Hit:
         missing = {name: list(texts) for name in TEXTS if (texts := getattr(found, name))}
         missing |= {"unknown": dict(self.unknown)} if self.unknown else {}
         missing |= {"without_noun": list(self.without_noun)} if self.without_noun else {}
+        missing |= {} if self.left_out is None else {"left_out": self.left_out}
         size = {"width": found.width, "height": found.height}
         chances = {"probability": self.probability, "in_index_probability": self.in_index_probability}
         likely = {name: round(value, 5) for name, value in chances.items() if value is not None}
@@ -299,16 +303,18 @@ class Index:
         asked = many
         while True:
             found = self.store.nearest(question, asked, exact=exact, threads=self._workers, only=only)
-            kept = [each for each in found if not phrases.shows_unwanted(each.vectors)][:many]
-            if len(kept) == many or len(found) < asked:
+            ranks = [i for i, each in enumerate(found) if not phrases.shows_unwanted(each.vectors)][:many]
+            if len(ranks) == many or len(found) < asked:
                 break
             asked *= 4
+        kept, seen = [found[i] for i in ranks], ranks[-1] + 1 if len(ranks) == many else len(found)
+        left_out = seen - len(kept) if parsed.unwanted + unwanted else None
         placed = [phrases.find(each.vectors, each.lead, each.among) for each in kept]
         in_index = phrases.in_index_probability(placed, kept[0].among) if placed else None
         best = sorted(zip(kept, placed, strict=True), key=lambda one: -(one[1].probability or 0))[:top]
         return [
             Hit(each.vectors.image, each.similarity - phrases.hubness, there.regions, there.probability, each.time,
-                in_index, each.entry, phrases.unknown, phrases.layout.without_noun)
+                in_index, each.entry, phrases.unknown, phrases.layout.without_noun, left_out)
             for each, there in best
         ]  # fmt: skip
 

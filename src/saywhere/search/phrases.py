@@ -248,7 +248,8 @@ class Placed:
     def regions(self) -> Regions:
         """Those of the wanted phrases that are probably there, with similarities; the others as ``not_found``.
 
-        They have probabilities unless all of the query is one phrase.
+        They have probabilities unless all of the query is one phrase. None is missing if :attr:`probability` is
+        :data:`LIKELY`, and a phrase alone is if it is not.
         """
         return self.place()
 
@@ -413,24 +414,22 @@ class PhrasesInImages:
         odds, inputs = evidence.log_odds(calibration, indexed=True), np.stack([*evidence.inputs.values()])
         wanted = whole[2 * len(self._counted) :] if len(self._whole) > 2 * len(self._counted) else evidence.similarity
         similarity = float((wanted - image.hubness - hubness_of(self._wanted)).mean())
-        if odds is None:
-            regions = partial(self._regions, image, evidence, rows, agree, None)
-            return Placed(similarity, inputs, None, None, 0.0, regions)
-        odds = np.clip(odds if self.known else -np.inf, -MOST_ODDS, np.full(several, MOST_ODDS))
-        lacking, shown = self._lacking, None
-        read = slice(None) if lacking.all() else ~lacking
-        kinds = evidence.best_kinds
-        joint = np.array(hit_evidence(odds[read], kinds[read], similarity, self._judged, lead, among))
-        if calibration.hit is not None:
-            shown = float(logistic(odds[lacking]).prod() * np.exp(agree.sum()))
-            shown *= 1 if lacking.all() else float(calibration.hit.apply(joint))
-        presence = (logistic(odds) * np.exp(agree)).astype(np.float32)
-        regions = partial(self._regions, image, evidence, rows, agree, presence)
-        return Placed(similarity, inputs, joint, shown, float(agree.sum()), regions)
+        joint = presence = shown = None
+        if odds is not None:
+            odds = np.clip(odds if self.known else -np.inf, -MOST_ODDS, np.full(several, MOST_ODDS))
+            presence = (logistic(odds) * np.exp(agree)).astype(np.float32)
+            lacking, kinds = self._lacking, evidence.best_kinds
+            read = slice(None) if lacking.all() else ~lacking
+            joint = np.array(hit_evidence(odds[read], kinds[read], similarity, self._judged, lead, among))
+            if calibration.hit is not None:
+                shown = float(logistic(odds[lacking]).prod() * np.exp(agree.sum()))
+                shown *= 1 if lacking.all() else float(calibration.hit.apply(joint))
+        regions = partial(self._regions, image, evidence, rows, agree, presence, shown)
+        return Placed(similarity, inputs, joint, shown, float(agree.sum()) if odds is not None else 0.0, regions)
 
     def _regions(
         self, image: ImageVectors, evidence: Evidence, rows: np.ndarray | None, agree: np.ndarray,
-        presence: np.ndarray | None,
+        presence: np.ndarray | None, shown: float | None,
     ) -> Regions:  # fmt: skip
         """Return the regions ``rows (P,)`` of the phrases that are probably there; the others as ``not_found``.
 
@@ -438,18 +437,29 @@ class PhrasesInImages:
         """
         calibration, config, columns = self._model.calibration, self._aligner.config.grounding, np.arange(len(agree))
         rows = evidence.rows(config) if rows is None else rows
-        there, scores = np.ones(len(rows), bool), None
-        if presence is not None:
-            there = presence >= self._least
-            scores = presence * evidence.box_probability(calibration, config, rows)
-        alone = len(rows) == 1 and calibration.hit is not None  # the hit's probability says it
+        chances, least = self._judge(presence, shown)
+        there, scores = chances >= least, None
+        if presence is not None and chances is presence:  # else the hit's probability says it
+            scores = (presence * evidence.box_probability(calibration, config, rows))[there]
         return Regions(
-            image.width, image.height, image.boxes[rows[there]], None if scores is None or alone else scores[there],
+            image.width, image.height, image.boxes[rows[there]], scores,
             tuple(phrase for phrase, seen in zip(self.layout.captions, there, strict=True) if seen), image=image.image,
-            similarities=evidence.fits[rows, columns][there],
-            not_found=() if presence is None else self.layout.missing(presence, agree, self._least),
+            similarities=evidence.fits[rows, columns][there], not_found=self.layout.missing(chances, agree, least),
             unused=self.layout.unused,
         )  # fmt: skip
+
+    def _judge(self, presence: np.ndarray | None, shown: float | None) -> tuple[np.ndarray, float]:
+        """Return probabilities ``(P,)`` of the phrases, and the least one of what is found, in accord with the hit's.
+
+        A phrase alone is found as the hit is; and no phrase is missing in an image that probably shows all of them.
+        """
+        if presence is None:
+            return np.ones(len(self.layout.phrases)), 0.0
+        if shown is None:
+            return presence, self._least
+        if len(presence) == 1:
+            return np.array([shown]), LIKELY
+        return presence, 0.0 if shown >= LIKELY else self._least
 
     def in_index_probability(self, found: Sequence[Placed], images: int) -> float | None:
         """Return the probability that any image of an index shows what is wanted; None if the model cannot tell.

@@ -259,6 +259,8 @@ async function search() {
   const {unused = [], unknown = {}, without_noun: whole = []} = answer.hits[0] ?? {}, doubt = answer.probably_not_there;
   const notes = [plural(answer.hits.length, "image")];
   if (doubt) notes.push(`probably not there: ${doubt}`);
+  const leftOut = answer.hits[0]?.left_out;
+  if (leftOut !== undefined) notes.push(`${plural(leftOut, "image")} left out for what is not wanted`);
   const strange = Object.entries(unknown).map(([word, other]) => (other ? `${word} (did you mean ${other}?)` : word));
   if (strange.length) notes.push(`words that the model does not know: ${strange.join(", ")}`);
   if (whole.length) notes.push(`no thing is named, so compared as a whole: ${whole.join(", ")}`);

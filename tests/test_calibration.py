@@ -124,7 +124,7 @@ def test_what_was_fitted_is_read_as_it_was_written(tmp_path: Path):
     ("content", "message"),
     [
         ("{", "cannot be read as JSON"),
-        ("[1]", "must be a mapping of questions, not"),
+        ("[1]", "must be a JSON object, not list"),
         ('{"boxes": {}}', "unknown question 'boxes'; known are box, person"),
         ('{"meant": {"similarity": 1}}', "meant must be a mapping of similarity, constant, not"),
         ('{"meant": [1, 2]}', "meant must be a mapping of similarity, constant, not"),

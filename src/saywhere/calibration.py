@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere.errors import UserError
-from saywhere.files import write_text
+from saywhere.files import read_json, write_text
 
 FILE = "calibration.json"
 MATCH = 0.5
@@ -297,28 +297,16 @@ class Calibration:
         return {question: fit.to_dict() for question, fit in found.items() if fit is not None}
 
     @classmethod
-    def from_dict(cls, stored: Any, source: str, questions: Mapping[str, Sequence[str]] = QUESTIONS) -> Calibration:
-        """Read what :meth:`to_dict` returned; questions that are not in it have their defaults.
-
-        It is a ``UserError``, naming ``source``, if a question, or its evidence, is none of ``questions``.
-        """
-        if not isinstance(stored, Mapping):
-            raise UserError(f"{source} must be a mapping of questions, not {stored!r}")
-        if unknown := [question for question in stored if question not in questions]:
-            raise UserError(f"{source}: unknown question {unknown[0]!r}; known are {', '.join(questions)}")
-        return cls(**{q: Logistic.from_dict(answer, questions[q], f"{source}: {q}") for q, answer in stored.items()})
-
-    @classmethod
     def read(cls, folder: Path) -> Calibration:
-        """Read ``calibration.json`` of a model folder; the defaults if there is none. Raises as :meth:`from_dict`."""
+        """Read ``calibration.json`` of a model folder; the defaults if there is none, or of questions not in it.
+
+        It is a ``UserError`` if the file cannot be read, or a question, or its evidence, is none of :data:`QUESTIONS`.
+        """
         path = folder / FILE
-        if not path.is_file():
-            return cls()
-        try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise UserError(f"{path} cannot be read as JSON: {error}") from error
-        return cls.from_dict(stored, str(path))
+        stored = read_json(path) if path.is_file() else {}
+        if unknown := [question for question in stored if question not in QUESTIONS]:
+            raise UserError(f"{path}: unknown question {unknown[0]!r}; known are {', '.join(QUESTIONS)}")
+        return cls(**{q: Logistic.from_dict(answer, QUESTIONS[q], f"{path}: {q}") for q, answer in stored.items()})
 
     def write(self, folder: Path) -> None:
         """Write ``calibration.json`` of a model folder; the file is whole or as it was."""

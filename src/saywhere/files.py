@@ -298,6 +298,17 @@ def read_record(path: Path) -> dict[str, Any]:
     return stored if isinstance(stored, dict) else {}
 
 
+def read_json(path: Path, kind: type = dict) -> Any:
+    """Return what a JSON file holds; ``UserError`` if it cannot be read, or is no ``kind``: ``list`` or ``dict``."""
+    try:
+        content = parse_json(read_whole(path))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as JSON: {getattr(error, 'strerror', None) or error}") from error
+    if not isinstance(content, kind):
+        raise UserError(f"{path} must be a JSON {'list' if kind is list else 'object'}, not {type(content).__name__}")
+    return content
+
+
 class _RepeatedKey(Exception):
     pass
 

@@ -232,7 +232,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         r"/tokenizer\.json is another model's: it has 1262 tokens instead of 900$",
     ),
     "no preparation": (
-        lambda folder: (folder / "preprocessor_config.json").unlink(), r"/preprocessor_config\.json cannot be read: ",
+        lambda folder: (folder / "preprocessor_config.json").unlink(),
+        r"/preprocessor_config\.json cannot be read as JSON: ",
     ),
     "a preparation that is none": (
         lambda folder: (folder / "preprocessor_config.json").write_text("[]"),

@@ -12,9 +12,8 @@ from commands import run
 from flickr_entities import write_flickr
 from typer.testing import Result
 
-from saywhere import UserError
 from saywhere.cli import comparing
-from saywhere.cli.comparing import PROTOCOLS, Compared, folders, read_report
+from saywhere.cli.comparing import PROTOCOLS, Compared, folders
 from saywhere.evaluation.report import FIGURES
 from saywhere.models.bundle import find_folder
 
@@ -49,14 +48,6 @@ def test_every_task_names_its_protocol_and_finds_nested_figures(task: str):
     compared = Compared(task, {"a": report})
     assert compared.header == ["model", *paths, "seconds"] and "protocol" in compared.facts
     assert compared.rows == [["a", *(f"{number / 10:.4f}" for number in range(len(paths))), "1.0"]]
-
-
-def test_reports_that_cannot_be_read(tmp_path: Path):
-    with pytest.raises(UserError, match=r"report\.json: cannot be read as a report: "):
-        read_report(tmp_path)
-    (tmp_path / "report.json").write_text("[]")
-    with pytest.raises(UserError, match=r"report\.json: is not a report$"):
-        read_report(tmp_path)
 
 
 def evaluate(monkeypatch: pytest.MonkeyPatch, *arguments: object, code: int = 0) -> Result:

@@ -105,10 +105,10 @@ def test_broken_sizes_are_named(tmp_path):
 def test_files_that_are_not_json_are_user_errors(tmp_path):
     write(tmp_path, {1: []}, {1: (80, 60)})
     (tmp_path / "region_descriptions.json").write_text('[{"id": 1, "regi')
-    with pytest.raises(UserError, match=r"region_descriptions\.json is not a JSON file"):
+    with pytest.raises(UserError, match=r"region_descriptions\.json cannot be read as JSON"):
         read(tmp_path)
     (tmp_path / "region_descriptions.json").write_text("{}")
-    with pytest.raises(UserError, match="must be a JSON list, not a dict"):
+    with pytest.raises(UserError, match="must be a JSON list, not dict"):
         read(tmp_path)
     (tmp_path / "VG_100K/1.jpg").unlink()
     (tmp_path / "VG_100K").rmdir()

@@ -200,7 +200,7 @@ def test_a_key_that_is_there_twice_is_named_with_its_line(write: Callable[..., P
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        ((), [1], r"config\.json must be a mapping, not \[1\]"),
+        ((), [1], r"config\.json must be a JSON object, not list"),
         (("trunk",), None, r"config\.json: trunk is missing"),
         (("trunk", "colour"), 1, r"config\.json: unknown key trunk\.colour; it is misspelt, or another version of"),
         (
@@ -231,7 +231,7 @@ def test_a_wrong_value_is_named(write: Callable[..., Path], place: Place, value:
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        ((), [], r"vocabulary\.json must be a mapping, not \[\]"),
+        ((), [], r"vocabulary\.json must be a JSON object, not list"),
         (("aligner",), None, r"vocabulary\.json: aligner is not a vocabulary: no mapping with counts of words"),
         (("aligner",), {}, "aligner is not a vocabulary: no mapping with counts"),
         (("aligner", "reserved"), ["<pad>"], r"vocabulary\.json: aligner is not .* unknown reserved tokens"),

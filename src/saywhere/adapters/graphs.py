@@ -5,8 +5,7 @@ The graphs, and the names of what goes into them and comes out, are those of the
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from saywhere.adapters.sources import CONFIG, GRAPHS, Adapted, suffix
 from saywhere.engines.arrays.layers import log_softmax
 from saywhere.engines.onnx import Session, find_provider, import_runtime, session_options
 from saywhere.errors import UserError
+from saywhere.files import read_json
 from saywhere.models.decoding import largest
 
 TYPES = {
@@ -61,24 +61,15 @@ class GraphRunner:
             if not path.is_file():
                 there = sorted(path.name for path in path.parent.glob("*.onnx"))
                 raise UserError(f"{path} is missing; there are {', '.join(there)}")
-        self.config, self.pixels = self._json(CONFIG), Pixels(self._json("preprocessor_config.json"), self._folder)
+        self.config, self.pixels = read_json(self._folder / CONFIG), Pixels(self._folder)
         self._tokenizer = self._open_tokenizer(kind.marks)
-        self._settings = Generation.read(self._json("generation_config.json"), self._folder) if len(paths) > 1 else None
+        self._settings = Generation.read(self._folder) if len(paths) > 1 else None
         self.silent = self._settings.silent if self._settings else ()
         self.files = sorted(path for own in paths.values() for path in own.parent.glob(f"{own.name}*"))
         self._graphs = {name: Graph(path, threads, self.device) for name, path in paths.items()}
         for name, graph in self._graphs.items():
             if lacking := [each for each in NAMES[name] if each not in (*graph.inputs, *graph.outputs)]:
                 raise UserError(f"{paths[name]} is another graph: it has no {lacking[0]}")
-
-    def _json(self, name: str) -> dict[str, Any]:
-        try:
-            stored: Any = json.loads((self._folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise UserError(f"{self._folder / name} cannot be read: {' '.join(str(error).split())[:200]}") from error
-        if not isinstance(stored, dict):
-            raise UserError(f"{self._folder / name} must be a JSON object, not {type(stored).__name__}")
-        return stored
 
     def _open_tokenizer(self, marks: Sequence[str]) -> Any:
         from tokenizers import Tokenizer
@@ -172,7 +163,8 @@ class Graph:
 class Pixels:
     """Resizes and normalises images as ``preprocessor_config.json`` says; those of a batch get the same size."""
 
-    def __init__(self, stored: Mapping[str, Any], folder: Path) -> None:
+    def __init__(self, folder: Path) -> None:
+        stored = read_json(path := folder / "preprocessor_config.json")
         try:
             self.size: dict[str, int] = {name: int(value) for name, value in stored["size"].items()}
             self.resample = Image.Resampling(stored.get("resample", Image.Resampling.BILINEAR))
@@ -182,9 +174,9 @@ class Pixels:
             )
             cropped = stored.get("do_center_crop", False)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"{folder / 'preprocessor_config.json'} cannot be understood: {error!r}") from error
+            raise UserError(f"{path} cannot be understood: {error!r}") from error
         if cropped or not (self.size.keys() >= {"height", "width"} or self.size.keys() >= {"shortest_edge"}):
-            raise UserError(f"{folder / 'preprocessor_config.json'}: images that are cropped are not prepared here")
+            raise UserError(f"{path}: images that are cropped are not prepared here")
 
     def __call__(self, images: Sequence[Image.Image]) -> np.ndarray:
         """Return pixels ``(N, 3, h, w)`` float32."""
@@ -236,9 +228,9 @@ class Generation:
     length_penalty: float
 
     @classmethod
-    def read(cls, stored: Mapping[str, Any], folder: Path) -> Generation:
-        """Return what a file says; ``UserError`` if it lacks something or has a rule that is not followed here."""
-        path = folder / "generation_config.json"
+    def read(cls, folder: Path) -> Generation:
+        """Return what a folder's file says; ``UserError`` if it lacks something, or has a rule not followed here."""
+        stored = read_json(path := folder / "generation_config.json")
         for name, off in RULES.items():
             if (stored.get(name) or off) != off:
                 raise UserError(f"{path}: {name}={stored[name]!r} is not followed here; use the engine torch")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import subprocess
@@ -17,6 +16,7 @@ import typer
 
 from saywhere.errors import UserError
 from saywhere.evaluation.report import FIGURES, figure_of, write_report
+from saywhere.files import read_json
 
 START = "from saywhere.cli import main; main()"
 """What a Python runs that is this program."""
@@ -104,18 +104,6 @@ class Compared:
         write_report(folder, {"task": f"compare {self.task}", **self.facts, "models": models, "command": command})
 
 
-def read_report(folder: Path) -> dict[str, Any]:
-    """Return what ``report.json`` of a model's folder says; ``UserError`` if it is missing or damaged."""
-    path = folder / "report.json"
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as a report: {error}") from error
-    if not isinstance(stored, dict):
-        raise UserError(f"{path}: is not a report")
-    return stored
-
-
 def one_or_compare(task: str, models: Sequence[str] | None, out: Path, data: Path | None = None) -> str | None:
     """Return the one model that is named, or None; if several are named, compare them and end the command.
 
@@ -144,7 +132,7 @@ def one_or_compare(task: str, models: Sequence[str] | None, out: Path, data: Pat
         whole = done.returncode in (0, 1) and (folder / "report.json").is_file()  # not killed, and no crash
         worst = max(worst, done.returncode if whole else 2)
         if whole:
-            reports[name] = read_report(folder)
+            reports[name] = read_json(folder / "report.json")
             runs |= {name: folder} if (folder / "predictions.jsonl").is_file() else {}
     if reports:
         if data is not None and runs and task in ("dense", "caption"):

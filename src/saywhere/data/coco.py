@@ -6,8 +6,9 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from saywhere.data.sample import Annotation, find, number, read_json, size_box, text, unique
+from saywhere.data.sample import Annotation, find, number, size_box, text, unique
 from saywhere.errors import UserError
+from saywhere.files import read_json
 from saywhere.formats.coco import by_id
 from saywhere.report import Report
 
@@ -35,7 +36,7 @@ def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
         if file is None:
             report.notes.append(f"no {kind}_{split}.json: the images have no {_MEANS[kind]}")
             continue
-        content = read_json(file, dict)
+        content = read_json(file)
         images, entries = (_list(content, part, file) for part in ("images", "annotations"))
         _add_images(found, images, root / split, file, report)
         if kind == "captions":

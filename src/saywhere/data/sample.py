@@ -14,7 +14,7 @@ import numpy as np
 from saywhere import boxes as geometry
 from saywhere import options as user_options
 from saywhere.errors import UserError
-from saywhere.files import decode, parse_json, read_whole, split_lines
+from saywhere.files import decode, read_whole, split_lines
 from saywhere.images import LYING, DiskSize, ImageError, MissingImageError, measure, to_upright
 from saywhere.regions import LARGEST_SIDE, Regions
 from saywhere.report import Report
@@ -310,24 +310,6 @@ def read_lines(path: Path) -> list[str]:
         return split_lines(decode(read_whole(path)))
     except ValueError as error:
         raise UserError(f"{path} is {error}") from error
-
-
-def read_json(path: Path, kind: type) -> Any:
-    """Return the content of a JSON file.
-
-    Args:
-        kind: of its outermost value, list or dict.
-
-    Raises:
-        UserError: it is not JSON, or of another kind.
-    """
-    try:
-        content = parse_json(read_whole(path))
-    except ValueError as error:
-        raise UserError(f"{path} is not a JSON file: {error}") from error
-    if not isinstance(content, kind):
-        raise UserError(f"{path} must be a JSON {kind.__name__}, not a {type(content).__name__}")
-    return content
 
 
 def number(value: object) -> float:

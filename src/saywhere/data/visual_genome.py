@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from saywhere.data.sample import Annotation, Labelled, find, index_images, number, read_json, size_box, text, unique
+from saywhere.data.sample import Annotation, Labelled, find, index_images, number, size_box, text, unique
 from saywhere.errors import UserError
+from saywhere.files import read_json
 from saywhere.report import Report
 
 REGIONS = "region_descriptions.json"
@@ -23,7 +24,7 @@ def recognises(root: Path) -> bool:
 def splits(root: Path) -> list[str]:
     """Return the splits of DenseCap's ``densecap_splits.json``; without that file everything is ``train``."""
     file = find(root, (".", "info"), (SPLITS,))
-    return list(read_json(file, dict)) if file else ["train"]
+    return list(read_json(file)) if file else ["train"]
 
 
 def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
@@ -59,7 +60,7 @@ def _wanted(root: Path, split: str) -> set[int] | None:
     file = find(root, (".", "info"), (SPLITS,))
     if file is None:
         return None
-    ids = read_json(file, dict)[split]
+    ids = read_json(file)[split]
     if not isinstance(ids, list) or not all(isinstance(key, int) for key in ids):
         raise UserError(f"{file}: split {split!r} is not a list of image ids")
     return set(ids)

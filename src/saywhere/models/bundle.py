@@ -32,7 +32,7 @@ from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import Config, TrunkConfig, override
 from saywhere.errors import UserError
-from saywhere.files import parse_json, read_record, write_text
+from saywhere.files import read_json, read_record, write_text
 from saywhere.text import Vocabulary
 
 C = TypeVar("C", bound=Config)
@@ -106,7 +106,7 @@ class Bundle:
         """Read a folder, or return what was read if its files are the same."""
         path = folder / CONFIG
         shipped = folder.parent == BUNDLED and hashlib.sha256(path.read_bytes()).hexdigest() == SHIPPED
-        stored = _mapping(_json(path), str(path))
+        stored = read_json(path)
         if shipped:
             trunk = TrunkConfig.restore(stored["trunk"])
         else:
@@ -184,9 +184,9 @@ class GraphInfo:
         path = folder / GRAPH_WEIGHTS
         try:
             if shipped:
-                stored = _json(path)
+                stored = read_json(path)
                 return cls(**{**stored, "weights": {key: GraphWeight(**w) for key, w in stored["weights"].items()}})
-            return user_options.from_dict(cls, _mapping(_json(path), str(path)), source=str(path))
+            return user_options.from_dict(cls, read_json(path), source=str(path))
         except UserError as error:
             raise UserError(_one_line(str(error))) from error
 
@@ -301,13 +301,6 @@ def _one_line(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _json(path: Path) -> Any:
-    try:
-        return parse_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as JSON: {error}") from error
-
-
 def _mapping(value: Any, source: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{source} must be a mapping, not {value!r}" if value is not None else f"{source} is missing")
@@ -347,7 +340,7 @@ def _levels(value: Any, source: str) -> tuple[float, ...]:
 
 
 def _vocabularies(path: Path, parts: Sequence[str]) -> dict[str, Vocabulary]:
-    stored = _mapping(_json(path), str(path))
+    stored = read_json(path)
     found: dict[str, Vocabulary] = {}
     for part in parts:
         if part not in stored:

@@ -10,10 +10,10 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -32,6 +32,10 @@ from saywhere.pixels import (
     stored_size,
     upright_rgb,
 )
+from saywhere.report import leave_out
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 ImageLike = str | Path | Image.Image | np.ndarray
 
@@ -171,6 +175,17 @@ def read_image(
     source = io.BytesIO(data)
     with opened(source, name, max_pixels) as image:
         return _decode(image, source, name, long_side, refuse_slow)
+
+
+def readable(items: Iterable[T], read: Callable[[T], U]) -> Iterator[tuple[T, U]]:
+    """Yield the items whose image can be read, each with what ``read`` returns of it, and name the others."""
+    for item in items:
+        try:
+            found = read(item)
+        except ImageError as error:
+            leave_out(f"skipped: {error}")
+        else:
+            yield item, found
 
 
 def measure(path: str | Path) -> DiskSize:

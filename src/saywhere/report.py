@@ -8,8 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from saywhere.files import printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 LONGEST = 300
 """Characters of a name in a report; a damaged file may have a megabyte in the place of one."""
@@ -55,14 +59,24 @@ def progress(what: str, total: int | None, completed: int = 0, shown: bool = Tru
     if not shown or total == 1 or not sys.stderr.isatty():
         yield lambda: None
         return
+    bar = start_bar(what, total, completed, transient=True)
+    try:
+        yield lambda: bar.advance(bar.task_ids[0])
+    finally:
+        bar.stop()
+
+
+def start_bar(title: str, total: int | None, done: int, transient: bool = False) -> Progress:
+    """Show a bar, which is to be stopped, on the terminal of the standard error; ``note`` stands at its end."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task("", total=total, completed=completed)
-        yield lambda: bar.advance(task)
+    texts = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[note]}", markup=False)
+    columns = (texts[0], BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), texts[1])
+    bar = Progress(*columns, console=Console(stderr=True), transient=transient, refresh_per_second=2)
+    bar.add_task(title, total=total, completed=done, note="")
+    bar.start()
+    return bar
 
 
 @dataclass

@@ -7,7 +7,8 @@ import logging
 import os
 import random
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,8 @@ from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.onnx import TRUNK_DIGEST, OnnxEngine, folded, import_runtime, weights_digest
 from saywhere.errors import UserError
 from saywhere.files import is_utf8, write_atomically
-from saywhere.images import ImageError, open_image
+from saywhere.images import open_image, readable
 from saywhere.models.bundle import GRAPH, GRAPH_INT8, WEIGHTS, Bundle, GraphInfo
-from saywhere.report import leave_out
 
 IMAGES = 200
 """Calibration images: with 16 the ranges are too narrow."""
@@ -61,10 +61,11 @@ def quantize(folder: str | Path, images: Sequence[Path]) -> float:
         raise UserError(f"writing a graph in int8 needs {error.name}: pip install 'saywhere[torch]'") from error
     bundle = Bundle.read(folder)
     engine = OnnxEngine(bundle)
-    if not (readable := list(_readable(images, engine.trunk.preprocess.long_side))):
+    opened = readable(images, partial(open_image, long_side=engine.trunk.preprocess.long_side))
+    if not (good := [path for path, _ in opened]):
         raise UserError("int8 needs training images: there are none that can be read")
-    checked = readable[:CHECKED]
-    chosen = readable[CHECKED : CHECKED + IMAGES] or readable
+    checked = good[:CHECKED]
+    chosen = good[CHECKED : CHECKED + IMAGES] or good
     import_runtime().set_default_logger_severity(3)
     logging.getLogger().addFilter(_no_hints)
     with tempfile.TemporaryDirectory(dir=folder if is_utf8(str(folder)) else None) as temporary:
@@ -137,17 +138,6 @@ def _eight_bits(graph: Any, int8: Any) -> dict[str, list[dict[str, Any]]]:
     grouped = [node for node in graph.node if any(a.name == "group" and a.i > 1 for a in node.attribute)]
     settings = {"quant_type": int8, "axis": 0, "reduce_range": False}
     return {node.input[1]: [settings] for node in grouped if node.name not in kept}
-
-
-def _readable(images: Sequence[Path], long_side: int) -> Iterator[Path]:
-    """Yield the images that can be read, and name the others."""
-    for path in images:
-        try:
-            open_image(path, long_side)
-        except ImageError as error:
-            leave_out(f"skipped: {error}")
-        else:
-            yield path
 
 
 def _reader(engine: OnnxEngine, images: Sequence[Path]) -> Any:

@@ -29,7 +29,7 @@ from saywhere.text import tokenize
 from saywhere.training import require_training
 from saywhere.training.dataset import digest_of
 from saywhere.training.densecap import usable
-from saywhere.training.progress import track
+from saywhere.training.progress import tracked
 
 if TYPE_CHECKING:
     from saywhere.training import heads
@@ -315,19 +315,17 @@ class _Run:
         from saywhere.training import heads
 
         found: list[heads.Regions] = []
-        with track(f"looking at the {kind} images", len(samples)) as progress:
-            for number, sample in enumerate(list(samples)):
-                path = self.folder / RUN / kind / f"{number:06}.npz"
-                try:
-                    if path.exists():
-                        found.append(heads.Regions.load(path))
-                    else:
-                        found.append(heads.find_regions(self.network, sample, self.seed))
-                        found[-1].save(path)
-                except ImageError as error:
-                    samples.remove(sample)
-                    self.skipped.append(str(error))
-                progress.advance(1)
+        for number, sample in enumerate(tracked(f"looking at the {kind} images", list(samples))):
+            path = self.folder / RUN / kind / f"{number:06}.npz"
+            try:
+                if path.exists():
+                    found.append(heads.Regions.load(path))
+                else:
+                    found.append(heads.find_regions(self.network, sample, self.seed))
+                    found[-1].save(path)
+            except ImageError as error:
+                samples.remove(sample)
+                self.skipped.append(str(error))
         if not samples:
             raise UserError(f"none of the {kind} images can be read; the first: {self.skipped[0]}")
         return heads.lessons(before, self.network.vocabulary, samples, found)

@@ -23,7 +23,7 @@ from saywhere.models.bundle import BUNDLED, CONFIG, VOCABULARY, WEIGHTS, Bundle
 from saywhere.report import collect_left_out, leave_out
 from saywhere.stages.kinds import EYES, KINDS, MODEL, Card, DataSet, Done, Reader, Stage, Start, Train, Work, copy_model
 from saywhere.training import recipe as recipes
-from saywhere.training.progress import track
+from saywhere.training.progress import tracked
 
 RECORD = "stage.json"
 """In the folder of a stage: of what it is made, and what it has made."""
@@ -146,19 +146,17 @@ def plan(recipe: StagedRecipe, out: Path, without: Sequence[str], source: str) -
     plans, read = list[Planned](), Reader()
     chosen = list(_stages(recipe, out, without, source))
     places = {str(stage.output(out / STAGES / name)) for name, _, stage, _ in chosen}
-    with track("checking the stages", len(chosen)) as progress:
-        for name, kind, stage, written in chosen:
-            named, everything = _names(written), isinstance(stage, Card)
-            inputs = {planned.name: planned.key for planned in plans if everything or f"${planned.name}" in named}
-            try:
-                inputs |= {model: model_digest(model) for model in stage.models() if model not in places}
-                stage.check(read)
-                inputs |= {_title(data, recipe.data): digest for data, digest in stage.digests(read)}
-            except UserError as error:
-                raise UserError(f"{source}: stage {name}: {error}") from error
-            flat = {key: value for key, value in recipes.flatten(written).items() if not key.startswith(stage.UNKEYED)}
-            plans.append(Planned(name, kind, stage, flat | {"seed": stage.seed}, inputs))
-            progress.advance(1)
+    for name, kind, stage, written in tracked("checking the stages", chosen):
+        named, everything = _names(written), isinstance(stage, Card)
+        inputs = {planned.name: planned.key for planned in plans if everything or f"${planned.name}" in named}
+        try:
+            inputs |= {model: model_digest(model) for model in stage.models() if model not in places}
+            stage.check(read)
+            inputs |= {_title(data, recipe.data): digest for data, digest in stage.digests(read)}
+        except UserError as error:
+            raise UserError(f"{source}: stage {name}: {error}") from error
+        flat = {key: value for key, value in recipes.flatten(written).items() if not key.startswith(stage.UNKEYED)}
+        plans.append(Planned(name, kind, stage, flat | {"seed": stage.seed}, inputs))
     return plans
 
 

@@ -28,16 +28,15 @@ from saywhere.data.sample import Sample
 from saywhere.engines.tower import MEAN, STD, build_tower, restore
 from saywhere.errors import UserError
 from saywhere.files import write_atomically, write_text
-from saywhere.images import ImageError, Preprocess
+from saywhere.images import Preprocess, readable
 from saywhere.models.bundle import CARD
 from saywhere.networks.checkpoint import load_tensors
 from saywhere.networks.vision.backbones import Backbone, by_shape
 from saywhere.networks.vision.trunk import Tower, Trunk, build_trunk
-from saywhere.report import leave_out
 from saywhere.text import Vocabulary
 from saywhere.training.cache import read_pixels
 from saywhere.training.dataset import System
-from saywhere.training.progress import track
+from saywhere.training.progress import tracked
 
 FILE = "branch.safetensors"
 """In the folder of a trained branch: its weights."""
@@ -434,19 +433,12 @@ def make_tower(teacher: Path, tuning: str | None, images: Sequence[Sample], prep
         UserError: a file is something else, or no image can be read.
     """
     build = partial(tower_graph, teacher, tuning, preprocess.mean, preprocess.std)
-    out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, lambda stream: stream.write(build()))
     tower, sums = Tower(out), list[np.ndarray]()
-    with track("levels of the tower", len(images)) as progress:
-        for image in images:
-            progress.advance(1)
-            try:
-                seen = [part.flatten(1).double() for part in tower(read_pixels(image, preprocess))]
-            except ImageError as error:
-                leave_out(f"skipped: {error}")
-                continue
-            moments = [torch.cat([(part**power).mean(dim=1) for part in seen]).numpy() for power in (1, 2)]
-            sums.append(np.stack(moments))
+    pixels = readable(tracked("levels of the tower", images), lambda image: read_pixels(image, preprocess))
+    for seen in (tower(own) for _, own in pixels):
+        parts = [part.flatten(1).double() for part in seen]
+        sums.append(np.stack([torch.cat([(part**power).mean(dim=1) for part in parts]).numpy() for power in (1, 2)]))
     if not sums:
         raise UserError("a tower needs images, and not one can be read")
     mean, square = np.mean(sums, axis=0)

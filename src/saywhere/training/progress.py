@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from saywhere.data.sample import Sample
-from saywhere.images import ImageError
+from saywhere.images import readable
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
-from saywhere.report import leave_out
+from saywhere.report import start_bar
+
+T = TypeVar("T")
 
 SECONDS_BETWEEN_LINES = 30.0
 
@@ -26,7 +29,7 @@ class Progress:
     def __init__(self, title: str, total: int, done: int = 0):
         self.title, self.total, self.done = title, total, done
         self._first, self._start, self._last = done, time.monotonic(), time.monotonic()
-        self._bar = _start_bar(title, total, done) if sys.stderr.isatty() else None
+        self._bar = start_bar(title, total, done) if sys.stderr.isatty() else None
 
     def advance(self, steps: int, note: str = "") -> None:
         """Count ``steps`` more; ``note`` stands at the end of the line."""
@@ -47,24 +50,6 @@ class Progress:
             self._bar.stop()
 
 
-def _start_bar(title: str, total: int, done: int):
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as RichProgress
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    bar = RichProgress(*columns, console=Console(stderr=True), refresh_per_second=2)
-    bar.add_task(title, total=total, completed=done, note="")
-    bar.start()
-    return bar
-
-
 @contextmanager
 def track(title: str, total: int) -> Iterator[Progress]:
     """Give a :class:`Progress` that is closed at the end."""
@@ -75,14 +60,14 @@ def track(title: str, total: int) -> Iterator[Progress]:
         progress.close()
 
 
+def tracked(title: str, items: Collection[T]) -> Iterator[T]:
+    """Yield the items beside a :class:`Progress`."""
+    with track(title, len(items)) as progress:
+        for item in items:
+            yield item
+            progress.advance(1)
+
+
 def encode_each(model: Model, samples: Sequence[Sample], title: str) -> Iterator[tuple[Sample, Encoding]]:
     """Yield the images that can be read, each with its encoding, and name the others; a progress bar is shown."""
-    with track(title, len(samples)) as progress:
-        for sample in samples:
-            progress.advance(1)
-            try:
-                encoding = model.encode(sample.image)
-            except ImageError as error:
-                leave_out(f"skipped: {error}")
-                continue
-            yield sample, encoding
+    return readable(tracked(title, samples), lambda sample: model.encode(sample.image))

@@ -42,7 +42,7 @@ from saywhere.papers.table1.systems import (
 from saywhere.regions import Regions
 from saywhere.training.dataset import evenly
 from saywhere.training.densecap import DenseCapSystem
-from saywhere.training.progress import track
+from saywhere.training.progress import track, tracked
 from saywhere.training.run import read_split
 
 COLUMNS = ("external", "rpn", "gt")
@@ -206,14 +206,12 @@ class Run:
         propose, limit, model = SelectiveSearch(), self.plan.proposals, self._fcln(self.plan.seeds[0])
         detector = model.require("densecap", "be FCLN")
         found: dict[str, dict[str, Proposed]] = {column: {} for column in COLUMNS}
-        with track("proposals", len(self.images)) as progress:
-            for name, sample in self.images.items():
-                found["external"][name] = propose(sample.image).suppressed(NMS, limit)
-                found["rpn"][name] = rpn_proposals(detector, model.encode(sample.image), limit)
-                every = np.repeat(sample.boxes, [len(phrases) for phrases in sample.phrases], axis=0)
-                merged = CLEAN.merge(every.astype(np.float64))[0].astype(np.float32)
-                found["gt"][name] = Proposed(merged, np.ones(len(merged), np.float32))
-                progress.advance(1)
+        for name, sample in tracked("proposals", self.images.items()):
+            found["external"][name] = propose(sample.image).suppressed(NMS, limit)
+            found["rpn"][name] = rpn_proposals(detector, model.encode(sample.image), limit)
+            every = np.repeat(sample.boxes, [len(phrases) for phrases in sample.phrases], axis=0)
+            merged = CLEAN.merge(every.astype(np.float64))[0].astype(np.float32)
+            found["gt"][name] = Proposed(merged, np.ones(len(merged), np.float32))
         return found
 
     @cached_property
@@ -223,13 +221,11 @@ class Run:
         for seed in self.plan.seeds:
             model = self._fcln(seed)
             cells |= {(FCLN, column, seed): {} for column in COLUMNS}
-            with track(f"FCLN of seed {seed}", len(self.images)) as progress:
-                for name, sample in self.images.items():
-                    given = {column: some[name] for column, some in self.boxes.items()}
-                    found = describe_with_fcln(model, open_image(sample.image), given, self.plan.proposals)
-                    for column in COLUMNS:
-                        cells[FCLN, column, seed][name] = found[column]
-                    progress.advance(1)
+            for name, sample in tracked(f"FCLN of seed {seed}", self.images.items()):
+                given = {column: some[name] for column, some in self.boxes.items()}
+                found = describe_with_fcln(model, open_image(sample.image), given, self.plan.proposals)
+                for column in COLUMNS:
+                    cells[FCLN, column, seed][name] = found[column]
             for row in (FULL, REGION):
                 network = self.baselines.network(row, seed)
                 for column, some in self.boxes.items():
@@ -239,14 +235,12 @@ class Run:
     def results(self, meteor: Meteor) -> Results:
         """Return the figures of the table: the scores of all cells, and the times."""
         scores: dict[Cell, dict[str, float]] = {}
-        with track("scoring", len(self.cells)) as progress:
-            for cell, described in self.cells.items():
-                metric = DenseCaptioning(PROTOCOL)
-                for name, sample in self.images.items():
-                    metric.add(described[name], sample.boxes, sample.phrases)
-                result = metric.result(meteor.score)
-                scores[cell] = {key: getattr(result, key) for key in SCORES}
-                progress.advance(1)
+        for cell, described in tracked("scoring", self.cells.items()):
+            metric = DenseCaptioning(PROTOCOL)
+            for name, sample in self.images.items():
+                metric.add(described[name], sample.boxes, sample.phrases)
+            result = metric.result(meteor.score)
+            scores[cell] = {key: getattr(result, key) for key in SCORES}
         counts = {column: sum(map(len, some.values())) / len(some) for column, some in self.boxes.items()}
         return Results(self.plan, self.data_name, len(self.images), meteor.version, scores, self._times(), counts)
 

@@ -72,6 +72,7 @@ def calibrate(
     not tell; 2 if the command is wrong.
     """
     from saywhere.adapters.sources import find_adapted
+    from saywhere.stages.calibration import default_split, read_sets
 
     adapted = find_adapted(model.as_posix())
     if adapted is not None:
@@ -84,7 +85,7 @@ def calibrate(
     with collect_left_out() as left_out:
         for each in chosen:
             try:
-                sets, source = _read(data, format, split, each)
+                sets, source = read_sets((root, format, split or default_split(each, root, format)) for root in data)
                 typer.echo(f"{model}: {fit(each, sets, source, limit)}")
             except UserError as error:
                 if what:
@@ -100,19 +101,8 @@ def calibrate(
         raise typer.Exit(1)
 
 
-Fitter = Callable[[What, list["Sequence[Sample]"], str, int | None], object]
+Fitter = Callable[[What, Sequence["Sequence[Sample]"], str, int | None], object]
 """Fits something to data sets, of a source, of each at most so many images; returns what is printed."""
-
-
-def _read(data: list[Path], format: str | None, split: str | None, what: What) -> tuple[list[Sequence[Sample]], str]:
-    """The data sets, and what they are called together."""
-    from saywhere import data as datasets
-    from saywhere.stages.calibration import default_split
-
-    sets = [datasets.read(root, format, split or default_split(what, root, format)) for root in data]
-    for samples in sets:
-        samples.report.leave_out(samples.split)
-    return list(sets), "; ".join(f"{samples.name}, split {samples.split}" for samples in sets)
 
 
 def _fitter(model: Path, device: str | None) -> tuple[list[What], Fitter]:
@@ -120,7 +110,7 @@ def _fitter(model: Path, device: str | None) -> tuple[list[What], Fitter]:
     from saywhere.models.bundle import Bundle
     from saywhere.stages import calibration
 
-    def fit(what: What, sets: list[Sequence[Sample]], source: str, limit: int | None) -> object:
+    def fit(what: What, sets: Sequence[Sequence[Sample]], source: str, limit: int | None) -> object:
         return calibration.fit(what.value, model, sets, source, [limit] * len(sets), device)
 
     return [What(what) for what in calibration.possible(Bundle.read_own(model).configs)], fit
@@ -134,7 +124,7 @@ def _fitter_of_adapted(found: Adapted, name: str, device: str | None) -> tuple[l
 
     possible = [What.box, What.phrase] if found.family.describes else [What.phrase]
 
-    def fit(what: What, sets: list[Sequence[Sample]], source: str, limit: int | None) -> object:
+    def fit(what: What, sets: Sequence[Sequence[Sample]], source: str, limit: int | None) -> object:
         if what not in (What.box, What.phrase):
             raise UserError(f"{name}: of a model of transformers box and phrase can be calibrated, not {what}")
         chosen = [evenly(samples, FEW if limit is None else limit) for samples in sets]

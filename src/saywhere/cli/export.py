@@ -55,11 +55,10 @@ def export(
     with collect_left_out() as left_out:
         images = None
         if int8 is not None:
-            from saywhere import data
             from saywhere.engines.quantize import draw_images
+            from saywhere.stages.calibration import read_sets
 
-            samples = data.read(int8, split="train")
-            samples.report.leave_out(samples.split)
+            (samples,), _ = read_sets([(int8, None, "train")])
             images = draw_images([sample.image for sample in samples])
         export_model(checkpoints, out, int8=images, replace=replace, options=assignments(change or ()))
     typer.echo(f"written: {out}")

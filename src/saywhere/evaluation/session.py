@@ -29,6 +29,7 @@ from saywhere.inference import Source, run_images
 from saywhere.models.aligner import ImageVectors
 from saywhere.models.model import Model
 from saywhere.regions import Regions
+from saywhere.report import silent
 from saywhere.search.indexing import embed_for_index, index_digest
 
 
@@ -109,10 +110,6 @@ DEV = "dev"
 """The split that is read if none is named."""
 
 
-def _silent(what: str, done: int, total: int) -> None:
-    pass
-
-
 @dataclass(eq=False)
 class Session:
     """One evaluation: where its data and results are, and what happened on the way.
@@ -142,7 +139,7 @@ class Session:
     batch: int = 8
     model: str | None = None
     options: Sequence[str] = ()
-    progress: Progress = _silent
+    progress: Progress = silent
     command: str = ""
     task: str | None = None
     skipped: dict[str, str] = field(default_factory=dict, init=False)
@@ -294,7 +291,7 @@ def evaluate(
     split: str | None = None,
     limit: int | None = None,
     batch: int = 8,
-    progress: Progress = _silent,
+    progress: Progress = silent,
     **options: Any,
 ) -> Any:
     """Measure how good a model's answers are, and write the report into ``out``: ``saywhere evaluate`` in Python.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from saywhere import data as datasets
-from saywhere.data.sample import Sample
+from saywhere.data.sample import Sample, Samples
 from saywhere.errors import UserError
 from saywhere.loading import load
 from saywhere.models.bundle import Bundle
@@ -25,6 +25,18 @@ NEEDS = {
     "hit": ("aligner",),
 }
 """What can be calibrated, in the order in which it must be done, and the parts of a model that it needs."""
+
+
+Place = tuple[str | Path, str | None, str]
+"""Root, format and split of a data set."""
+
+
+def read_sets(places: Iterable[Place]) -> tuple[list[Samples], str]:
+    """Return the samples of data sets, and what these are called together; what is missing or broken is printed."""
+    sets = [datasets.read(*place) for place in places]
+    for samples in sets:
+        samples.report.leave_out(samples.split)
+    return sets, "; ".join(f"{samples.name}, split {samples.split}" for samples in sets)
 
 
 def possible(parts: Iterable[str]) -> list[str]:

@@ -66,7 +66,7 @@ class Reader:
         key = source.root, source.format, source.split, json.dumps(options or {}, sort_keys=True, default=str)
         if key not in self.read:
             chosen = PhraseOptions.from_dict(dict(options or {}))
-            self.read[key] = datasets.read(source.root, source.format, source.split or "train", chosen)
+            self.read[key] = datasets.read(*source.place, chosen)
         return self.read[key]
 
 
@@ -89,12 +89,10 @@ class DataSet:
         if self.limit is not None and self.limit < 1:
             raise UserError(f"limit must be at least 1, not {self.limit}")
 
-
-def read_announced(source: DataSet) -> Samples:
-    """Return the samples of a split, after what is missing or broken in it has been printed."""
-    samples = datasets.read(source.root, source.format, source.split or "train")
-    samples.report.leave_out(samples.split)
-    return samples
+    @property
+    def place(self) -> calibration.Place:
+        """Where it is read."""
+        return self.root, self.format, self.split or "train"
 
 
 @dataclass(frozen=True)
@@ -345,9 +343,8 @@ class FromData(Stage):
 
     def read(self) -> tuple[list[Any], str]:
         """Return their samples, and their names."""
-        sets = [read_announced(each) for each in self.data]
-        chosen = [evenly(samples, each.limit) for samples, each in zip(sets, self.data, strict=True)]
-        return chosen, "; ".join(f"{samples.name}, split {samples.split}" for samples in sets)
+        sets, source = calibration.read_sets(each.place for each in self.data)
+        return [evenly(samples, each.limit) for samples, each in zip(sets, self.data, strict=True)], source
 
 
 @dataclass(frozen=True)
@@ -515,7 +512,7 @@ class Export(Stage):
 
         images = None
         if self.int8 is not None:
-            samples = read_announced(self.int8)
+            (samples,), _ = calibration.read_sets([self.int8.place])
             images = draw_images([sample.image for sample in evenly(samples, self.int8.limit)])
         export(self.parts, work.folder / MODEL, self.description, int8=images, replace=self.replace,
                options=self.options)  # fmt: skip
@@ -581,8 +578,7 @@ class Calibrate(Stage):
         for what, sources in self.asked().items():
             if what not in able:
                 continue
-            sets = [read_announced(each) for each in sources]
-            source = "; ".join(f"{samples.name}, split {samples.split}" for samples in sets)
+            sets, source = calibration.read_sets(each.place for each in sources)
             try:
                 facts[what] = calibration.fit(what, folder, sets, source, [each.limit for each in sources])
             except UserError as error:

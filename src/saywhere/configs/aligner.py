@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from saywhere.configs.parts import MOST_FEATURES, MOST_SENTENCES, Config, ProposalConfig, SystemConfig
+from saywhere.configs.parts import MOST_FEATURES, MOST_SENTENCES, Config, ProposalConfig, RegionConfig
 
 RegionKind = Literal["proposals", "whole"]
 Score = Literal["max", "fragments"]
@@ -52,15 +52,12 @@ class GroundingConfig(Config):
 
 
 @dataclass(frozen=True)
-class AlignerConfig(SystemConfig):
+class AlignerConfig(RegionConfig):
     """Options of :class:`saywhere.networks.aligner.network.Aligner`; ``AlignerConfig()`` is the good default.
 
     Attributes:
         trunk, proposals: parts, see :mod:`saywhere.configs.parts`; section 3.1.1 has 19 proposals.
-        localizer: name or folder of the DenseCap whose trunk and localization layer training takes over.
-        levels: strides of the maps that are averaged over a region.
-        head: average the last layer before the classifier too (only EfficientNet-Lite).
-        branch: average the maps of the trunk's second branch too; for a trunk that has one.
+        localizer, levels, head, branch: see :class:`saywhere.configs.parts.RegionConfig`.
         regions: ``proposals`` of DenseCap's localization layer and the whole image, or the ``whole`` image alone.
         signed_sqrt: features enter as the square root of their size, sign kept, which tames the strong ones.
         embed_dim: of the space that regions and words share.
@@ -94,10 +91,6 @@ class AlignerConfig(SystemConfig):
     """
 
     proposals: ProposalConfig = PROPOSALS
-    localizer: str = "flickr-coco"
-    levels: tuple[int, ...] = (16, 32)
-    head: bool = True
-    branch: bool = False
     regions: RegionKind = "proposals"
     signed_sqrt: bool = True
     embed_dim: int = 512
@@ -157,11 +150,6 @@ class AlignerConfig(SystemConfig):
     def uses_proposals(self) -> bool:
         """See :class:`SystemConfig`."""
         return self.regions == "proposals"
-
-    @property
-    def uses_head(self) -> bool:
-        """See :class:`SystemConfig`."""
-        return self.head
 
     @classmethod
     def original(cls) -> AlignerConfig:

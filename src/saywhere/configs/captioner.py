@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from saywhere.configs.parts import LARGEST_GRID, MOST_SENTENCES, Config, DecodingConfig, ProposalConfig, SystemConfig
+from saywhere.configs.parts import LARGEST_GRID, MOST_SENTENCES, Config, DecodingConfig, ProposalConfig, RegionConfig
 
 DecoderKind = Literal["rnn", "lstm", "gru", "attention"]
 AttendTo = Literal["whole", "grid", "proposals", "transformer"]
@@ -54,16 +54,13 @@ class NgramsConfig(Config):
 
 
 @dataclass(frozen=True)
-class CaptionerConfig(SystemConfig):
+class CaptionerConfig(RegionConfig):
     """Options of :class:`saywhere.networks.captioner.network.Captioner`; ``CaptionerConfig()`` is the good default.
 
     Attributes:
         trunk, proposals, decoding: parts, see :mod:`saywhere.configs.parts`. The proposals are those of ``attend_to:
             proposals``.
-        localizer: name or folder of the DenseCap whose trunk and localization layer training takes over for that.
-        levels: strides of the maps that are averaged over a region.
-        head: average the last layer before the classifier too (only EfficientNet-Lite).
-        branch: average the maps of the trunk's second branch too; for a trunk that has one.
+        localizer, levels, head, branch: see :class:`saywhere.configs.parts.RegionConfig`.
         decoder: ``rnn`` (:class:`saywhere.networks.language.decoders.rnn.RnnDecoder`), ``lstm``, ``gru`` (both begin
             with the whole image) or ``attention``
             (:class:`saywhere.networks.language.decoders.attention.AttentionDecoder`).
@@ -102,10 +99,6 @@ class CaptionerConfig(SystemConfig):
 
     proposals: ProposalConfig = PROPOSALS
     decoding: DecodingConfig = DECODING
-    localizer: str = "flickr-coco"
-    levels: tuple[int, ...] = (16, 32)
-    head: bool = True
-    branch: bool = False
     decoder: DecoderKind = "attention"
     attend_to: AttendTo = "grid"
     grid: int = 6
@@ -161,11 +154,6 @@ class CaptionerConfig(SystemConfig):
     def uses_proposals(self) -> bool:
         """See :class:`SystemConfig`."""
         return self.attend_to == "proposals"
-
-    @property
-    def uses_head(self) -> bool:
-        """See :class:`SystemConfig`."""
-        return self.head
 
     @classmethod
     def original(cls) -> CaptionerConfig:

@@ -325,11 +325,6 @@ class SystemConfig(Config):
         """Whether the network needs the backbone's last layer before the classifier."""
         return False
 
-    @property
-    def summary_size(self) -> int:
-        """Numbers of the tower's embedding of the image behind a region's features, zeros but for the whole image."""
-        return self.trunk.summary_channels if getattr(self, "branch", False) else 0
-
     def require_proposals(self) -> None:
         """Refuse anchors or a pyramid that do not fit the trunk's strides, and a limit of no proposals."""
         strides, anchors = self.trunk.strides, self.proposals.anchors
@@ -346,3 +341,30 @@ class SystemConfig(Config):
         self.require(not head or self.trunk.backbone in LITE_PACKAGES, "head", f"false for {self.trunk.backbone}")
         self.require(not branch or len(self.trunk.branch_channels) > 0, "branch", "false without trunk.branch")
         self.require(head or branch or len(levels) > 0, "levels", "one or more, or head or branch true")
+
+
+@dataclass(frozen=True)
+class RegionConfig(SystemConfig):
+    """Options of a system that averages maps over regions, which the localization layer of a DenseCap may propose.
+
+    Attributes:
+        localizer: name or folder of the DenseCap whose trunk and localization layer training takes over.
+        levels: strides of the maps that are averaged over a region.
+        head: average the last layer before the classifier too (only EfficientNet-Lite).
+        branch: average the maps of the trunk's second branch too; for a trunk that has one.
+    """
+
+    localizer: str = "flickr-coco"
+    levels: tuple[int, ...] = (16, 32)
+    head: bool = True
+    branch: bool = False
+
+    @property
+    def uses_head(self) -> bool:
+        """See :class:`SystemConfig`."""
+        return self.head
+
+    @property
+    def summary_size(self) -> int:
+        """Numbers of the tower's embedding of the image behind a region's features, zeros but for the whole image."""
+        return self.trunk.summary_channels if self.branch else 0

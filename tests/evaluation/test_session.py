@@ -18,12 +18,11 @@ from saywhere.errors import UserError
 from saywhere.evaluation.grounding import GroundingScores
 from saywhere.evaluation.ranking import RankingResult
 from saywhere.evaluation.report import cell, table, write_report
-from saywhere.evaluation.session import TASKS, RegionStore, Session, VectorStore
+from saywhere.evaluation.session import TASKS, ArrayStore, Session, VectorStore
 from saywhere.inference import Source
 from saywhere.models.aligner import ImageVectors
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
-from saywhere.regions import Regions
 
 
 @pytest.fixture(scope="module")
@@ -202,19 +201,16 @@ def test_a_report_without_lines_has_a_table_for_all_that_is_nested(tmp_path: Pat
 BOXES = np.array([[0, 0, 4, 4], [1, 2, 9, 5]], np.float32)
 
 
-def test_regions_are_the_same_again(tmp_path):
-    store = RegionStore(tmp_path / "regions")
-    features = np.arange(6, dtype=np.float32).reshape(2, 3)
-    regions = Regions(9, 5, BOXES, [0.25, 1.0], ("a", "b"), features)
+def test_arrays_are_the_same_again(tmp_path):
+    store = ArrayStore(tmp_path / "regions")
+    arrays = {"boxes": BOXES, "features": np.arange(6, dtype=np.float32).reshape(2, 3), "none": BOXES[:0]}
     for name in ("p/ä.jpg", "p/\udcff.jpg"):  # also a file name that is not UTF-8
         assert name not in store
-        store.save(name, regions)
-        again = store.load(name)
-        assert name in store and (again.width, again.height, again.image, again.captions) == (9, 5, name, None)
-        for one, other in ((again.boxes, BOXES), (again.scores, [0.25, 1.0]), (again.features, features)):
-            np.testing.assert_array_equal(one, other)
-    store.save("none", Regions(9, 5, BOXES[:0], features=features[:0]))
-    assert len(store.load("none")) == 0 and store.load("none").scores is None
+        store.write(name, arrays)
+        again = store.read(name)
+        assert name in store and again.keys() == arrays.keys()
+        for part, values in arrays.items():
+            np.testing.assert_array_equal(again[part], values)
 
 
 def test_vectors_are_the_same_again(tmp_path):
@@ -228,9 +224,9 @@ def test_vectors_are_the_same_again(tmp_path):
 
 
 def test_a_damaged_file_is_named(tmp_path):
-    store = RegionStore(tmp_path / "regions")
-    store.save("a", Regions(9, 5, BOXES, features=np.zeros((2, 1))))
+    store = ArrayStore(tmp_path / "regions")
+    store.write("a", {"boxes": BOXES})
     (file,) = store.folder.iterdir()
     file.write_bytes(b"no")
     with pytest.raises(UserError, match=rf"{file.name}: is damaged; remove it"):
-        store.load("a")
+        store.read("a")

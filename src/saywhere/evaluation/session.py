@@ -28,7 +28,6 @@ from saywhere.images import LoadedImage
 from saywhere.inference import Source, run_images
 from saywhere.models.aligner import ImageVectors
 from saywhere.models.model import Model
-from saywhere.regions import Regions
 from saywhere.report import silent
 from saywhere.search.indexing import embed_for_index, index_digest
 
@@ -369,25 +368,6 @@ class ArrayStore:
             return load_file(path)
         except SafetensorError as error:
             raise UserError(f"{path}: is damaged; remove it and run the same command again") from error
-
-
-class RegionStore(ArrayStore):
-    """Store of the sizes, boxes, features and scores of images' regions; captions are left out."""
-
-    def save(self, name: str, regions: Regions) -> None:
-        """Store the regions of the image ``name``, which have features."""
-        assert regions.features is not None
-        parts = {"size": np.array([regions.width, regions.height]), "boxes": regions.boxes}
-        parts["features"] = regions.features
-        if regions.scores is not None:
-            parts["scores"] = regions.scores
-        self.write(name, parts)
-
-    def load(self, name: str) -> Regions:
-        """Return the regions of an image that is there; raises as :meth:`read`."""
-        parts = self.read(name)
-        width, height = parts["size"].tolist()
-        return Regions(width, height, parts["boxes"], parts.get("scores"), features=parts["features"], image=name)
 
 
 class VectorStore(ArrayStore):

@@ -23,7 +23,7 @@ from saywhere.errors import UserError
 from saywhere.evaluation.grounding import pair_ious
 from saywhere.evaluation.ranking import Recall
 from saywhere.evaluation.report import write_report
-from saywhere.evaluation.session import REGIONS, RegionStore, Session
+from saywhere.evaluation.session import REGIONS, ArrayStore, Session
 from saywhere.files import write_text
 from saywhere.models.model import Model
 from saywhere.models.phrase_scores import encode_phrases, phrase_log_probs, unknown_words
@@ -155,7 +155,7 @@ TOGETHER = 128
 
 
 def find_best_regions(
-    model: DenseCap, store: RegionStore, names: Sequence[str], phrases: Sequence[str], session: Session
+    model: DenseCap, store: ArrayStore, names: Sequence[str], phrases: Sequence[str], session: Session
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the most likely region of each phrase in each image.
 
@@ -172,7 +172,7 @@ def find_best_regions(
     waiting: list[tuple[int, np.ndarray]] = []
     with session.steps("scoring", len(names), 0) as advance:
         for number, name in enumerate(names):
-            if (features := store.load(name).features) is not None and len(features):
+            if len(features := store.read(name)["features"]):
                 waiting.append((number, features))
             if sum(len(features) for _, features in waiting) >= TOGETHER or (number + 1 == len(names) and waiting):
                 found = phrase_log_probs(model.decoder, np.concatenate([each for _, each in waiting]), token_ids)
@@ -201,10 +201,12 @@ def run(
     sources = session.sources(samples)
     settings = {"model": model.digest(), "data": samples.name, "split": samples.split, "regions": regions}
     session.resume(settings, REGIONS)
-    store = RegionStore(session.out / REGIONS)
+    store = ArrayStore(session.out / REGIONS)
     seen = session.each(
-        lambda images, _: model.describe(images, top=regions), sources, store, store.save, long_side=model.long_side
-    )
+        lambda images, _: model.describe(images, top=regions), sources, store,
+        lambda name, found: store.write(name, {"boxes": found.boxes, "features": np.asarray(found.features)}),
+        long_side=model.long_side,
+    )  # fmt: skip
     names = {source.path: source.name for source in seen}
     images = {names[sample.image]: sample for sample in samples if sample.image in names}
     asked = sample_queries(images, queries, seed)
@@ -215,7 +217,7 @@ def run(
     nothing = np.zeros((1, 4), np.float32)  # the box of no region, by index -1
     found = np.stack(
         [
-            np.concatenate((store.load(query.image).boxes, nothing))[rows[source, column]]
+            np.concatenate((store.read(query.image)["boxes"], nothing))[rows[source, column]]
             for query, source, column in zip(asked, sources, columns, strict=True)
         ]
     )

@@ -105,6 +105,14 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of a nested tree by their keys with dots."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
     """The types of a dataclass's fields; Python makes them of texts, which takes longer than all the checks."""

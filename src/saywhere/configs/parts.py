@@ -11,7 +11,7 @@ from typing import Any, Self, get_args
 
 from saywhere import options as user_options
 from saywhere.errors import UserError
-from saywhere.options import nest
+from saywhere.options import flatten, nest
 
 MOST_FEATURES = 16384
 """Numbers of a vector, or filters of a layer, at most: the weights between two layers of so many have a gigabyte."""
@@ -119,7 +119,7 @@ def override(configs: Mapping[str, Config], options: Mapping[str, Any]) -> dict[
     """
     wanted: dict[str, dict[str, Any]] = {part: {} for part in configs}
     given: set[tuple[str, str]] = set()
-    for name, value in _leaves(nest(options)).items():
+    for name, value in flatten(nest(options)).items():
         first, _, rest = name.partition(".")
         for part in [first] if first in configs and rest else _owners(configs, name):
             option = rest if part == first and rest else name
@@ -144,7 +144,7 @@ def _owners(configs: Mapping[str, Config], name: str) -> list[str]:
 
 def _near(configs: Mapping[str, Config], name: str) -> str:
     last = name.rpartition(".")[2]
-    known = [f"{part}.{option}" for part, config in configs.items() for option in _leaves(config.to_dict())]
+    known = [f"{part}.{option}" for part, config in configs.items() for option in flatten(config.to_dict())]
     near = [option for option in known if option.rpartition(".")[2] == last]
     return f"near it are {', '.join(near)}" if near else f"an option is named as {known[-1]}"
 
@@ -157,17 +157,6 @@ def has_option(config: Config, name: str) -> bool:
             return False
         value = getattr(value, part)
     return True
-
-
-def _leaves(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Values by dotted name."""
-    leaves: dict[str, Any] = {}
-    for name, value in nested.items():
-        if isinstance(value, Mapping):
-            leaves |= _leaves(value, f"{prefix}{name}.")
-        else:
-            leaves[f"{prefix}{name}"] = value
-    return leaves
 
 
 LITE_PACKAGES = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")

@@ -155,7 +155,7 @@ def plan(recipe: StagedRecipe, out: Path, without: Sequence[str], source: str) -
             inputs |= {_title(data, recipe.data): digest for data, digest in stage.digests(read)}
         except UserError as error:
             raise UserError(f"{source}: stage {name}: {error}") from error
-        flat = {key: value for key, value in recipes.flatten(written).items() if not key.startswith(stage.UNKEYED)}
+        flat = {key: value for key, value in options.flatten(written).items() if not key.startswith(stage.UNKEYED)}
         plans.append(Planned(name, kind, stage, flat | {"seed": stage.seed}, inputs))
     return plans
 
@@ -174,7 +174,7 @@ def _stages(
             continue
         kind = KINDS[kinds[name]]
         written = _rewrite(tree, partial(_found, user=name, instead=instead, before=places, without=without))
-        _require(name, recipes.flatten(tree), recipes.flatten(written), source)
+        _require(name, options.flatten(tree), options.flatten(written), source)
         if issubclass(kind, Train):
             _complete(written, trunk, branch if kind not in EYES else "", dropped)
         concrete = _rewrite(written, partial(_place, places={**recipe.data, **places}, source=source))
@@ -257,7 +257,7 @@ def _found(
 def _changed_by(stage: Mapping[str, Any], kind: str) -> str | None:
     """The model that a stage changes, as it is written; None if it makes one of its own."""
     option = KINDS[kind].CONTINUES
-    value = recipes.flatten(stage).get(option) if option else None
+    value = options.flatten(stage).get(option) if option else None
     return value if isinstance(value, str) else None
 
 

@@ -35,10 +35,11 @@ def train(recipe: str | Path, out: str | Path | None = None, *, restart: bool = 
         'model'
     """
     require_training()
+    from saywhere.options import flatten
     from saywhere.training import recipe as recipes
     from saywhere.training.run import train as run
 
-    changes = [f"{key}={json.dumps(value, default=str)}" for key, value in recipes.flatten(overrides).items()]
+    changes = [f"{key}={json.dumps(value, default=str)}" for key, value in flatten(overrides).items()]
     chosen = recipes.load(recipe, changes)  # JSON is YAML
     return run(chosen, Path("runs") / chosen.name if out is None else out, restart)
 

@@ -21,6 +21,7 @@ from saywhere.files import explain_full_disk, write_text
 from saywhere.inference.claims import locked
 from saywhere.models.bundle import Bundle
 from saywhere.networks.vision.trunk import Trunk
+from saywhere.options import flatten
 from saywhere.report import leave_out
 from saywhere.text import Vocabulary
 from saywhere.training import cache
@@ -226,7 +227,7 @@ def _prepare(recipe: Recipe, out: Path, restart: bool) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     stored = out / "recipe.yaml"
     if (out / "last.ckpt").exists() and stored.exists():
-        before, now = (recipes.flatten(each.to_dict()) for each in (recipes.load(stored), recipe))
+        before, now = (flatten(each.to_dict()) for each in (recipes.load(stored), recipe))
         changed = [key for key in {**before, **now} if before.get(key) != now.get(key) and key not in FREE_TO_CHANGE]
         if changed:
             key = changed[0]

@@ -70,7 +70,8 @@ def load(
         Model('flickr-coco': densecap, aligner, captioner, nouns)
         >>> model = saywhere.load(threads=1, options={"captioner.decoding.beam_size": 3})
     """
-    made = _make(name_or_folder, device, engine, threads, precision, options, revision, cache_dir)
+    hub = {name: str(value) for name, value in (("revision", revision), ("cache_dir", cache_dir)) if value is not None}
+    made = _make(name_or_folder, Runtime(device, engine, threads, precision), options, **hub)
     return _as_model(*made, name_or_folder)
 
 
@@ -82,25 +83,18 @@ def _as_model(runtime: Any, made: Any, name_or_folder: str | Path) -> Model:
 
 
 def _make(
-    name_or_folder: str | Path,
-    device: str | None = None,
-    engine: str | None = None,
-    threads: int | None = None,
-    precision: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    revision: str | None = None,
-    cache_dir: str | Path | None = None,
+    name_or_folder: str | Path, runtime: Runtime, options: Mapping[str, Any] | None = None, **hub: str
 ) -> tuple[Any, Any]:
     """Return the module of an engine, and the engine of a model; arguments and errors as :func:`load`."""
     from saywhere.models.bundle import GRAPH
     from saywhere.options import require_ints
 
+    device, engine, threads, precision = runtime
     require_ints(1, threads=threads)
-    hub = {name: str(value) for name, value in (("revision", revision), ("cache_dir", cache_dir)) if value is not None}
     place, engine = choose_engine(name_or_folder, device, engine, precision, **hub)
     try:
-        runtime = importlib.import_module({**ENGINES, ADAPTED: "saywhere.adapters.model"}[engine])
-        return runtime, runtime.load(place, device, dict(options or {}), threads, precision or "float32")
+        module = importlib.import_module({**ENGINES, ADAPTED: "saywhere.adapters.model"}[engine])
+        return module, module.load(place, device, dict(options or {}), threads, precision or "float32")
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
@@ -194,7 +188,7 @@ class DeferredModel:
     def _network(self) -> tuple[Any, Any]:
         with self._making:
             if self._made is None:
-                self._made = _make(self._name, **self._runtime._asdict(), options=self._options)
+                self._made = _make(self._name, self._runtime, self._options)
             return self._made
 
     @cached_property

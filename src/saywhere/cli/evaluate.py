@@ -23,7 +23,6 @@ from saywhere.report import progress
 
 if TYPE_CHECKING:
     from saywhere.evaluation.captions import CaptionScores
-    from saywhere.evaluation.dense import DenseCaptioningResult
     from saywhere.evaluation.session import Progress, Session
     from saywhere.models.model import Model
 
@@ -208,21 +207,14 @@ def dense(
     """
     from saywhere.evaluation.dense import run, score_files
 
-    written = "report.json, examples.html"
-    if now.measures_model(predictions, truth):
-        loaded = now.load("densecap")
-        with now.session(written) as session:
-            _print_dense(run(loaded, session, protocol.value))
-    elif predictions and truth:
-        with now.session(written, truth=truth) as session:
-            _print_dense(score_files(predictions, session, protocol.value))
-
-
-def _print_dense(result: DenseCaptioningResult) -> None:
-    typer.echo(
-        f"{result.images} images, protocol {result.protocol}: mAP {result.map:.4f}, "
-        f"detection mAP {result.detection_map:.4f}, language METEOR {result.language_meteor:.4f}"
-    )
+    loaded = now.load("densecap") if now.measures_model(predictions, truth) else None
+    with now.session("report.json, examples.html", truth=truth) as session:
+        asked = protocol.value
+        result = run(loaded, session, asked) if loaded else score_files(Path(predictions or ""), session, asked)
+        typer.echo(
+            f"{result.images} images, protocol {result.protocol}: mAP {result.map:.4f}, "
+            f"detection mAP {result.detection_map:.4f}, language METEOR {result.language_meteor:.4f}"
+        )
 
 
 @app.command("caption")
@@ -237,14 +229,9 @@ def caption(
     """
     from saywhere.evaluation.captions import run, score_files
 
-    written = "report.json, examples.html"
-    if now.measures_model(predictions, truth, beam_size):
-        loaded = now.load("captioner")
-        with now.session(written) as session:
-            print_scores(run(loaded, session, beam_size))
-    elif predictions and truth:
-        with now.session(written, truth=truth) as session:
-            print_scores(score_files(predictions, session))
+    loaded = now.load("captioner") if now.measures_model(predictions, truth, beam_size) else None
+    with now.session("report.json, examples.html", truth=truth) as session:
+        print_scores(run(loaded, session, beam_size) if loaded else score_files(Path(predictions or ""), session))
 
 
 def print_scores(scores: CaptionScores, what: str = "images") -> None:

@@ -30,8 +30,6 @@ from saywhere.networks.nouns import Nouns
 from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.networks.vision.trunk import Trunk
 
-PARTS = {"densecap": DenseCap, "aligner": Aligner, "captioner": Captioner, "nouns": Nouns}
-
 
 class TorchEngine:
     """Run networks that share one trunk; see :class:`saywhere.engines.engine.Engine`.
@@ -48,7 +46,7 @@ class TorchEngine:
         self._wrap()
 
     def _wrap(self) -> None:
-        densecap, aligner, captioner, nouns = (self.networks.get(part) for part in PARTS)
+        densecap, aligner, captioner, nouns = (self.networks.get(part) for part in checkpoint.NETWORKS)
         trunk = next(network.get_submodule("trunk") for network in self.networks.values())
         assert isinstance(trunk, Trunk)
         self._trunk: Trunk = trunk
@@ -126,7 +124,7 @@ def load(
     if threads is not None:
         torch.set_num_threads(threads)
     networks = checkpoint.load_networks(name_or_folder, find_device(device), options)
-    if unknown := [part for part in networks if part not in PARTS]:
+    if unknown := [part for part in networks if part not in checkpoint.NETWORKS]:
         raise UserError(f"{name_or_folder} is a {unknown[0]}, which only saywhere papers runs")
     bundle = Bundle.read(name_or_folder)
     return TorchEngine(networks, bundle.calibration)

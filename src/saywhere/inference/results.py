@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from saywhere.errors import UserError
-from saywhere.files import beside, require_there, sync, write_text
+from saywhere.files import beside, read_record, require_there, sync, write_text
 from saywhere.images import DRAWN_SIDES, ImageError, LoadedImage, open_image, resized, save_image
 from saywhere.inference.sources import Source, out_path
 from saywhere.regions import Regions
@@ -351,10 +351,7 @@ def note_settings(path: Path, settings: Mapping[str, Any]) -> None:
 
 def read_settings(path: Path) -> dict[str, Any] | None:
     """Return what results follow from; None if it was not written down."""
-    try:
-        return dict(json.loads(_note(path).read_bytes()))
-    except (OSError, ValueError, TypeError, RecursionError):
-        return None
+    return read_record(_note(path)) or None
 
 
 def forget_settings(path: Path) -> None:

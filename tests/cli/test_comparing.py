@@ -14,7 +14,7 @@ from typer.testing import Result
 
 from saywhere.cli import comparing
 from saywhere.cli.comparing import PROTOCOLS, Compared, folders
-from saywhere.evaluation.report import FIGURES
+from saywhere.evaluation.report import TASKS
 from saywhere.models.bundle import find_folder
 
 DENSE = {"data": "d", "split": "dev", "protocol": "clean", "images": 20, "map": 0.25, "detection_map": 0.5}
@@ -38,9 +38,9 @@ def test_a_column_is_shown_if_a_report_has_it(tmp_path: Path):
     assert "| 2 | b | 0.125 | 0.5 |  | 19 | 3 |  | 7 | 1 |" in text and "| command | saywhere x |" in text
 
 
-@pytest.mark.parametrize("task", FIGURES)
+@pytest.mark.parametrize("task", TASKS)
 def test_every_task_names_its_protocol_and_finds_nested_figures(task: str):
-    paths = FIGURES[task]
+    paths = TASKS[task].figures
     report: dict = {"seconds": 1.0} | ({} if task in ("ground", "rank") else {"protocol": "p"})
     for number, path in enumerate(paths.values()):
         first, _, second = path.partition(".")

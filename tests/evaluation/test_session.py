@@ -17,8 +17,8 @@ import saywhere
 from saywhere.errors import UserError
 from saywhere.evaluation.grounding import GroundingScores
 from saywhere.evaluation.ranking import RankingResult
-from saywhere.evaluation.report import cell, table, write_report
-from saywhere.evaluation.session import TASKS, ArrayStore, Session, VectorStore
+from saywhere.evaluation.report import TASKS, cell, table, write_report
+from saywhere.evaluation.session import ArrayStore, Session, VectorStore
 from saywhere.inference import Source
 from saywhere.models.aligner import ImageVectors
 from saywhere.models.model import Model

@@ -15,7 +15,7 @@ from typing import Any
 import typer
 
 from saywhere.errors import UserError
-from saywhere.evaluation.report import FIGURES, figure_of, write_report
+from saywhere.evaluation.report import TASKS, figure_of, write_report
 from saywhere.files import read_json
 
 START = "from saywhere.cli import main; main()"
@@ -85,7 +85,7 @@ class Compared:
 
     @property
     def _columns(self) -> dict[str, str]:
-        columns, reports = {**FIGURES[self.task], **COSTS}, self.reports.values()
+        columns, reports = {**TASKS[self.task].figures, **COSTS}, self.reports.values()
         return {name: path for name, path in columns.items() if any(figure_of(r, path) is not None for r in reports)}
 
     def _cell(self, name: str, report: Mapping[str, Any], path: str) -> str:
@@ -96,7 +96,7 @@ class Compared:
 
     def write(self, folder: Path, command: str) -> None:
         """Write ``report.json`` and ``report.md``, see :func:`saywhere.evaluation.report.write_report`."""
-        paths = [*FIGURES[self.task].values(), *COSTS.values()]
+        paths = [*TASKS[self.task].figures.values(), *COSTS.values()]
         models = [
             {"model": name, **{path: figure_of(report, path) for path in paths}, "resumed": name in self.resumed}
             for name, report in self.reports.items()

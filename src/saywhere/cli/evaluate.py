@@ -151,7 +151,7 @@ def task(
     """Return a decorator that gives a command the options of :data:`SHARED`, as a :class:`Task` before its own.
 
     Args:
-        name: one of :data:`saywhere.evaluation.session.TASKS`.
+        name: one of :data:`saywhere.evaluation.report.TASKS`.
         data: the declaration of ``--data``, which is required unless it may be None.
         model: the declaration of ``--model``; with several of :data:`saywhere.cli.options.ComparedModels` the command
             compares them and ends.

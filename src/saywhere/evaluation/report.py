@@ -5,24 +5,53 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import saywhere
 from saywhere.files import write_atomically
 
-FIGURES: dict[str, dict[str, str]] = {
-    "dense": {"mAP": "map", "boxes alone": "detection_map", "language METEOR": "language_meteor"},
-    "caption": {"BLEU-1": "bleu_1", "BLEU-4": "bleu_4", "METEOR": "meteor", "ROUGE-L": "rouge_l", "CIDEr-D": "cider"},
-    "ground": {
-        "IoU ≥ 0.5": "accuracy", "pointing": "pointing", "there or not, AUC": "presence.auc",
-        "calibration error": "presence.calibration_error",
-    },
-    "rank": {
+
+class MeasuredTask(NamedTuple):
+    """What is known of a task of evaluation.
+
+    Attributes:
+        module: of :mod:`saywhere.evaluation`, whose ``run`` measures it.
+        parts: of a model that it measures; one of them will do.
+        figures: by which models are compared, and which their cards have: a name, and where a report has it.
+    """
+
+    module: str
+    parts: tuple[str, ...]
+    figures: dict[str, str]
+
+
+TASKS = {
+    "dense": MeasuredTask("dense", ("densecap",), {
+        "mAP": "map", "boxes alone": "detection_map", "language METEOR": "language_meteor",
+    }),
+    "caption": MeasuredTask("captions", ("captioner",), {
+        "BLEU-1": "bleu_1", "BLEU-4": "bleu_4", "METEOR": "meteor", "ROUGE-L": "rouge_l", "CIDEr-D": "cider",
+    }),
+    "region-captions": MeasuredTask("region_captions", ("densecap",), {
+        "METEOR": "meteor", "CIDEr-D": "cider", "words a phrase": "words", "different phrases": "distinct",
+    }),
+    "rank": MeasuredTask("ranking", ("aligner",), {
         "annotation R@1": "image_to_text.r1", "annotation R@10": "image_to_text.r10", "search R@1": "text_to_image.r1",
         "search R@10": "text_to_image.r10",
-    },
+    }),
+    "search": MeasuredTask("search", ("aligner",), {"R@1": "recall.r1", "R@10": "recall.r10"}),
+    "ground": MeasuredTask("grounding", ("densecap", "aligner"), {
+        "IoU ≥ 0.5": "accuracy", "pointing": "pointing", "there or not, AUC": "presence.auc",
+        "calibration error": "presence.calibration_error",
+    }),
+    "nouns": MeasuredTask("nouns", ("densecap",), {
+        "right nouns, mean over kinds": "kinds.decoder", "of all boxes": "objects.decoder",
+    }),
+    "attention": MeasuredTask("attention", ("captioner",), {
+        "attention correctness, given": "given", "generated": "generated",
+    }),
 }  # fmt: skip
-"""For each task that compares models: a column's name, and where a report has its figure."""
+"""The tasks by name."""
 
 
 def write_report(folder: Path, row: Mapping[str, Any]) -> None:

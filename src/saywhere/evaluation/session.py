@@ -23,6 +23,7 @@ from saywhere import reproductions
 from saywhere.data import PhraseOptions, Report, Samples
 from saywhere.data.flickr import MarkedImage, count_phrases, read_entities
 from saywhere.errors import UserError
+from saywhere.evaluation.report import TASKS
 from saywhere.files import read_record, write_atomically, write_text
 from saywhere.images import LoadedImage
 from saywhere.inference import Source, run_images
@@ -93,18 +94,6 @@ T = TypeVar("T")
 Progress = Callable[[str, int, int], object]
 """Called with what is being done, how many steps of it are done, and how many there are."""
 
-TASKS = {
-    "dense": "dense",
-    "caption": "captions",
-    "region-captions": "region_captions",
-    "rank": "ranking",
-    "search": "search",
-    "ground": "grounding",
-    "nouns": "nouns",
-    "attention": "attention",
-}
-"""The module of :mod:`saywhere.evaluation` that measures each task."""
-
 DEV = "dev"
 """The split that is read if none is named."""
 
@@ -124,7 +113,7 @@ class Session:
         options: of the model that were changed, for the report.
         progress: called after each step.
         command: by which the run can be repeated, for the report.
-        task: one of :data:`TASKS`; if it is given, results of another task in ``out`` are refused.
+        task: one of :data:`saywhere.evaluation.report.TASKS`; if given, results of another task in ``out`` are refused.
         skipped: the images that could not be read, with the reasons; filled by :meth:`each`.
         notes: what else the user is to know, a line each.
         report: of reading the data set.
@@ -298,7 +287,7 @@ def evaluate(
     Args:
         model: a model, or the name or folder of one.
         data: folder of the data set, or its file.
-        task: one of :data:`TASKS`, or ``retrieval`` of the DenseCap paper.
+        task: one of :data:`saywhere.evaluation.report.TASKS`, or ``retrieval`` of the DenseCap paper.
         out: folder of the report; ``evaluation/TASK`` if not given.
         format, split, limit, batch, progress: see :class:`Session`.
         options: of the task, by the names of the command's options: see ``run`` in its module.
@@ -328,7 +317,7 @@ def evaluate(
     session.command = f"saywhere.evaluate({name!r}, {str(data)!r}, {task!r})"
     if task in others:
         return reproductions.find(f"task={task}")(loaded, session, **options)
-    run: Callable[..., Any] = importlib.import_module(f"saywhere.evaluation.{TASKS[task]}").run
+    run: Callable[..., Any] = importlib.import_module(f"saywhere.evaluation.{TASKS[task].module}").run
     return run(loaded, session, **options)
 
 

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 from saywhere import data as datasets
 from saywhere.data import PhraseOptions, Samples
 from saywhere.errors import UserError
-from saywhere.evaluation.report import FIGURES, figure_of
-from saywhere.evaluation.session import DEV, TASKS, evaluate
+from saywhere.evaluation.report import TASKS, figure_of
+from saywhere.evaluation.session import DEV, evaluate
 from saywhere.files import link_or_copy, put_in_place, write_text
 from saywhere.images import Preprocess
 from saywhere.models.bundle import CARD, CONFIG, GRAPH_TOWER, Bundle
@@ -31,24 +31,6 @@ from saywhere.training.recipe import DataConfig, Recipe, SourceConfig, TrainingC
 
 MODEL = "model"
 """Folder of what a stage has made."""
-CARD_FIGURES: dict[str, dict[str, str]] = {
-    **FIGURES,
-    "region-captions": {
-        "METEOR": "meteor",
-        "CIDEr-D": "cider",
-        "words a phrase": "words",
-        "different phrases": "distinct",
-    },
-    "nouns": {"right nouns, mean over kinds": "kinds.decoder", "of all boxes": "objects.decoder"},
-    "attention": {"attention correctness, given": "given", "generated": "generated"},
-    "search": {"R@1": "recall.r1", "R@10": "recall.r10"},
-}
-"""The figures of a card, by task."""
-TASK_PARTS = {
-    "dense": ("densecap",), "caption": ("captioner",), "region-captions": ("densecap",), "rank": ("aligner",),
-    "search": ("aligner",), "ground": ("densecap", "aligner"), "nouns": ("densecap",), "attention": ("captioner",),
-}  # fmt: skip
-"""The parts of a model that each task measures; one of them will do."""
 
 
 class Reader:
@@ -633,7 +615,7 @@ class Evaluate(Stage):
         """Refuse options that a task does not have."""
         super().check(read)
         for name, task in self.tasks.items():
-            run = importlib.import_module(f"saywhere.evaluation.{TASKS[task.task or name]}").run
+            run = importlib.import_module(f"saywhere.evaluation.{TASKS[task.task or name].module}").run
             known = [each for each in inspect.signature(run).parameters if each not in ("model", "session")]
             if unknown := [each for each in task.options if each not in known]:
                 raise UserError(
@@ -647,14 +629,14 @@ class Evaluate(Stage):
         parts, figures = Bundle.read(self.model).configs, dict[str, Any]()
         for name, task in self.tasks.items():
             kind, source, out = task.task or name, task.data, work.folder / name
-            if not set(TASK_PARTS[kind]) & set(parts):
+            if not set(TASKS[kind].parts) & set(parts):
                 continue
             evaluate(self.model, source.root, kind, out=out, format=source.format, split=source.split,
                      limit=source.limit, **task.options)  # fmt: skip
             report = json.loads((out / "report.json").read_text(encoding="utf-8"))
             for image, reason in report["skipped"].items():
                 leave_out(f"skipped: {image}: {reason}")
-            found = {label: figure_of(report, path) for label, path in CARD_FIGURES[kind].items()}
+            found = {label: figure_of(report, path) for label, path in TASKS[kind].figures.items()}
             numbers = {label: value for label, value in found.items() if isinstance(value, int | float)}
             asked = [f"saywhere evaluate {kind} --data {Path(source.root).name} --split {source.split or DEV}"]
             asked += [f"--limit {source.limit}"] if source.limit else []

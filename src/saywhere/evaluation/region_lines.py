@@ -19,7 +19,6 @@ from saywhere.errors import UserError
 from saywhere.files import parse_json, printable
 
 Array = NDArray[Any]
-Box = tuple[float, float, float, float]
 
 NAMED = 5
 """Images that only one of two files has are named up to so many."""

@@ -72,7 +72,6 @@ def write_xml(path: Path, root: xml.Element) -> None:
     """Write an element and all below it, indented; the file is whole or not there."""
     tree = xml.ElementTree(root)
     xml.indent(tree)
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda file: tree.write(file, encoding="utf-8", xml_declaration=True))
 
 

@@ -94,7 +94,6 @@ def propose_boxes(
     return coder.to_xyxy(boxes), logits
 
 
-Seen = TypeVar("Seen")
 Result = TypeVar("Result")
 
 AT_ONCE = 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # a verb imports what it needs
 One = ImageLike | LoadedImage | Encoding
 """An image: a path, a PIL image, an array ``(H, W)`` or ``(H, W, 3)``, an opened image, or an encoding."""
 Part = Literal["densecap", "aligner", "captioner", "nouns"]
-T = TypeVar("T")
 
 
 class Model:

@@ -43,8 +43,6 @@ NETWORKS: dict[str, type[nn.Module]] = {
 }
 """The network of each part, but for those that only reproduce a paper."""
 TRUNK = "trunk."
-OPTIONAL = ("head", "pyramid", "localization")
-"""Parts of a trunk that not every network needs."""
 ARCHITECTURE = ("pyramid_channels", "anchors", "hidden_size", "two_way")
 """Options of proposals that the weights depend on, or that say what they mean."""
 SAVING = ".saving-"

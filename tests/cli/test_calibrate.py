@@ -105,7 +105,7 @@ def test_a_model_without_the_part_and_a_folder_without_a_model_are_one_line(tmp_
         (folder, "phrase", "densecap has no part aligner, which is needed for that; it has densecap"),
         (folder, "similarity", "densecap has no aligner"),
         (tmp_path, "box", "is not a saywhere model"),
-        (folder, None, f"{tmp_path / 'nothing'}: no such folder"),
+        (folder, None, f"{tmp_path / 'nothing'}: no such file or folder"),
         (captioner, None, "captioner has no part that can be calibrated; those are densecap and aligner"),
         ("flickr-coco", "box", "flickr-coco comes with saywhere; copy"),
     ):

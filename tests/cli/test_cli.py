@@ -91,6 +91,7 @@ def test_a_user_fixable_error_is_one_line(monkeypatch, error, code, message):
         (["evaluate", "dense", "--nope"], "error: no such option: --nope"),
         (["--nope"], "error: no such option: --nope"),
         (["search", "a dog", "-q"], "error: no such option: -q"),
+        (["search", "a dog", "--index"], "error: option '--index' requires an argument; see root search --help"),
         *(
             ([*words, text], f"error: what begins with - is taken for an option; put it last, after --: {command} ")
             for command, words, text in (
@@ -403,10 +404,15 @@ def test_an_option_with_one_value_is_given_once(line: str) -> None:
         (["describe", "a.jpg", "--threshold", "nan"], "--threshold must be a finite number, not nan"),
         (["index", "a", "--index", "i", "--watch", "--poll", "1e999"], "--poll must be a finite number, not 1e999"),
         (["alt", "a.html", "--root", "nothing"], "--root nothing: no such folder"),
+        (["alt", "a.html", "--cache", "."], "--cache .: is a folder; give the name of a file"),
+        (["alt", Path(__file__).parent], f"{Path(__file__).parent}: no HTML or Markdown files in this folder"),
+        (["describe", "a.jpg", "--threshold", "0,3"], "invalid value for '--threshold': '0,3' is not a number"),
+        (["describe", "a.jpg", "--top", "few"], "invalid value for '--top': 'few' is not a whole number"),
+        (["index", "a.jpg", "--index", __file__], f"--index {__file__}: is a file; give the folder of the index"),
     ],
 )
-def test_nothing_is_no_value_and_numbers_are_finite(words: list[str], message: str) -> None:
-    """The value of a variable of the shell that is not set would be the default, or the folder that the user is in."""
+def test_a_value_that_cannot_be_meant_is_named_with_what_is_needed(words: list[str], message: str) -> None:
+    """A variable of the shell that is not set would be the default, or the folder that the user is in."""
     result = run(*words, code=2)
     assert result.stderr.partition("; see ")[0].rstrip() == f"error: {message}"
 

@@ -122,6 +122,8 @@ def test_a_class_that_the_model_cannot_say_is_an_error(model, monkeypatch):
     describe(astronaut(), "--classes", "pallet jack,dog,truck", "--json", "r.jsonl")
     error = error_of(describe("a.jpg", "--classes", "dog,palet jack", "--json", "s.jsonl", code=2))
     assert "class 'palet jack': the model has no such word, and the table of nouns no such noun" in error
+    assert error.endswith("; name another class\n")
+    assert "did you mean person?" in error_of(describe("a.jpg", "--classes", "persn", "--json", "s.jsonl", code=2))
 
 
 def test_lines_are_printed_on_demand(model):

@@ -40,7 +40,7 @@ def test_errors_are_one_line_and_code_2(tmp_path: Path) -> None:
     write_recipe(tmp_path / "recipe.yaml", tmp_path / "nowhere")
     for change, message in (
         ("training.epoch=1", "did you mean training.epochs"),
-        ("seed=1", "nowhere: no such folder"),
+        ("seed=1", "nowhere: no such file or folder"),
     ):
         result = run("train", tmp_path / "recipe.yaml", change, "--out", tmp_path / "run", code=2)
         assert message in result.stderr

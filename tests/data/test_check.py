@@ -106,7 +106,7 @@ def test_a_cut_image_among_the_samples_is_named_once(root, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "nowhere: no such folder"),
+        (["nowhere"], "nowhere: no such file or folder"),
         (["."], "not a data set in a known format"),
         (["mine.jsonl", "--split", "test"], "no split 'test'; it has train, dev"),
         (["mine.jsonl", "--format", "voc"], "unknown data format 'voc'; known are flickr8k, "),

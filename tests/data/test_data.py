@@ -66,10 +66,17 @@ def test_options_are_validated(values, message):
         PhraseOptions.from_dict(values)
 
 
+def test_results_are_no_data_set(tmp_path):
+    """Their boxes would be read as images without regions."""
+    (tmp_path / "r.jsonl").write_text('{"image": "a.jpg", "width": 9, "height": 9, "boxes": [[0, 0, 9, 9]]}\n')
+    with pytest.raises(UserError, match=r"r.jsonl: has results of saywhere describe, and no regions to learn from; "):
+        read(tmp_path / "r.jsonl")
+
+
 def test_root_and_format_are_checked(root, tmp_path):
     assert FORMATS == ("flickr8k", "visual-genome", "coco", "label-studio", "cvat", "jsonl", "xmp")
     assert guess_format(root) == "jsonl"
-    with pytest.raises(UserError, match="no such folder"):
+    with pytest.raises(UserError, match="no such file or folder"):
         guess_format(tmp_path / "nowhere")
     with pytest.raises(UserError, match="not a data set in the format coco"):
         read(root, "coco")

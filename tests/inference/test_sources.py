@@ -157,6 +157,9 @@ def test_a_mark_before_a_list_or_boxes_is_passed_over_and_lines_end_at_newlines(
     listed = ["p/b.jpg", "p/b\u2028c.jpg"]
     Path("list.txt").write_text(newline.join(listed), encoding="utf-8-sig", newline="")
     assert names("@list.txt") == listed
+    Path("empty.txt").write_text(newline, encoding="utf-8-sig", newline="")
+    with pytest.raises(UserError, match=r"^@empty.txt: this list names no image$"):
+        names("@empty.txt")
     rows = [{"image": name, "boxes": [[1, 2, 3, 4]]} for name in listed]
     text = newline.join(json.dumps(row, ensure_ascii=False) for row in rows)
     Path("boxes.jsonl").write_text(text, encoding="utf-8-sig", newline="")

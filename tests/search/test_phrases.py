@@ -50,7 +50,8 @@ def test_signs_after_a_space_part_phrases(text: str, wanted: list[str], unwanted
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("- people", "a phrase that is wanted"), ("", "has no word"), ("a dog +", "has no word"),
+        ("- people", "a phrase that is wanted"), ("", "has no word"), ("a dog +", "no phrase follows the [+]; say"),
+        ("+", "no phrase follows the [+]"), ("a dog - + snow", "no phrase follows the -"),
         ("a dog - ...", "'...'"),
         ("a dog - the", "the phrase 'the' names nothing"), ("on the", "'on the' names nothing"),
     ],

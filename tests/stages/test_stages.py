@@ -182,7 +182,7 @@ def test_without_a_stage_that_nothing_stands_for_those_that_need_it_are_refused(
         ("stages.phrases.data.validation=test", "no split 'test'; it has train, val"),
         ("stages.phrases.training.start=nowhere", "stage phrases: no model 'nowhere'"),
         ("stages.phrases.average=1", "stages.phrases.average must be from 0 to below 1"),
-        ("data.boxes=nowhere", "stage densecap: nowhere: no such folder"),
+        ("data.boxes=nowhere", "stage densecap: nowhere: no such file or folder"),
         ("data.boxes=null", "say where the data set boxes is: data.boxes=PATH"),
         ("stages.card.model=$densecap", None),
     ],

@@ -12,6 +12,7 @@ import importlib
 import io
 import math
 import os
+import re
 import signal
 import sys
 from collections import UserDict
@@ -159,6 +160,7 @@ def _refuse_odd_values(command: Any) -> None:
             try:
                 values, rest, order = parse_args(args=args)
             except UsageError as error:
+                error.__dict__["ctx"] = ctx  # whose help is to be seen
                 raise _explain_hyphen(error, typed, ctx) from None
             if not ctx.resilient_parsing:
                 for option in order:
@@ -295,6 +297,8 @@ def _fail_usage(error: Any) -> None:
     if type(error).__name__ == "NoArgsIsHelpError":
         raise error
     message, command = error.format_message().rstrip("."), error.ctx.command_path if error.ctx else "saywhere"
+    for kind, name in (("int(eger)?", "a whole number"), ("float", "a number")):
+        message = re.sub(f"a valid {kind}( range)?", name, message)
     _fail(f"error: {message[:1].lower()}{message[1:]}; see {command} --help", 2)
 
 

@@ -94,7 +94,10 @@ def _files(paths: list[Path]) -> Iterator[Path]:
     for path in paths:
         if path.is_dir():
             known = (one for one in sorted(path.rglob("*")) if one.suffix.lower() in HTML | MARKDOWN and one.is_file())
-            yield from (one for one in known if not any(part.startswith(".") for part in one.relative_to(path).parts))
+            seen = [one for one in known if not any(part.startswith(".") for part in one.relative_to(path).parts)]
+            if not seen:
+                raise UserError(f"{path}: no HTML or Markdown files in this folder")
+            yield from seen
         elif path.is_file():
             yield path
         else:

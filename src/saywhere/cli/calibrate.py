@@ -30,7 +30,7 @@ class What(StrEnum):
 
 
 def calibrate(
-    model: Path = typer.Argument(help="Folder of a model, such as runs/NAME/model, or hub:OWNER/NAME."),
+    model: Path = typer.Argument(metavar="MODEL", help="A model's folder, such as runs/NAME/model, or hub:OWNER/NAME."),
     data: list[Path] = typer.Option(
         ..., metavar="ROOT", help="Folder of the data set, or a .jsonl file; may be repeated."
     ),

@@ -60,7 +60,8 @@ def convert_results(
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
     if path.is_dir() != old.folder:
-        raise UserError(f"{path}: the format {source.value} is a {'folder' if old.folder else 'file'}, and this is not")
+        is_a, needs = ("file", "folder") if old.folder else ("folder", "file")
+        raise UserError(f"{path}: is a {is_a}, and the format {source.value} is a {needs}; --from names another")
     if out is not None:
         new.require_new(out)
     elif new.beside is None:

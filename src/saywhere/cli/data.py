@@ -23,7 +23,7 @@ def _data() -> None:
 
 @app.command()
 def check(
-    root: Path = typer.Argument(..., help="Folder of the data set, or a .jsonl file."),
+    root: Path = typer.Argument(metavar="DATA", help="Folder of the data set, or a .jsonl file."),
     format: DataFormat = None,
     split: Splits = None,
     out: Path = typer.Option(Path("data-check"), help="Folder for the drawn samples."),

@@ -290,10 +290,11 @@ class Protocol(StrEnum):
     original = "original"
 
 
-def check_file(path: Path | None) -> Path | None:
+def check_file(option: typer.CallbackParam, path: Path | None) -> Path | None:
     """Refuse a folder where a file of results is meant; for an option's callback."""
     if path is not None and path.is_dir():
-        raise UserError(f"--json {path}: is a folder; give the name of a file, or - to print the lines")
+        printed = ", or - to print the lines" if option.name == "json" else ""
+        raise UserError(f"--{option.name} {path}: is a folder; give the name of a file{printed}")
     return path
 
 
@@ -377,6 +378,8 @@ def find_place(folder: Path | None, url: str | None, collection: str | None) -> 
             raise UserError("--collection is for an index in Qdrant: give --url as well")
         if folder is None:
             raise UserError("--index DIR is missing: the folder of the index (or --url URL of a Qdrant server)")
+        if folder.is_file():
+            raise UserError(f"--index {folder}: is a file; give the folder of the index")
         return folder
     if folder is not None:
         raise UserError("--index and --url both say where the index is: give one of them")

@@ -63,6 +63,7 @@ def search(
     Exit code 0, also if nothing is found; 1 if an image that was found could not be drawn, 2 if the command is wrong.
     """
     import saywhere
+    from saywhere.search import Query
     from saywhere.search.index import why_improbable
 
     if (not texts) == (image is None):
@@ -73,11 +74,14 @@ def search(
         hits = opened.search(query, image=image, top=top, without=without or (), after=after, before=before,
                              under=under or ())  # fmt: skip
         names = {} if out is None else _drawings(opened, hits, out)
-        narrowed = len(opened) > 0
+        count = len(opened)
     if hits:
         note_words(hits[0].unknown, hits[0].regions.unused, hits[0].without_noun)
     if json is None:
-        _print_hits(hits, "no image is left by what is asked for" if narrowed else "the index is empty")
+        unwanted = Query.parse(query).unwanted if query else ()
+        given = {"-": unwanted, "--without": without, "--after": after, "--before": before, "--under": under}
+        told = ", ".join(name for name, value in given.items() if value)
+        _print_hits(hits, f"none of the {count:,} images is left by {told}" if count else "the index is empty")
     else:
         lines = "".join(json_format.dumps(hit.to_dict()) + "\n" for hit in hits)
         if json == STDOUT:

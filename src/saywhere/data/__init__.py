@@ -47,10 +47,10 @@ def guess_format(root: str | Path) -> str:
     """Return the format of a data set, judged by its files.
 
     Raises:
-        UserError: there is no such folder, or its files fit no format.
+        UserError: there is no such file or folder, or its files fit no format.
     """
     if not Path(root).exists():
-        raise UserError(f"{root}: no such folder")
+        raise UserError(f"{root}: no such file or folder")
     for name, reader in _READERS.items():
         if reader.recognises(Path(root)):
             return name
@@ -97,7 +97,7 @@ def read(
 def _check(root: str | Path, format: str | None) -> tuple[Path, str]:
     root = Path(root)
     if not root.exists():
-        raise UserError(f"{root}: no such folder")
+        raise UserError(f"{root}: no such file or folder")
     if format is None:
         format = guess_format(root)
     elif format not in _READERS:

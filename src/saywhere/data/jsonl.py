@@ -82,12 +82,18 @@ def _split(row: dict[str, Any], file: Path) -> str:
 
 
 def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """Yield line numbers from 1 and rows, or what is wrong with a line; ``UserError`` if all of them are broken."""
+    """Yield line numbers from 1 and rows, or what is wrong with a line.
+
+    ``UserError`` if all of them are broken, or results.
+    """
     lines = [(i, line) for i, line in enumerate(read_lines(file), start=1) if line.strip()]
     rows = [(i, _row(line)) for i, line in lines]
     if all(isinstance(row, str) for _, row in rows):
         wrong = f"no line is a JSON object (line {rows[0][0]}: {rows[0][1]})" if rows else "it is empty"
         raise UserError(f"{file} is not a file of JSON lines: {wrong}")
+    if all(isinstance(row, dict) and "boxes" in row and "regions" not in row for _, row in rows):
+        way_out = "people correct them in a program of convert-results --to, whose export is a data set"
+        raise UserError(f"{file}: has results of saywhere describe, and no regions to learn from; {way_out}")
     yield from rows
 
 

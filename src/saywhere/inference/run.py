@@ -384,10 +384,15 @@ def describe(
 
 def _require_sayable(classes: Classes, words: Container[str]) -> None:
     """Refuse names of classes that no phrase of a model with these words can have."""
+    from difflib import get_close_matches
+
+    from saywhere.models.nouns import noun_tree
+
     if unknown := classes.unknown(words):
+        near = get_close_matches(unknown[0], {name for name, _ in noun_tree().names()}, n=1, cutoff=0.8)
         raise UserError(
             f"class {unknown[0]!r}: the model has no such word, and the table of nouns no such noun, so that no region "
-            "can have it; check the spelling, or name another class"
+            f"can have it; {f'did you mean {near[0]}?' if near else 'name another class'}"
         )
 
 

@@ -50,7 +50,7 @@ class Source:
 
 
 class NoImages(UserError):
-    """A folder or a pattern has no images, and may get some."""
+    """A folder, a pattern or a list has no images, and may get some."""
 
 
 def find_images(
@@ -170,7 +170,9 @@ def _expand(path: str, hidden: set[str], suffixes: frozenset[str]) -> tuple[list
             return names, os.path.dirname(path) or "."
         raise UserError(f"{path}: no images in this archive ({', '.join(sorted(SUFFIXES))})")
     if path.startswith(LIST):
-        return [name for line in _lines(path[len(LIST) :]) for name in _members(line)], None
+        if names := [name for line in _lines(path[len(LIST) :]) for name in _members(line)]:
+            return names, None
+        raise NoImages(f"{path}: this list names no image")
     if not glob.has_magic(path):
         raise UserError(f"{path}: no such file or folder")
     names = []

@@ -34,8 +34,8 @@ def _papers() -> None:
 
 @app.command()
 def convert(
-    checkpoint: Path = typer.Argument(help="A Torch7 file such as densecap-pretrained-vgg16.t7."),
-    out: Path = typer.Argument(help="Folder of the converted model, for --model of the other commands."),
+    checkpoint: Path = typer.Argument(metavar="CHECKPOINT", help="A Torch7 file such as densecap-pretrained-vgg16.t7."),
+    out: Path = typer.Argument(metavar="FOLDER", help="The converted model, for --model of the other commands."),
 ) -> None:
     """Convert a Torch7 checkpoint of the published DenseCap program; nothing in the file is executed."""
     from saywhere.papers.densecap2016.convert import convert_to_folder
@@ -48,7 +48,7 @@ def convert(
 
 @app.command()
 def table1(
-    recipe: Path = typer.Argument(help="A recipe of a comparison, such as recipes/table1.yaml."),
+    recipe: Path = typer.Argument(metavar="RECIPE", help="A recipe of a comparison, such as recipes/table1.yaml."),
     changes: list[str] | None = typer.Argument(
         None, metavar="[KEY=VALUE]...", help="Changes to the recipe, such as data.validation_limit=50 seeds=[0]."
     ),

@@ -69,6 +69,8 @@ class Query:
         """
         first, *rest = _SIGN.split(text)
         signed = [*([("+", first)] if first.strip() or not rest else []), *zip(rest[::2], rest[1::2], strict=True)]
+        if empty := next((mark for mark, phrase in signed if rest and not phrase.strip()), None):
+            raise UserError(f"{text!r}: no phrase follows the {empty}; say what is looked for, as in 'a dog + snow'")
         wanted, unwanted = (tuple(phrase.strip() for mark, phrase in signed if mark == sign) for sign in "+-")
         return cls(wanted, unwanted)
 

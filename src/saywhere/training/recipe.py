@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -260,7 +261,8 @@ def find(path: str | Path) -> Path:
 def about(path: Path) -> str:
     """Return the first sentence of the comment at the top of a recipe."""
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
-    return " ".join(line.lstrip("# ") for line in lines).partition(". ")[0].rstrip(".")
+    text = " ".join(line.lstrip("# ") for line in lines)
+    return re.split(r"(?<!\bEq)(?<!\bal)\. ", text, maxsplit=1)[0].rstrip(".")
 
 
 def read(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:

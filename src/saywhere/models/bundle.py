@@ -40,7 +40,7 @@ _reading = threading.Lock()
 
 BUNDLED = Path(__file__).parents[1] / "pretrained"
 """Folder of the models that ship with the package."""
-SHIPPED = "c7e5d80129ad20b677373a292fc08fe014c2974b922210d911c2b91b17f5925c"
+SHIPPED = "06c3f2d9e9c553cabbbb49de8052aaa3bc3ea9143247bdff75218edcf1f4d152"
 """SHA-256 of the bundled model's ``config.json``, which is not checked again at each start."""
 WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "vocabulary.json", "README.md"
 GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, GRAPH_TOWER = "trunk.onnx", "trunk.json", "trunk-int8.onnx", "tower.onnx"

@@ -351,7 +351,7 @@ def plan_of(file: str, tmp_path: Path, **more: Path) -> tuple[Any, dict[str, Any
     sentences.write_bytes(gzip.compress(text.read_bytes()))
     everyday = shutil.copytree(wider, tmp_path / "everyday")
     places = {"flickr8k": flickr, "wider": wider, "everyday": everyday, **more}
-    changes = [f"data.{name}={place}" for name, place in places.items()]
+    changes = [f"data.{name}={places[name]}" for name in recipes.read(RECIPES / file)["data"]]
     recipe = stages.load(RECIPES / file, recipes.read(RECIPES / file, changes))
     return recipe, {each.name: each for each in stages.plan(recipe, tmp_path / "run", (), "")}
 
@@ -366,6 +366,15 @@ def test_the_recipe_of_large_is_right(tmp_path: Path) -> None:
         assert stage.training.branch == str(tmp_path / "run" / "stages" / "tower" / "model" / "tower.onnx")
         assert stage.model["trunk"]["tower"] and not stage.model["trunk"]["branch"]
     assert {"$clip file", "$tuning file", "$wider train"} <= plans["tower"].inputs.keys()
+
+
+def test_the_recipe_of_everyday_sentences_is_right(tmp_path: Path) -> None:
+    recipe, plans = plan_of("captions-everyday.yaml", tmp_path)
+    assert list(plans) == list(recipe.stages) == ["start", "captioner-words", "captioner", "ngrams"]
+    words, reward = plans["captioner-words"].stage, plans["captioner"].stage
+    assert "reward" not in words.model and (reward.model["reward"], reward.average) == ("cider", 0.5)
+    assert words.model["people_threshold"] == Bundle.read("flickr-coco").configs["captioner"].people_threshold
+    assert {"$flickr8k train", "$everyday train"} <= plans["captioner"].inputs.keys()
 
 
 def test_the_recipe_of_the_bundled_model_is_right(tmp_path: Path) -> None:

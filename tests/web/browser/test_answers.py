@@ -53,7 +53,7 @@ def seen_by(model: saywhere.Model, photo: bytes) -> saywhere.Encoding:
 
 @pytest.mark.parametrize("name", ["astronaut", "chelsea", "coffee", "motorcycle_left", "rocket"])
 def test_answers_are_those_of_python(
-    engine: Page, photographs: dict[str, bytes], model: saywhere.Model, name: str
+    engine: Page, photographs: dict[str, bytes], model: saywhere.Model, as_rounded: saywhere.Model, name: str
 ) -> None:
     seen = seen_by(model, photographs[name])
     regions, found = model.describe(seen, threshold=0.3), ask(engine, photographs[name], "describe")
@@ -62,8 +62,8 @@ def test_answers_are_those_of_python(
     assert sum(one != other for one, other in pairs) <= 1  # rounded weights may turn a close decision
     np.testing.assert_allclose([found["boxes"][i] for i in shown], regions.boxes, atol=1)
     assert (found["width"], found["height"]) == (seen.width, seen.height)
-    caption, sentence = model.caption(seen), ask(engine, photographs[name], "caption")
-    assert tuple(sentence["words"]) == caption.words
+    sentence = as_rounded.caption(seen_by(as_rounded, photographs[name]))  # of close hypotheses another may be the best
+    assert tuple(ask(engine, photographs[name], "caption")["words"]) == sentence.words
     phrases, placed = model.ground(seen, TEXT, threshold=0), ask(engine, photographs[name], "ground", text=TEXT)
     assert tuple(placed["captions"]) == phrases.captions
     others = np.abs(np.array(placed["boxes"]) - phrases.boxes).max(axis=1) > 1

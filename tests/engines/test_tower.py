@@ -234,6 +234,14 @@ def test_outputs_are_standardised_over_images_and_tuned(clip: tuple[torch.nn.Mod
         make_tower(clip[1], str(tmp_path / "broken.png"), images, preprocess, tmp_path / "tower.onnx")
 
 
+def test_what_is_kept_of_large_fits_the_bundled_model(tmp_path: Path) -> None:
+    """What both had in common is stored once, until the bundled model changes."""
+    build, packed = scripts.load("large-model/build.py"), Path(__file__).parents[2] / "large-model"
+    build.unpack(packed, tmp_path, bundle.find_folder("flickr-coco"))
+    networks = checkpoint.load_networks(tmp_path)
+    assert networks.keys() == bundle.Bundle.read(tmp_path).configs.keys()
+
+
 def test_the_large_model_is_a_package(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(bundle.PACKAGES, "large", "saywhere_large_for_tests")
     with pytest.raises(UserError, match="'large' is a package of its own, saywhere-large-for-tests"):

@@ -362,8 +362,8 @@ class NounChecker:
     def refuse_people(self, captioner: Captioner) -> np.ndarray | None:
         """Return the words ``(N, V)`` bool that no sentence of an image has: those for people, where nobody is seen.
 
-        Somebody is if one of the first :data:`REGIONS` regions shows people with ``people_threshold`` at least. None if
-        people may be named of all images.
+        Somebody is seen if one of the first :data:`REGIONS` regions shows people with a probability of at least
+        ``people_threshold``. None if people may be named of all images.
         """
         least, person = captioner.config.people_threshold, self._classes.tree.named("person")
         if not least or person is None:
@@ -404,7 +404,7 @@ def see(
 ) -> list[np.ndarray]:
     """Return what the regions of each image show: probabilities ``(N, K)`` of the K leaves of the tree of nouns.
 
-    Thin regions are left out, of which the classes say people (:data:`saywhere.models.nouns.THIN`).
+    Thin regions (:data:`saywhere.models.nouns.THIN`) are left out: the classes take them for people.
     """
     settings, coder = detector.config.proposals, detector.box_coder
     proposals = [propose_boxes(encoding, settings, coder, limit)[0] for encoding in encodings]

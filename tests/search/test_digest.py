@@ -39,11 +39,12 @@ def test_options_count_if_vectors_depend_on_them() -> None:
 
 def test_the_weights_of_the_aligner_count(tmp_path: Path) -> None:
     bundled = find_folder(saywhere.DEFAULT_MODEL)
-    for part, counts in (("densecap", False), ("aligner", True)):
+    parts = ("densecap.", "aligner.encoders.", "aligner.hubs.images.", "aligner.hubs.texts.", "aligner.projects.")
+    for part, counts in zip(parts, (False, False, False, True, True), strict=True):
         folder = tmp_path / part
         shutil.copytree(bundled, folder)
         weights = load_file(bundled / WEIGHTS)
-        name = max(name for name in weights if name.startswith(f"{part}."))
+        name = max(name for name in weights if name.startswith(part))
         save_file({**weights, name: weights[name] + np.ones_like(weights[name])}, folder / WEIGHTS)
         digests = [saywhere.load(each).engine.vectors_digest() for each in (bundled, folder)]
         assert (digests[0] != digests[1]) == counts
@@ -63,12 +64,11 @@ def test_an_index_stays_valid_until_its_vectors_would_be_others(tmp_path: Path) 
 
 
 def digest(touched: str = "", **parts: dict[str, Any]) -> str:
-    """That of a tiny model with these options, and with one other number in the part ``touched``."""
+    """That of a tiny model with these options, and with other numbers in the weights ``touched``."""
     networks = tiny_networks({"densecap": {}, "aligner": {}, **parts})
     if touched:
-        name, weights = list(networks[touched].named_parameters())[-1]
-        assert not name.startswith("trunk.")
-        weights.data.add_(1)
+        part, _, name = touched.partition(".")
+        networks[part].get_parameter(name).data.add_(1)
     return TorchEngine(networks).vectors_digest()
 
 
@@ -78,7 +78,8 @@ def plain() -> str:
 
 
 def test_the_weights_count_in_torch(plain) -> None:
-    assert digest() == plain and digest("densecap") == plain and digest("aligner") != plain
+    assert digest() == plain and digest("densecap.decoder.output.bias") == plain
+    assert digest("aligner.encoders.0.decode.bias") == plain and digest("aligner.projects.0.bias") != plain
 
 
 def test_options_count_in_torch(plain) -> None:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from saywhere.stages import run as stages
 from saywhere.stages.kinds import Card
 from saywhere.training import recipe as recipes
 from saywhere.training.loop import Training
-from saywhere.training.run import train
+from saywhere.training.run import model_config, train
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMOKE, TEACHER = RECIPES / "saywhere-smoke.yaml", "data/clip_encoder.onnx"
@@ -375,6 +376,17 @@ def test_the_recipe_of_everyday_sentences_is_right(tmp_path: Path) -> None:
     assert "reward" not in words.model and (reward.model["reward"], reward.average) == ("cider", 0.5)
     assert words.model["people_threshold"] == Bundle.read("flickr-coco").configs["captioner"].people_threshold
     assert {"$flickr8k train", "$everyday train"} <= plans["captioner"].inputs.keys()
+
+
+def test_the_recipe_of_everyday_words_is_right(tmp_path: Path) -> None:
+    recipe, plans = plan_of("aligner-everyday.yaml", tmp_path)
+    assert list(plans) == list(recipe.stages) == ["start", "aligner"]
+    stage, bundled = plans["aligner"].stage, Bundle.read("flickr-coco").configs["aligner"]
+    assert (stage.training.freeze, stage.average) == (("projects",), 0.3)
+    assert {"$flickr8k train", "$wider train", "$everyday train", "$everyday val"} <= plans["aligner"].inputs.keys()
+    made = model_config(stage)
+    assert made.vector_options() | {"trunk": 0} == bundled.vector_options() | {"trunk": 0}
+    assert replace(made, trunk=bundled.trunk, localizer=bundled.localizer) == bundled
 
 
 def test_the_recipe_of_the_bundled_model_is_right(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from saywhere.networks import checkpoint
 from saywhere.networks.vision.trunk import Trunk
 from saywhere.text import END, PAD, UNKNOWN
 from saywhere.training.aligner import AlignerSystem, SentenceTargets
+from saywhere.training.finetuning import freeze
 from saywhere.training.run import find_system, train
 
 
@@ -40,6 +41,44 @@ def test_sentences_are_chosen_anew_without_one_twice():
     assert len({text for pair in pairs for text in pair}) == 4
     assert choose(maker, one, 3) == choose(maker, one, 3)
     assert sorted(choose(maker, sample("a man"))) == ["a man"]
+
+
+def test_phrases_of_regions_are_texts_as_often_as_sentences():
+    boxes = np.array([[0, 0, 20, 20], [30, 0, 60, 40]])
+    both = Sample(Path("a.jpg"), 96, 64, boxes, (("a man",), ("a house", "...")), ("the beach", "white house"))
+    (kept,) = AlignerSystem().usable([both], AlignerConfig(region_phrases=True))
+    assert list(AlignerSystem().texts(kept)) == ["the beach", "white house", "a man", "a house"]
+    (plain,) = AlignerSystem().usable([both], AlignerConfig())
+    assert list(AlignerSystem().texts(plain)) == ["the beach", "white house"]
+    pairs = [choose(SentenceTargets(VOCABULARY, 2, end=True), kept, seed) for seed in range(400)]
+    assert all(len(set(pair)) == 2 for pair in pairs)
+    assert 0.45 < np.mean([text in {"a man", "a house"} for pair in pairs for text in pair]) < 0.55
+    some = replace(kept, phrase_weights=np.array([0.0, 0.5], np.float32))
+    assert list(AlignerSystem().texts(some)) == ["the beach", "white house", "a house"]
+    assert {text for seed in range(30) for text in choose(SentenceTargets(VOCABULARY, 2, end=True), some, seed)} == {
+        "the beach", "white house", "a house",
+    }  # fmt: skip
+    alone = replace(both, sentences=())
+    (kept,) = AlignerSystem().usable([alone], AlignerConfig(region_phrases=True))
+    assert sorted(choose(SentenceTargets(VOCABULARY, 2, end=True), kept)) == ["a house", "a man"]
+    assert AlignerSystem().usable([alone], AlignerConfig()) == []
+
+
+def test_frozen_projections_keep_the_vectors_of_regions():
+    network = tiny_aligner()
+    rows = [torch.randn(5, network.projects[0].in_features) for _ in range(4)]
+    freeze(network, ["projects"])
+    network.eval()
+    before = network.embed_regions(rows)[0]
+    network.train()
+    network.embed_regions(rows)
+    network.eval()
+    assert torch.equal(network.embed_regions(rows)[0], before)
+    network.projects.requires_grad_(True)
+    network.train()
+    network.embed_regions(rows)
+    network.eval()
+    assert not torch.equal(network.embed_regions(rows)[0], before)
 
 
 def test_mirrored_images_have_left_and_right_exchanged():

@@ -24,6 +24,7 @@ from saywhere.training.run import build_vocabulary, find_system, model_config, r
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 OTHERS = {
+    "aligner-everyday",
     "captions-everyday",
     "table1",
     "saywhere",

@@ -81,6 +81,8 @@ class AlignerConfig(RegionConfig):
         temperature: that scores of the contrastive loss are divided by at first; it is learnt.
         phrase_weight: of the loss of phrases whose boxes are known (Flickr30k Entities); 0 learns from sentences alone.
         sentences: of each image in a batch, drawn anew in each epoch.
+        region_phrases: the phrases of an image's regions are texts of it as its sentences are, so that short texts and
+            names of things are learnt, too.
         hubs: so many typical texts, and typical images, tell how similar an image is to texts at large, and a text to
             images (:class:`saywhere.engines.engine.Hubness`); ``saywhere calibrate`` fits them.
         hubness: take that off similarities, if there are hubs.
@@ -113,6 +115,7 @@ class AlignerConfig(RegionConfig):
     temperature: float = 1.0
     phrase_weight: float = 0.0
     sentences: int = 1
+    region_phrases: bool = False
     hubs: int = 0
     hubness: bool = True
     score_bonus: float = 0.0

@@ -30,6 +30,8 @@ Maps = Any
 """The feature maps of one image, as the engine keeps them."""
 State = tuple[Any, ...]
 """The state of a decoder: arrays of the engine whose first dimension is the hypotheses."""
+TEXT_WEIGHTS = ("encoders.", "log_scale", "hubs.images.")
+"""Names of the aligner's weights begin so, if only the vectors of texts depend on them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -350,5 +352,8 @@ class Engine(Protocol):
         ...
 
     def vectors_digest(self) -> str:
-        """Return a hash of what the aligner's vectors depend on: trunk, aligner, and the options of both for them."""
+        """Return a hash of what the vectors of regions depend on: trunk, aligner, and the options of both for them.
+
+        The text encoders do not count (:data:`TEXT_WEIGHTS`), so an index is good for all of these vectors.
+        """
         ...

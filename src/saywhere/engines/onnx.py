@@ -27,7 +27,7 @@ from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import SUMMARY, TOWER, TrunkConfig
 from saywhere.engines.arrays.layers import Weights, in_single, require_shapes
 from saywhere.engines.arrays.pooling import ImageMaps
-from saywhere.engines.engine import Aligner, Captioner, DenseCap, Nouns, RpnOutput
+from saywhere.engines.engine import TEXT_WEIGHTS, Aligner, Captioner, DenseCap, Nouns, RpnOutput
 from saywhere.errors import UserError
 from saywhere.models.bundle import (
     GRAPH,
@@ -230,12 +230,12 @@ class OnnxEngine:
         return digest.hexdigest()
 
     def vectors_digest(self) -> str:
-        """Return a hash of the weights and options on which the aligner's vectors depend, and of the precision."""
-        config, words = self._bundle.configs["aligner"], self._bundle.vocabularies["aligner"].tokens
+        """Return a hash of the weights and options on which the vectors of regions depend, and of the precision."""
+        config = self._bundle.configs["aligner"]
         assert isinstance(config, AlignerConfig)
-        digest = self._hash([config.vector_options(), words])
-        for part in ("trunk", "aligner"):
-            digest.update(weights_digest(self._weights.below(part)).encode())
+        digest = self._hash([config.vector_options()])
+        for part, without in (("trunk", ()), ("aligner", TEXT_WEIGHTS)):
+            digest.update(weights_digest(self._weights.below(part), without).encode())
         return digest.hexdigest()
 
     def _hash(self, facts: list[Any]) -> hashlib.blake2b:
@@ -470,10 +470,12 @@ def open_tower(path: Path, threads: int | None = None, device: str = "cpu") -> S
     return session
 
 
-def weights_digest(weights: Weights) -> str:
-    """Return the SHA-256 of weights as they are stored."""
+def weights_digest(weights: Weights, without: tuple[str, ...] = ()) -> str:
+    """Return the SHA-256 of weights as they are stored, but for those whose names begin with one of ``without``."""
     digest = hashlib.sha256()
     for name in weights.names():
+        if name.startswith(without):
+            continue
         value = weights.stored(name)
         digest.update(f"{name} {value.dtype} {value.shape}".encode())
         digest.update(np.ascontiguousarray(value).data)

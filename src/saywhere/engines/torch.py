@@ -16,7 +16,15 @@ from torch import Tensor, nn
 from saywhere.calibration import Calibration
 from saywhere.engines.arrays import ngrams
 from saywhere.engines.arrays.ngrams import Ngrams
-from saywhere.engines.engine import BoundImages, EncodedText, Hubness, RegionHeadOutput, RpnOutput, Typical
+from saywhere.engines.engine import (
+    TEXT_WEIGHTS,
+    BoundImages,
+    EncodedText,
+    Hubness,
+    RegionHeadOutput,
+    RpnOutput,
+    Typical,
+)
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
 from saywhere.models.bundle import Bundle
@@ -84,12 +92,13 @@ class TorchEngine:
         return digest.hexdigest()
 
     def vectors_digest(self) -> str:
-        """Return a hash of the weights and options on which the aligner's vectors depend."""
+        """Return a hash of the weights and options on which the vectors of regions depend."""
         network = self.networks["aligner"]
         assert isinstance(network, Aligner)
-        facts = [asdict(self.trunk.preprocess), network.config.vector_options(), network.vocabulary.tokens]
+        facts = [asdict(self.trunk.preprocess), network.config.vector_options()]
         digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
-        _add_weights(digest, "aligner", network.state_dict())
+        weights = network.state_dict().items()
+        _add_weights(digest, "aligner", {key: value for key, value in weights if not key.startswith(TEXT_WEIGHTS)})
         digest.update(self._trunk.tower_digest.encode())
         return digest.hexdigest()
 

@@ -26,10 +26,10 @@ from saywhere.training.dataset import System, mirror_phrase
 
 @dataclass(frozen=True)
 class SentenceTargets:
-    """Make targets of the aligner: sentences of an image, other ones in each epoch.
+    """Make targets of the aligner: sentences of an image and phrases of its regions, other ones in each epoch.
 
     Attributes:
-        count: sentences an image; one that has fewer gives all it has.
+        count: texts an image; one that has fewer gives all it has.
         end: each sentence ends with END.
         phrases: take the marked sentences of Flickr30k Entities, with their phrases' boxes.
         parses: of the sentences, to be encoded as relations; None encodes them as words.
@@ -49,8 +49,17 @@ class SentenceTargets:
         """See :class:`saywhere.training.dataset.TargetMaker`."""
         if self.phrases:
             return self._marked(sample, size, flipped, random)
-        chosen = random.permutation(len(sample.sentences))[: self.count].tolist()
-        return SentenceTarget(self._encode([sample.sentences[i] for i in chosen], flipped))
+        return SentenceTarget(self._encode(self._draw(sample, random), flipped))
+
+    def _draw(self, sample: Sample, random: np.random.Generator) -> list[str]:
+        """Choose texts of an image; where it has sentences and phrases, each is one of these as often as of those."""
+        kinds = [texts for texts in (sample.sentences, _phrases(sample)) if texts]
+        counts = np.bincount(random.integers(2, size=self.count), minlength=2) if len(kinds) > 1 else [self.count]
+        return [
+            texts[i]
+            for texts, count in zip(kinds, counts, strict=True)
+            for i in random.permutation(len(texts))[:count].tolist()
+        ]
 
     def _marked(
         self, sample: Sample, size: tuple[int, int], flipped: bool, random: np.random.Generator
@@ -77,6 +86,22 @@ def _read_parses(config: AlignerConfig) -> Any:
     return None if config.parses is None else reproductions.find("parses=FILE")(config.parses)
 
 
+def _with_words(sample: Sample, phrases: bool) -> Sample:
+    """The sample without its texts that have no word, and without regions unless their ``phrases`` are learnt."""
+    sentences = tuple(text for text in sample.sentences if tokenize(text))
+    kept = [i for i, references in enumerate(sample.phrases) if phrases and any(map(tokenize, references))]
+    references = tuple(tuple(text for text in sample.phrases[i] if tokenize(text)) for i in kept)
+    weights = None if sample.phrase_weights is None else sample.phrase_weights[kept]
+    return replace(sample, boxes=sample.boxes[kept], phrases=references, sentences=sentences, phrase_weights=weights)
+
+
+def _phrases(sample: Sample) -> tuple[str, ...]:
+    """The phrases of a sample's regions, but for those that do not count where words are learnt."""
+    weights = sample.phrase_weights
+    rows = [each for i, each in enumerate(sample.phrases) if weights is None or weights[i] > 0]
+    return tuple(chain.from_iterable(rows))
+
+
 class AlignerSystem(System):
     """How an aligner is trained."""
 
@@ -85,15 +110,15 @@ class AlignerSystem(System):
     presets: ClassVar = {"default": AlignerConfig, "original": AlignerConfig.original}
 
     def usable(self, samples: Sequence[Sample], config: AlignerConfig) -> list[Sample]:
-        """Return the samples with sentences, without those sentences that have no word.
+        """Return the samples with texts: sentences, and with ``config.region_phrases`` the phrases of their regions.
 
-        With ``config.phrase_weight`` only images that Flickr30k Entities has marked.
+        Texts without a word are left out. With ``config.phrase_weight`` only images that Flickr30k Entities has marked.
 
         Raises:
             UserError: a sentence is not among ``config.parses``.
         """
-        kept = [replace(s, sentences=tuple(t for t in s.sentences if tokenize(t))) for s in samples]
-        kept = [sample for sample in kept if sample.sentences]
+        kept = [_with_words(sample, config.region_phrases) for sample in samples]
+        kept = [sample for sample in kept if sample.sentences or sample.phrases]
         if (parses := _read_parses(config)) is not None:
             for text in chain.from_iterable(map(self.texts, kept)):
                 parses.find(text)
@@ -102,8 +127,8 @@ class AlignerSystem(System):
         return [sample for sample in kept if all(path.is_file() for path in find_marks(sample.image))]
 
     def texts(self, sample: Sample) -> tuple[str, ...]:
-        """Return the sentences."""
-        return sample.sentences
+        """Return the sentences, and the phrases of regions if they are learnt."""
+        return (*sample.sentences, *_phrases(sample))
 
     def build(self, config: AlignerConfig, vocabulary: Vocabulary, pretrained: bool) -> Aligner:
         """Return the untrained network; if ``pretrained``, with published weights or ``config.localizer``'s trunk."""

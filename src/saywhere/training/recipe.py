@@ -25,7 +25,8 @@ class SourceConfig:
 
     Attributes:
         root, format, train, phrases, train_limit, hold_out: as of :class:`DataConfig`.
-        words: how much its phrases count where the dense captioner learns words; 0 teaches boxes alone.
+        words: how much its phrases count where the dense captioner learns words; 0 teaches boxes alone, and an aligner
+            that learns from phrases (``region_phrases``) sentences alone.
         names: its phrases are mere names of classes. In an image that another data set describes, its boxes join those
             with phrases, but for those that lie on one of them (:func:`saywhere.training.run.join_names`).
     """

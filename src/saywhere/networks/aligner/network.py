@@ -183,8 +183,9 @@ class Aligner(nn.Module):
         return self._extractor[0]
 
     def train(self, mode: bool = True) -> Aligner:
-        """Set the mode of all parts, that of the extractor too."""
+        """Set the mode of all parts, that of the extractor too; frozen projections keep the statistics of features."""
         super().train(mode)
+        self.standardise.train(mode and any(weight.requires_grad for weight in self.projects.parameters()))
         self.extractor.train(mode)
         return self
 

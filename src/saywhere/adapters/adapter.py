@@ -324,7 +324,6 @@ class PhraseDetector(Adapter):
         """Return for each image its Q boxes ``(Q, 4)``, as shares of its width and height, and scores ``(Q, P)``."""
 
     def locate(self, encodings: Sequence[Encoding], phrases: Sequence[Sequence[str]]) -> list[Located]:
-        """Return for each image the best box of each phrase and its score."""
         jobs = [Job(i, group) for i, own in enumerate(phrases) for group in self.groups(own)]
         parts: list[list[Located]] = [[] for _ in encodings]
         for some in self._batches(encodings, jobs):

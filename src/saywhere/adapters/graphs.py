@@ -89,20 +89,16 @@ class GraphRunner:
         return tokenizer
 
     def to(self, device: str) -> None:
-        """Do nothing for the device that it is on; ``UserError`` for another one."""
         if device != self.device:
             raise UserError(f"{self._folder}: graphs stay on {self.device}; load the model with device={device!r}")
 
     def token_ids(self, text: str) -> list[int]:
-        """Return the ids of a text's tokens, without those that it begins and ends with."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def tokens(self, token_ids: Sequence[int]) -> list[str]:
-        """Return the names of tokens."""
         return [self._tokenizer.id_to_token(token_id) for token_id in token_ids]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of tokens, without those that are special."""
         return self._tokenizer.decode(token_ids, skip_special_tokens=True)
 
     def _encode(self, texts: Sequence[str], length: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -118,7 +114,6 @@ class GraphRunner:
     def write(
         self, images: Sequence[Image.Image], prompts: Sequence[str], most_tokens: int, beam_size: int
     ) -> list[tuple[list[int], np.ndarray]]:
-        """Return what the network writes of images: ids and log-probabilities."""
         assert self._settings is not None, "a model that writes has several graphs"
         token_ids, mask = self._encode(prompts)
         seen = self._graphs["vision_encoder"](pixel_values=self.pixels(images))["image_features"]
@@ -130,7 +125,6 @@ class GraphRunner:
         return search(decoder, len(images), self._settings, most_tokens, beam_size)
 
     def detect(self, images: Sequence[Image.Image], texts: Sequence[Any], length: int, **options: Any) -> Detected:
-        """Return what the network detects by texts, of which at most ``length`` tokens count."""
         token_ids, mask = self._encode(texts, length)
         pixels = self.pixels(images)
         out = self._graphs["model"](

@@ -148,7 +148,6 @@ class AlignerConfig(RegionConfig):
 
     @property
     def uses_proposals(self) -> bool:
-        """See :class:`SystemConfig`."""
         return self.regions == "proposals"
 
     @classmethod

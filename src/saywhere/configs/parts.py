@@ -350,7 +350,6 @@ class RegionConfig(SystemConfig):
 
     @property
     def uses_head(self) -> bool:
-        """See :class:`SystemConfig`."""
         return self.head
 
     @property

@@ -158,28 +158,24 @@ class OnnxEngine:
 
     @property
     def densecap(self) -> DenseCap | None:
-        """The part, or None."""
         from saywhere.engines.arrays import densecap
 
         return self._part("densecap", densecap.DenseCap)
 
     @property
     def aligner(self) -> Aligner | None:
-        """The part, or None."""
         from saywhere.engines.arrays import aligner
 
         return self._part("aligner", aligner.Aligner)
 
     @property
     def captioner(self) -> Captioner | None:
-        """The part, or None."""
         from saywhere.engines.arrays import captioner
 
         return self._part("captioner", captioner.Captioner)
 
     @property
     def nouns(self) -> Nouns | None:
-        """The part, or None."""
         from saywhere.engines.arrays import nouns
 
         return self._part("nouns", nouns.Nouns)
@@ -212,11 +208,9 @@ class OnnxEngine:
 
     @property
     def device(self) -> str:
-        """Where the trunk runs."""
         return self.trunk.device
 
     def to(self, device: str) -> None:
-        """Move the trunk to a device; ``UserError`` if there is none of that name."""
         find_provider(device)
         self.trunk.to(device)
 
@@ -251,7 +245,7 @@ class OnnxEngine:
 
 
 class OnnxTrunk:
-    """The graph in ONNX Runtime; the session is made for the first image."""
+    """The graph in ONNX Runtime, opened for the first image; see :class:`saywhere.engines.engine.Trunk`."""
 
     def __init__(self, bundle: Bundle, weights: Weights, threads: int | None, precision: str, device: str) -> None:
         self.device = device
@@ -266,7 +260,6 @@ class OnnxTrunk:
 
     @property
     def preprocess(self) -> Preprocess:
-        """How images become pixels."""
         from saywhere.images import Preprocess  # the session needs no Pillow
 
         config = self._bundle.trunk
@@ -354,7 +347,6 @@ class OnnxTrunk:
         return outputs
 
     def propose(self, maps: ImageMaps) -> RpnOutput:
-        """Return what the localization layer says of an image's anchors."""
         if (anchors := self._anchors.get(maps.input_size)) is None:
             sizes = [maps.output(f"region{stride}").shape[1:] for stride in maps.strides]
             levels = zip(self._shapes, sizes, maps.strides, strict=True)

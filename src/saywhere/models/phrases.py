@@ -269,7 +269,7 @@ class PhraseWriter:
 
 
 class NounGuide:
-    """A decoder whose nouns are weighed by the classes, until a phrase has one that they know.
+    """A decoder whose nouns are weighed by the classes until one is said, see :class:`saywhere.engines.engine.Decoder`.
 
     The probability that the decoder gives to all nouns together stays; each gets a share of it by the product of its
     own probability and of that of the region's showing what it names.
@@ -290,7 +290,6 @@ class NounGuide:
         return (np.arange(count), np.zeros(count, bool), self._decoder.start(embeddings))
 
     def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
-        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
         regions, said, inner = state
         log_probs, inner = self._decoder.step(token_ids, inner)
         said = said | self._nouns[token_ids]
@@ -305,12 +304,10 @@ class NounGuide:
         return log_probs, (regions, said, inner)
 
     def select(self, state: State, rows: np.ndarray) -> State:
-        """Return the rows of a state: with repetitions, and in any order."""
         regions, said, inner = state
         return (regions[rows], said[rows], self._decoder.select(inner, rows))
 
     def join(self, states: Sequence[State]) -> State:
-        """Return the rows of several states one after the other."""
         regions, said, inner = zip(*states, strict=True)
         return (np.concatenate(regions), np.concatenate(said), self._decoder.join(inner))
 

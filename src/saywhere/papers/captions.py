@@ -19,7 +19,7 @@ from saywhere.models.model import Model
 
 
 class EnsembleDecoder:
-    """Decode with the mean of several decoders' probabilities of each word.
+    """Decode with the mean of several decoders' probabilities, see :class:`saywhere.engines.engine.Decoder`.
 
     Its embeddings are, for each item, the tuple of the members' embeddings: each member may see the image with its own
     network. All must have one vocabulary.
@@ -42,7 +42,6 @@ class EnsembleDecoder:
         return tuple(part for state in states for part in state)
 
     def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
-        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
         log_probs: list[np.ndarray] = []
         following: State = ()
         for decoder, part in zip(self.decoders, self._split(state), strict=True):
@@ -52,12 +51,10 @@ class EnsembleDecoder:
         return np.logaddexp.reduce(np.stack(log_probs)) - np.float32(math.log(len(log_probs))), following
 
     def select(self, state: State, rows: np.ndarray) -> State:
-        """Return the rows of a state."""
         parts = zip(self.decoders, self._split(state), strict=True)
         return tuple(part for decoder, member in parts for part in decoder.select(member, rows))
 
     def join(self, states: Sequence[State]) -> State:
-        """Return the rows of several states one after the other."""
         members = zip(*(self._split(state) for state in states), strict=True)
         return tuple(part for d, rows in zip(self.decoders, members, strict=True) for part in d.join(rows))
 

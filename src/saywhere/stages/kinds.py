@@ -166,11 +166,9 @@ class Start(Stage):
     trunk: dict[str, Any] = field(default_factory=dict)
 
     def output(self, folder: Path) -> Path:
-        """Return the model's folder."""
         return Path(self.model) if self.model is not None else folder
 
     def check(self, read: Reader) -> None:
-        """Refuse options that no trunk has, and weights that are not there."""
         from saywhere.configs.parts import TrunkConfig
         from saywhere.networks.vision.trunk import build_trunk
 
@@ -178,7 +176,6 @@ class Start(Stage):
             build_trunk(TrunkConfig().merge(self.trunk, prefix="trunk."))
 
     def run(self, work: Work) -> Done:
-        """Nothing is to be made."""
         return Done(self.model or f"published weights of {self.trunk.get('backbone', 'efficientnet_lite2')}")
 
 
@@ -213,7 +210,6 @@ class Train(Stage):
         return Recipe(name, self.data, self.SYSTEM, self.model, self.training, seed, self.description)
 
     def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
-        """Return the training and validation splits."""
         data = self.data
         parts: Sequence[DataConfig | SourceConfig] = (data, *data.also.values())
         found: list[tuple[DataSet, Mapping[str, Any]]] = [
@@ -224,12 +220,10 @@ class Train(Stage):
         return found
 
     def models(self) -> list[str]:
-        """Return what training starts from, and the localizer."""
         named = [self.training.start, self.model.get("localizer")]
         return [name for name in named if name is not None]
 
     def check(self, read: Reader) -> None:
-        """Refuse options of the network, modules to freeze, and data of which nothing can be learnt."""
         from saywhere.text import Vocabulary
         from saywhere.training.finetuning import freeze
         from saywhere.training.run import find_system, model_config
@@ -242,7 +236,6 @@ class Train(Stage):
             freeze(system.build(config, Vocabulary({"a": 1}), False), self.training.freeze)
 
     def run(self, work: Work) -> Done:
-        """Train, or go on with it."""
         from saywhere.training.finetuning import average_models
         from saywhere.training.run import find_system, model_config, read_training, train
 
@@ -271,7 +264,6 @@ class BranchStage(Train):
     CONTINUES = None
 
     def output(self, folder: Path) -> Path:
-        """Return the file of its weights."""
         return folder / MODEL / branch.FILE
 
     def teacher(self) -> Path:
@@ -279,14 +271,12 @@ class BranchStage(Train):
         return branch.find_teacher(str(self.model.get("teacher") or ""))
 
     def check(self, read: Reader) -> None:
-        """Refuse a teacher that is none, and what the other kinds refuse."""
         branch.teacher_weights(self.teacher())
         if self.training.start is not None:
             raise UserError("training.start: a branch begins as a copy of the backbone's last layers")
         super().check(read)
 
     def digests(self, read: Reader) -> list[tuple[DataSet, str]]:
-        """Return a hash of the teacher too."""
         digest = hashlib.sha256(self.teacher().read_bytes()).hexdigest()
         return [*super().digests(read), (DataSet(str(self.model["teacher"]), None, "teacher"), digest)]
 
@@ -320,7 +310,6 @@ class FromData(Stage):
             raise UserError("data must name a data set, as in data: [{root: $flickr8k}]")
 
     def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
-        """Return them."""
         return [(source, {}) for source in self.data]
 
     def read(self) -> tuple[list[Any], str]:
@@ -346,22 +335,18 @@ class TowerStage(FromData):
     tuning: str | None = None
 
     def output(self, folder: Path) -> Path:
-        """Return the graph."""
         return folder / MODEL / GRAPH_TOWER
 
     def check(self, read: Reader) -> None:
-        """Refuse a teacher and a tuning that are none."""
         super().check(read)
         branch.tower_graph(branch.find_teacher(self.teacher), self.tuning, (0.5,) * 3, (0.5,) * 3)
 
     def digests(self, read: Reader) -> list[tuple[DataSet, str]]:
-        """Return a hash of the teacher and of the tuning too."""
         files = [branch.find_teacher(self.teacher), *([Path(self.tuning)] if self.tuning is not None else [])]
         digests = [(DataSet(str(path), None, "file"), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
         return [*super().digests(read), *digests]
 
     def run(self, work: Work) -> Done:
-        """Make it."""
         samples, source = self.read()
         bundle, images = Bundle.read(self.model), [sample for some in samples for sample in some]
         preprocess = Preprocess(bundle.trunk.long_side, bundle.trunk.multiple, bundle.mean, bundle.std)
@@ -384,7 +369,6 @@ class Nouns(FromData):
     epochs: int = 8
 
     def run(self, work: Work) -> Done:
-        """Teach it."""
         from saywhere.training import nouns
 
         sets, source = self.read()
@@ -401,7 +385,6 @@ class NgramsStage(FromData):
     model: str = ""
 
     def run(self, work: Work) -> Done:
-        """Learn it, in a copy of the model."""
         sets, source = self.read()
         copy_model(self.model, work.folder / MODEL)
         ngrams.train(work.folder / MODEL, sets, source, None, work.seed)
@@ -423,7 +406,6 @@ class ChunkerStage(FromData):
     epochs: int = 3
 
     def output(self, folder: Path) -> Path:
-        """Return the file of its weights."""
         return folder / "chunker.npz"
 
     def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
@@ -444,13 +426,11 @@ class ChunkerStage(FromData):
                 raise UserError(f"{each.root}: no such file or folder")
 
     def digests(self, read: Reader) -> list[tuple[DataSet, str]]:
-        """Return a hash of the sentences of each."""
         texts = [json.dumps([(each.text, each.tags) for each in sentences]) for sentences in self.sentences()]
         digests = [hashlib.blake2b(text.encode(), digest_size=8).hexdigest() for text in texts]
         return list(zip(self.data, digests, strict=True))
 
     def run(self, work: Work) -> Done:
-        """Learn it."""
         sentences = [sentence for each in self.sentences() for sentence in each]
         chunker.train(sentences, self.epochs, work.seed).save(self.output(work.folder))
         made = f"{len(sentences):,} sentences"
@@ -480,15 +460,12 @@ class Export(Stage):
             raise UserError("parts must name a stage that makes a model, as in parts: [$densecap, $aligner]")
 
     def models(self) -> list[str]:
-        """Return the parts."""
         return list(self.parts)
 
     def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
-        """Return the images of the graph in int8."""
         return [] if self.int8 is None else [(self.int8, {})]
 
     def run(self, work: Work) -> Done:
-        """Make it; the two engines are compared."""
         from saywhere.engines.export import export
         from saywhere.engines.quantize import draw_images
 
@@ -540,11 +517,9 @@ class Calibrate(Stage):
         }
 
     def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
-        """Return the data sets of all questions."""
         return [(source, {}) for sources in self.asked().values() for source in sources]
 
     def check(self, read: Reader) -> None:
-        """Refuse questions that nobody asks, or that have no data."""
         if unknown := [what for what in self.questions if what not in calibration.NEEDS]:
             raise UserError(f"questions.{unknown[0]}: known are {', '.join(calibration.NEEDS)}")
         if empty := [what for what, sources in self.asked().items() if not sources]:
@@ -552,7 +527,6 @@ class Calibrate(Stage):
         super().check(read)
 
     def run(self, work: Work) -> Done:
-        """Fit one after the other, in a copy of the model."""
         folder = work.folder / MODEL
         copy_model(self.model, folder)
         able = calibration.possible(Bundle.read(folder).configs)
@@ -604,15 +578,12 @@ class Evaluate(Stage):
                 raise UserError(f"tasks.{name}.task is {kind!r}, but must be one of {', '.join(TASKS)}")
 
     def output(self, folder: Path) -> Path:
-        """Return the folder of the reports."""
         return folder
 
     def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
-        """Return the splits of all tasks."""
         return [(replace(task.data, split=task.data.split or DEV), {}) for task in self.tasks.values()]
 
     def check(self, read: Reader) -> None:
-        """Refuse options that a task does not have."""
         super().check(read)
         for name, task in self.tasks.items():
             run = importlib.import_module(f"saywhere.evaluation.{TASKS[task.task or name].module}").run
@@ -666,7 +637,6 @@ class Card(Stage):
     limits: tuple[str, ...] = ()
 
     def run(self, work: Work) -> Done:
-        """Write it."""
         copy_model(self.model, work.folder / MODEL)
         bundle = Bundle.read(work.folder / MODEL)
         facts = BundleFacts(

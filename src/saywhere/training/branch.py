@@ -360,11 +360,9 @@ class BranchSystem(System):
         return [view for sample in samples for view in make_views(sample, config.views)]
 
     def texts(self, sample: Sample) -> tuple[str, ...]:
-        """Return none: a branch learns no words."""
         return ()
 
     def count(self, sample: Sample) -> int:
-        """Return 1."""
         return 1
 
     def build(self, config: BranchConfig, vocabulary: Vocabulary, pretrained: bool) -> Student:
@@ -375,15 +373,12 @@ class BranchSystem(System):
         return Student(config, trunk, Teacher(teacher_weights(find_teacher(config.teacher))))
 
     def extractor(self, network: Student) -> nn.Module:
-        """Return what turns pixels into what is learnt from."""
         return network.extractor
 
     def criterion(self, network: Student, samples: Sequence[Sample]) -> BranchCriterion:
-        """Return the three losses."""
         return BranchCriterion()
 
     def targets(self, network: Student) -> Callable[..., NoTarget]:
-        """Return what makes nothing."""
         return lambda sample, size, flipped, random: NoTarget()
 
     @staticmethod

@@ -228,7 +228,7 @@ def build_network(trunk_of: str | Path, vocabulary: Vocabulary, config: NounsCon
 
 
 class PublishedEvidence:
-    """A network as :class:`NounEvidence` takes it, for its kinds and groups."""
+    """A network as :class:`NounEvidence` takes it, for kinds and groups; see :class:`saywhere.engines.engine.Nouns`."""
 
     def __init__(self, network: Nouns) -> None:
         self.config, self.vocabulary = replace(network.config, embed_dim=0), network.vocabulary
@@ -236,7 +236,6 @@ class PublishedEvidence:
     def classify(
         self, maps: Sequence[object], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray] | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """See :class:`saywhere.engines.engine.Nouns`; never asked here."""
         raise TypeError("the published classifier is a linear layer")
 
 

@@ -283,7 +283,6 @@ class OriginalBoxCoder(BoxCoder):
     def anchors(
         self, shapes: Sequence[tuple[float, float]], height: int, width: int, stride: int, dtype: Any = np.float32
     ) -> np.ndarray:
-        """See :func:`make_anchors`."""
         kind = torch.float64 if dtype == np.float64 else torch.float32
         return make_anchors(shapes, height, width, (stride, stride), dtype=kind).numpy()
 
@@ -342,17 +341,14 @@ class OriginalPreprocess(Preprocess):
     """The program's way to look at an image; ``multiple`` is 1, ``mean`` and ``std`` are B G R, as shares of 255."""
 
     def size(self, width: int, height: int) -> tuple[int, int]:
-        """See :func:`scaled_size`."""
         return scaled_size(width, height, self.long_side)
 
     def __call__(self, image: LoadedImage) -> np.ndarray:
-        """Return pixels ``(3, h, w)`` float32, see :func:`caffe_pixels`."""
         width, height = self.size(image.width, image.height)
         values = torch.from_numpy(np.array(image.pixels)).permute(2, 0, 1).float() / 255
         return caffe_pixels(scale_image(values, width, height)).numpy()
 
     def restore(self, pixels: np.ndarray) -> np.ndarray:
-        """See :meth:`Preprocess.restore`."""
         shown = pixels.transpose(1, 2, 0) + np.asarray(BLUE_GREEN_RED_MEANS, np.float32)
         return np.round(shown[:, :, ::-1].clip(0, 255)).astype(np.uint8)
 

@@ -94,11 +94,9 @@ class OriginalRules(Rules):
 
     @property
     def dtype(self) -> type[np.floating[Any]]:
-        """Numpy's type of ``precision``."""
         return np.float32 if self.precision == "float" else np.float64
 
     def merge(self, boxes: Array) -> tuple[Array, list[list[int]]]:
-        """See :func:`merge`."""
         return merge(boxes.astype(np.float32), MERGE_IOU, self.dtype)
 
     def order(self, scores: Array) -> Array:
@@ -106,7 +104,6 @@ class OriginalRules(Rules):
         return ascending_order(-scores) if self.ties == "torch" else super().order(scores)
 
     def overlaps(self, boxes: Array, truths: Array) -> Array:
-        """See :func:`overlaps`."""
         return overlaps(boxes.astype(np.float32), truths)
 
     def claims(self, truth: Array, truths: int) -> Array:
@@ -118,11 +115,9 @@ class OriginalRules(Rules):
         return first_claims(claim, claim >= 0)
 
     def hits(self, qualifies: Array, claim: Array, claimants: Array) -> Array:
-        """Return the claimants that reach the thresholds."""
         return claimants & qualifies
 
     def recall_starts(self, hits: Array, positives: int) -> Array:
-        """See :func:`recall_starts`."""
         return recall_starts(hits, positives, self.dtype)
 
     def total(self, values: Sequence[float]) -> float:

@@ -372,7 +372,6 @@ class BoundDecoder(TensorDecoder):
         return state.flatten(0, 1), self._decoder._feedback(parts, self._bound, None).flatten(0, 1)
 
     def step(self, token_ids: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return log-probabilities ``(N K, V)`` of the word after ``token_ids (N K,)``, and the next state."""
         n, decoder, bound = len(self._bound.features), self._decoder, self._bound
         hidden, *feedback = (part.reshape(n, -1, part.shape[1]) for part in state)
         token_ids = token_ids.reshape(n, -1)

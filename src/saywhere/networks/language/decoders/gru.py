@@ -53,10 +53,8 @@ class GruDecoder(nn.Module, TensorDecoder):
         return self.output(hidden) @ self.words.weight.T
 
     def start(self, embeddings: Tensor) -> State:
-        """Return the state ``(N, hidden_size)`` made from ``embeddings (N, D)``."""
         return (self.begin(embeddings),)
 
     def step(self, token_ids: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
         hidden, _ = self.gru(self.words(token_ids)[:, None], state[0][None].contiguous())
         return self.score(hidden[:, 0]).log_softmax(dim=1), (hidden[:, 0],)

@@ -87,7 +87,6 @@ class RnnDecoder(nn.Module, TensorDecoder):
         return torch.zeros_like(image), image
 
     def step(self, token_ids: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
         h, image = state
         h = torch.relu(self.heard(self.words(token_ids)) + self.again(h) + image)
         return self.output(h).log_softmax(dim=1), (h, torch.zeros_like(image))

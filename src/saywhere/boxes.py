@@ -1,9 +1,8 @@
 """Box geometry, written once for numpy arrays and torch tensors (the array API standard).
 
 Boxes are floating-point arrays ``(N, 4)`` of ``x1 y1 x2 y2`` in pixels, origin 0, continuous: the width is ``x2 - x1``.
-Functions return arrays of the library, and on the device, of their arguments; gradients flow through them. The 1-based
-and "+1" conventions of the original DenseCap program live in :mod:`saywhere.papers.densecap2016`, with their own
-:class:`BoxCoder`: neither a network nor the model layer sees which it is.
+Functions return arrays of the library, and on the device, of their arguments; gradients flow through them. Other
+conventions are those of another :class:`BoxCoder` (:mod:`saywhere.papers.densecap2016`).
 """
 
 from __future__ import annotations
@@ -145,8 +144,7 @@ def largest(values: Array, count: int) -> Array:
 def nms(boxes: Array, scores: Array, threshold: float, limit: int | None = None) -> Array:
     """Return the indices of the boxes that survive greedy non-maximum suppression, best first, at most ``limit``.
 
-    A box is dropped when its IoU with a better kept one is above ``threshold``; of equal scores the first counts as
-    better. Differentiates nothing.
+    A box is dropped when its IoU with a better kept one is above ``threshold``; of equal scores the first is better.
     """
     if not isinstance(boxes, np.ndarray):
         import torch
@@ -298,11 +296,9 @@ def propose(
 
     Args:
         coder: format of the boxes.
-        rpn: ``anchors (A, 4)``, ``logits (A,)``, ``offsets (A, 4)``, see :class:`saywhere.engines.engine.RpnOutput`.
+        rpn: see :class:`saywhere.engines.engine.RpnOutput`.
         size: width and height of the network's input.
-        nms_iou: proposals that overlap a better one by more are dropped.
-        pre_nms_top_n: only so many of the best enter the suppression; all if None.
-        post_nms_top_n: at most so many are returned.
+        nms_iou, pre_nms_top_n, post_nms_top_n: see :class:`saywhere.configs.parts.ProposalConfig`.
 
     Returns:
         boxes ``(B, 4)`` in the network's format and pixels of its input, and logits ``(B,)``, best first.

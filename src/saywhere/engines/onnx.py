@@ -292,9 +292,8 @@ class OnnxTrunk:
     def _read_graph(self) -> Callable[[], Session]:
         """Read the graph and the trunk's weights, and return what makes a session of them.
 
-        The graph in single precision has convolutions into which batch normalisation is folded; the folder has the
-        weights once, as training reads them, so they are folded here. The graph in int8 holds its weights itself.
-        ``UserError`` if the graph is damaged or another model's, or no usable ONNX Runtime is installed.
+        The graph in single precision gets the folder's weights, into which batch normalisation is folded here; the one
+        in int8 holds its weights itself. ``UserError`` if the graph is damaged or another model's.
         """
         bundle, weights, int8 = self._bundle, self._weights, self._precision == "int8"
         path = bundle.folder / (GRAPH_INT8 if int8 else GRAPH)

@@ -34,11 +34,7 @@ MODEL = "model"
 
 
 class Reader:
-    """Read data sets, each once.
-
-    Attributes:
-        read: for each split, as it was asked for, what was read.
-    """
+    """Read data sets, each split once for the same options."""
 
     def __init__(self) -> None:
         self.read: dict[tuple[Any, ...], Samples] = {}
@@ -58,7 +54,7 @@ class DataSet:
 
     Attributes:
         root, format: as ``saywhere.data.read`` takes them.
-        split: its name; None is ``train``, where nothing else is said.
+        split: its name; ``train`` if None, where nothing else is said.
         limit: at most so many images, taken at even distances.
     """
 
@@ -96,12 +92,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Done:
-    """What a stage has made.
-
-    Attributes:
-        summary: for people, a line or less.
-        facts: for the card, as JSON can hold them.
-    """
+    """What a stage has made: a ``summary`` for people, a line or less, and ``facts`` for the card, as JSON has them."""
 
     summary: str
     facts: Mapping[str, Any] = field(default_factory=dict)

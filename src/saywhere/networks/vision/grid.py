@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from saywhere.networks.vision.region_features import Source, place
+from saywhere import boxes as geometry
+from saywhere.networks.vision.region_features import Source
 
 
 def cell_features(sources: Sequence[Source], cells: int, width: float, height: float) -> tuple[Tensor, Tensor]:
@@ -25,7 +26,7 @@ def cell_features(sources: Sequence[Source], cells: int, width: float, height: f
     """
     rows = [_means(features, cells) for features, _ in sources]
     boxes = cell_boxes(cells, width, height).to(rows[0])
-    return torch.cat((*rows, place(boxes, width, height)), dim=1), boxes
+    return torch.cat((*rows, geometry.place(boxes, width, height)), dim=1), boxes
 
 
 def _means(features: Tensor, cells: int) -> Tensor:

@@ -18,7 +18,7 @@ from saywhere.networks.vision.backbones import by_shape
 from saywhere.networks.vision.trunk import Trunk
 
 Source = tuple[Tensor, Any]
-"""A map ``(C, H, W)`` that features of regions are pooled from, and its stride; see :func:`box_means`."""
+"""A map ``(C, H, W)`` that features of regions are pooled from, and its stride; see :func:`saywhere.boxes.means`."""
 
 
 class ImageMaps:
@@ -111,35 +111,6 @@ def feature_size(trunk: Trunk, levels: Sequence[int], head: bool, branch: bool =
     return sum(channels[stride] for stride in levels) + more + PLACE
 
 
-def place(boxes: Tensor, width: float, height: float) -> Tensor:
-    """Return where boxes ``(R, 4)`` are in their image: ``(R, 5)``, corners and area as shares of it."""
-    shares = boxes / boxes.new_tensor([width, height, width, height])
-    area = (shares[:, 2:] - shares[:, :2]).clamp(min=0).prod(dim=1, keepdim=True)
-    return torch.cat((shares, area), dim=1)
-
-
-def box_means(features: Tensor, boxes: Tensor, stride: float | Tensor) -> Tensor:
-    """Return the mean of a map over each box: ``(R, C)``; a cell counts by the share of it that is inside.
-
-    Args:
-        features: ``(C, H, W)``.
-        boxes: ``(R, 4)`` in pixels of the network's input. A box outside the map, or without area, has mean 0.
-        stride: input pixels per cell; of x and y, twice, if cells are no squares.
-    """
-    x1, y1, x2, y2 = (boxes / stride).unbind(1)
-    across, down = _inside(x1, x2, features.shape[2]), _inside(y1, y2, features.shape[1])
-    shares = (down[:, :, None] * across[:, None, :]).flatten(1)
-    return shares @ features.flatten(1).T
-
-
-def _inside(low: Tensor, high: Tensor, cells: int) -> Tensor:
-    """The share of each interval ``(R,)`` that lies in each cell: ``(R, cells)``, rows of sum 1."""
-    left = torch.arange(cells, dtype=low.dtype, device=low.device)
-    lengths = (torch.minimum(high[:, None], left + 1) - torch.maximum(low[:, None], left)).clamp(min=0)
-    total = lengths.sum(dim=1, keepdim=True)
-    return torch.where(total > 0, lengths / total.clamp(min=torch.finfo(low.dtype).tiny), 0.0)
-
-
 def mean_features(sources: Sequence[Source], boxes: Tensor, width: float, height: float) -> Tensor:
     """Return the means of an image's maps over boxes and where these are.
 
@@ -151,8 +122,8 @@ def mean_features(sources: Sequence[Source], boxes: Tensor, width: float, height
     Returns:
         ``(R, D)`` with D of :func:`feature_size`.
     """
-    means = [box_means(features, boxes, stride) for features, stride in sources]
-    return torch.cat((*means, place(boxes, width, height)), dim=1)
+    means = [geometry.means(features, boxes, stride) for features, stride in sources]
+    return torch.cat((*means, geometry.place(boxes, width, height)), dim=1)
 
 
 def with_summary(image: ImageMaps, features: Tensor, boxes: Tensor) -> Tensor:
@@ -180,7 +151,7 @@ def context_features(image: ImageMaps, boxes: Tensor, levels: Sequence[int], emb
     """
     branch = image.branch
     parts = [mean_features(image.sources(levels, not branch), boxes, *image.size)]
-    parts += [box_means(features, boxes, stride) for features, stride in branch]
+    parts += [geometry.means(features, boxes, stride) for features, stride in branch]
     whole = [features for features, _ in branch] or [image.head]
     parts += [features.mean(dim=(1, 2)).expand(len(boxes), -1) for features in whole]
     parts.append(image.summary.expand(len(boxes), -1))
@@ -211,7 +182,7 @@ def position_features(sources: Sequence[Source], cells: int, width: float, heigh
     y, x = torch.meshgrid(*((torch.arange(n, dtype=torch.float32) + 0.5) * stride for n in size), indexing="ij")
     sides = torch.tensor([width / cells, height / cells]).expand(x.numel(), 2)
     boxes = geometry.from_center(torch.cat((torch.stack((x.flatten(), y.flatten()), dim=1), sides), dim=1))
-    places = place(geometry.clip(boxes, width, height), width, height).to(pooled[0])
+    places = geometry.place(geometry.clip(boxes, width, height), width, height).to(pooled[0])
     return torch.cat((*pooled, places.reshape(*size, -1)), dim=2), stride
 
 

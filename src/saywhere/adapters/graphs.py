@@ -242,12 +242,9 @@ class Generation:
             raise UserError(f"{path} cannot be understood: {error!r}") from error
 
     def allow(self, scores: np.ndarray, written: np.ndarray, ending: bool) -> np.ndarray:
-        """Return scores ``(R, V)`` with -inf for tokens that may not follow those written ``(R, T)``.
+        """Return scores ``(R, V)`` with -inf for tokens that may not follow those ``written (R, T)``, with ``start``.
 
-        Args:
-            scores: log-probabilities, or logits.
-            written: the tokens, ``start`` included.
-            ending: whether there is no room for another token after this one.
+        ``ending`` says that there is no room for another token after this one.
         """
         forced = self.first if written.shape[1] == 1 else None
         forced = self.last if ending and self.last is not None else forced
@@ -267,8 +264,7 @@ class CachedDecoder:
 
     Args:
         embed, decode: the graphs of tokens' embeddings and of the decoder.
-        states: of the encoder ``(N, S, D)``.
-        mask: of real ones ``(N, S)``.
+        states, mask: of the encoder ``(N, S, D)``, and of real ones ``(N, S)``.
     """
 
     def __init__(self, embed: Graph, decode: Graph, states: np.ndarray, mask: np.ndarray) -> None:
@@ -279,12 +275,7 @@ class CachedDecoder:
         self._own = [name for name in decode.outputs if name.startswith("present.") and ".decoder." in name]
 
     def __call__(self, token_ids: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
-        """Return logits ``(R, V)`` after one more token in each row.
-
-        Args:
-            token_ids: ``(R,)``.
-            rows: ``(R,)`` which of the rows before they go on with; None for the same.
-        """
+        """Return logits ``(R, V)`` after one more token in each row, of ``rows (R,)`` before; None for the same."""
         if rows is not None:
             self._select(rows)
         first = not self._past
@@ -323,11 +314,7 @@ def search(
 
     Decode greedily, or by beam search as transformers does with ``early_stopping``: hypotheses that have ended leave
     the beam, and the best of the first ``beam_size`` that end counts. (In :func:`saywhere.models.decoding.search` they
-    stay in it.)
-
-    Args:
-        decoder: returns logits after the last tokens, for the rows before that are named.
-        beam_size: hypotheses that are kept; 1 is greedy.
+    stay in it.) ``decoder`` returns logits after the last tokens, for the rows before that are named.
     """
     ended: list[list[tuple[float, list[int], np.ndarray]]] = [[] for _ in range(count)]
     items, rows = np.arange(count), None

@@ -206,11 +206,7 @@ class AdaptedPlacer(Placer):
         return self.place([encoding], [phrases], boxes is not None or limit is not None)[0]
 
     def place(self, encodings: Sequence[Encoding], phrases: Sequence[Sequence[str]], chosen: bool) -> list[Placed]:
-        """Return where the phrases of images are.
-
-        Raises:
-            UserError: the regions to choose among are ``chosen``.
-        """
+        """Return where the phrases of images are; ``UserError`` if the regions to choose among are ``chosen``."""
         if chosen:
             raise UserError(f"{self.name} looks everywhere in an image: it cannot choose among given boxes or regions")
         with answering(self.name):

@@ -390,11 +390,7 @@ class ChunkScores:
 
 
 def measure_chunks(chunker: Chunker, sentences: Sequence[TaggedSentence]) -> ChunkScores:
-    """Cut sentences, and compare the phrases with those that are marked.
-
-    Raises:
-        UserError: no phrase is marked.
-    """
+    """Cut sentences, and compare the phrases with those that are marked; ``UserError`` if no phrase is marked."""
     cut = [chunker.chunk(sentence.text) for sentence in sentences]
     found = {(i, p.start, p.stop, p.visible) for i, phrases in enumerate(cut) for p in phrases}
     marked = {(i, *span) for i, sentence in enumerate(sentences) for span in spans(sentence.tags)}

@@ -358,13 +358,8 @@ def embed_images(
 ) -> list[ImageVectors]:
     """Return the vectors of all images that can be read; those of an earlier run are taken over.
 
-    Args:
-        session: of the evaluation; images that cannot be read are added to ``skipped``.
-        facts: what the images depend on, such as the data set.
-        nouns: ask the classes, too, as an index does.
-
-    Raises:
-        UserError: no image can be read, or ``out`` has the vectors of another run.
+    ``facts`` are what the images depend on, such as the data set; ``nouns`` asks the classes, too, as an index does.
+    ``UserError`` if no image can be read, or ``out`` has the vectors of another run.
     """
     digest = index_digest(model) if nouns else model.engine.vectors_digest()
     session.resume({"model": digest, **facts}, REGIONS)

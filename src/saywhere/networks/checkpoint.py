@@ -307,11 +307,7 @@ def _shared_tower(bundles: Sequence[Bundle]) -> Path | None:
 
 
 def find_device(device: str | torch.device) -> torch.device:
-    """Return a device that can be used.
-
-    Raises:
-        UserError: it cannot be used here.
-    """
+    """Return a device that can be used; ``UserError`` if it cannot be used here."""
     try:
         wanted = torch.device(device)
         torch.zeros(0, device=wanted)

@@ -352,11 +352,7 @@ class Store:
     # Writing
 
     def _claim(self) -> None:
-        """Become the one process that writes.
-
-        Raises:
-            UserError: there is another.
-        """
+        """Become the one process that writes; ``UserError`` if there is another."""
         if self._lock is not None:
             return
         lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)

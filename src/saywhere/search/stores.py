@@ -64,11 +64,7 @@ class Only:
         before: str | date | None = None,
         under: str | Path | Sequence[str | Path] = (),
     ) -> Only:
-        """Return the filter of dates and folders as a user gives them.
-
-        Raises:
-            UserError: something else than a date.
-        """
+        """Return the filter of dates and folders as a user gives them; ``UserError`` if something else than a date."""
         folders = [under] if isinstance(under, str | Path) else under
         return cls(_day("after", after), _day("before", before), tuple(_folder(str(folder)) for folder in folders))
 

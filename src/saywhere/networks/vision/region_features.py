@@ -22,11 +22,9 @@ Source = tuple[Tensor, Any]
 
 
 class ImageMaps:
-    """The backbone's maps of one image; what else the trunk computes of them is computed once, when needed.
+    """Maps of one image, of :meth:`saywhere.networks.vision.trunk.Trunk.look`, and what is made of them once.
 
-    Args:
-        maps: see :meth:`saywhere.networks.vision.trunk.Trunk.look`.
-        width, height: of the network's input, in pixels.
+    ``width`` and ``height`` are those of the network's input.
     """
 
     def __init__(self, trunk: Trunk, maps: Sequence[Tensor], width: int, height: int):
@@ -65,13 +63,7 @@ class ImageMaps:
         return self._tower[1].flatten() if self._tower else self.maps[0].new_zeros(0)
 
     def sources(self, levels: Sequence[int], head: bool, branch: bool = False) -> list[Source]:
-        """Return the maps that features of regions are pooled from.
-
-        Args:
-            levels: strides of the backbone's maps to take.
-            head: whether to take that of :attr:`head` too, behind them.
-            branch: whether to take those of :attr:`branch` too; they come last.
-        """
+        """Return the maps that features of regions are pooled from: of strides, :attr:`head` and :attr:`branch`."""
         strides = self.trunk.backbone.strides
         sources = [(self.maps[strides.index(stride)], stride) for stride in levels]
         sources += [(self.head, strides[-1])] if head else []
@@ -112,16 +104,7 @@ def feature_size(trunk: Trunk, levels: Sequence[int], head: bool, branch: bool =
 
 
 def mean_features(sources: Sequence[Source], boxes: Tensor, width: float, height: float) -> Tensor:
-    """Return the means of an image's maps over boxes and where these are.
-
-    Args:
-        sources: the maps, see :meth:`ImageMaps.sources`.
-        boxes: ``(R, 4)`` in pixels of the network's input.
-        width, height: of the network's input.
-
-    Returns:
-        ``(R, D)`` with D of :func:`feature_size`.
-    """
+    """Return the means of maps over ``boxes (R, 4)`` and where these are: ``(R, D)``, see :func:`feature_size`."""
     means = [geometry.means(features, boxes, stride) for features, stride in sources]
     return torch.cat((*means, geometry.place(boxes, width, height)), dim=1)
 
@@ -138,16 +121,11 @@ def with_summary(image: ImageMaps, features: Tensor, boxes: Tensor) -> Tensor:
 
 
 def context_features(image: ImageMaps, boxes: Tensor, levels: Sequence[int], embeddings: Tensor) -> Tensor:
-    """Return features of regions in their image, see :func:`context_size`.
+    """Return features of regions ``boxes (R, 4)`` in their image, see :func:`context_size`.
 
-    They are those of :func:`mean_features`, the last layer among them; its means over the whole image; the embeddings.
-    If the trunk has a second branch or a tower, its maps take the place of the last layer, behind the place of the
-    region; the tower's embedding of the image comes behind the means.
-
-    Args:
-        boxes: ``(R, 4)`` in pixels of the network's input.
-        levels: strides of the maps that are averaged, beside the last layer or the branch's.
-        embeddings: ``(R, E)`` of the regions by the dense captioner.
+    They are those of :func:`mean_features`, the last layer among them; its means over the whole image; the dense
+    captioner's ``embeddings (R, E)``. If the trunk has a second branch or a tower, its maps take the place of the last
+    layer, behind the place of the region; the tower's embedding of the image comes behind the means.
     """
     branch = image.branch
     parts = [mean_features(image.sources(levels, not branch), boxes, *image.size)]
@@ -166,15 +144,12 @@ def context_size(trunk: Trunk, levels: Sequence[int], embed_dim: int) -> int:
 
 
 def position_features(sources: Sequence[Source], cells: int, width: float, height: float) -> tuple[Tensor, int]:
-    """Return features of every position of the coarsest map; finer maps are averaged there.
+    """Return features of every position of the coarsest map, as :func:`mean_features`; finer maps are averaged there.
 
-    Args:
-        sources: the maps, see :meth:`ImageMaps.sources`.
-        cells: rows and columns of a grid over the image; a position's place is that of a box of its cells' size.
-        width, height: of the network's input.
+    A position's place is that of a box as large as a cell of a grid of ``cells`` rows and columns over the image.
 
     Returns:
-        ``(H, W, D)``, as :func:`mean_features` of a box; and the stride of that map.
+        ``(H, W, D)``; and the stride of that map.
     """
     stride = max(stride for _, stride in sources)
     size = next((features.shape[1], features.shape[2]) for features, its in sources if its == stride)
@@ -195,9 +170,7 @@ def whole_image(image: ImageMaps) -> Tensor:
 def propose_regions(images: Sequence[ImageMaps], settings: ProposalConfig) -> list[Tensor]:
     """Return the best proposals ``(B, 4)`` ``x1 y1 x2 y2`` of images in pixels of the network's input, best first.
 
-    Args:
-        images: whose trunk has a localization layer.
-        settings: of the suppression, and how many boxes are kept.
+    The trunk of the images has a localization layer.
     """
     limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
     found: list[Tensor] = []

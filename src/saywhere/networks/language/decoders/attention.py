@@ -86,10 +86,7 @@ class WordRegion:
 def log_words(words: Tensor, regions: Tensor, word_region: WordRegion) -> Tensor:
     """Return ``ln p(w | h)``, ``(N, K, V)``: the marginal distribution of the next word.
 
-    Args:
-        words: a, ``(N, K, V)``.
-        regions: c, ``(N, K, R)``; minus infinity where an image has fewer regions.
-        word_region: m.
+    It is of a, ``words (N, K, V)``; c, ``regions (N, K, R)``, minus infinity where an image has fewer; and m.
     """
     words, regions = _single(words), _single(regions)
     top = regions.detach().amax(dim=2, keepdim=True)

@@ -157,13 +157,7 @@ class Found(NamedTuple):
 
 
 class Located(NamedTuple):
-    """Source of an entry of an index.
-
-    Attributes:
-        path: of the image, or of the video that it is a moment of.
-        time: of the moment, in seconds; None for an image.
-        stamp: of the file when it was embedded.
-    """
+    """What an entry of an index is: see :class:`Found`, and the ``stamp`` of the file when it was embedded."""
 
     path: str
     time: float | None

@@ -100,11 +100,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Stage:
-    """The options of a stage; what they do by default is to make a model of what they read.
-
-    Attributes:
-        seed: of its random choices; the recipe's if None.
-    """
+    """The options of a stage, by default one that makes a model; its ``seed`` is the recipe's if None."""
 
     MODEL_OF: ClassVar[bool] = True
     """Whether it makes a model folder."""
@@ -349,11 +345,10 @@ class TowerStage(FromData):
 
 @dataclass(frozen=True)
 class Nouns(FromData):
-    """Teach a classifier of regions the kinds that boxes are called.
+    """Teach a classifier of regions the kinds that boxes are called, in so many ``epochs``.
 
     Attributes:
         model: a dense captioner, whose trunk and embeddings of regions it reads.
-        epochs: passes over the boxes.
     """
 
     model: str = ""
@@ -386,11 +381,10 @@ class NgramsStage(FromData):
 
 @dataclass(frozen=True)
 class ChunkerStage(FromData):
-    """Learn to cut sentences into phrases.
+    """Learn to cut sentences into phrases, in so many ``epochs``.
 
     Attributes:
         data: Flickr8k or Flickr30k with Entities, or files with a marked sentence a line.
-        epochs: passes over the sentences.
     """
 
     MODEL_OF = False
@@ -435,7 +429,7 @@ class Export(Stage):
     Attributes:
         parts: models with different parts on one trunk.
         description: one line for ``saywhere models``.
-        int8: data set whose images calibrate a graph in int8; none if not given.
+        int8: data set whose images calibrate a graph in int8.
         options: of the new model, by name with dots.
         replace: of a part that several have, take that of the last one.
     """
@@ -473,11 +467,7 @@ class Export(Stage):
 
 @dataclass(frozen=True)
 class Question:
-    """The data that one question of a calibration is fitted to.
-
-    Attributes:
-        data: data sets; those of the stage if there are none.
-    """
+    """The data sets that one question of a calibration is fitted to; those of the stage if there are none."""
 
     data: tuple[DataSet, ...] = ()
 
@@ -552,12 +542,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Evaluate(Stage):
-    """Measure a model.
-
-    Attributes:
-        model: that is measured.
-        tasks: what is measured; what the model has no part for is left out.
-    """
+    """Measure a ``model``; tasks that it has no part for are left out."""
 
     MODEL_OF = False
     model: str = ""
@@ -615,7 +600,6 @@ class Card(Stage):
     """Write the card of a model: stages, data, figures, limits and the recipe.
 
     Attributes:
-        model: it is copied.
         title: by default the name of the recipe.
         licence: a paragraph about the terms of the data and of the model.
         limits: what it cannot do, a line each.
@@ -664,11 +648,8 @@ EYES: dict[type[Stage], dict[str, bool]] = {BranchStage: {"branch": True}, Tower
 def copy_model(source: str | Path, out: Path) -> None:
     """Make a model folder the same as another; files are linked where the disk can, for none is ever changed in place.
 
-    While files are replaced the folder has no configuration, without which it is no model: a mixture would be one that
-    answers wrongly.
-
-    Raises:
-        UserError: there is no such model.
+    While files are replaced the folder has no configuration, without which it is no model: a mixture would answer
+    wrongly.
     """
     folder = Bundle.read(source).folder
     out.mkdir(parents=True, exist_ok=True)

@@ -23,9 +23,6 @@ class EnsembleDecoder:
 
     Its embeddings are, for each item, the tuple of the members' embeddings: each member may see the image with its own
     network. All must have one vocabulary.
-
-    Args:
-        decoders: one or more.
     """
 
     def __init__(self, decoders: Sequence[Decoder]) -> None:
@@ -66,13 +63,8 @@ class EnsembleDecoder:
 class CaptionEnsemble:
     """Caption with several models; each attends to the image, and to its regions, by itself.
 
-    Decoding follows the configuration of the first one.
-
-    Args:
-        models: several with a captioner, of one vocabulary.
-
-    Raises:
-        UserError: there are not several models, one has no captioner, or their vocabularies differ.
+    Decoding follows the configuration of the first one. ``UserError`` if there are not several, one has no captioner,
+    or their vocabularies differ.
     """
 
     def __init__(self, models: Sequence[Model]) -> None:
@@ -111,11 +103,8 @@ class CaptionEnsemble:
 def run(models: Sequence[Model], session: Session, beam_size: int | None = None) -> CaptionScores:
     """Caption the images of a data set with several models together, and score the sentences.
 
-    Args:
-        beam_size: hypotheses in decoding; that of the first model if None.
-
-    Raises:
-        UserError: as :class:`CaptionEnsemble`, and as :func:`saywhere.evaluation.captions.run`.
+    The ``beam_size`` is that of the first model if None. Errors are those of :class:`CaptionEnsemble` and
+    :func:`saywhere.evaluation.captions.run`.
     """
     together = CaptionEnsemble(models)
     settings = {"model": ", ".join(model.digest() for model in models), "beam_size": beam_size}

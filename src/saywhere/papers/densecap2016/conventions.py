@@ -137,9 +137,7 @@ def make_anchors(
     first: tuple[float, float] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Return anchors ``(k * height * width, 4)`` as ``xcycwh``, ordered by shape, row, column.
-
-    Ours are ordered by row, column, shape.
+    """Return anchors ``(k * height * width, 4)`` as ``xcycwh``, by shape, row, column; ours are by row, column, shape.
 
     Args:
         shapes: k pairs (w, h) in pixels.
@@ -218,12 +216,8 @@ def roi_pooling(
     """Return features ``(N, C, rows, columns)`` in each ``xcycwh`` box: ``bilinear`` with another map to cells.
 
     The program puts the first cell on the image's first pixel, the last cell on its last pixel and the others evenly
-    between. Ours stand in the middle of the pixels that they are made from, exactly a stride apart.
-
-    Args:
-        features: ``(C, H, W)`` of one image.
-        boxes: ``(N, 4)`` in pixels of that image.
-        image_height, image_width: its size.
+    between. Ours stand in the middle of the pixels that they are made from, exactly a stride apart. ``features (C, H,
+    W)`` are of one image, ``boxes (N, 4)`` in its pixels.
     """
     affine = box_to_affine(boxes, image_height, image_width)
     height, width = features.shape[-2:]
@@ -360,10 +354,7 @@ class Adam(Optimizer):
     """Adam with ``eps`` added to the root of the second moment before its bias is corrected, not after.
 
     Where torch's Adam divides by ``sqrt(v / c) + eps``, with the correction ``c = 1 - beta2 ** t``, this divides by
-    ``(sqrt(v) + eps) / sqrt(c)``: in the first steps ``eps`` counts for more.
-
-    Args:
-        weight_decay: L2, added to the gradient.
+    ``(sqrt(v) + eps) / sqrt(c)``: in the first steps ``eps`` counts for more. The weight decay is L2.
     """
 
     def __init__(

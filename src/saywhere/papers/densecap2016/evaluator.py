@@ -169,15 +169,11 @@ def merge(boxes: Array, threshold: float, dtype: type[np.floating[Any]]) -> tupl
 
 
 def recall_starts(hits: Array, positives: int, dtype: type[np.floating[Any]]) -> Array:
-    """Return for each recall of the program how many of the best detections do not reach it yet.
+    """Return for each recall of the program how many of the best detections ``hits (N,)`` do not reach it yet.
 
     The program adds 0.01 until it is above 1, and rounding errors add up: there are 100 recalls, the 7th is a little
-    above 0.06, the last a little below 1. Recalls and their bounds are compared as ``dtype``.
-
-    Args:
-        hits: ``(N,)`` whether the detections, best first, are true.
-        positives: number of true boxes, above 0.
-        dtype: float32 or float64.
+    above 0.06, the last a little below 1. Recalls and their bounds are compared as ``dtype``; ``positives``, the true
+    boxes, are above 0.
     """
     bounds, bound = [], 0.0
     while bound <= 1:

@@ -57,8 +57,8 @@ class Database:
         if connection is None:
             raise UserError(f"{self._path.parent}: the index was closed")
         with self.guard, explained(self._path):
-            connection.execute(f"BEGIN {kind}")
             try:
+                connection.execute(f"BEGIN {kind}")  # in here: Ctrl-C may come as soon as it has begun
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:

@@ -12,18 +12,13 @@ from commands import run
 from photographs import noise
 from PIL import Image
 from stubs import calibrated
-from tiny_aligner import SENTENCES, tiny_aligner
+from tiny_aligner import SENTENCES
 from tiny_captioner import tiny_captioner
 from tiny_densecap import tiny_model
 
 import saywhere
 from saywhere.images import DRAWN_SIDES, open_image
 from saywhere.networks import checkpoint
-
-
-@pytest.fixture(scope="module")
-def aligner(tmp_path_factory) -> str:
-    return str(checkpoint.save(tiny_aligner(), tmp_path_factory.mktemp("aligner")))
 
 
 @pytest.fixture(scope="module")

@@ -27,11 +27,6 @@ from saywhere.networks import checkpoint
 
 
 @pytest.fixture(scope="module")
-def aligner(tmp_path_factory) -> str:
-    return str(checkpoint.save(tiny_aligner(), tmp_path_factory.mktemp("aligner")))
-
-
-@pytest.fixture(scope="module")
 def album(tmp_path_factory) -> Path:
     return write_noise(tmp_path_factory.mktemp("album"), 4)
 

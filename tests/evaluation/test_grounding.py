@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 from commands import report, run
-from flickr_entities import XML, write_flickr
+from flickr_entities import XML
 from photographs import noise
 from stubs import calibrated
 from tiny_aligner import aligner_model, tiny_aligner
@@ -18,7 +17,6 @@ from tiny_aligner import aligner_model, tiny_aligner
 from saywhere.data.flickr import MarkedPhrase, MarkedSentence
 from saywhere.evaluation.grounding import area_under_curve, best_regions, judge, measure, measure_presence
 from saywhere.models.aligner import ImageVectors
-from saywhere.networks import checkpoint
 
 BOX = np.array([0, 0, 40, 40], np.float32)
 FOUND = np.array([[0, 0, 10, 10], [0, 0, 10, 10], [0, 0, 10, 10], [20, 20, 30, 30]], np.float32)
@@ -90,16 +88,6 @@ def test_the_classes_have_a_say_where_the_aligner_places_phrases(row):
     asked, of_no_kind = (found(vectors, kinds, grounding={"similarity_kind_weight": weight}) for weight in (1e4, 0))
     assert asked[0] == row and asked[1] == of_no_kind[1]
     assert of_no_kind == found(vectors)
-
-
-@pytest.fixture(scope="module")
-def aligner(tmp_path_factory) -> str:
-    return str(checkpoint.save(tiny_aligner(), tmp_path_factory.mktemp("aligner")))
-
-
-@pytest.fixture(scope="module")
-def flickr(tmp_path_factory) -> Path:
-    return write_flickr(tmp_path_factory.mktemp("flickr8k"))
 
 
 evaluate = partial(run, "evaluate", "ground")

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import report
-from flickr_entities import write_flickr
 from photographs import quarters
 from tiny_aligner import aligner_model, tiny_aligner
 from tiny_captioner import captioner_model, tiny_captioner
@@ -28,11 +27,6 @@ from saywhere.networks import checkpoint
 @pytest.fixture(scope="module")
 def aligner() -> Model:
     return aligner_model(tiny_aligner())
-
-
-@pytest.fixture(scope="module")
-def flickr(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_flickr(tmp_path_factory.mktemp("data") / "flickr8k")
 
 
 def test_a_task_is_done_in_python(aligner: Model, flickr: Path, tmp_path: Path) -> None:

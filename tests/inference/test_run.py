@@ -56,3 +56,9 @@ def test_nothing_is_printed_unless_asked_for(loaded: Loaded, capsys: pytest.Capt
     assert (done.done, done.regions, done.written) == (3, 6, []) and capsys.readouterr() == ("", "")
     saywhere.describe("album", loaded, json="r.jsonl", tell=lambda message, err=False: told.append(message))
     assert told == ["3 described, 6 regions", "written: r.jsonl"] and capsys.readouterr() == ("", "")
+
+
+def test_a_run_in_shards_says_what_became_of_the_images(loaded: Loaded) -> None:
+    photographs.write_album(Path("album"), 4, 0)
+    done = saywhere.describe("album", loaded, json="r.jsonl", shards=2)
+    assert (done.done, done.written) == (4, [Path("r.jsonl")])

@@ -33,13 +33,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is importe
 import numpy as np
 
 import saywhere
-from saywhere.evaluation.search import ask
 from saywhere.files import write_text
 from saywhere.models.aligner import ImageVectors
 from saywhere.search import Qdrant
 from saywhere.search.index import TOP
 from saywhere.search.qdrant import QdrantStore, masked
-from saywhere.search.scan import Snapshot, best, similarities, without_hubness
+from saywhere.search.scan import Question, Snapshot, best, similarities, without_hubness
 from saywhere.search.store import Stamp, Store
 
 QUERIES = (
@@ -116,7 +115,8 @@ def best_of_all(index: saywhere.Index, queries: int) -> list[set[str]]:
     """Return the ten best images of each query by whole vectors, which are read once."""
     asked = QUERIES[:queries]
     snapshot = index.store.snapshot()
-    question = ask(index.model.embed_text(list(asked)), index.model.require("aligner", "search").config.score)
+    score, texts = index.model.require("aligner", "search").config.score, index.model.embed_text(list(asked))
+    question = Question.of(texts, np.eye(len(texts), dtype=np.float32), score)
     columns = similarities(snapshot, question).T
     found = (index.store.look_up(snapshot, best(column, TOP).tolist()) for column in columns)
     exact = [set(names or ()) for names in found]

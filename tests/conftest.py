@@ -76,6 +76,16 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if about_the_repository or needs_extras(collection_path) else None
 
 
+@pytest.fixture(scope="session")
+def aligner(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a model that is a tiny aligner; nobody is to change it."""
+    from tiny_aligner import tiny_aligner
+
+    from saywhere.networks import checkpoint
+
+    return str(checkpoint.save(tiny_aligner(), tmp_path_factory.mktemp("aligner")))
+
+
 @pytest.fixture(autouse=CORE_ONLY, scope="session")
 def no_network() -> None:
     """Let no test of the core open a connection."""

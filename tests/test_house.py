@@ -256,6 +256,34 @@ def test_a_short_module_with_one_importer_belongs_into_it(house: House) -> None:
     assert short == []
 
 
+def test_public_methods_have_a_docstring_where_no_base_and_no_protocol_has_it(house: House) -> None:
+    classes: dict[str, list[ast.ClassDef]] = {}
+    for tree in house.trees.values():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, []).append(node)
+
+    def documents(node: ast.ClassDef, name: str) -> bool:
+        methods = (m for m in node.body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef) and m.name == name)
+        return any(map(ast.get_docstring, methods)) or any(documents(one, name) for one in above(node))
+
+    def above(node: ast.ClassDef) -> list[ast.ClassDef]:
+        """The bases, and what the docstring says that the class is one of: "see :class:`Engine`"."""
+        bases = {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases}
+        bases |= set(re.findall(r"see :class:`[\w.]*?(\w+)`", ast.get_docstring(node) or ""))
+        return [one for base in bases for one in classes.get(base, ()) if one is not node]
+
+    found = [
+        f"{node.name}.{method.name}"
+        for nodes in classes.values()
+        for node in nodes
+        for method in node.body
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not node.name.startswith("_") and not method.name.startswith("_") and not documents(node, method.name)
+    ]  # fmt: skip
+    assert found == []
+
+
 MOST_IMPORTS = {"describe": 45, "caption": 46}
 """Of our modules that a command on one image imports, itself included."""
 

@@ -57,8 +57,7 @@ class Image:
     Attributes:
         source: its URL; None if a template makes it.
         alt: its alternative text; None if it has none.
-        start, end: what is replaced by a new text.
-        around: what stands before and behind the text there.
+        start, end: what is replaced by a new text, which ``around`` is put before and behind.
         escape: makes a text one that can stand there.
     """
 
@@ -77,7 +76,7 @@ class Document:
     Attributes:
         text: all of it, with its line ends and its byte order mark.
         encoding: by which the text is exactly the bytes of the file.
-        images: those in it, in their order, but for those that are marked as decorative.
+        images: in their order, but for those that are marked as decorative.
     """
 
     path: Path
@@ -255,8 +254,8 @@ def _image(text: str, name_end: int, attributes: dict[str, tuple[int, int]]) -> 
 def find_in_markdown(text: str) -> Iterator[Image]:
     """Yield the images of a Markdown document, those in HTML among them, in their order; code is left alone.
 
-    An empty text counts as none, for Markdown cannot mark an image as decorative. Images whose text is also the name
-    of what they refer to, such as ``![cat][]``, are left alone.
+    An empty text counts as none: Markdown cannot mark an image as decorative. Images whose text is also the name of
+    what they refer to, such as ``![cat][]``, are left alone.
     """
     masked = _without_code(text)
     found = list(find_in_html(masked))
@@ -320,10 +319,9 @@ def _names_people(text: str) -> bool:
 def compose(sentence: str, regions: Regions, length: int = LENGTH) -> str:
     """Return an alternative text: the sentence, then sure regions that it does not name, as many as fit.
 
-    A region is named if the text has its noun, a kind of it, or what it is a kind of, as the tree of nouns knows them:
-    "a white dog" adds nothing to "a poodle", and may contradict it. A sentence about people gives way to the best
-    region of which box and words have :data:`SHOWN`, if none of those is of people: there is a bicycle, and no man who
-    rides it. Regions are the best first; a sentence of more characters than ``length`` is cut between words.
+    A region is named if the text has its noun, a kind of it, or what it is a kind of: "a white dog" adds nothing to "a
+    poodle". A sentence about people gives way to the best region of which box and words have :data:`SHOWN`, if none of
+    those is of people. Regions are the best first; a sentence of more than ``length`` characters is cut between words.
     """
     sentence = " ".join(sentence.split())
     seen = [*filter(None, (regions if regions.scores is None else regions.at_least(SHOWN)).captions or ())]

@@ -1,9 +1,8 @@
 """Box geometry, written once for numpy arrays and torch tensors (the array API standard).
 
 Boxes are floating-point arrays ``(N, 4)`` of ``x1 y1 x2 y2`` in pixels, origin 0, continuous: the width is ``x2 - x1``.
-Functions return arrays of the library, and on the device, of their arguments; gradients flow through them. The 1-based
-and "+1" conventions of the original DenseCap program live in :mod:`saywhere.papers.densecap2016`, with their own
-:class:`BoxCoder`: neither a network nor the model layer sees which it is.
+Functions return arrays of the library, and on the device, of their arguments; gradients flow through them. Other
+conventions are those of another :class:`BoxCoder` (:mod:`saywhere.papers.densecap2016`).
 """
 
 from __future__ import annotations
@@ -94,6 +93,39 @@ def flip(boxes: Array, width: float) -> Array:
     return _stack(width - x2, y1, width - x1, y2)
 
 
+def place(boxes: Array, width: float, height: float) -> Array:
+    """Return where boxes ``(R, 4)`` are in their image: ``(R, 5)``, corners and area as shares of it."""
+    xp = array_namespace(boxes)
+    shares = boxes / xp.asarray([width, height, width, height], dtype=boxes.dtype, device=boxes.device)
+    sides = xp.clip(shares[:, 2:] - shares[:, :2], 0, None)
+    return xp.concat((shares, sides[:, :1] * sides[:, 1:]), axis=1)
+
+
+def means(features: Array, boxes: Array, stride: Any) -> Array:
+    """Return the mean of a map over each box: ``(R, C)``; a cell counts by the share of it that is inside.
+
+    Args:
+        features: ``(C, H, W)``.
+        boxes: ``(R, 4)`` in pixels of the network's input. A box outside the map, or without area, has mean 0.
+        stride: input pixels per cell; of x and y, twice, if cells are no squares.
+    """
+    xp = array_namespace(features, boxes)
+    channels, height, width = features.shape
+    x1, y1, x2, y2 = _columns(boxes / stride)
+    shares = _inside(y1, y2, height)[:, :, None] * _inside(x1, x2, width)[:, None, :]
+    return xp.reshape(shares, (len(boxes), height * width)) @ xp.reshape(features, (channels, height * width)).T
+
+
+def _inside(low: Array, high: Array, cells: int) -> Array:
+    """Return the share of each interval ``(R,)`` that lies in each cell: ``(R, cells)``, rows of sum 1 or 0."""
+    xp = array_namespace(low)
+    left = xp.arange(cells, dtype=low.dtype, device=low.device)
+    lengths = xp.clip(xp.minimum(high[:, None], left + 1) - xp.maximum(low[:, None], left), 0, None)
+    total = xp.sum(lengths, axis=1, keepdims=True)
+    smallest = float(xp.finfo(low.dtype).smallest_normal)
+    return xp.where(total > 0, lengths / xp.clip(total, smallest, None), xp.zeros_like(lengths))
+
+
 def encode(boxes: Array, anchors: Array) -> Array:
     """Return offsets ``(..., 4)`` (tx, ty, tw, th) that turn ``anchors`` into ``boxes``: the inverse of :func:`decode`.
 
@@ -145,8 +177,7 @@ def largest(values: Array, count: int) -> Array:
 def nms(boxes: Array, scores: Array, threshold: float, limit: int | None = None) -> Array:
     """Return the indices of the boxes that survive greedy non-maximum suppression, best first, at most ``limit``.
 
-    A box is dropped when its IoU with a better kept one is above ``threshold``; of equal scores the first counts as
-    better. Differentiates nothing.
+    A box is dropped when its IoU with a better kept one is above ``threshold``; of equal scores the first is better.
     """
     if not isinstance(boxes, np.ndarray):
         import torch
@@ -298,11 +329,9 @@ def propose(
 
     Args:
         coder: format of the boxes.
-        rpn: ``anchors (A, 4)``, ``logits (A,)``, ``offsets (A, 4)``, see :class:`saywhere.engines.engine.RpnOutput`.
+        rpn: see :class:`saywhere.engines.engine.RpnOutput`.
         size: width and height of the network's input.
-        nms_iou: proposals that overlap a better one by more are dropped.
-        pre_nms_top_n: only so many of the best enter the suppression; all if None.
-        post_nms_top_n: at most so many are returned.
+        nms_iou, pre_nms_top_n, post_nms_top_n: see :class:`saywhere.configs.parts.ProposalConfig`.
 
     Returns:
         boxes ``(B, 4)`` in the network's format and pixels of its input, and logits ``(B,)``, best first.

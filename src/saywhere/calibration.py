@@ -1,8 +1,7 @@
 """Probabilities that are fitted after training: logistic regressions of named evidence (Platt scaling).
 
-That a box is right, that an image shows a phrase, that a hit of a search shows all of the query, that
-any image of an index does, that a score of another model is right: each is the logistic function of a weighted sum of
-evidence. ``saywhere calibrate`` fits the weights, and ``calibration.json`` of a model folder has them by question.
+Each is the logistic function of a weighted sum of evidence. ``saywhere calibrate`` fits the weights, and
+``calibration.json`` of a model folder has them by question (:class:`Calibration`).
 """
 
 from __future__ import annotations
@@ -61,11 +60,7 @@ Evidence = Mapping[str, Any] | np.ndarray
 
 @dataclass(frozen=True)
 class Logistic:
-    """A probability: the logistic function of a weighted sum of evidence.
-
-    Attributes:
-        weights: by the name of the evidence.
-        constant: is added to the sum.
+    """A probability: the logistic function of ``constant`` and evidence by name, times its ``weights``.
 
     Example:
         >>> box = Logistic({"logit": 1.0, "confidence": 0.5}, 1.0)
@@ -171,10 +166,9 @@ def climb(
 
     Args:
         probability: returns for weights the probabilities ``(N,)``, and their slopes ``(N, W)``.
-        true: ``(N,)`` what is to be predicted.
+        true, counted: ``(N,)`` see :meth:`Logistic.fit`.
         start: the weights to begin with.
         ridge: ``(W,)`` penalty on half the square of each weight.
-        counted: ``(N,)`` how much each counts; all alike if None.
         steps: at most.
     """
     share = np.full(len(true), 1 / len(true)) if counted is None else counted / len(true)
@@ -260,21 +254,17 @@ class Calibration:
         colour: the likeliest colour of a thing by its pixels is right, by its log-probability, by the aligner's
             similarity of it with the region, less the mean of those of other colours, and by whether the decoder said
             it.
-        caption: the phrase of a region names what is in its box, by the mean log-probability of its words, by the
-            log-probability of its noun by the classes, and by whether these know the noun.
-        phrase: an image shows what a phrase names, by the similarity of both, by how well the best region fits it and
-            shows the kind that it names (:meth:`saywhere.models.placing.Evidence.inputs`), and by whether it names one.
-        rare_phrase: takes the place of ``phrase`` for phrases with a rare noun.
-        indexed_phrase: takes the place of both for an image of an index, of which less is known.
-        densecap_place: the box that the dense captioner finds for a phrase is right, if the image shows the phrase, by
-            :meth:`saywhere.models.placing.Evidence.place_inputs`.
-        aligner_place: so of the box that the aligner finds.
+        caption: the phrase of a region names what is in its box, see :func:`saywhere.models.phrases.caption_evidence`.
+        phrase: an image shows what a phrase names, see :meth:`saywhere.models.placing.Evidence.inputs`.
+        rare_phrase, indexed_phrase: take the place of ``phrase`` for phrases with a rare noun, and of both for an image
+            of an index, of which less is known.
+        densecap_place, aligner_place: the box that the dense captioner, or the aligner, finds for a phrase is right, if
+            the image shows the phrase, see :meth:`saywhere.models.placing.Evidence.place_inputs`.
         count: an image shows as many things as a phrase says, by how much more the phrase fits the image than that for
             one thing.
-        hit: an image that a search found shows all of the query, by the evidence of
-            :func:`saywhere.search.phrases.hit_evidence`.
-        chance: its odds are the rate of images that show a query by chance, by the log of how many one expects.
-        meant: one image was meant by a query, by the similarity of the best hit.
+        hit: an image that a search found shows all of the query, see :func:`saywhere.search.phrases.hit_evidence`.
+        chance, meant: an image of an index shows a query by chance, or was meant by it, see
+            :func:`saywhere.search.phrases.in_index_probability`.
     """
 
     box: Logistic = Logistic({"logit": 1.0, "confidence": 0.0})

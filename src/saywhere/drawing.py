@@ -114,7 +114,7 @@ def place_labels(
 
     Args:
         labels: of the boxes, the most important first; None for a box without one.
-        boxes: ``(N, 4)`` float64 ``x1 y1 x2 y2`` in pixels of the image that is drawn on, which has this ``size``.
+        boxes: ``(N, 4)`` float64 in pixels of the image that is drawn on, which has this ``size``.
         before: of each label the number of its candidate in the frame before, which it keeps unless another hides far
             less.
     """

@@ -230,9 +230,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:]')
 def read_whole(path: str | Path, stream: IO[bytes] | None = None) -> bytes:
     """Return what a file that somebody wrote has, or a pipe; ``stream`` is the file, if it is open.
 
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is a device, such as ``/dev/zero``, or longer than :data:`LARGEST` bytes.
+    ``ValueError`` if it is a device, such as ``/dev/zero``, or longer than :data:`LARGEST` bytes.
     """
     if stream is None:
         if stat.S_IFMT(os.stat(path).st_mode) in (stat.S_IFCHR, stat.S_IFBLK):
@@ -267,11 +265,8 @@ def split_lines(text: str) -> list[str]:
 def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON document, or of one line of JSON; a byte order mark before it is passed over.
 
-    Errors name a line only where the text has several: who reads a file of lines knows which one it is.
-
-    Raises:
-        ValueError: it is not JSON, is nested too deeply, or has a key twice in one object, of which JSON's usual
-            readers keep the last.
+    Errors name a line only where the text has several: who reads a file of lines knows which one it is. ``ValueError``
+    if it is not JSON, is nested too deeply, or has a key twice in one object, of which usual readers keep the last.
     """
     try:
         text = text.decode(json.detect_encoding(text), "surrogatepass") if isinstance(text, bytes) else text
@@ -343,8 +338,7 @@ def _repeated_key(text: str) -> str:
 def parse_yaml(text: str | bytes) -> Any:
     """Return the value of a YAML document as PyYAML's ``safe_load`` does; ``ModuleNotFoundError`` without PyYAML.
 
-    Raises:
-        ValueError: it is not YAML, is nested too deeply or without an end, or has a key twice in one mapping.
+    ``ValueError`` if it is not YAML, is nested too deeply or without an end, or has a key twice in one mapping.
     """
     import yaml
 

@@ -358,10 +358,8 @@ SAME_SHAPE = 0.02
 def photo_kind(start: bytes, raw: bool, opened: Callable[[], IO[bytes]]) -> str | None:
     """Return Pillow's name of the format, ``HEIF`` or ``RAW``, of a file that Pillow cannot read alone, or None.
 
-    Args:
-        start: of the file, 64 bytes of it.
-        raw: whether its name is that of a RAW file, which counts if it begins as TIFF does.
-        opened: opens the file, which is read where it begins as TIFF does.
+    ``start`` is 64 bytes of the file. One whose name is that of a RAW file (``raw``) counts if it begins as TIFF does;
+    it is ``opened`` and read then.
     """
     if start[4:8] == b"ftyp":
         length = min(int.from_bytes(start[:4]), len(start))
@@ -387,8 +385,7 @@ def photo_kind(start: bytes, raw: bool, opened: Callable[[], IO[bytes]]) -> str 
 def photo_opener(kind: str) -> Callable[[Any], Image.Image]:
     """Return what opens files of a kind; Pillow does not learn it, for it would try each TIFF that others open.
 
-    Raises:
-        ModuleNotFoundError: the extra ``photos`` is not installed.
+    ``ModuleNotFoundError`` without the extra ``photos``.
     """
     if kind == "HEIF":
         return importlib.import_module("pillow_heif").HeifImageFile

@@ -20,16 +20,10 @@ from photographs import noise
 from PIL import Image
 from stubs import calibrated
 from tiny_aligner import SENTENCES, tiny_aligner
-from tiny_captioner import tiny_captioner
 from typer.testing import Result
 
 import saywhere
 from saywhere.networks import checkpoint
-
-
-@pytest.fixture(scope="module")
-def aligner(tmp_path_factory) -> str:
-    return str(checkpoint.save(tiny_aligner(), tmp_path_factory.mktemp("aligner")))
 
 
 @pytest.fixture(scope="module")
@@ -351,7 +345,6 @@ def test_unknown_words_and_vanished_images_are_named(aligner, tmp_path) -> None:
 
 
 def test_user_fixable_errors_are_one_line(album, index, tmp_path) -> None:
-    captioner = checkpoint.save(tiny_captioner(), tmp_path / "captioner")
     for arguments, message in (
         (("search", "a dog", "--index", tmp_path / "none"), "no index is here; make one: saywhere index PATH..."),
         (("search", "--index", index), "a QUERY or --image FILE"),
@@ -366,8 +359,6 @@ def test_user_fixable_errors_are_one_line(album, index, tmp_path) -> None:
         ),
         (("search", "a dog", "--without", "the", "--index", index), "the phrase 'the' names nothing: say what is in"),
         (("search", "- people", "--index", index), "put it last, after --"),
-        (("search", "a dog", "--index", index, "--model", captioner), "the part aligner"),
-        (("index", album, "--index", tmp_path / "new", "--model", captioner), "the part aligner"),
         (("index", tmp_path / "gone", "--index", index), "no such file or folder"),
         (("index", album, "--index", album / "0.png"), "0.png"),
     ):

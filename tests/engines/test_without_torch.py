@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from photographs import noise
 from tiny_bundle import exported_bundle
 
@@ -46,28 +45,13 @@ wrong = ("torch", "saywhere.networks", "saywhere.training", "saywhere.papers", "
 answers["imported"] = [name for name in sys.modules if name.startswith(wrong) and sys.modules[name] is not None]
 print(json.dumps(answers))
 """
-COMMANDS = """
-from saywhere.cli import main
-
-sys.argv[0] = "saywhere"
-main()
-"""
 
 
-@pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("images") / "a.png"
-    noise(130, 90).save(path)
-    return path
-
-
-def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", BLOCKED + script, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600)
-
-
-def test_the_verbs(image: Path):
-    done = run(ANSWERS, exported_bundle(), image)
+def test_the_verbs(tmp_path: Path):
+    image = tmp_path / "a.png"
+    noise(130, 90).save(image)
+    command = [sys.executable, "-c", BLOCKED + ANSWERS, str(exported_bundle()), str(image)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     answers: dict[str, Any] = json.loads(done.stdout)
     assert answers["imported"] == [] and "flickr-coco" in answers["models"]
@@ -100,24 +84,3 @@ def assert_close(one: Any, other: Any) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=0.02)
     else:
         assert one == other
-
-
-@pytest.mark.parametrize(
-    "arguments", [["describe", "--threshold", "0"], ["caption"], ["ground", "a dog"]], ids=lambda a: a[0]
-)
-def test_the_commands(image: Path, arguments: list[str]):
-    command, *sentence = arguments
-    done = run(COMMANDS, command, image, *sentence, "--model", exported_bundle())
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    model = saywhere.load(exported_bundle())
-    words = {"describe": model.describe(image).captions, "caption": [str(model.caption(image))], "ground": ["a dog"]}
-    assert all(part in done.stdout for text in words[command] or () for part in text.split())
-
-
-def test_what_needs_torch_says_so_in_a_line(image: Path):
-    done = run(COMMANDS, "describe", image, "--model", exported_bundle(), "--device", "cuda")
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert done.stderr.startswith("error: device cuda needs the engine torch, ")
-    assert done.stderr.endswith(": pip install 'saywhere[torch]'; or leave it out, for the CPU\n")
-    done = run(COMMANDS, "describe", image, "--model", exported_bundle(), "--engine", "torch")
-    assert done.stderr.startswith(f"error: {exported_bundle()} needs the engine torch, ")

@@ -1,4 +1,4 @@
-"""The scorers of METEOR that tests share. Starting Java takes seconds, so each of its programs is started once."""
+"""What tests of evaluation share. Starting Java takes seconds, so each program of METEOR is started once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flickr_entities import write_flickr
 
 from saywhere.errors import UserError
 from saywhere.evaluation.meteor import Meteor
 from saywhere.evaluation.ptb import find_java
+
+
+@pytest.fixture(scope="session")
+def flickr(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small Flickr8k with Flickr30k Entities; nobody is to change it."""
+    return write_flickr(tmp_path_factory.mktemp("data") / "flickr8k")
 
 
 @pytest.fixture(scope="session")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 from commands import report, run
-from flickr_entities import backwards, write_flickr
+from flickr_entities import backwards
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
 
 from saywhere.evaluation.ranking import Recall, rank, rank_embedded, rank_matrix
 from saywhere.models.aligner import ImageVectors, TextVectors
-from saywhere.networks import checkpoint
 
 SCORES = np.array(
     [
@@ -80,16 +78,6 @@ def test_embedded_images_and_sentences_are_ranked_by_equations_7_and_8(block, sc
     expected = rank_matrix(scores, np.array(owner))
     assert rank_embedded(images, texts, owner, score, block=block) == expected
     assert 0 < expected.text_to_image.r1 < 1
-
-
-@pytest.fixture(scope="module")
-def aligner(tmp_path_factory) -> str:
-    return str(checkpoint.save(tiny_aligner(), tmp_path_factory.mktemp("aligner")))
-
-
-@pytest.fixture(scope="module")
-def flickr(tmp_path_factory) -> Path:
-    return write_flickr(tmp_path_factory.mktemp("data") / "flickr8k")
 
 
 evaluate = partial(run, "evaluate", "rank", "--device", "cpu")

@@ -21,7 +21,6 @@ from saywhere.evaluation import search
 from saywhere.evaluation.search import (
     Answers,
     Group,
-    Sought,
     answer,
     compare,
     is_right,
@@ -118,14 +117,13 @@ def test_the_answers_of_two_uneven_halves_are_joined(tmp_path) -> None:
     model = aligner_model(tiny_aligner())
     model.calibration = calibrated(phrase=(0.02, 0.0, 0.0, 0.0))
     images = model.embed([noise(96, 64, number) for number in range(5)])
-    queries = {"two dogs": Sought("phrase", frozenset((0, 4))), "a horse": Sought("phrase", frozenset((1,)))}
+    queries = {"two dogs": ("phrase", frozenset((0, 4))), "a horse": ("phrase", frozenset((1,)))}
     words = [said(sentences) for sentences in (["Two dogs."], ["A man."], ["A dog."], ["A horse."], [])]
     first = np.array([True, False, False, True, False])
     with Store(tmp_path, {"size": "17"}) as store:
         store.put([(str(number), Stamp(0, 0), image) for number, image in enumerate(images)])
-        snapshot, sought = store.snapshot(), list(queries.values())
-        compared = list(compare(model, snapshot, list(queries), words))
-        one, other = (answer(snapshot, sought, compared, inside) for inside in (first, ~first))
+        compared = list(compare(model, snapshot := store.snapshot(), queries, words))
+        one, other = (answer(snapshot, compared, inside) for inside in (first, ~first))
     both = Answers.join([one, other])
     assert one.evidence.shape == (2, 2, 6) and other.evidence.shape == (2, 3, 6) and both.evidence.shape == (4, 3, 6)
     assert both.hits.sum(axis=1).tolist() == [2, 2, 3, 3] and not both.shown[~both.hits].any()
@@ -170,15 +168,15 @@ def test_an_album_is_drawn_with_or_without_what_is_looked_for(tmp_path) -> None:
     model = aligner_model(tiny_aligner())
     model.calibration = calibrated(phrase=(0.02, 0.0, 0.0, 0.0))
     images = model.embed([noise(96, 64, number) for number in range(8)])
-    queries = [f"{word} dog" for word in ("a", "the", "one", "some", "each", "no", "any", "that")]
-    sought = [Sought("noun", frozenset((number,))) for number in range(8)]
+    words = ("a", "the", "one", "some", "each", "no", "any", "that")
+    queries = {f"{word} dog": ("noun", frozenset((number,))) for number, word in enumerate(words)}
     with Store(tmp_path, {"size": "17"}) as store:
         store.put([(str(number), Stamp(0, 0), image) for number, image in enumerate(images)])
         snapshot = store.snapshot()
         for several in (8, 5):  # so many images show dogs
-            words = [said(["A dog."])] * several + [said(["A cat."])] * (8 - several)
-            compared = list(compare(model, snapshot, queries, words))
-            found = answer(snapshot, sought[:several], compared[:several], np.ones(8, bool), album=3)
+            texts = [said(["A dog."])] * several + [said(["A cat."])] * (8 - several)
+            compared = list(compare(model, snapshot, queries, texts))
+            found = answer(snapshot, compared[:several], np.ones(8, bool), album=3)
             assert found.inside.tolist() == ([True, False] * 4)[:several]
             assert found.albums.tolist() == [3] * several and found.evidence.shape == (several, 3, 6)
             assert found.in_index[::2].all() and found.in_index[1::2].all() == (several == 8)

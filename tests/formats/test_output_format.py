@@ -63,26 +63,6 @@ def test_the_original_programs_results_are_converted_too(model: StubModel) -> No
     assert rows[0]["boxes"] == [[1, 1, 720, 480], [1, 1, 360, 480]]
 
 
-def test_an_interrupted_run_is_resumed(model: StubModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = StubModel.describe
-
-    def stop(self: StubModel, *arguments: object, **options: object) -> object:
-        if self.batches:
-            raise KeyboardInterrupt
-        return real(self, *arguments, **options)  # pyright: ignore[reportArgumentType]
-
-    words = ("describe", "album", "--output-format", "voc", "--out", "out", "--batch", 1)
-    monkeypatch.setattr(StubModel, "describe", stop)
-    run(*words, code=130)
-    assert not Path("out/voc").exists()
-    monkeypatch.setattr(StubModel, "describe", real)
-    model.batches.clear()
-    done = run(*words)
-    assert model.batches == [1]
-    assert "1 already in out/regions.jsonl" in done.stdout
-    assert [*tree(Path("out/voc"))] == ["album/a.xml", "album/sub/b.xml"]
-
-
 def test_what_somebody_may_have_corrected_is_not_written_over(model: StubModel) -> None:
     for name in ("coco", "yolo"):
         run("describe", "album", "--output-format", name, "--out", name)

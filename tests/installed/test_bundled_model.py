@@ -20,7 +20,7 @@ BLOCKED = """
 import socket, sys
 def refuse(*a, **k): raise AssertionError("a connection was opened")
 socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
-for name in ("torch", "torchvision", "timm"): sys.modules[name] = None
+for name in ("torch", "torchvision", "timm", "onnx", "onnxscript", "scipy", "matplotlib"): sys.modules[name] = None
 from saywhere.cli import main
 sys.argv[0] = "saywhere"
 try:
@@ -66,18 +66,21 @@ def model() -> saywhere.Model:
 def test_the_commands_need_neither_torch_nor_a_network(tmp_path):
     photo = photograph("motorcycle_left.png")
     described = run("describe", photo, "--top", 3, "--out", tmp_path / "drawn")
-    assert "motorcycle" in described.stdout
+    assert "motorcycle" in described.stdout and described.stderr == ""
     assert Image.open(tmp_path / "drawn" / photo.name).size == (800, 539)
     grounded = json.loads(run("ground", photo, "a red motorcycle", "--json", "-").stdout)
     assert grounded["phrases"][0]["box"][2] > 500
+    assert "a red motorcycle" in run("ground", photo, "a red motorcycle").stdout
     assert "motorcycle" in run("caption", photo).stdout
     assert "flickr-coco" in run("models").stdout
 
 
-def test_what_needs_torch_names_the_extra():
-    done = run("describe", photograph("coffee.png"), "--engine", "torch", check=False)
+@pytest.mark.parametrize(("option", "value"), [("--engine", "torch"), ("--device", "cuda")])
+def test_what_needs_torch_names_the_extra(option, value):
+    done = run("describe", photograph("coffee.png"), option, value, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert "engine torch" in done.stderr and "pip install 'saywhere[torch]'" in done.stderr
+    assert "needs the engine torch, " in done.stderr and "pip install 'saywhere[torch]'" in done.stderr
+    assert ("; or leave it out, for the CPU" in done.stderr) == (option == "--device")
 
 
 def test_one_encoding_answers_all_questions(model):

@@ -6,6 +6,7 @@ import torch
 from photographs import noise
 from tiny_classes import KINDS, graph_outputs, tiny_model, tiny_networks
 
+from saywhere import boxes as geometry
 from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays.layers import Weights, require_shapes
 from saywhere.engines.arrays.nouns import Nouns as ArrayNouns
@@ -13,7 +14,6 @@ from saywhere.engines.arrays.pooling import ImageMaps
 from saywhere.engines.export import random_boxes, stages
 from saywhere.errors import UserError
 from saywhere.models.nouns import NounEvidence
-from saywhere.networks.vision.region_features import box_means
 from saywhere.regions import Regions
 
 EMBED_DIM = 32
@@ -46,7 +46,7 @@ def test_both_engines_have_the_same_logits(count: int, embed_dim: int, branch: s
     assert ours[0].shape[1] == 1000 and ours[1].shape[1] == len(KINDS.counts) + 2
     imagenet = tiny_networks(embed_dim, branch)["nouns"].imagenet
     with torch.inference_mode():  # it reads the last layer over the box, whatever else there is
-        expected = imagenet(box_means(maps.head, torch.from_numpy(boxes), 32))
+        expected = imagenet(geometry.means(maps.head, torch.from_numpy(boxes), 32))
     np.testing.assert_allclose(ours[0], expected.numpy(), atol=1e-4)
 
 

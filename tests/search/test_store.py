@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -226,6 +227,24 @@ def test_a_full_disk_is_reported_as_one_where_sqlite_meets_it(tmp_path) -> None:
     with pytest.raises(OSError, match="No space") as error, explained(tmp_path / stores.DATABASE):
         raise sqlite3.OperationalError("database or disk is full")
     assert error.value.errno == errno.ENOSPC
+
+
+def test_ctrl_c_as_a_transaction_begins_leaves_none_open(tmp_path, random_images, monkeypatch) -> None:
+    class Interrupted(sqlite3.Connection):
+        def execute(self, *arguments):
+            done = super().execute(*arguments)
+            if stopped:
+                raise stopped.pop()
+            return done
+
+    stopped: list[BaseException] = []
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Interrupted))
+    with Store(tmp_path, FACTS) as store:
+        store.put(rows(random_images(2)))
+        stopped.append(KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            store.stamps()
+        assert len(store.stamps()) == 2
 
 
 @pytest.mark.parametrize("file", ["vectors-0.bin", "regions-0.bin", "images-0.bin"])

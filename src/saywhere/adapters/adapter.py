@@ -82,9 +82,7 @@ def calibration_path(model: Adapted) -> Path:
 def read_calibration(path: Path, weights: Callable[[], str]) -> ScoreCalibration:
     """Return what a file holds; nothing, and a line on stderr says so, if it is damaged or of other weights.
 
-    Args:
-        path: of the file; if there is none, nothing is calibrated.
-        weights: returns the digest of the model's weights, which is asked for only if there is a file.
+    ``weights`` returns the digest of the model's weights; it is asked for only if there is a file.
     """
     if not path.is_file():
         return ScoreCalibration()
@@ -97,12 +95,9 @@ def read_calibration(path: Path, weights: Callable[[], str]) -> ScoreCalibration
 
 
 def change_calibration(path: Path, weights: str, question: Question, fit: Logistic, source: str) -> None:
-    """Put a fit into a file, which is whole or as it was.
+    """Put a fit, and what it was fitted to, into a file, which is whole or as it was.
 
-    Args:
-        path: of the file; if it is damaged or of other weights, nothing else stays in it.
-        weights: digest of the model's weights.
-        source: what it was fitted to.
+    If the file is damaged or of other weights, nothing else stays in it.
     """
     stored = _read(path)
     before = stored[1] if stored is not None and stored[0] == weights else ScoreCalibration()
@@ -324,7 +319,6 @@ class PhraseDetector(Adapter):
         """Return for each image its Q boxes ``(Q, 4)``, as shares of its width and height, and scores ``(Q, P)``."""
 
     def locate(self, encodings: Sequence[Encoding], phrases: Sequence[Sequence[str]]) -> list[Located]:
-        """Return for each image the best box of each phrase and its score."""
         jobs = [Job(i, group) for i, own in enumerate(phrases) for group in self.groups(own)]
         parts: list[list[Located]] = [[] for _ in encodings]
         for some in self._batches(encodings, jobs):

@@ -89,20 +89,16 @@ class GraphRunner:
         return tokenizer
 
     def to(self, device: str) -> None:
-        """Do nothing for the device that it is on; ``UserError`` for another one."""
         if device != self.device:
             raise UserError(f"{self._folder}: graphs stay on {self.device}; load the model with device={device!r}")
 
     def token_ids(self, text: str) -> list[int]:
-        """Return the ids of a text's tokens, without those that it begins and ends with."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def tokens(self, token_ids: Sequence[int]) -> list[str]:
-        """Return the names of tokens."""
         return [self._tokenizer.id_to_token(token_id) for token_id in token_ids]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of tokens, without those that are special."""
         return self._tokenizer.decode(token_ids, skip_special_tokens=True)
 
     def _encode(self, texts: Sequence[str], length: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -118,7 +114,6 @@ class GraphRunner:
     def write(
         self, images: Sequence[Image.Image], prompts: Sequence[str], most_tokens: int, beam_size: int
     ) -> list[tuple[list[int], np.ndarray]]:
-        """Return what the network writes of images: ids and log-probabilities."""
         assert self._settings is not None, "a model that writes has several graphs"
         token_ids, mask = self._encode(prompts)
         seen = self._graphs["vision_encoder"](pixel_values=self.pixels(images))["image_features"]
@@ -130,7 +125,6 @@ class GraphRunner:
         return search(decoder, len(images), self._settings, most_tokens, beam_size)
 
     def detect(self, images: Sequence[Image.Image], texts: Sequence[Any], length: int, **options: Any) -> Detected:
-        """Return what the network detects by texts, of which at most ``length`` tokens count."""
         token_ids, mask = self._encode(texts, length)
         pixels = self.pixels(images)
         out = self._graphs["model"](
@@ -248,12 +242,9 @@ class Generation:
             raise UserError(f"{path} cannot be understood: {error!r}") from error
 
     def allow(self, scores: np.ndarray, written: np.ndarray, ending: bool) -> np.ndarray:
-        """Return scores ``(R, V)`` with -inf for tokens that may not follow those written ``(R, T)``.
+        """Return scores ``(R, V)`` with -inf for tokens that may not follow those ``written (R, T)``, with ``start``.
 
-        Args:
-            scores: log-probabilities, or logits.
-            written: the tokens, ``start`` included.
-            ending: whether there is no room for another token after this one.
+        ``ending`` says that there is no room for another token after this one.
         """
         forced = self.first if written.shape[1] == 1 else None
         forced = self.last if ending and self.last is not None else forced
@@ -273,8 +264,7 @@ class CachedDecoder:
 
     Args:
         embed, decode: the graphs of tokens' embeddings and of the decoder.
-        states: of the encoder ``(N, S, D)``.
-        mask: of real ones ``(N, S)``.
+        states, mask: of the encoder ``(N, S, D)``, and of real ones ``(N, S)``.
     """
 
     def __init__(self, embed: Graph, decode: Graph, states: np.ndarray, mask: np.ndarray) -> None:
@@ -285,12 +275,7 @@ class CachedDecoder:
         self._own = [name for name in decode.outputs if name.startswith("present.") and ".decoder." in name]
 
     def __call__(self, token_ids: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
-        """Return logits ``(R, V)`` after one more token in each row.
-
-        Args:
-            token_ids: ``(R,)``.
-            rows: ``(R,)`` which of the rows before they go on with; None for the same.
-        """
+        """Return logits ``(R, V)`` after one more token in each row, of ``rows (R,)`` before; None for the same."""
         if rows is not None:
             self._select(rows)
         first = not self._past
@@ -329,11 +314,7 @@ def search(
 
     Decode greedily, or by beam search as transformers does with ``early_stopping``: hypotheses that have ended leave
     the beam, and the best of the first ``beam_size`` that end counts. (In :func:`saywhere.models.decoding.search` they
-    stay in it.)
-
-    Args:
-        decoder: returns logits after the last tokens, for the rows before that are named.
-        beam_size: hypotheses that are kept; 1 is greedy.
+    stay in it.) ``decoder`` returns logits after the last tokens, for the rows before that are named.
     """
     ended: list[list[tuple[float, list[int], np.ndarray]]] = [[] for _ in range(count)]
     items, rows = np.arange(count), None

@@ -29,7 +29,6 @@ class GroundingDino(PhraseDetector):
         return self.runner.config.get("max_text_len", 256)
 
     def groups(self, phrases: Sequence[str]) -> list[list[str]]:
-        """Return the phrases in groups whose tokens the network can read together."""
         found: list[list[str]] = []
         left = 0
         for phrase in phrases:

@@ -75,12 +75,10 @@ class AdaptedModel(Model):
         return f"Model({self.name!r}: {self.adapter.family.name}{calibrated})"
 
     def check(self, part: Part, what: str) -> None:
-        """Raise a ``UserError`` if it cannot do ``what``, for which a model of saywhere's own has a part."""
         if part == "aligner" or part not in self.parts:
             self.require(part, what)
 
     def require(self, part: Part, what: str) -> Any:
-        """Raise a ``UserError``: there are no parts."""
         verbs = "describe, ground and caption" if isinstance(self.adapter, Florence2) else "ground phrases"
         family = self.adapter.family.name
         raise UserError(f"{self.name} cannot {what}: that needs a model with the part {part}; {family} can {verbs}")
@@ -94,7 +92,6 @@ class AdaptedModel(Model):
         self, images: Any, boxes: Any = None, *, top: int | None = None, threshold: float | None = None,
         batch: int | None = None, progress: bool = False,
     ) -> Any:  # fmt: skip
-        """Find the regions of an image and describe each with a phrase; see :meth:`saywhere.Model.describe`."""
         require_ints(0, top=top)
         require_numbers(threshold=threshold)
         writer = self._writer("densecap", "find regions")
@@ -136,7 +133,6 @@ class AdaptedModel(Model):
         return answer(ask, self._encode, images, batch=batch, progress=progress)
 
     def placer(self, part: Part | None = None) -> AdaptedPlacer:
-        """Return what places phrases; ``UserError`` if a part is named, for there is none."""
         if part is not None:
             self.require(part, f"ground phrases by the part {part}")
         return AdaptedPlacer(None, None, None, "densecap", self.calibration, self.adapter, self.name)
@@ -162,7 +158,6 @@ class Placed(Evidence):
     scores: np.ndarray = field(kw_only=True)
 
     def presence(self, calibration: Calibration) -> np.ndarray:
-        """Return the scores, which are probabilities if the model is calibrated."""
         return self.scores
 
     def located(self, phrases: Sequence[str], unused: Sequence[str] = ()) -> Regions:
@@ -172,7 +167,11 @@ class Placed(Evidence):
 
 @dataclass(frozen=True, eq=False)
 class AdaptedPlacer(Placer):
-    """Place phrases in images by a model of other people."""
+    """Place phrases in images by a model of other people.
+
+    It gives one box for each phrase, reads parts of words, and says nothing of places and relations, of words that it
+    does not know, and of nouns that it hardly saw in training.
+    """
 
     adapter: Adapter
     name: str
@@ -192,28 +191,22 @@ class AdaptedPlacer(Placer):
     def find(
         self, encoding: Encoding, layout: Layout, boxes: ArrayLike | None = None, limit: int | None = None
     ) -> tuple[Regions, np.ndarray, np.ndarray]:
-        """As of the base: the scores are the model's own, and places and relations are not used."""
+        """Return regions and the model's own scores; arguments as of :meth:`saywhere.models.placing.Placer.find`."""
         require_names(layout.captions)
         (found,) = self.place([encoding], [layout.captions], boxes is not None or limit is not None)
         unused = () if layout.listed else layout.unused  # of listed phrases these models read every word
         return found.located(layout.captions, unused), found.scores, np.zeros(len(layout.phrases), np.float32)
 
     def read(self, text: str) -> Layout:
-        """Return the phrases of a text: these models give one box for each, and places and relations are not used."""
         return Layout(tuple(cut_phrases(text)), unused=unused_words(text))
 
     def evidence(
         self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None = None, limit: int | None = None
     ) -> Evidence:
-        """Return what is known of phrases in an image: where each is, and its score."""
         return self.place([encoding], [phrases], boxes is not None or limit is not None)[0]
 
     def place(self, encodings: Sequence[Encoding], phrases: Sequence[Sequence[str]], chosen: bool) -> list[Placed]:
-        """Return where the phrases of images are.
-
-        Raises:
-            UserError: the regions to choose among are ``chosen``.
-        """
+        """Return where the phrases of images are; ``UserError`` if the regions to choose among are ``chosen``."""
         if chosen:
             raise UserError(f"{self.name} looks everywhere in an image: it cannot choose among given boxes or regions")
         with answering(self.name):
@@ -225,15 +218,12 @@ class AdaptedPlacer(Placer):
         ]
 
     def is_unknown(self, phrase: str) -> bool:
-        """Return False: which words the model knows is not known."""
         return False
 
     def is_rare(self, phrase: str) -> bool:
-        """Return False: which nouns the model hardly saw in training is not known."""
         return False
 
     def unknown(self, phrases: Sequence[str]) -> dict[str, str | None]:
-        """Return nothing: these models read parts of words."""
         return {}
 
 

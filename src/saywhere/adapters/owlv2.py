@@ -24,7 +24,6 @@ class Owlv2(PhraseDetector):
     threshold: ClassVar[float] = 0.1
 
     def groups(self, phrases: Sequence[str]) -> list[list[str]]:
-        """Return the phrases in groups of ``PHRASES``."""
         return [list(phrases[start : start + PHRASES]) for start in range(0, len(phrases), PHRASES)]
 
     def detect(self, encodings: Sequence[Encoding], phrases: list[list[str]]) -> list[Located]:

@@ -45,20 +45,16 @@ class Pretrained:
         self.silent = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
 
     def to(self, device: str) -> None:
-        """Move the network to a device; ``UserError`` if there is no such device."""
         self.device = find_device(device)
         self.network.to(self.device)
 
     def token_ids(self, text: str) -> list[int]:
-        """Return the ids of a text's tokens, without those that it begins and ends with."""
         return self.processor.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def tokens(self, token_ids: Sequence[int]) -> list[str]:
-        """Return the names of tokens."""
         return self.processor.tokenizer.convert_ids_to_tokens(token_ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of tokens, without those that are special."""
         return self.processor.tokenizer.decode(token_ids, skip_special_tokens=True)
 
     def prepare(self, images: Sequence[Image.Image], texts: Sequence[Any], **options: Any) -> Any:
@@ -70,7 +66,6 @@ class Pretrained:
     def write(
         self, images: Sequence[Image.Image], prompts: Sequence[str], most_tokens: int, beam_size: int
     ) -> list[tuple[list[int], np.ndarray]]:
-        """Return what the network writes of images: ids and log-probabilities, which are 0 with beam search."""
         inputs = self.prepare(images, prompts, padding=True)
         recorder = _Recorder()
         sequences = self.network.generate(
@@ -88,7 +83,6 @@ class Pretrained:
 
     @torch.inference_mode()
     def detect(self, images: Sequence[Image.Image], texts: Sequence[Any], length: int, **options: Any) -> Detected:
-        """Return what the network detects by texts, of which at most ``length`` tokens count."""
         inputs = self.prepare(images, texts, truncation=True, max_length=length, **options)
         out = self.network(**inputs)
         return Detected(out.logits.cpu().numpy(), out.pred_boxes.cpu().numpy(), inputs["input_ids"].cpu().numpy())

@@ -143,12 +143,16 @@ SHARED: dict[str, tuple[Any, Any]] = {
     "precision": (options.Precision, None),
 }
 """Options of all tasks, with their defaults."""
+EXIT_CODES = (
+    "Exit code 0 if all went well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong."
+)
+"""The end of the help of all tasks."""
 
 
 def task(
     name: str, data: Any = Data, model: Any = options.Model, omit: Collection[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command the options of :data:`SHARED`, as a :class:`Task` before its own.
+    """Return a decorator of a command, which has :data:`SHARED` too, as a :class:`Task`, and :data:`EXIT_CODES`.
 
     Args:
         name: one of :data:`saywhere.evaluation.report.TASKS`.
@@ -174,6 +178,7 @@ def task(
             named = [models] if isinstance(models, str) else models or []
             command(Task(name=name, models=named, runtime=runtime, **values), **given)
 
+        command.__doc__ = f"{inspect.getdoc(command)}\n\n{EXIT_CODES}"
         declared = [
             inspect.Parameter(key, options.OPTION, default=default, annotation=kind)
             for key, (kind, default) in shared.items()
@@ -202,8 +207,7 @@ def dense(
 ) -> None:
     """Dense captioning: mean average precision of boxes with captions, against a data set.
 
-    Give --data for a model with a dense captioner, or --predictions and --truth. Exit code 0 if all went well, 1 if
-    images were skipped or the data set is not whole, 2 if the command is wrong.
+    Give --data for a model with a dense captioner, or --predictions and --truth.
     """
     from saywhere.evaluation.dense import run, score_files
 
@@ -224,8 +228,7 @@ def caption(
 ) -> None:
     """Captions of whole images: BLEU, METEOR, ROUGE-L and CIDEr-D, against a data set.
 
-    Give --data for a model with a captioner, or --predictions and --truth. Exit code 0 if
-    all went well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong.
+    Give --data for a model with a captioner, or --predictions and --truth.
     """
     from saywhere.evaluation.captions import run, score_files
 
@@ -248,8 +251,7 @@ def region_captions(now: Task) -> None:
     Also words a phrase, how many phrases differ, and how often words for somebody's sex and for colours are right
     where the true phrases name them.
 
-    Needs a model with a dense captioner, or with a captioner without attention. Exit code 0 if all went well, 1 if
-    images were skipped or the data set is not whole, 2 if the command is wrong.
+    Needs a model with a dense captioner, or with a captioner without attention.
     """
     from saywhere.evaluation.region_captions import run
 
@@ -271,8 +273,7 @@ def region_captions(now: Task) -> None:
 def rank(now: Task) -> None:
     """Ranking of sentences for each image and of images for each sentence (Alignments, section 4.1).
 
-    Needs a model with an aligner. Exit code 0 if all went well, 1 if images were skipped or the data set is not whole,
-    2 if the command is wrong.
+    Needs a model with an aligner.
     """
     from saywhere.evaluation.ranking import run
 
@@ -299,8 +300,7 @@ def search(
 ) -> None:
     """Search in an index: sentences, phrases with their regions, and what is not there.
 
-    Needs a model with an aligner. Exit code 0 if all went well, 1 if images were skipped or the data set is not whole,
-    2 if the command is wrong.
+    Needs a model with an aligner.
     """
     from saywhere.evaluation.search import run
 
@@ -347,8 +347,6 @@ def ground(
 
     Without --part phrases of other images are asked for too, and the data may be any with phrases and boxes; with it
     they are Flickr30k Entities.
-
-    Exit code 0 if all went well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong.
     """
     from saywhere.evaluation.grounding import RARE, run
 
@@ -382,8 +380,6 @@ def nouns(now: Task) -> None:
 
     A noun is right if it is that of the true phrase, a synonym or a kind of it; a caption is right about each box
     whose noun it has; docs/nouns.md.
-
-    Exit code 0 if all went well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong.
     """
     from saywhere.evaluation.nouns import run
 
@@ -400,8 +396,7 @@ def nouns(now: Task) -> None:
 def attention(now: Task) -> None:
     """Attention correctness on Flickr30k Entities: the share of the attention inside the boxes of what a word names.
 
-    Beside it that of uniform attention over the same regions. Needs a captioner with attention. Exit code 0 if all went
-    well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong.
+    Beside it that of uniform attention over the same regions. Needs a captioner with attention.
     """
     from saywhere.evaluation.attention import SENTENCES, percent, run
 

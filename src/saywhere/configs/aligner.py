@@ -23,14 +23,12 @@ class GroundingConfig(Config):
     """Options of how phrases are placed, and when they count as found; ``saywhere calibrate`` chooses the weights.
 
     Attributes:
-        nms_iou: phrases are placed in regions none of which overlaps a better one by more than this. It stands in the
-            place of the dense captioner's ``final_nms`` and ``repeat_nms``, with which a thing is described once, and
-            of the aligner's ``proposals.nms_iou``, with which images are ranked: of boxes that are closer together one
-            fits better. None leaves them.
+        nms_iou: phrases are placed in regions none of which overlaps a better one by more than this, in place of the
+            dense captioner's ``final_nms`` and ``repeat_nms`` and of the aligner's ``proposals.nms_iou``: of boxes that
+            are closer together one fits better. None leaves those.
         score_weight: of the log-probability that a region is there, beside that of the phrase for it; both are the
             dense captioner's.
-        kind_weight: of the log-probability, by the classes, that a region is of the kind that a phrase names. It is
-            added to those.
+        kind_weight: of the log-probability, by the classes, that a region is of the kind that a phrase names.
         rare: the text encoder hardly knows a noun that it saw fewer times than this in training.
         rare_kind_weight: takes the place of ``kind_weight`` for phrases with such a noun.
         similarity_kind_weight: takes the place of both where the aligner places phrases: its similarities are larger
@@ -151,7 +149,6 @@ class AlignerConfig(RegionConfig):
 
     @property
     def uses_proposals(self) -> bool:
-        """See :class:`SystemConfig`."""
         return self.regions == "proposals"
 
     @classmethod

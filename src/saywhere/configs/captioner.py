@@ -152,7 +152,6 @@ class CaptionerConfig(RegionConfig):
 
     @property
     def uses_proposals(self) -> bool:
-        """See :class:`SystemConfig`."""
         return self.attend_to == "proposals"
 
     @classmethod

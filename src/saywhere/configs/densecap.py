@@ -133,7 +133,6 @@ class DenseCapConfig(SystemConfig):
 
     @property
     def uses_head(self) -> bool:
-        """See :class:`SystemConfig`."""
         return bool(self.phrase_levels)
 
     @classmethod

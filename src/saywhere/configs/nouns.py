@@ -56,10 +56,8 @@ class NounsConfig(SystemConfig):
 
     @property
     def uses_proposals(self) -> bool:
-        """See :class:`SystemConfig`."""
         return False
 
     @property
     def uses_head(self) -> bool:
-        """See :class:`SystemConfig`."""
         return True

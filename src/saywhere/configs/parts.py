@@ -35,12 +35,7 @@ class Config:
 
     @classmethod
     def restore(cls, stored: Mapping[str, Any], **made: Config) -> Self:
-        """Make a configuration of what :meth:`to_dict` gave, as :meth:`from_dict`, but without its checks.
-
-        Args:
-            stored: values as JSON holds them.
-            made: parts that are configurations already.
-        """
+        """Make a configuration of what :meth:`to_dict` gave, and parts that were ``made`` already, without checks."""
         config = object.__new__(cls)
         for field in dataclasses.fields(cls):
             value, default = stored.get(field.name, field.default), field.default
@@ -54,8 +49,7 @@ class Config:
     def merge(self, options: Mapping[str, Any], prefix: str = "") -> Self:
         """Return this configuration with other values for ``options``, a nested mapping as in :meth:`from_dict`.
 
-        Raises:
-            UserError: an unknown key (with the nearest known one), or a value that does not fit.
+        ``UserError`` for an unknown key (with the nearest known one), or a value that does not fit.
         """
         return user_options.merge(self, options, prefix=prefix)
 
@@ -350,7 +344,6 @@ class RegionConfig(SystemConfig):
 
     @property
     def uses_head(self) -> bool:
-        """See :class:`SystemConfig`."""
         return self.head
 
     @property

@@ -274,9 +274,7 @@ def read_marks(image: Path, size: DiskSize) -> tuple[MarkedSentence, ...]:
 def read_marked(line: str, boxes: Mapping[str, np.ndarray]) -> MarkedSentence:
     """Parse a line of ``Sentences/*.txt``, such as ``[/EN#1/people A man] in [/EN#2/clothing a red shirt]``.
 
-    Args:
-        line: the text.
-        boxes: the box ``(4,)`` of each entity that has one.
+    ``boxes (4,)`` are of each entity that has one.
     """
     words: list[str] = []
     phrases: list[MarkedPhrase] = []

@@ -274,15 +274,10 @@ def _sample(annotation: Annotation, size: DiskSize, options: PhraseOptions, repo
 
 
 def to_disk(boxes: np.ndarray, annotated: tuple[float, float], size: DiskSize) -> np.ndarray:
-    """Convert boxes ``(N, 4)`` from pixels of the annotated image to pixels of the upright image on disk.
+    """Convert boxes ``(N, 4)`` from pixels of the annotated image to those of the upright image on disk.
 
     Width and height are each scaled by their own factor, so copies with another aspect ratio are right too. If EXIF
     turns the image on its side and the annotated size is the one before the turn, the boxes are turned as well.
-
-    Args:
-        boxes: ``x1 y1 x2 y2`` in pixels of the annotated image.
-        annotated: width and height of that image.
-        size: of the file on disk.
     """
     width, height = annotated
     if size.orientation in LYING and (width - height) * (size.width - size.height) < 0:
@@ -301,11 +296,7 @@ def index_images(folders: Sequence[Path]) -> dict[str, Path]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a UTF-8 text file.
-
-    Raises:
-        UserError: it is not UTF-8.
-    """
+    """Return the lines of a UTF-8 text file; ``UserError`` if it is not UTF-8."""
     try:
         return split_lines(decode(read_whole(path)))
     except ValueError as error:

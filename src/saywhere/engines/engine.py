@@ -1,7 +1,6 @@
 """What the model layer asks of an engine: functions on numpy arrays.
 
-An engine is a network somewhere: torch modules on any device, or a graph for a runtime. It knows pixels, boxes in
-pixels of the network's input and token ids; it knows no files, no images, no words and no results. What
+An engine knows pixels, boxes and token ids; it knows no files, no images, no words and no results. What
 :meth:`Trunk.encode` returns is opaque, so that feature maps stay where the engine keeps them.
 
 All boxes are float32 ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
@@ -89,12 +88,11 @@ class Typical:
 
 @dataclass(frozen=True, eq=False)
 class Hubness:
-    """Typical ``texts`` and ``images`` of an aligner, by which hubs are known.
+    """Typical ``texts`` and ``images`` of an aligner, by which hubs are known and taken off.
 
-    Hubs are images that resemble every sentence, and sentences that resemble every image: in spaces of many dimensions
-    some points are near to very many others (Radovanović et al., 2010). How near a point is to points at large can be
-    known beforehand, and taken off (Smith et al., 2017; Bogolin et al., 2022, who keep a bank of queries). Here typical
-    texts and images stand for the bank; they were fitted to what a bank says (:mod:`saywhere.training.hubness`).
+    Hubs are images that resemble every sentence, and sentences that resemble every image (Radovanović et al., 2010).
+    Typical texts and images stand for a bank of queries (Smith et al., 2017; Bogolin et al., 2022); they are fitted to
+    what a bank says (:mod:`saywhere.training.hubness`).
     """
 
     texts: Typical
@@ -204,12 +202,7 @@ class DenseCap(Protocol):
     def phrase_embeddings(
         self, maps: Sequence[Maps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
-        """Return what the decoder takes for each image's boxes: ``(N, D)`` each.
-
-        Args:
-            boxes: of each image ``(N, 4)`` in pixels of the network's input.
-            embeddings: of each image's boxes, by the region head.
-        """
+        """Return what the decoder takes ``(N, D)`` for each image's boxes and their embeddings by the region head."""
         ...
 
 
@@ -273,11 +266,7 @@ class Captioner(Protocol):
         ...
 
     def bind_images(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray | None]) -> BoundImages:
-        """Return the decoder of images.
-
-        Args:
-            boxes: of each image ``(R, 4)`` the regions to attend to; None if the network has regions of its own.
-        """
+        """Return the decoder of images; ``boxes (R, 4)`` of each are attended to, None if the network has its own."""
         ...
 
     def box_embeddings(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray]) -> tuple[Decoder, Any]:
@@ -296,11 +285,8 @@ class Nouns(Protocol):
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return logits ``(N, 1000)`` of ImageNet's classes, and ``(N, G + 2)`` of kinds, of each image's boxes.
 
-        Beside the kinds a region may be of another of ImageNet's classes, or of none that has a name.
-
-        Args:
-            boxes: of each image ``(N, 4)`` in pixels of the network's input.
-            embeddings: of each image's boxes ``(N, config.embed_dim)``, by the dense captioner's region head.
+        Beside the kinds a region may be of another of ImageNet's classes, or of none that has a name. ``embeddings (N,
+        config.embed_dim)`` are by the dense captioner's region head.
         """
         ...
 

@@ -68,8 +68,7 @@ def export(
         folders: of models with different parts on the same trunk.
         out: folder of the new model; its files are replaced.
         description: one line; those of the parts one after the other if it is empty.
-        int8: training images from which the graph in int8 is calibrated; without them there is none. See
-            :func:`saywhere.engines.quantize.quantize`.
+        int8: training images from which :func:`saywhere.engines.quantize.quantize` makes a graph in int8, too.
         replace: see :func:`saywhere.networks.checkpoint.merge`.
         options: of the new model, to be others than those of its parts, by name with dots.
 

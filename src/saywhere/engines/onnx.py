@@ -158,28 +158,24 @@ class OnnxEngine:
 
     @property
     def densecap(self) -> DenseCap | None:
-        """The part, or None."""
         from saywhere.engines.arrays import densecap
 
         return self._part("densecap", densecap.DenseCap)
 
     @property
     def aligner(self) -> Aligner | None:
-        """The part, or None."""
         from saywhere.engines.arrays import aligner
 
         return self._part("aligner", aligner.Aligner)
 
     @property
     def captioner(self) -> Captioner | None:
-        """The part, or None."""
         from saywhere.engines.arrays import captioner
 
         return self._part("captioner", captioner.Captioner)
 
     @property
     def nouns(self) -> Nouns | None:
-        """The part, or None."""
         from saywhere.engines.arrays import nouns
 
         return self._part("nouns", nouns.Nouns)
@@ -212,11 +208,9 @@ class OnnxEngine:
 
     @property
     def device(self) -> str:
-        """Where the trunk runs."""
         return self.trunk.device
 
     def to(self, device: str) -> None:
-        """Move the trunk to a device; ``UserError`` if there is none of that name."""
         find_provider(device)
         self.trunk.to(device)
 
@@ -251,7 +245,7 @@ class OnnxEngine:
 
 
 class OnnxTrunk:
-    """The graph in ONNX Runtime; the session is made for the first image."""
+    """The graph in ONNX Runtime, opened for the first image; see :class:`saywhere.engines.engine.Trunk`."""
 
     def __init__(self, bundle: Bundle, weights: Weights, threads: int | None, precision: str, device: str) -> None:
         self.device = device
@@ -266,7 +260,6 @@ class OnnxTrunk:
 
     @property
     def preprocess(self) -> Preprocess:
-        """How images become pixels."""
         from saywhere.images import Preprocess  # the session needs no Pillow
 
         config = self._bundle.trunk
@@ -299,9 +292,8 @@ class OnnxTrunk:
     def _read_graph(self) -> Callable[[], Session]:
         """Read the graph and the trunk's weights, and return what makes a session of them.
 
-        The graph in single precision has convolutions into which batch normalisation is folded; the folder has the
-        weights once, as training reads them, so they are folded here. The graph in int8 holds its weights itself.
-        ``UserError`` if the graph is damaged or another model's, or no usable ONNX Runtime is installed.
+        The graph in single precision gets the folder's weights, into which batch normalisation is folded here; the one
+        in int8 holds its weights itself. ``UserError`` if the graph is damaged or another model's.
         """
         bundle, weights, int8 = self._bundle, self._weights, self._precision == "int8"
         path = bundle.folder / (GRAPH_INT8 if int8 else GRAPH)
@@ -354,7 +346,6 @@ class OnnxTrunk:
         return outputs
 
     def propose(self, maps: ImageMaps) -> RpnOutput:
-        """Return what the localization layer says of an image's anchors."""
         if (anchors := self._anchors.get(maps.input_size)) is None:
             sizes = [maps.output(f"region{stride}").shape[1:] for stride in maps.strides]
             levels = zip(self._shapes, sizes, maps.strides, strict=True)

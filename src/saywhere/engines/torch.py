@@ -66,11 +66,9 @@ class TorchEngine:
 
     @property
     def device(self) -> str:
-        """Where the weights are, such as ``cpu`` or ``cuda:0``."""
         return str(_weight(self._trunk).device)
 
     def to(self, device: str) -> None:
-        """Move the networks to a device (or ``UserError``); what was encoded elsewhere is then another model's."""
         found = find_device(device)
         if found == _weight(self._trunk).device:
             return
@@ -79,7 +77,6 @@ class TorchEngine:
         self._wrap()
 
     def digest(self) -> str:
-        """Return a hash of weights, configurations and calibration: two engines of one digest give the same answers."""
         digest = hashlib.blake2b(repr(asdict(self.trunk.preprocess)).encode(), digest_size=16)
         digest.update(repr(self.calibration.to_dict()).encode())
         _add_weights(digest, "trunk", self._trunk.state_dict())
@@ -92,7 +89,6 @@ class TorchEngine:
         return digest.hexdigest()
 
     def vectors_digest(self) -> str:
-        """Return a hash of the weights and options on which the vectors of regions depend."""
         network = self.networks["aligner"]
         assert isinstance(network, Aligner)
         facts = [asdict(self.trunk.preprocess), network.config.vector_options()]
@@ -155,7 +151,6 @@ class TorchTrunk:
 
     @property
     def preprocess(self) -> Preprocess:
-        """How images become pixels."""
         return self._trunk.preprocess
 
     @torch.inference_mode()
@@ -168,7 +163,6 @@ class TorchTrunk:
 
     @torch.inference_mode()
     def propose(self, maps: ImageMaps) -> RpnOutput:
-        """Return the localization layer's output for an image's anchors, as arrays."""
         (rpn,) = ImageMaps.rpns([maps])
         return RpnOutput(_array(rpn.anchors), _array(rpn.logits), _array(rpn.offsets))
 
@@ -183,7 +177,6 @@ class TorchDenseCap:
 
     @torch.inference_mode()
     def region_head(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
-        """Return the recognition network's output for each image's boxes, as arrays."""
         rows = [_boxes(b, m) for b, m in zip(boxes, maps, strict=True)]
         out = self._network.apply_region_head(ImageMaps.pyramids(maps), rows, [m.size for m in maps])
         return [RegionHeadOutput(_array(o.embeddings), _array(o.logits), _array(o.offsets)) for o in out]
@@ -192,7 +185,6 @@ class TorchDenseCap:
     def phrase_embeddings(
         self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
-        """Return what the decoder takes for each image's boxes, as arrays."""
         rows = [_boxes(b, m) for b, m in zip(boxes, maps, strict=True)]
         if not rows:
             return []
@@ -211,12 +203,10 @@ class TorchAligner:
 
     @property
     def last(self) -> TorchAligner:
-        """The last of its encoders alone."""
         return TorchAligner(self._network, last=True)
 
     @torch.inference_mode()
     def region_vectors(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return vectors ``(R, D)`` of each image's boxes (Eq. 1)."""
         if not maps:
             return []
         features = [self._network.region_features(m, _boxes(b, m)) for m, b in zip(maps, boxes, strict=True)]
@@ -225,7 +215,6 @@ class TorchAligner:
 
     @torch.inference_mode()
     def text_vectors(self, token_ids: np.ndarray) -> EncodedText:
-        """Return the vectors of the words of sentences ``(S, T)``, padded on the right (Eqs. 2 to 6), as arrays."""
         token_rows = torch.tensor(token_ids, device=self._network.log_scale.device)
         encoded = self._network.encode_text(token_rows, self._last)
         return EncodedText(_array(encoded.vectors), encoded.mask.cpu().numpy())
@@ -250,7 +239,6 @@ class TorchCaptioner:
 
     @torch.inference_mode()
     def bind_images(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray | None]) -> BoundImages:
-        """Return the decoder of images; ``boxes`` are the regions to attend to, None to let the network choose."""
         network, decoder = self._network, self._network.decoder
         like = decoder.words.weight
         if not isinstance(decoder, AttentionDecoder):
@@ -275,7 +263,6 @@ class TorchCaptioner:
 
     @torch.inference_mode()
     def box_embeddings(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> tuple[TorchDecoder, np.ndarray]:
-        """Return the decoder, and embeddings ``(sum of N, D)`` of all images' boxes; not with attention."""
         network = self._network
         assert not isinstance(network.decoder, AttentionDecoder), "the decoder attention captions whole images"
         rows = [network.embed(m, _boxes(b, m)) for m, b in zip(maps, boxes, strict=True)]
@@ -300,7 +287,6 @@ class TorchNouns:
     def classify(
         self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray] | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return logits of ImageNet's classes and of kinds of each image's boxes, as arrays."""
         rows = [_boxes(b, m) for b, m in zip(boxes, maps, strict=True)]
         given = (
             None if embeddings is None else [torch.from_numpy(e).to(b) for e, b in zip(embeddings, rows, strict=True)]

@@ -64,10 +64,8 @@ def warped_shares_inside(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return shares and areas as :func:`shares_inside`, for warped regions sampled at :data:`POINTS` x :data:`POINTS`.
 
-    Args:
-        corners: ``(R, 4, 2)`` of parallelograms, in order around them.
-        boxes: ``(G, 4)`` ``x1 y1 x2 y2``.
-        width, height: of the image. What lies outside of it is not counted; a region all outside has area 0.
+    ``corners (R, 4, 2)`` are of parallelograms, in order around them, ``boxes (G, 4)`` ``x1 y1 x2 y2``. What lies
+    outside of the image is not counted; a region all outside has area 0.
     """
     steps = (np.arange(POINTS, dtype=corners.dtype) + 0.5) / POINTS
     v, u = np.meshgrid(steps, steps, indexing="ij")
@@ -82,14 +80,9 @@ def warped_shares_inside(
 
 
 def correctness(weights: np.ndarray, shares: np.ndarray, areas: np.ndarray) -> np.ndarray:
-    """Return the share of the attention inside the boxes, from 0 to 1: ``(...)``.
+    """Return the share of the attention inside the boxes, 0 to 1: ``(...)``, of ``weights (..., R)`` for each word.
 
-    Args:
-        weights: ``(..., R)`` of the regions, for each word.
-        shares, areas: ``(R,)`` of :func:`shares_inside`. Regions without area are left out.
-
-    Returns:
-        0 where all weight is on regions without area.
+    Regions without area are left out; it is 0 where all weight is on these.
     """
     density = weights * (areas > 0).astype(weights.dtype)
     total = density.sum(axis=-1)
@@ -137,11 +130,9 @@ def measure(
     """Return for each mention of a sentence the correctness of its word's attention, and that of uniform attention.
 
     Args:
-        weights: ``(T, R)`` of the words, or longer.
-        mentions: of the words; those beyond T and entities without boxes are left out.
-        regions: ``(R, 4)``, or corners ``(R, 4, 2)`` of warped regions, in pixels of the image.
+        weights: ``(T, R)`` of the words, or longer; mentions beyond T and entities without boxes are left out.
+        regions: ``(R, 4)``, or corners ``(R, 4, 2)`` of warped regions, in pixels of the image of this ``size``.
         boxes: of each entity ``(G, 4)`` in the same pixels.
-        size: width and height of the image in these pixels.
     """
     attention, places = np.asarray(weights, np.float64), np.asarray(regions, np.float64)
     found, control = list[float](), list[float]()
@@ -175,14 +166,7 @@ Row = Mapping[str, Any]
 
 
 def run(model: Model, session: Session) -> dict[str, Any]:
-    """Measure the share of the attention at a word that is inside the boxes of what the word names.
-
-    Args:
-        model: with a captioner that attends to regions.
-        session: the data (Flickr30k Entities) and the results.
-
-    Returns:
-        the figures of :func:`total`.
+    """Measure the share of the attention at a word that is inside the boxes of what the word names, see :func:`total`.
 
     Raises:
         UserError: the model does not attend to regions, no image can be read, or no phrase has a box.

@@ -52,13 +52,9 @@ class CaptionScores:
 def score_captions(
     candidates: Mapping[str, str], references: Mapping[str, Sequence[str]], meteor: Meteor | None = None
 ) -> CaptionScores:
-    """Score one caption of each image by the references of the image.
+    """Score one caption of each image by the references of the image, at least one.
 
     The scores equal those of pycocoevalcap's ``COCOEvalCap`` for the same texts in the same order.
-
-    Args:
-        references: at least one sentence for each of the same images.
-        meteor: the scorer to use; without it one is made.
 
     Raises:
         UserError: the images differ, an image has no reference, no reference has a word, or pycocoevalcap is missing.
@@ -121,25 +117,17 @@ def _check(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]
 
 @dataclass(frozen=True)
 class Invented:
-    """Shares of the captions' nouns that are invented (CHAIR).
-
-    Attributes:
-        nouns: share of the captions' nouns that nobody mentions (CHAIR-i); 0 without nouns.
-        sentences: share of the captions with such a noun (CHAIR-s).
-    """
+    """The share of the captions' ``nouns`` that nobody mentions (CHAIR-i), and of ``sentences`` with one (CHAIR-s)."""
 
     nouns: float
     sentences: float
 
 
 def count_invented(captions: Mapping[str, str], mentions: Mapping[str, Iterable[str]], tree: NounTree) -> Invented:
-    """Compare the nouns of captions with those of what people wrote of the same images.
+    """Compare the nouns of captions, at least one, with those of what people wrote of the same images.
 
-    Which nouns count as mentioned: see :func:`saywhere.models.nouns.find_invented`. Only nouns of the tree count.
-
-    Args:
-        captions: of each image; at least one.
-        mentions: of each image the true sentences, and the phrases or names of its boxes.
+    ``mentions`` are of each image the true sentences, and the phrases or names of its boxes. Which nouns count as
+    mentioned: see :func:`saywhere.models.nouns.find_invented`. Only nouns of the tree count.
     """
     nouns, invented, sentences = 0, 0, 0
     for name, caption in captions.items():
@@ -152,13 +140,7 @@ def count_invented(captions: Mapping[str, str], mentions: Mapping[str, Iterable[
 def score_files(predictions: Path, session: Session) -> CaptionScores:
     """Score the captions that any program has written, and write the report; needs no network.
 
-    Args:
-        predictions: lines with a caption of each image.
-        session: its ``data`` is the file of the truth, whose first ``limit`` images count; ``split`` is a name for the
-            report. Images that only one of the files has are named in ``notes``.
-
-    Raises:
-        UserError: a file cannot be read, they have no image in common, or what measures is not installed.
+    Arguments and errors are those of :func:`saywhere.evaluation.dense.score_files`.
     """
     scorer = meteor.Meteor()
     found, true = read_captions(predictions), read_references(session.data, session.split)
@@ -178,8 +160,7 @@ def compare(
 ) -> CaptionScores:  # fmt: skip
     """Score captions by the references, and write the report and a page of examples.
 
-    Args:
-        phrases: of the boxes of each image, where they are known: what they name is not invented.
+    What the ``phrases`` of an image's boxes name is not invented.
     """
     scores = score_captions(captions, references, scorer)
     mentions = {name: (*texts, *phrases.get(name, ())) for name, texts in references.items()}
@@ -200,9 +181,6 @@ PREDICTIONS, TRUTH = "predictions.jsonl", "truth.jsonl"
 def run(model: Model, session: Session, beam_size: int | None = None) -> CaptionScores:
     """Caption the images of a data set and score the sentences: BLEU, METEOR, ROUGE-L and CIDEr-D.
 
-    Args:
-        beam_size: hypotheses in decoding; the model's own number if None.
-
     Raises:
         UserError: the model has no captioner, no image can be read, or what measures is not installed.
     """
@@ -211,14 +189,9 @@ def run(model: Model, session: Session, beam_size: int | None = None) -> Caption
 
 
 def score_captioner(captioner: Any, session: Session, settings: Mapping[str, Any]) -> CaptionScores:
-    """Caption the images of a data set by anything, and score the sentences.
+    """Caption the images of a data set by a model, or by what captions as one, and score the sentences.
 
-    Args:
-        captioner: a model, or something with ``caption`` and ``long_side`` as a model has them.
-        settings: what the captions depend on, beside the data; has ``beam_size``.
-
-    Raises:
-        UserError: no image can be read, or what measures is not installed.
+    ``settings``, with ``beam_size``, are what the captions depend on, beside the data.
     """
     scorer = meteor.Meteor()
     samples = session.read()

@@ -2,8 +2,7 @@
 
 A detection is true at (IoU t, METEOR m) if its IoU with the true box that it overlaps most is at least t, its caption
 scores above m against the phrases of that box, and no better detection has taken the box. True boxes are merged at IoU
-0.7 first. There are two protocols: ``clean`` is this definition, ``original`` equals the evaluator of the published
-program digit for digit. ``docs/evaluation.md`` has the differences and their effect.
+0.7 first. The protocol ``clean`` is this definition, ``original`` the published program's (docs/evaluation.md).
 """
 
 from __future__ import annotations
@@ -87,13 +86,7 @@ class Rules:
             return geometry.iou(boxes, truths)
 
     def match(self, boxes: Array, scores: Array, truths: Array) -> Matches:
-        """Match each detection with the one of ``truths (M, 4)`` that it overlaps most.
-
-        Args:
-            boxes: ``(N, 4)`` of the detections.
-            scores: ``(N,)`` of the detections.
-            truths: true boxes after merging.
-        """
+        """Match detections ``boxes (N, 4)`` with those of the merged ``truths (M, 4)`` that they overlap most."""
         order = self.order(scores)
         if not len(truths):
             none = np.full(len(order), -1)
@@ -114,10 +107,7 @@ class Rules:
     def hits(self, qualifies: Array, claim: Array, claimants: Array) -> Array:
         """Return the mask ``(N,)`` of the true detections: of each true box the first that reaches the thresholds.
 
-        Args:
-            qualifies: mask of the detections that reach the thresholds.
-            claim: of all detections, see :class:`Matches`.
-            claimants: from :meth:`claimants`.
+        ``qualifies`` is the mask of those that reach the thresholds, ``claimants`` that of :meth:`claimants`.
         """
         return first_claims(claim, qualifies)
 
@@ -133,8 +123,7 @@ class Rules:
     def average_precision(self, hits: Array, positives: int) -> float:
         """Return the mean, over recalls, of the best precision at that recall or a higher one; 0 without a true box.
 
-        Args:
-            hits: ``(N,)`` mask of the detections, best first, that are true.
+        ``hits (N,)`` is the mask of the detections, best first, that are true.
         """
         if not positives or not len(hits):
             return 0.0
@@ -210,15 +199,9 @@ class DenseCaptioningResult:
 
 
 class DenseCaptioning:
-    """Collect the predictions of one image at a time, then score all of them.
+    """Collect the predictions of one image at a time, then score all of them, by a protocol's name or by rules.
 
     Memory: of a detection its score, its overlap and two indices; of captions each distinct one.
-
-    Args:
-        protocol: ``"clean"``, ``"original"``, or other rules.
-
-    Raises:
-        UserError: no protocol has this name.
     """
 
     def __init__(self, protocol: str | Rules = "clean") -> None:
@@ -418,12 +401,7 @@ def score(
 ) -> DenseCaptioningResult:
     """Score the predictions for some images; an image without predictions counts as one without regions.
 
-    Args:
-        predictions: lines with scores and captions.
-        truth: lines with captions.
-
-    Raises:
-        UserError: the two files have different sizes for an image.
+    ``UserError`` if the two files have different sizes for an image.
     """
     metric = DenseCaptioning(protocol)
     for name in names:
@@ -444,11 +422,8 @@ def score(
 def box_reliability(images: Iterable[tuple[Array, Array | None, Array]]) -> Reliability | None:
     """Return how near the scores of boxes are to the share that matches a true one, whoever else does.
 
-    It is None if there is no box, or a score is not in 0 to 1, such as another program's logits.
-
-    Args:
-        images: of each the predicted ``boxes (N, 4)``, their ``scores (N,)`` (None: left out), and true boxes
-            ``(M, 4)``.
+    It is None if there is no box, or a score is not in 0 to 1, such as another program's logits. ``images`` are of each
+    the predicted ``boxes (N, 4)``, their ``scores (N,)`` (None: left out), and true boxes ``(M, 4)``.
     """
     rows = [(boxes, scores, truths) for boxes, scores, truths in images if scores is not None and len(boxes)]
     if not rows or not all(((scores >= 0) & (scores <= 1)).all() for _, scores, _ in rows):
@@ -464,9 +439,6 @@ PREDICTIONS, TRUTH = "predictions.jsonl", "truth.jsonl"
 
 def run(model: Model, session: Session, protocol: str = "clean") -> DenseCaptioningResult:
     """Describe a data set and score the regions: mean average precision of boxes with captions (section 4.1).
-
-    Args:
-        protocol: ``clean``, or ``original``: as the published program counts.
 
     Raises:
         UserError: the model has no dense captioner, no image can be read, or what measures is not installed.

@@ -69,11 +69,9 @@ def compare_answers(task: str, folder: Path, data: Path, runs: Mapping[str, Path
 
 
 def write_examples(folder: Path, data: Path, names: Sequence[str], columns: Mapping[str, Answers]) -> None:
-    """Write ``examples.html``, with its images in ``examples/``.
+    """Write ``examples.html``, with its images, which are below ``data``, in ``examples/``.
 
-    Args:
-        data: folder of the images.
-        columns: whose answers stand side by side, by what is written below them; true ones first.
+    ``columns`` are whose answers stand side by side, by what is written below them; true ones first.
     """
     count = min(MOST, len(names))
     chosen = [names[len(names) * number // count] for number in range(count)]

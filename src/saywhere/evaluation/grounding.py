@@ -80,13 +80,7 @@ def judge(found: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def measure(found: ArrayLike, truth: ArrayLike, types: Sequence[Sequence[str]]) -> GroundingResult:
-    """Compare the boxes found for N phrases with the true ones.
-
-    Args:
-        found: ``(N, 4)`` ``x1 y1 x2 y2``.
-        truth: ``(N, 4)`` in the same pixels.
-        types: the types of entity of each phrase.
-    """
+    """Compare the boxes ``found (N, 4)`` for N phrases with the true ones; ``types`` of entity are of each phrase."""
     boxes, truths = (np.asarray(rows, np.float32).reshape(-1, 4) for rows in (found, truth))
     if len(boxes) == 0:
         return GroundingResult(0.0, 0.0, 0)
@@ -138,11 +132,9 @@ def measure_presence(
     """Compare phrases that are there with others.
 
     Args:
-        presence: ``(N,)`` probabilities that they are there.
+        presence: ``(N,)`` probabilities that they are there; found are those from ``threshold`` on.
         scores: ``(N,)`` probabilities that they are there and their boxes right.
-        there: ``(N,)`` whether they are.
-        right: ``(N,)`` whether their boxes are right; no box is for a phrase that is not there.
-        threshold: phrases are found from this ``presence`` on.
+        there, right: ``(N,)`` whether they are.
     """
     seen, own = presence >= threshold, int(there.sum())
     boxes = reliability(scores[seen], right[seen], BINS) if seen.any() else Reliability(0.0, 0.0, 0, ())
@@ -281,10 +273,9 @@ def run(model: Model, session: Session, part: str | None = None) -> GroundingSco
     """Place the phrases of images: right where the IoU with the truth is at least 0.5.
 
     Args:
-        model: with an aligner or a dense captioner.
-        session: the data (Flickr30k Entities, or without ``part`` any with phrases and boxes) and the results.
-        part: ``aligner`` reads each phrase in its sentence, and the classes have their say; None answers as
-            :meth:`saywhere.Model.ground` does, and is asked for phrases of other images too.
+        part: ``aligner`` reads each phrase of Flickr30k Entities in its sentence, and the classes have their say; None
+            answers as :meth:`saywhere.Model.ground` does, on any data with phrases and boxes, and is asked for those of
+            other images too.
 
     Raises:
         UserError: the model lacks the part, no image can be read, or no phrase has a box.
@@ -364,10 +355,7 @@ def best_regions(
 ) -> list[int]:
     """Return for each phrase with a box the region whose products with its words have the largest mean, and that fits.
 
-    Args:
-        vectors: its regions, the whole of it first.
-        kinds: of phrases, how probable it is that each region ``(R,)`` is of the kind that they name, see
-            :meth:`saywhere.models.nouns.NounEvidence.log_kinds`.
+    ``kinds`` are of phrases the log-probabilities ``(R,)`` that regions are of the kind that they name.
     """
     products = align(aligner, vectors, sentence.text, beta=0).products
     weight = np.float32(aligner.config.grounding.similarity_kind_weight)
@@ -402,11 +390,7 @@ class ChunkScores:
 
 
 def measure_chunks(chunker: Chunker, sentences: Sequence[TaggedSentence]) -> ChunkScores:
-    """Cut sentences, and compare the phrases with those that are marked.
-
-    Raises:
-        UserError: no phrase is marked.
-    """
+    """Cut sentences, and compare the phrases with those that are marked; ``UserError`` if no phrase is marked."""
     cut = [chunker.chunk(sentence.text) for sentence in sentences]
     found = {(i, p.start, p.stop, p.visible) for i, phrases in enumerate(cut) for p in phrases}
     marked = {(i, *span) for i, sentence in enumerate(sentences) for span in spans(sentence.tags)}

@@ -32,12 +32,7 @@ class NounResult:
 
 
 def measure(kinds: Sequence[str], right: Mapping[str, Sequence[bool]]) -> NounResult:
-    """Return the shares over objects and over kinds.
-
-    Args:
-        kinds: of each box.
-        right: for each way whether the noun of each box is right.
-    """
+    """Return the shares over objects and over kinds, of the ``kinds`` of boxes, and what is ``right`` by each way."""
     names = np.array(kinds)
     columns = {way: np.array(values, np.float64) for way, values in right.items()}
     rows = {name: names == name for name in sorted(set(kinds))}
@@ -55,10 +50,6 @@ Nouns = Mapping[str, Sequence[Sequence[str | Noun]]]
 
 def run(model: Model, session: Session) -> NounResult:
     """Name the true boxes of a data set, and measure how often the noun is right.
-
-    Args:
-        model: with a dense captioner; with the part ``nouns`` their nouns are measured too, with a captioner of
-            images those of the sentence of each box's image.
 
     Raises:
         UserError: the model has no dense captioner, or no image can be read.

@@ -129,13 +129,9 @@ def rank_embedded(
     score: Score = "max",
     block: int = BLOCK,
 ) -> RankingResult:
-    """Rank all sentences for each image and all images for each sentence.
+    """Rank all sentences for each image and all images for each sentence, whose image ``owner`` tells.
 
-    Args:
-        images, texts: as :meth:`saywhere.Model.embed` and :meth:`saywhere.Model.embed_text` return them.
-        owner: of each sentence the index of its image.
-        score: see :func:`saywhere.models.aligner.similarity_blocks`.
-        block: bound on the products in memory, see there.
+    ``score`` and ``block`` are those of :func:`saywhere.models.aligner.similarity_blocks`.
     """
     regions, words = [image.vectors for image in images], [text.vectors for text in texts]
     of_images, of_texts = hubness_of(images), hubness_of(texts)

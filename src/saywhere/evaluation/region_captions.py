@@ -60,11 +60,7 @@ class RegionCaptionScores(metrics.CaptionScores):
 
 
 def word_facts(found: Mapping[str, str], true: Mapping[str, Sequence[str]]) -> WordFacts:
-    """Count words, different phrases, and how often words for sex and colour are right.
-
-    Args:
-        found: the phrase of each box.
-        true: the true phrases of the same boxes.
+    """Count words, different phrases, and how often words for sex and colour are right, of the same boxes.
 
     Example:
         >>> found = {"1": "a man in a red coat", "2": "a person", "3": "a blue car"}
@@ -106,9 +102,6 @@ def _share(right: Sequence[bool]) -> float | None:
 
 def run(model: Model, session: Session) -> RegionCaptionScores:
     """Describe the true boxes of a data set and score the phrases: BLEU, METEOR, ROUGE-L, CIDEr-D and their words.
-
-    Args:
-        model: with a dense captioner, or a captioner without attention.
 
     Raises:
         UserError: the model describes no boxes, no image can be read, or what measures is not installed.

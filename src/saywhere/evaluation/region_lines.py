@@ -153,13 +153,7 @@ def matched(
 ) -> tuple[dict[str, int], list[str]]:
     """Return how many images only one of two files has, as facts of a report, and lines that name them.
 
-    Args:
-        found, true: names of the images in them.
-        names: of the true images that count.
-        empty: what an image without a prediction counts as.
-
-    Raises:
-        UserError: no image is in both.
+    ``names`` are of the true images that count, ``empty`` is what an image without a prediction counts as.
     """
     missing = [name for name in names if name not in found]
     unknown = [name for name in found if name not in true]

@@ -55,12 +55,7 @@ TASKS = {
 
 
 def write_report(folder: Path, row: Mapping[str, Any]) -> None:
-    """Write ``report.json`` and, as tables, ``report.md``, each atomically.
-
-    Args:
-        folder: made if it is not there.
-        row: the figures, and how they came about; has ``task``. The version of saywhere is added.
-    """
+    """Write the figures of a task, with the version of saywhere, to ``report.json`` and as tables ``report.md``."""
     tables = [f"# {row['task']}", "", *as_tables(row)]
     stored = json.dumps({**row, "saywhere": saywhere.__version__}, indent=2)
     for name, text in (("report.json", stored), ("report.md", "\n".join(tables))):

@@ -56,25 +56,15 @@ RIGHT = 0.5
 """IoU from which on a box is right."""
 
 
-def ask(texts: Sequence[TextVectors], score: Score) -> Question:
-    """Return several texts as one question."""
-    return Question.of(texts, np.eye(len(texts), dtype=np.float32), score)
-
-
 def score_texts(snapshot: Snapshot, texts: Sequence[TextVectors], score: Score) -> Iterator[np.ndarray]:
     """Yield the similarities of each text with all images of an index ``(E,)``."""
     for start in range(0, len(texts), TOGETHER):
-        yield from similarities(snapshot, ask(texts[start : start + TOGETHER], score)).T
+        some = texts[start : start + TOGETHER]
+        yield from similarities(snapshot, Question.of(some, np.eye(len(some), dtype=np.float32), score)).T
 
 
 def is_right(entry: int, box: np.ndarray, truth: Mapping[int, Sequence[np.ndarray]]) -> bool:
-    """Return whether a box in an image overlaps with one of the true ones there.
-
-    Args:
-        entry: of the image that was found.
-        box: ``(4,)`` that was found.
-        truth: boxes by entry.
-    """
+    """Return whether a ``box (4,)`` in the image ``entry`` overlaps with one of the true ones, by entry, there."""
     boxes = truth.get(entry)
     return boxes is not None and bool(geometry.iou(box[None], np.stack(list(boxes))).max() >= RIGHT)
 
@@ -84,14 +74,12 @@ class Answers:
     """Answers of an index of some of the images to Q queries, K hits each.
 
     Attributes:
-        evidence: ``(Q, K, 6)`` of each hit, see :func:`saywhere.search.phrases.hit_evidence`; NaN where a small album
-            has no more images.
-        chances: ``(Q, 2)`` the evidence that any image of the index shows the query, see
-            :func:`saywhere.search.phrases.in_index_probability`.
+        evidence: ``(Q, K, 6)`` of :func:`saywhere.search.phrases.hit_evidence`; NaN where an album has no more images.
+        chances: ``(Q, 2)`` of :func:`saywhere.search.phrases.in_index_evidence`.
         shown: ``(Q, K)`` whether captions of the image have each noun of the query.
         inside: ``(Q,)`` whether the query is about an image of the index.
-        in_index: ``(Q,)`` whether captions of some image of the index have each noun of the query.
-        kinds: ``(Q,)`` of each query, see :func:`short_queries`.
+        in_index: ``(Q,)`` whether some image of the index is ``shown``.
+        kinds: ``(Q,)`` of queries, see :func:`short_queries`.
         albums: ``(Q,)`` about how many images were searched, see :data:`ALBUMS`.
     """
 
@@ -121,10 +109,8 @@ class Answers:
     @property
     def shares(self) -> np.ndarray:
         """``(Q, K)`` how much each hit counts, so that kinds of queries and sizes of albums count alike."""
-        _, group = np.unique(np.stack((self.albums, np.unique(self.kinds, return_inverse=True)[1])), axis=1,
-                             return_inverse=True)  # fmt: skip
-        counts = np.bincount(group.ravel(), self.hits.sum(axis=1))
-        return self.hits / counts[group.ravel()][:, None]
+        _, group = np.unique(np.char.add(self.kinds, self.albums.astype(str)), return_inverse=True)
+        return self.hits / np.bincount(group, self.hits.sum(axis=1))[group][:, None]
 
 
 @dataclass(frozen=True)
@@ -158,14 +144,12 @@ class Group:
 class PresenceInIndex:
     """How well an index predicts whether it has what a query asks for; half of the images are not in it.
 
-    The probabilities are of weights fitted to the hits of one half, measured on those of the other, and the reverse.
+    Weights are fitted to the hits of one half and measured on those of the other, and the reverse.
 
     Attributes:
-        auc: probability that a hit that shows the query has a higher one than a hit that does not.
-        calibration_error: see :class:`saywhere.evaluation.grounding.PresenceResult`.
-        in_index_auc: probability that a query that some image of the index shows is said to be there with a higher
-            probability than one that none shows.
-        in_index_error: calibration error of that probability.
+        auc, calibration_error: of the probability of hits, see
+            :class:`saywhere.evaluation.grounding.PresenceResult`.
+        in_index_auc, in_index_error: of the probability that some image of the index shows a query.
         fits: ``hit`` to all hits, and ``chance`` and ``meant`` to all queries.
         queries: of all kinds, in both halves, and in albums of all sizes.
         groups: the same by kind and size.
@@ -199,14 +183,6 @@ WORDS = 8
 """Words of a query of two phrases, at most."""
 SHORT = 4
 """Words of a query of one phrase, at most: what people type."""
-
-
-@dataclass(frozen=True)
-class Sought:
-    """A query: its kind, and the entries of the images that it is about."""
-
-    kind: str
-    about: frozenset[int]
 
 
 def spoken_queries(sentence: str) -> list[tuple[str, str]]:
@@ -247,15 +223,19 @@ def short_queries(words: Sequence[str], spans: Iterable[tuple[int, int]]) -> lis
 
 
 class Compared(NamedTuple):
-    """A query beside the images of an index.
+    """A query beside the E images of an index.
 
     Attributes:
+        kind: see :func:`short_queries`.
+        about: entries of the images that it is about.
         phrases: what finds its phrases.
         similarities: ``(E,)`` with the images.
         shown: ``(E,)`` which show it.
         bonus: ``(E,)`` what the classes add to the similarities for the order.
     """
 
+    kind: str
+    about: frozenset[int]
     phrases: PhrasesInImages
     similarities: np.ndarray
     shown: np.ndarray
@@ -263,27 +243,25 @@ class Compared(NamedTuple):
 
 
 def compare(
-    model: Model, snapshot: Snapshot, queries: Sequence[str], words: Sequence[frozenset[str]]
-) -> Iterator[Compared]:
-    """Yield each query beside all images; arguments are those of :func:`answer`."""
+    model: Model, snapshot: Snapshot, queries: Mapping[str, tuple[str, frozenset[int]]],
+    words: Sequence[frozenset[str]],
+) -> Iterator[Compared]:  # fmt: skip
+    """Yield queries, each with its kind and the entries that it is about, beside images of which ``words`` are said."""
     score = model.require("aligner", "search").config.score
     columns = score_texts(snapshot, model.embed_text(list(queries)), score)
-    for query, column in zip(queries, columns, strict=True):
+    for (query, (kind, about)), column in zip(queries.items(), columns, strict=True):
         wanted, phrases = nouns(query), PhrasesInImages(model, Query((query,)))
         shown = np.array([wanted <= each for each in words])
-        yield Compared(phrases, column, shown, kind_bonus(snapshot, phrases.question()))
+        yield Compared(kind, about, phrases, column, shown, kind_bonus(snapshot, phrases.question()))
 
 
 def answer(
-    snapshot: Snapshot, queries: Sequence[Sought], compared: Sequence[Compared], inside: np.ndarray,
-    album: int | None = None, seed: int = 0,
-) -> Answers:  # fmt: skip
+    snapshot: Snapshot, compared: Sequence[Compared], inside: np.ndarray, album: int | None = None, seed: int = 0
+) -> Answers:
     """Search among some of the images.
 
     Args:
-        snapshot: of an index of E images.
-        queries: Q of them.
-        compared: from :func:`compare`.
+        compared: Q queries.
         inside: ``(E,)`` which of the images are searched.
         album: search among so many of these, drawn anew for each query; for every other query with an image that it is
             about, for the others with none that shows it, as far as there are enough. All of them if None.
@@ -292,8 +270,8 @@ def answer(
     places, draws = np.flatnonzero(inside), np.random.default_rng(seed)
     size = len(places) if album is None else min(album, len(places))
     evidence, chances, shown, about, in_index = [], [], [], [], []
-    for number, (query, (phrases, column, there, bonus)) in enumerate(zip(queries, compared, strict=True)):
-        own, among = np.array([entry for entry in query.about if inside[entry]], np.int64), places
+    for number, (_, entries, phrases, column, there, bonus) in enumerate(compared):
+        own, among = np.array([entry for entry in entries if inside[entry]], np.int64), places
         if size < len(places):
             among = _draw(places, own, places[~there[places]], size, number % 2 == 0, draws)
         order = (column + bonus)[among]
@@ -310,7 +288,7 @@ def answer(
         about.append(bool(np.isin(own, among).any()))
     return Answers(
         np.array(evidence), np.array(chances), np.array(shown), np.array(about), np.array(in_index),
-        np.array([sought.kind for sought in queries]), np.full(len(queries), album or size),
+        np.array([query.kind for query in compared]), np.full(len(compared), album or size),
     )  # fmt: skip
 
 
@@ -327,31 +305,25 @@ def _draw(
 
 
 def measure(halves: tuple[Answers, Answers]) -> PresenceInIndex | None:
-    """Compare probabilities with the captions of the images.
+    """Compare probabilities with captions, for two indexes, each of the images that are not in the other.
 
-    It is None if there is nothing to tell: all hits show their query or none does, or an image shows all queries or
-    none.
-
-    Args:
-        halves: the answers of two indexes, each of the images that are not in the other.
+    The result is None if all hits show their query or none does, or an image shows all queries or none.
     """
     truths = [truth for half in halves for truth in (half.shown[half.hits], half.in_index)]
     if any(truth.all() or not truth.any() for truth in truths):
         return None
-    fitted = [_fit([half]) for half in halves]
     both = Answers.join(halves)
-    given, evidence, shown = both.hits, both.evidence, both.shown
-    swapped = zip(np.split(evidence, [len(halves[0].kinds)]), fitted[::-1], strict=True)
-    found = np.concatenate([fit.apply(rows) for rows, fit in swapped])
-    in_index = both.in_index
-    fits = [fit_in_index(half.chances, half.in_index) for half in halves]
-    there = np.concatenate([in_index_probability(halves[i].chances, *fits[1 - i]) for i in range(2)])
-    of_all = fit_in_index(np.concatenate([half.chances for half in halves]), in_index)
-    hits, queries = reliability(found[given], shown[given], BINS), reliability(there, in_index, BINS)
+    given, shown, in_index = both.hits, both.shown, both.in_index
+    rows, fits = np.split(both.evidence, [len(halves[0].kinds)]), [_fit(half) for half in halves]
+    found = np.concatenate([fits[1 - i].apply(rows[i]) for i in range(2)])
+    pairs = [fit_in_index(half.chances, half.in_index) for half in halves]
+    there = np.concatenate([in_index_probability(halves[i].chances, *pairs[1 - i]) for i in range(2)])
+    chance, meant = fit_in_index(both.chances, in_index)
     return PresenceInIndex(
-        area_under_curve(found[given & shown], found[given & ~shown]), hits.ece,
-        area_under_curve(there[in_index], there[~in_index]), queries.ece,
-        {"hit": _fit(halves), "chance": of_all[0], "meant": of_all[1]}, len(in_index), _groups(both, found),
+        area_under_curve(found[given & shown], found[given & ~shown]),
+        reliability(found[given], shown[given], BINS).ece,
+        area_under_curve(there[in_index], there[~in_index]), reliability(there, in_index, BINS).ece,
+        {"hit": _fit(both), "chance": chance, "meant": meant}, len(in_index), _groups(both, found),
     )  # fmt: skip
 
 
@@ -379,11 +351,10 @@ def _groups(both: Answers, found: np.ndarray) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def _fit(several: Sequence[Answers]) -> Logistic:
-    both = Answers.join(several)
-    columns = dict(zip(QUESTIONS["hit"], both.evidence[both.hits].T, strict=True))
-    shares = both.shares[both.hits]
-    return Logistic.fit(columns, both.shown[both.hits], shares / shares.mean(), "hits")
+def _fit(answers: Answers) -> Logistic:
+    columns = dict(zip(QUESTIONS["hit"], answers.evidence[answers.hits].T, strict=True))
+    shares = answers.shares[answers.hits]
+    return Logistic.fit(columns, answers.shown[answers.hits], shares / shares.mean(), "hits")
 
 
 @dataclass(frozen=True)
@@ -404,7 +375,7 @@ class SearchResult:
     hit: float | None
     phrases: int
     presence: PresenceInIndex | None
-    layout: LayoutResult | None = None
+    layout: LayoutResult | None
 
 
 INDEX = "index"
@@ -418,16 +389,14 @@ def run(model: Model, session: Session, queries: int = 1000, among: Sequence[Pat
     """Index the images of a data set, and look for its sentences and, with Flickr30k Entities, for its phrases.
 
     Args:
-        model: with an aligner.
-        session: the data and the results.
         queries: at most so many different phrases, spread over all; and as many sentences and phrases together to see
             whether the index knows what is there.
         among: data sets whose images of the split ``train`` are searched beside the others when that is measured;
             nothing is asked of them.
 
     Raises:
-        UserError: the model has no aligner, no image can be read, or none has a sentence; or there are other data sets
-            for a model without probabilities.
+        UserError: the model has no aligner, no image can be read, or none has a sentence; or ``among`` is given for a
+            model without probabilities.
     """
     aligner = model.require("aligner", "search")
     if among and model.calibration.phrase is None:
@@ -509,8 +478,7 @@ Counted = tuple[int, str, bool]
 def pair_counts(phrases: Sequence[Sequence[tuple[str, int]]]) -> list[Counted]:
     """Return phrases for two things, and for each an image that has one of them.
 
-    Args:
-        phrases: that are said of each image, and how many things each names, 0 if that is not known.
+    ``phrases`` are said of each image, with the number of things that each names, 0 if that is not known.
     """
     tree, single, several = noun_tree(), dict[str, list[int]](), list[tuple[str, int, str]]()
     for entry, texts in enumerate(phrases):
@@ -554,10 +522,7 @@ def _count(model: Model, image: ImageVectors, phrase: str) -> dict[str, float]:
 def measure_layout(model: Model, images: Sequence[ImageVectors], marked: Sequence[MarkedImage]) -> LayoutResult | None:
     """Return how well images are told by places, relations and numbers; None if no box tells.
 
-    Args:
-        model: calibrated for phrases.
-        images: of an index.
-        marked: the same images with the boxes of their phrases.
+    ``images`` are of an index, ``marked`` the same with the boxes of their phrases, ``model`` calibrated for phrases.
     """
     boxed = [count_boxes(find_marks(image.image)[1]) for image in marked]
     said_of = [
@@ -623,7 +588,7 @@ def fit_hits(model: Model, sets: Sequence[Sequence[Sample]], queries: int = 1000
     Images that cannot be read are named. A progress bar is shown.
 
     Args:
-        model: with an aligner, calibrated for phrases; it should not have learnt from these images.
+        model: should not have learnt from these images.
         sets: images of data sets; each set is searched by itself. Of an image with boxes and without sentences, what is
             in the boxes is asked for.
         queries: at most so many of each set.
@@ -750,22 +715,18 @@ def _answers(
 ) -> tuple[Answers, Answers]:  # fmt: skip
     """Search half of the images that something is asked of, then the others; and each half together with the rest.
 
-    Args:
-        model: that embedded the images, calibrated for phrases.
-        snapshot: of their index.
-        asked_of: the queries of each image, see :func:`short_queries`; none of the images that are only searched.
-        words: that are said of each image.
-        queries: at most so many, of all kinds together.
+    ``asked_of`` are the :func:`short_queries` of each image, none of those that are only searched; of all at most
+    ``queries`` are asked. ``words`` are said of each image.
     """
     owners: dict[str, dict[str, set[int]]] = {kind: {} for kind in KINDS}
     for entry, pairs in enumerate(asked_of):
         for kind, query in pairs:
             owners[kind].setdefault(query, set()).add(entry)
-    asked: dict[str, Sought] = {}
+    asked: dict[str, tuple[str, frozenset[int]]] = {}
     for kind, found in owners.items():
         for query in _spread(sorted(query for query in found if query not in asked), queries // len(KINDS)):
-            asked[query] = Sought(kind, frozenset(found[query]))
-    compared, sought = list(compare(model, snapshot, list(asked), words)), list(asked.values())
+            asked[query] = kind, frozenset(found[query])
+    compared = list(compare(model, snapshot, asked, words))
     draws, own = np.random.default_rng(0), np.flatnonzero([bool(pairs) for pairs in asked_of])
     first = draws.permutation(len(own)) < len(own) // 2
     rest = draws.permutation(np.setdiff1d(np.arange(len(asked_of)), own))
@@ -773,10 +734,10 @@ def _answers(
     for chosen in (own[first], own[~first]):
         half = np.isin(np.arange(len(asked_of)), chosen)
         albums = [*(album for album in ALBUMS if album < len(chosen)), None]
-        found = [answer(snapshot, sought, compared, half, album) for album in albums]
+        found = [answer(snapshot, compared, half, album) for album in albums]
         for size in LARGER if len(rest) else ():
             more = np.isin(np.arange(len(asked_of)), rest[: max(size - len(chosen), 0)])
-            found.append(answer(snapshot, sought, compared, half | more))
+            found.append(answer(snapshot, compared, half | more))
         halves.append(Answers.join(found))
     return halves[0], halves[1]
 

@@ -34,9 +34,9 @@ from saywhere.search.indexing import embed_for_index, index_digest
 
 
 def peak_memory() -> dict[str, int]:
-    """Return the most memory so far, in megabytes: ``peak_memory_mb``, and ``peak_gpu_memory_mb`` if a GPU was used.
+    """Return the most memory so far, in megabytes: ``peak_memory_mb``, and ``peak_gpu_memory_mb`` if torch used one.
 
-    Nothing is known of the former on Windows; of a GPU what PyTorch took.
+    Nothing is known of the former on Windows.
     """
     known: dict[str, int] = {}
     try:
@@ -57,11 +57,7 @@ REPORT = "report.json"
 
 
 def ensure_same_task(folder: Path, task: str) -> None:
-    """Refuse a folder whose report, or whose run that was stopped, is of another task: it would be lost.
-
-    Raises:
-        UserError: it is so, or the folder is a file.
-    """
+    """Refuse a file, and a folder whose report, or whose stopped run, is of another task: it would be lost."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is a file, and no folder for results")
     for path in (folder / REPORT, folder / SETTINGS):
@@ -72,13 +68,8 @@ def ensure_same_task(folder: Path, task: str) -> None:
 def ensure_same_run(folder: Path, wanted: Mapping[str, object], made: str, task: str | None = None) -> None:
     """Prepare ``folder`` for a run with the settings ``wanted``, a new one or one that is resumed.
 
-    Args:
-        wanted: what the results depend on, as JSON can hold it.
-        made: the file or folder in it that holds the results; if it is missing or empty, the run is new.
-        task: of the evaluation, which is noted for :func:`ensure_same_task`.
-
-    Raises:
-        UserError: there are results that were made with other settings.
+    The run is new if ``made``, the file or folder in it that holds the results, is missing or empty; it is a
+    ``UserError`` if there are results of other settings. ``task`` is noted for :func:`ensure_same_task`.
     """
     results, path = folder / made, folder / SETTINGS
     if any(results.iterdir()) if results.is_dir() else results.exists() and results.stat().st_size:
@@ -181,11 +172,7 @@ class Session:
         self.notes += [] if report.ok else [f"{self.data}: {line}" for line in report.lines()]
 
     def sources(self, samples: Samples) -> list[Source]:
-        """Return the images of a data set, each once, named by their place below its folder.
-
-        Raises:
-            UserError: there are none.
-        """
+        """Return the images of a data set, each once, by their place below its folder; ``UserError`` without any."""
         names = {image_name(sample.image, self.folder): sample.image for sample in samples}
         if not (sources := [Source(path, name, Path(name)) for name, path in names.items()]):
             raise UserError(f"{self.data}: the split {samples.split} has no image that can be read")
@@ -207,11 +194,9 @@ class Session:
         """Ask about the images that are not done yet, ``batch`` at a time, and keep the answer of each.
 
         Args:
-            ask: takes opened images, and the boxes of each if there are any.
+            ask, boxes, long_side: see :func:`saywhere.inference.run_images`.
             done: names of those that an earlier run has done.
             keep: takes the name of an image and its answer.
-            boxes: by name of the image.
-            long_side: pixels that the images are decoded to at least.
 
         Returns:
             the images that have an answer; the others are in :attr:`skipped`.
@@ -236,11 +221,7 @@ class Session:
 
     @contextlib.contextmanager
     def steps(self, what: str, total: int, done: int = 0) -> Iterator[Callable[[], None]]:
-        """Report progress; yields the function to call after each step.
-
-        Raises:
-            KeyboardInterrupt: with a line that says how far it came.
-        """
+        """Report progress; yields the function to call after each step. ``KeyboardInterrupt`` says how far it came."""
         count = done
         self.progress(what, count, total)
 
@@ -326,10 +307,7 @@ REGIONS = "regions"
 
 
 class ArrayStore:
-    """Store of named arrays of images, a file each below ``folder``.
-
-    ``name in store`` tells whether an image is there; a file is whole or not there.
-    """
+    """Store of named arrays of images, a file each below ``folder``, whole or not there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -347,11 +325,7 @@ class ArrayStore:
         write_atomically(self._path(name), lambda stream: stream.write(save(parts)))
 
     def read(self, name: str) -> dict[str, np.ndarray]:
-        """Return the arrays of an image that is there.
-
-        Raises:
-            UserError: its file is damaged.
-        """
+        """Return the arrays of an image that is there; ``UserError`` if its file is damaged."""
         path = self._path(name)
         try:
             return load_file(path)
@@ -384,13 +358,8 @@ def embed_images(
 ) -> list[ImageVectors]:
     """Return the vectors of all images that can be read; those of an earlier run are taken over.
 
-    Args:
-        session: of the evaluation; images that cannot be read are added to ``skipped``.
-        facts: what the images depend on, such as the data set.
-        nouns: ask the classes, too, as an index does.
-
-    Raises:
-        UserError: no image can be read, or ``out`` has the vectors of another run.
+    ``facts`` are what the images depend on, such as the data set; ``nouns`` asks the classes, too, as an index does.
+    ``UserError`` if no image can be read, or ``out`` has the vectors of another run.
     """
     digest = index_digest(model) if nouns else model.engine.vectors_digest()
     session.resume({"model": digest, **facts}, REGIONS)

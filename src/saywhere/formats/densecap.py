@@ -23,8 +23,7 @@ SCORE_LIMIT = 16.0
 def result(regions: Regions, name: str) -> dict[str, Any]:
     """Return one entry: boxes ``x y w h`` in 1-based pixels of the image of ``LONG_SIDE``, raw scores, captions.
 
-    These are ``scaled_size`` and ``x1y1x2y2_to_xywh`` of ``ours_to_corners`` of
-    :mod:`saywhere.papers.densecap2016.conventions`, without torch.
+    As :mod:`saywhere.papers.densecap2016.conventions` computes them, without torch.
     """
     longest = max(regions.width, regions.height)
     width, height = (max(1, side * LONG_SIDE // longest) for side in (regions.width, regions.height))

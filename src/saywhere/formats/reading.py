@@ -37,11 +37,7 @@ def legal(text: str | None) -> str:
 
 
 def placed(path: Path, images: Iterable[Regions], rename: Callable[[Path], Path]) -> dict[Path, Regions]:
-    """Return the regions of images by their files below a folder: under the image's name and folders, renamed.
-
-    Raises:
-        UserError: two images would have one file.
-    """
+    """Return the regions of images by their files, renamed, below a folder; ``UserError`` if two have one file."""
     found: dict[Path, Regions] = {}
     for regions in images:
         parts = [part for part in Path(regions.image or "").parts if part not in ("..", "/")]
@@ -53,11 +49,7 @@ def placed(path: Path, images: Iterable[Regions], rename: Callable[[Path], Path]
 
 
 def by_stem(images: Iterable[Regions], program: str) -> dict[str, Regions]:
-    """Return the regions of images by the names without folder and suffix, by which a program knows them.
-
-    Raises:
-        UserError: two images have one name in different folders.
-    """
+    """Return the regions of images by their names without folder and suffix; ``UserError`` if two have one name."""
     found: dict[str, Regions] = {}
     for regions in images:
         stem = Path(regions.image or "image").stem

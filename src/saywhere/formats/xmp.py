@@ -275,10 +275,8 @@ def refused(put: Callable[..., object], *arguments: object) -> str | None:
         return None if fits(put, *arguments) else TOO_LONG
     except ValueError as error:
         return str(error)
-    except (PermissionError, NotADirectoryError) as error:
-        return f"its sidecar cannot be written ({error.strerror})"
     except OSError as error:
-        if error.errno != errno.EROFS:
+        if not isinstance(error, PermissionError | NotADirectoryError) and error.errno != errno.EROFS:
             raise
         return f"its sidecar cannot be written ({error.strerror})"
 
@@ -337,8 +335,7 @@ class _Sidecar:
     def put_subjects(self, names: Sequence[str], tagged: bool = False) -> None:
         """Write subjects beside those of others, and as digiKam's tags where these hide no tags of others.
 
-        Args:
-            tagged: whether the image file has tags of its own.
+        ``tagged`` says whether the image file has tags of its own.
         """
         items = [f"<rdf:li>{escape(name)}</rdf:li>" for name in names]
         self._put(BAG, items, f"<{BAG}>{{}}</{BAG}>")
@@ -449,29 +446,24 @@ class _Sidecar:
 @contextmanager
 def _edited(place: Path, image: Path) -> Iterator[_Sidecar]:
     """A sidecar, or what the one beside the image has, or of an image what is inside; written if it has changed."""
-    inside = place == image
+    inside, empty = place == image, b""
     place = place.resolve() if place.is_symlink() else place
+    source = place if inside else next((path for path in (place, sidecar(image)) if path.exists()), place)
     if inside:
-        before = embedded(place)
+        before, empty = embedded(place), PACKET
         if b"HasExtendedXMP" in before:
             raise ValueError("its XMP is in several parts, which only other programs can change")
-        try:
-            held = _Sidecar(before or PACKET)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"its XMP cannot be used ({error})") from error
-        yield held
-        if (data := held.data().strip()) != before.strip():
-            _embed(place, data)
-        return
-    source = next((path for path in (place, sidecar(image)) if path.exists()), place)
-    before = source.read_bytes() if source.exists() else b""
+    else:
+        before = source.read_bytes() if source.exists() else b""
     try:
-        held = _Sidecar(before)
+        held = _Sidecar(before or empty)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"its sidecar {source} cannot be used ({error})") from error
+        raise ValueError(f"its {'XMP' if inside else f'sidecar {source}'} cannot be used ({error})") from error
     yield held
     data = held.data()
-    if data != before or source != place:
+    if inside and data.strip() != before.strip():
+        _embed(place, data.strip())
+    elif not inside and (data != before or source != place):
         write_atomically(place, lambda file: file.write(data))
 
 

@@ -123,10 +123,9 @@ class Claims:
         return sorted(int(parts[1]) for parts in found if parts[::2] == [name, "lock"] and parts[1].isdecimal())
 
     def _is_dead(self, lock: Path) -> bool:
-        """Whether a claim's process is gone.
+        """Whether a claim's process is gone: on this machine the system knows.
 
-        On this machine the system knows; of others it is believed when no heartbeat has come for some time by our
-        clock.
+        Of others it is believed when no heartbeat has come for some time by our clock.
         """
         try:
             text, beat = lock.read_text(encoding="utf-8", errors="replace"), lock.stat().st_mtime_ns
@@ -249,10 +248,8 @@ def _patiently(attempt: Callable[[], T]) -> T:
 def claim_file(file: int, path: Path, way_out: str) -> Claim | None:
     """Become the one process that writes to an open file; its lock is given up when it is closed.
 
-    Args:
-        file: open for writing.
-        path: of it, or of the folder that it stands for.
-        way_out: what to do if another process writes to it, which is a ``UserError``.
+    ``path`` is of it, or of the folder that it stands for; ``way_out`` is what the ``UserError`` says to do if another
+    process writes to it.
 
     Returns:
         where the file system has no locks a claim beside the file, to be released when it is closed.

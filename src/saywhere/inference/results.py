@@ -269,9 +269,7 @@ class Outputs:
     def keep(self, done: ImageResult[Any]) -> None:
         """Write the image, then the line if it is new: an image in the file is never without its drawing.
 
-        Raises:
-            OSError: such as a full disk; nothing is left half written.
-            NotKeptError: see there.
+        Nothing is left half written after an error, such as an ``OSError`` or a :class:`NotKeptError`.
         """
         if done.result is None or done.image is None:
             return
@@ -334,9 +332,6 @@ def ensure_same_settings(path: Path, settings: Mapping[str, Any]) -> None:
 
     They stand in a hidden file beside the results. Results without one are taken as they are, and what is no file, such
     as a pipe, gets none.
-
-    Args:
-        settings: what they follow from, such as the model, as JSON can hold it.
     """
     compare_settings(path, settings)
     if path.is_file() and not path.stat().st_size:

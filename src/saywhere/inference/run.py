@@ -120,8 +120,7 @@ def run_images(
 class _Room:
     """Room for so many decoded images, and about ``HELD`` bytes of them.
 
-    Args:
-        press: called if the bytes are too many: what is held must be worked on, or nothing would ever leave.
+    ``press`` is called if the bytes are too many: what is held must be worked on, or nothing would ever leave.
     """
 
     def __init__(self, places: int, press: Callable[[], object]) -> None:

@@ -208,10 +208,8 @@ class Shards:
 def work_on(shards: Shards, do: Callable[[Shard], Mapping[str, str]], done: str, tell: Tell) -> dict[str, str]:
     """Do shards until all are done by this or other processes; return the images skipped here, and why.
 
-    Args:
-        do: does one, and returns the images that were skipped, with the reasons.
-        done: what is done with an image, such as ``described``.
-        tell: called with a line for each shard.
+    ``do`` does one, and returns the images that were skipped; ``done`` is what is done with an image, such as
+    ``described``.
     """
 
     def wait_for(count: int) -> None:

@@ -225,7 +225,7 @@ def embed_images(
         boxes: of each image ``(N, 4)`` in its pixels: use these regions and the whole image.
         limit: at most this many regions beside the whole image, instead of the configuration's.
         placing: words are to be placed in them; see :class:`saywhere.configs.aligner.GroundingConfig`.
-        plain: leave the hubness at 0; :func:`plain_similarities` does not ask for it.
+        plain: leave the hubness at 0.
 
     Raises:
         UserError: boxes of another shape, or outside their image; or a negative ``limit``.
@@ -300,8 +300,7 @@ def hubness_of(items: Sequence[ImageVectors] | Sequence[TextVectors]) -> np.ndar
 def token_ids(aligner: Aligner, texts: Sequence[str]) -> np.ndarray:
     """Return the token ids ``(S, T)`` of sentences as the text encoder takes them; with ``parses`` ``(S, T, 3)``.
 
-    Raises:
-        UserError: a sentence without a word, or one that was not parsed.
+    ``UserError`` for a sentence without a word, or one that was not parsed.
     """
     if wordless := [text for text in texts if not tokenize(text)]:
         raise UserError(f"the sentence {wordless[0]!r} has no word")
@@ -340,11 +339,8 @@ def region_bonus(config: AlignerConfig, image: ImageVectors) -> np.ndarray:
 def align(aligner: Aligner, image: ImageVectors, sentence: str, beta: float | None = None) -> Alignment:
     """Return which words of a sentence belong to which region of an embedded image (Eqs. 10 to 12).
 
-    Args:
-        beta: affinity of neighbouring words to the same region; 0 is word by word; the configuration's if None.
-
-    Raises:
-        UserError: a sentence without a word, a negative ``beta``, or an aligner of relations.
+    ``beta`` is the configuration's if None. ``UserError`` for a sentence without a word, a negative ``beta``, or an
+    aligner of relations.
     """
     if aligner.config.parses is not None:
         raise UserError("this aligner embeds relations between words (its option parses): it aligns no single words")
@@ -368,11 +364,8 @@ def similarity_blocks(
 
     ``max`` is Eq. 8, the sum over the words of their best region; ``fragments`` is Eq. 7, the sum of all positive
     products. An image without regions, or a sentence without words, has similarity 0. A block has at most about
-    ``block`` products, so that memory is bounded whatever the size of the sets.
-
-    Args:
-        regions: of each image the vectors ``(R, D)`` of its regions.
-        words: of each sentence the vectors ``(T, D)`` of its words, weighted.
+    ``block`` products, so that memory is bounded whatever the size of the sets. ``regions (R, D)`` are of each image,
+    ``words (T, D)`` of each sentence, weighted.
     """
     columns = _parts([len(vectors) for vectors in words], round(block**0.5) * 2)
     for row in _parts([len(vectors) for vectors in regions], max(1, block // (round(block**0.5) * 2))):

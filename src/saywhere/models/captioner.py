@@ -55,12 +55,9 @@ def build_reranker(
     aligner: Aligner | None = None,
     nouns: NounChecker | None = None,
 ) -> Reranker:
-    """Return what ranks captions of images, by the parts of a model and the weights of its captioner.
+    """Return what ranks captions of images, by the weights of a captioner, and the other parts if the model has them.
 
-    Args:
-        captioner: with n-grams, or without.
-        embeddings: ``(N, F)`` of the images.
-        aligner, nouns: of the same images; None for a model that lacks them.
+    ``embeddings (N, F)`` are of the images.
     """
     config, ngrams, reasons = captioner.config, captioner.ngrams, list[Reason]()
     if ngrams is not None and config.ngrams.weight:
@@ -181,8 +178,7 @@ def caption(
         beam_size: hypotheses in decoding, instead of the configuration's; 1 is greedy.
         boxes: of each image ``(R, 4)`` in its pixels, to attend to instead of the model's own proposals.
         attention: also return where the model looked at each word, if it attends to regions.
-        aligner: helps to choose among the hypotheses of the beam, see :func:`build_reranker`.
-        nouns: checks the nouns of these images; helps to choose, too, and edits the sentence that is chosen.
+        aligner, nouns: help to choose among the hypotheses of the beam; the latter edits the sentence that is chosen.
 
     Raises:
         UserError: ``beam_size`` is below 1, or wrong ``boxes``.
@@ -207,7 +203,7 @@ def attend(
 ) -> list[Caption]:
     """Return where the model looks at each word of given sentences of one image; END is left out.
 
-    Words that the vocabulary does not have count as the unknown word. ``boxes`` are as in :func:`caption`.
+    Words that the vocabulary does not have count as the unknown word.
 
     Raises:
         UserError: a decoder that attends to no regions, one sentence that is not in a list, or wrong ``boxes``.
@@ -383,9 +379,8 @@ class NounChecker:
     def correct(self, sentences: Sequence[str]) -> list[str]:
         """Return the sentence of each image as :func:`correct` does it, with the first :data:`REGIONS` of each image.
 
-        No sentence names a thing twice, see :func:`saywhere.models.nouns.without_repetition`.
-
-        The first :data:`FEW` mostly show all that a sentence names. Then it stays, and the others need no look.
+        No sentence names a thing twice, see :func:`saywhere.models.nouns.without_repetition`. The first :data:`FEW`
+        mostly show all that a sentence names; then it stays, and the others need no look.
         """
         corrected, classes = list(sentences), self._classes
         doubtful = [i for i, shown in enumerate(self._first) if not all_seen(classes, shown, sentences[i])]

@@ -87,8 +87,7 @@ class Chunker:
     def tag(self, rows: np.ndarray, words: Sequence[str]) -> tuple[list[int], list[np.ndarray]]:
         """Return the tag of each of the T words, and the rows of the weights that decided it.
 
-        Args:
-            rows: ``(T, F)`` of the features that do not depend on tags, of :func:`hash_words`.
+        ``rows (T, F)`` are of the features that do not depend on tags, of :func:`hash_words`.
         """
         tags, used = [NONE, NONE], []
         buckets = len(self.weights)
@@ -123,9 +122,8 @@ def _load(path: Path) -> Chunker:
 def hash_words(words: Sequence[str], gaps: Sequence[str], buckets: int) -> np.ndarray:
     """Return the hashes ``(T, F)`` of the features of T words that do not depend on tags.
 
-    Args:
-        gaps: what stands before each word and after the last, see :func:`saywhere.text.split_words`.
-        buckets: a power of two.
+    ``gaps`` stand before each word and after the last, see :func:`saywhere.text.split_words`; ``buckets`` is a power of
+    two.
     """
     padded = ["<", "<", *words, ">", ">"]
     marks = [_mark(gap) for gap in gaps]

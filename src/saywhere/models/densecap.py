@@ -162,8 +162,7 @@ def describe(
 
     Args:
         boxes, writer: see :func:`detect`.
-        top: at most this many regions, best first.
-        threshold: only regions with at least this score.
+        top, threshold: see :func:`rank`.
         nms_iou: regions that overlap a better one by more than this are left out, and no others, in place of the
             configuration's ``final_nms`` and ``repeat_nms``.
 
@@ -195,9 +194,8 @@ def rank(
 ) -> list[int]:
     """Return the numbers of the regions to keep, at most ``top``, best first.
 
-    Args:
-        repeat_nms: leave out those with the caption of a better one that they overlap by an IoU above this.
-        threshold: leave out those with a lower score.
+    Those with the caption of a better one that they overlap by an IoU above ``repeat_nms`` are left out, and those with
+    a score below ``threshold``.
     """
     assert regions.scores is not None and regions.captions is not None
     close = geometry.iou(regions.boxes, regions.boxes) > (1.0 if repeat_nms is None else repeat_nms)

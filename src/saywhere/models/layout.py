@@ -248,10 +248,8 @@ class Layout:
     def names(self, scores: np.ndarray, agree: np.ndarray, least: float) -> tuple[str, ...]:
         """Return P texts: of a phrase that is there but not where it should be also its places and relations.
 
-        Args:
-            scores: ``(P,)`` probability that each phrase is there, and where it should be.
-            agree: ``(P,)`` log-probability of the latter, see :meth:`choose`.
-            least: probability of what is found.
+        ``scores (P,)`` are the probabilities that phrases are there, and where they should be; ``agree (P,)`` the
+        log-probabilities of the latter, see :meth:`choose`; ``least`` is the probability of what is found.
         """
         misplaced = (scores < least) & (scores / np.exp(agree) >= least)
         return tuple(self.said(i) if misplaced[i] else phrase for i, phrase in enumerate(self.captions))
@@ -281,13 +279,12 @@ class Layout:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the region of each phrase ``(P,)``, and the log-probability ``(P,)`` that it is where it should be.
 
-        The latter counts, ``weight`` times, how much less the region fits than the best one does, wherever that is.
+        The latter counts, ``weight`` times, how much less the region fits than the best one does, wherever that is. A
+        weight below 1 is for fits that are too sure of one region where several are right.
 
         Args:
             fits: ``(R, P)`` how well each region fits each phrase, as log-probabilities.
-            boxes: ``(R, 4)`` of the regions.
-            size: width and height of the image.
-            weight: below 1 for fits that are too sure of one region where several are right.
+            boxes: ``(R, 4)`` of the regions, in an image of this ``size``.
         """
         shares = boxes / np.array([*size, *size], np.float64)
         agree = np.zeros(fits.shape)

@@ -106,12 +106,9 @@ def known_form(word: str, known: Container[str]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Noun:
-    """A node of the tree.
+    """A node of the tree: its ``row`` in the table, and what people call it, in the singular.
 
     Attributes:
-        row: its place in the table.
-        sort: of node.
-        name: what people call it, in the singular.
         ancestors: rows of the nodes at or above it, with the steps to each.
         leaves: rows of the classes and kinds at or below it.
     """
@@ -138,11 +135,8 @@ class NounTree:
     """Tree of nouns, from the lines of a table.
 
     A line has a synset, its sort, name and use, words that lead to it, synsets above; separated by tabs
-    (``ValueError``). ImageNet's classes come first, in their order, then the other kinds, then the groups.
-
-    Attributes:
-        nouns: in the order of the table.
-        leaves: how many of them are classes and kinds.
+    (``ValueError``). ImageNet's classes come first, in their order, then the other kinds, then the groups; of the
+    ``nouns`` so many are ``leaves``, which are no groups.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
@@ -431,9 +425,6 @@ class NounEvidence:
             boxes: of each image ``(N, 4)`` in its pixels.
             embeddings: of each image's boxes ``(N, D)`` by the dense captioner, if they are known already.
             thin: of boxes below :data:`THIN`, too; else all of theirs are 0.
-
-        Raises:
-            UserError: boxes of another shape, or outside their image.
         """
         rows = [e.to_input(e.check(b)) for e, b in zip(encodings, boxes, strict=True)]
         maps = [e.maps for e in encodings]
@@ -494,9 +485,8 @@ class NounEvidence:
     def words(self, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
         """Return the words of a vocabulary that name something that the classifier was taught, and what they name.
 
-        Returns:
-            ``(V,)`` which words they are, W of them; and ``(K, W)`` float32, 1 for the leaves of the tree that such a
-            word names, alone or in a name of several words, as "bear" in "teddy bear".
+        They are a mask ``(V,)`` of W words; and ``(K, W)`` float32, 1 for the leaves of the tree that such a word
+        names, alone or in a name of several words, as "bear" in "teddy bear".
         """
         columns: dict[str, int] = {}
         mask = np.zeros(len(vocabulary), bool)
@@ -516,10 +506,9 @@ class NounEvidence:
         return posterior[:, noun.leaves].sum(axis=1)
 
     def log_kinds(self, encoding: Encoding, regions: Regions, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return how probable it is that R regions of an image show the kinds of things that P phrases name.
+        """Return natural log-probabilities ``(R, P)`` that regions show the kinds of things that phrases name.
 
-        Returns:
-            natural logarithms ``(R, P)``, 0 where a phrase names no kind of the tree, and ``(P,)`` whether it does.
+        They are 0 where a phrase names no kind of the tree; ``(P,)`` says whether it does.
         """
         nouns = [self.lookup(phrase) for phrase in phrases]
         kinds = np.zeros((len(regions), len(phrases)), np.float32)

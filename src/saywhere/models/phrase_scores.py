@@ -71,13 +71,7 @@ class PhraseScores:
             return joint + np.log(self.regions.scores)[:, None]
 
     def find(self, phrase: str, top: int | None = None) -> Regions:
-        """Return the regions by :attr:`joint` with ``phrase``, best first; its exponential is their score.
-
-        Their caption is the phrase.
-
-        Raises:
-            UserError: it is not among ``phrases``.
-        """
+        """Return the regions by :attr:`joint` with one of ``phrases``, their score and caption, best first."""
         if phrase not in self.phrases:
             raise UserError(f"{phrase!r} was not scored, only {', '.join(map(repr, self.phrases))}")
         column = self.joint[:, self.phrases.index(phrase)]
@@ -166,15 +160,11 @@ def _tree(phrases: Sequence[Sequence[int]]) -> list[_Level]:
 
 
 def phrase_log_probs(decoder: Decoder, embeddings: np.ndarray, phrases: Sequence[Sequence[int]]) -> np.ndarray:
-    """Return the natural log-probability ``(R, P)`` of each phrase, END included, for each region.
+    """Return the natural log-probability ``(R, P)`` of each phrase, END included, for each of ``embeddings (R, D)``.
 
     All phrases and regions go through the decoder together, a word at a time: it takes as many steps as the longest
     phrase has words, and one more (more only where ``ROWS`` and ``STATES`` bound the memory). What several phrases
-    begin with is decoded once.
-
-    Args:
-        embeddings: ``(R, D)``; R may be 0.
-        phrases: P lists of token ids, without START and END; P may be 0, and a phrase may be empty.
+    begin with is decoded once. ``phrases`` are token ids without START and END; R, P and a phrase may be empty.
     """
     if not len(embeddings) or not phrases:
         return np.zeros((len(embeddings), len(phrases)), np.float32)

@@ -269,13 +269,12 @@ class PhraseWriter:
 
 
 class NounGuide:
-    """A decoder whose nouns are weighed by the classes, until a phrase has one that they know.
+    """A decoder whose nouns are weighed by the classes until one is said, see :class:`saywhere.engines.engine.Decoder`.
 
     The probability that the decoder gives to all nouns together stays; each gets a share of it by the product of its
     own probability and of that of the region's showing what it names.
 
     Args:
-        decoder: of the phrases.
         nouns: ``(V,)`` which words are nouns that the classes know, W of them.
         logs: ``(N, W)`` what is added to their log-probabilities, for each of the regions that it starts with.
     """
@@ -290,7 +289,6 @@ class NounGuide:
         return (np.arange(count), np.zeros(count, bool), self._decoder.start(embeddings))
 
     def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
-        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
         regions, said, inner = state
         log_probs, inner = self._decoder.step(token_ids, inner)
         said = said | self._nouns[token_ids]
@@ -305,12 +303,10 @@ class NounGuide:
         return log_probs, (regions, said, inner)
 
     def select(self, state: State, rows: np.ndarray) -> State:
-        """Return the rows of a state: with repetitions, and in any order."""
         regions, said, inner = state
         return (regions[rows], said[rows], self._decoder.select(inner, rows))
 
     def join(self, states: Sequence[State]) -> State:
-        """Return the rows of several states one after the other."""
         regions, said, inner = zip(*states, strict=True)
         return (np.concatenate(regions), np.concatenate(said), self._decoder.join(inner))
 
@@ -325,10 +321,8 @@ def _doubtful(
 ) -> tuple[Doubtful, ...]:
     """What speaks for the words of a region's phrase that may be wrong.
 
-    Args:
-        log_probs: of each word, by the decoder.
-        fits: ``(W,)`` similarities of :data:`COMPARED`.
-        colours: by the places of colours, see :func:`name_colours`.
+    ``log_probs`` are of each word, ``fits (W,)`` similarities of :data:`COMPARED`, ``colours`` by the places of
+    colours, see :func:`name_colours`.
     """
     found: list[Doubtful] = []
     for place, word in enumerate(words):
@@ -386,10 +380,8 @@ def caption_evidence(
 ) -> dict[str, np.ndarray]:
     """Return what says how probably each phrase names what is in its box, ``(N,)`` each.
 
-    Args:
-        nouns: the part; None in a model without it, where ``confidence`` alone says it.
-        posterior: ``(N, K)`` by that part, or None.
-        confidence: ``(N,)`` mean natural log-probability of the words of each.
+    ``confidence (N,)`` is the mean natural log-probability of its words, and says it alone in a model without the part
+    ``nouns``; else the ``posterior (N, K)`` says how probable its noun is, and whether the classes know it.
     """
     likely, known = np.zeros((2, len(texts)), np.float32)
     if nouns is not None and posterior is not None:
@@ -469,10 +461,8 @@ def sample(pixels: np.ndarray, boxes: np.ndarray, count: int) -> np.ndarray:
 def features(pixels: np.ndarray, boxes: np.ndarray, typical: np.ndarray) -> np.ndarray:
     """Return how often typical colours occur in boxes, in their parts, and in the image: square roots of the shares.
 
-    Args:
-        pixels: ``(H, W, 3)`` uint8, of the image.
-        boxes: ``(N, 4)`` ``x1 y1 x2 y2`` in these pixels.
-        typical: ``(K, 3)`` colours as :func:`to_lab` gives them.
+    ``pixels (H, W, 3)`` uint8 are of the image, ``boxes (N, 4)`` in these, and ``typical (K, 3)`` as :func:`to_lab`
+    gives colours.
     """
 
     def shares(found: np.ndarray) -> np.ndarray:

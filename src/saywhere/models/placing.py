@@ -1,10 +1,8 @@
 """Phrases placed in an image by all that a model knows, and how probable it is that they are in it at all.
 
 The dense captioner says where: the region that is likeliest to be there and to be called so; a model without one asks
-the aligner. The classes (docs/nouns.md) count where a phrase names a kind of thing, the more so if its noun is
-rare. How probable it is that the image shows what a phrase names is a logistic regression on how well the phrase fits
-the image (the aligner's similarity, which was trained to tell images apart) and on the classes; ``saywhere calibrate``
-fits it.
+the aligner. The classes (docs/nouns.md) count where a phrase names a kind of thing, the more so if its noun is rare.
+That the image shows it at all is a logistic regression on the aligner's similarity and on the classes.
 """
 
 from __future__ import annotations
@@ -143,8 +141,7 @@ class Evidence:
     def log_odds(self, calibration: Calibration, indexed: bool = False) -> np.ndarray | None:
         """Return the log-odds ``(P,)`` that the phrases are in the image; None if they are not calibrated.
 
-        Args:
-            indexed: an index, and not the pixels, says what the regions show.
+        ``indexed`` says that an index, and not the pixels, knows what the regions show.
         """
         if calibration.phrase is None:
             return None
@@ -172,10 +169,7 @@ class Evidence:
         return {"share": logit(share), "box": logit(self.regions.scores[rows])}
 
     def box_probability(self, calibration: Calibration, config: GroundingConfig, rows: np.ndarray) -> np.ndarray:
-        """Return how probably the boxes of regions ``rows (P,)`` are right, if the image shows the phrases.
-
-        It is 1 if the model is not calibrated for that.
-        """
+        """Return how probably the boxes of ``rows (P,)`` are right, if the phrases are there; 1 without calibration."""
         fit = self._place_fit(calibration)
         if fit is None:
             return np.ones(len(rows), np.float32)
@@ -211,12 +205,7 @@ class Placer:
     ) -> Regions:  # fmt: skip
         """Return the regions of the phrases that are found, and the others as ``not_found``.
 
-        Args:
-            encoding, asked, boxes, limit: see :meth:`find`.
-            threshold: least probability that the image shows a phrase that is found, instead of the configuration's.
-
-        Raises:
-            UserError: as :meth:`find`, or a threshold for a model that is not calibrated.
+        Arguments are those of :meth:`find` and :meth:`least`.
         """
         least, layout = self.least(threshold), asked if isinstance(asked, Layout) else Layout.of(asked)
         regions, presence, agree = self.find(encoding, layout, boxes, limit)
@@ -267,12 +256,9 @@ class Placer:
         return Layout.parse(text)
 
     def least(self, threshold: float | None = None) -> float:
-        """Return the least probability of a phrase that is found: the configuration's if no threshold is given.
+        """Return the least probability of a phrase that is found: the configuration's if none is given; 0 uncalibrated.
 
-        It is 0 for a model that is not calibrated.
-
-        Raises:
-            UserError: a threshold above 0 for such a model, or one that is no probability.
+        ``UserError`` for a threshold above 0 without a calibration, or one that is no probability.
         """
         if threshold is not None:
             require_numbers(threshold=threshold)

@@ -67,7 +67,6 @@ def save(
         folder: made if it is not there; its files are replaced.
         description: one line for ``saywhere models``.
         dtype: of the stored floating-point weights; float16 halves the file.
-        calibration: what was fitted to the networks after training; None for nothing.
 
     Raises:
         UserError: the folder cannot be written.
@@ -154,10 +153,6 @@ def load_networks(
 def load_network(name_or_folder: str | Path, part: str | None = None) -> Any:
     """Return one network of a model, on a trunk with no more than it needs, in eval mode.
 
-    Args:
-        name_or_folder: see :func:`load_networks`.
-        part: which; may be None if the model has only one.
-
     Raises:
         UserError: as :func:`load_networks`, or there are several parts and none is named.
     """
@@ -213,10 +208,8 @@ def change_weights(
     They are stored in the precision of the model's others. The card stays.
 
     Args:
-        prefix: such as ``aligner.hubs``.
-        weights: by the names behind it.
-        options: that belong to them, as in :func:`change_options`.
-        vocabulary: that belongs to them, where the prefix is a part; its own stays if None.
+        prefix: such as ``aligner.hubs``; ``weights`` are by the names behind it.
+        options, vocabulary: that belong to them, as in :func:`change_options`; the part's own vocabulary stays if None.
     """
     bundle = Bundle.read(folder).with_options(options)
     limits = torch.finfo(torch.float16)
@@ -307,11 +300,7 @@ def _shared_tower(bundles: Sequence[Bundle]) -> Path | None:
 
 
 def find_device(device: str | torch.device) -> torch.device:
-    """Return a device that can be used.
-
-    Raises:
-        UserError: it cannot be used here.
-    """
+    """Return a device that can be used; ``UserError`` if it cannot be used here."""
     try:
         wanted = torch.device(device)
         torch.zeros(0, device=wanted)

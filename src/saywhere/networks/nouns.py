@@ -51,9 +51,7 @@ class Nouns(nn.Module):
     ) -> list[tuple[Tensor, Tensor]]:
         """Return logits ``(N, 1000)`` of ImageNet's classes and ``(N, G + 2)`` of kinds for each image's boxes.
 
-        Args:
-            boxes: of each image ``(N, 4)`` in pixels of the network's input.
-            embeddings: of each image's boxes ``(N, embed_dim)``, if the configuration has them.
+        Arguments are those of :meth:`saywhere.engines.engine.Nouns.classify`.
         """
         given = embeddings or [rows.new_zeros(len(rows), 0) for rows in boxes]
         found: list[tuple[Tensor, Tensor]] = []

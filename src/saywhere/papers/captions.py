@@ -19,13 +19,10 @@ from saywhere.models.model import Model
 
 
 class EnsembleDecoder:
-    """Decode with the mean of several decoders' probabilities of each word.
+    """Decode with the mean of several decoders' probabilities, see :class:`saywhere.engines.engine.Decoder`.
 
     Its embeddings are, for each item, the tuple of the members' embeddings: each member may see the image with its own
     network. All must have one vocabulary.
-
-    Args:
-        decoders: one or more.
     """
 
     def __init__(self, decoders: Sequence[Decoder]) -> None:
@@ -42,7 +39,6 @@ class EnsembleDecoder:
         return tuple(part for state in states for part in state)
 
     def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
-        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
         log_probs: list[np.ndarray] = []
         following: State = ()
         for decoder, part in zip(self.decoders, self._split(state), strict=True):
@@ -52,12 +48,10 @@ class EnsembleDecoder:
         return np.logaddexp.reduce(np.stack(log_probs)) - np.float32(math.log(len(log_probs))), following
 
     def select(self, state: State, rows: np.ndarray) -> State:
-        """Return the rows of a state."""
         parts = zip(self.decoders, self._split(state), strict=True)
         return tuple(part for decoder, member in parts for part in decoder.select(member, rows))
 
     def join(self, states: Sequence[State]) -> State:
-        """Return the rows of several states one after the other."""
         members = zip(*(self._split(state) for state in states), strict=True)
         return tuple(part for d, rows in zip(self.decoders, members, strict=True) for part in d.join(rows))
 
@@ -69,13 +63,8 @@ class EnsembleDecoder:
 class CaptionEnsemble:
     """Caption with several models; each attends to the image, and to its regions, by itself.
 
-    Decoding follows the configuration of the first one.
-
-    Args:
-        models: several with a captioner, of one vocabulary.
-
-    Raises:
-        UserError: there are not several models, one has no captioner, or their vocabularies differ.
+    Decoding follows the configuration of the first one. ``UserError`` if there are not several, one has no captioner,
+    or their vocabularies differ.
     """
 
     def __init__(self, models: Sequence[Model]) -> None:
@@ -114,11 +103,8 @@ class CaptionEnsemble:
 def run(models: Sequence[Model], session: Session, beam_size: int | None = None) -> CaptionScores:
     """Caption the images of a data set with several models together, and score the sentences.
 
-    Args:
-        beam_size: hypotheses in decoding; that of the first model if None.
-
-    Raises:
-        UserError: as :class:`CaptionEnsemble`, and as :func:`saywhere.evaluation.captions.run`.
+    The ``beam_size`` is that of the first model if None. Errors are those of :class:`CaptionEnsemble` and
+    :func:`saywhere.evaluation.captions.run`.
     """
     together = CaptionEnsemble(models)
     settings = {"model": ", ".join(model.digest() for model in models), "beam_size": beam_size}

@@ -85,8 +85,7 @@ def retrieval(
 ) -> None:
     """Retrieval of images by four phrases of their regions, and of the regions (DenseCap, section 4.2).
 
-    Needs a model with a dense captioner. Exit code 0 if all went well, 1 if images were skipped or the data set is not
-    whole, 2 if the command is wrong.
+    Needs a model with a dense captioner.
     """
     from saywhere.papers.retrieval import run
 
@@ -103,10 +102,7 @@ def retrieval(
 @app.command()
 @task("caption", model=Together)
 def caption(now: Task, beam_size: options.BeamSize = None) -> None:
-    """Score captions of several models together (Areas of Attention, Table 4).
-
-    Exit code 0 if all went well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong.
-    """
+    """Score captions of several models together (Areas of Attention, Table 4)."""
     from saywhere.papers.captions import run
 
     names = now.models or [DEFAULT_MODEL]

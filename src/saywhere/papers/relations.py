@@ -32,12 +32,7 @@ _NO_WORD = re.compile(r"\d+[-.]\d+")
 
 
 class Relation(NamedTuple):
-    """A word and what it depends on.
-
-    Attributes:
-        kind: name of the relation, such as ``nsubj``.
-        head: the word that it depends on; empty at the root of the sentence.
-    """
+    """A word and the ``head`` that it depends on, empty at the root; ``kind`` is such as ``nsubj``."""
 
     kind: str
     head: str
@@ -46,21 +41,13 @@ class Relation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Parses:
-    """The relations of sentences.
-
-    Attributes:
-        relations: of each sentence, by its letters and digits alone; in the order of its words.
-    """
+    """The relations of sentences, in the order of their words, by the letters and digits of each sentence alone."""
 
     path: Path
     relations: Mapping[str, tuple[Relation, ...]]
 
     def find(self, text: str) -> tuple[Relation, ...]:
-        """Return the relations of a sentence; case, spaces and punctuation do not count.
-
-        Raises:
-            UserError: it was not parsed.
-        """
+        """Return the relations of a sentence (or ``UserError``); case, spaces and punctuation do not count."""
         if (found := self.relations.get(_letters(text))) is None:
             raise UserError(f"{self.path} has no parse of {text!r}: parse it too, or name its file with parses=FILE")
         return found
@@ -76,14 +63,8 @@ class Parses:
 
         A word that the vocabulary lacks is the unknown word, and the head of the root is START. Of a form of several
         words (``t-shirt``) the last counts. A kind has its place in ``kinds``, counted from 1; 0 is any other. Rows are
-        filled up with 0 on the right: PAD as a word.
-
-        Args:
-            kinds: of relations that have a number of their own.
-            change: what becomes of each word, such as left of right.
-
-        Raises:
-            UserError: one was not parsed.
+        filled up with 0 on the right: PAD as a word. ``change`` is what becomes of each word, such as left of right.
+        ``UserError`` if a sentence was not parsed.
         """
         numbers = {kind: number for number, kind in enumerate(kinds, start=1)}
 

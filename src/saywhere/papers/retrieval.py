@@ -48,12 +48,9 @@ class Query:
 
 
 def sample_queries(samples: Mapping[str, Sample], count: int, seed: int) -> list[Query]:
-    """Sample queries from images with enough phrases, each image once before any is used again.
+    """Sample queries from images with enough phrases (or ``UserError``), each image once before any is used again.
 
     The phrases of a query differ in their words. Of a phrase with several boxes, one box is sampled.
-
-    Raises:
-        UserError: no image has so many phrases.
     """
     by_words = [(name, _by_words(sample)) for name, sample in samples.items()]
     rich = [(name, found) for name, found in by_words if len(found) >= PHRASES]
@@ -157,15 +154,10 @@ TOGETHER = 128
 def find_best_regions(
     model: DenseCap, store: ArrayStore, names: Sequence[str], phrases: Sequence[str], session: Session
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the most likely region of each phrase in each image.
+    """Return the most likely region of each of P phrases in each image, of which a few are scored together.
 
-    A few images' regions are scored together, by :func:`saywhere.models.phrase_scores.phrase_log_probs`.
-
-    Args:
-        phrases: P texts.
-
-    Returns:
-        ``(N, P)`` log-probabilities and ``(N, P)`` indices of the regions; -inf and -1 for an image without regions.
+    They are ``(N, P)`` log-probabilities (:func:`saywhere.models.phrase_scores.phrase_log_probs`) and ``(N, P)``
+    indices of the regions; -inf and -1 for an image without regions.
     """
     token_ids = encode_phrases(model.vocabulary, phrases)
     log_probs, rows = np.full((len(names), len(phrases)), -np.inf), np.full((len(names), len(phrases)), -1)
@@ -187,11 +179,7 @@ def find_best_regions(
 def run(
     model: Model, session: Session, regions: int = 20, queries: int = 100, seed: int = 0, protocol: Protocol = "clean"
 ) -> RetrievalResult:
-    """Find images by four phrases of their regions, and the regions in them (DenseCap, section 4.2).
-
-    Args:
-        regions: at most so many regions of an image, the best.
-        protocol: the mean over phrases is of ``log P`` (``clean``) or of ``P`` (``original``).
+    """Find images by four phrases of their regions, at most ``regions`` of an image, and these (DenseCap, section 4.2).
 
     Raises:
         UserError: the model has no dense captioner, no image can be read, or none has four phrases.

@@ -36,12 +36,7 @@ if TYPE_CHECKING:
 
 
 def embed_for_index(model: Model, images: Sequence[One], regions: int | None = None) -> list[ImageVectors]:
-    """Return what an index keeps of images: their vectors, and what the model's classes say of the regions.
-
-    Args:
-        model: with an aligner, and perhaps classes.
-        images, regions: see :meth:`saywhere.Model.embed`.
-    """
+    """Return what an index keeps of images: their vectors, and what the model's classes say of the regions."""
     if model.nouns is None:
         return model.embed(images, regions=regions)
     encodings = model.encode(list(images))
@@ -88,22 +83,17 @@ def _looks(reader: VideoReader, video: Video, long_side: int, batch: int) -> Ite
 def likeness(vectors: np.ndarray, others: np.ndarray) -> float:
     """Return how much of a look another one has: the mean of its regions' cosines with the most similar ones.
 
-    Args:
-        vectors: ``(R, D)`` of the look.
-        others: ``(S, D)`` of the other one.
+    ``vectors (R, D)`` are of the look, ``others (S, D)`` of the other one.
     """
     lengths = np.linalg.norm(vectors, axis=1)[:, None] * np.linalg.norm(others, axis=1)
     return float((vectors @ others.T / np.maximum(lengths, 1e-9)).max(axis=1).mean())
 
 
 def open_found(path: str, time: float | None, long_side: int, file: BinaryIO | None = None) -> LoadedImage:
-    """Open an image, or the frame of a video at a moment.
+    """Open an image, or the frame of a video at a moment, a ``time`` in seconds.
 
-    Args:
-        time: seconds, to the millisecond; None for an image.
-        long_side: pixels that are needed.
-        file: opened, as a server has it: it is read instead of what the path may mean by now, and refused if it is
-            a large JPEG 2000, which would hold up everybody else.
+    ``long_side`` are pixels that are needed. A ``file`` that a server has opened is read instead of what the path may
+    mean by now, and refused if it is a large JPEG 2000, which would hold up everybody else.
 
     Raises:
         UserError: it cannot be read, or not any more.

@@ -189,7 +189,7 @@ def _answer(content: bytes) -> str:
 
 
 class QdrantStore:
-    """Keep the vectors of images in a collection of Qdrant, as :class:`saywhere.search.store.Store` does in a folder.
+    """Keep the vectors of images in a collection of Qdrant, see :class:`saywhere.search.store.Store`.
 
     The points of the same images are the same whoever writes them, so that several processes may write at a time.
 
@@ -246,12 +246,10 @@ class QdrantStore:
         return bool(self._points([point_id(name)], payload=False))
 
     def load(self, name: str) -> ImageVectors | None:
-        """Return an image, or a moment, as it was embedded; None if it is not in the index."""
         found = self._points([point_id(name)], vectors=True)
         return _image_of(found[0])[0] if found and found[0].vector else None
 
     def locate(self, entry: str) -> Located | None:
-        """Return what an entry is, by the name that a search gave it; None if there is none, or not any more."""
         if not _is_id(entry) or not (found := self._points([entry])):
             return None
         payload = found[0].payload or {}
@@ -270,7 +268,7 @@ class QdrantStore:
     def nearest(
         self, question: Question, top: int, *, exact: bool = False, threads: int = 1, only: Only | None = None
     ) -> list[Found]:
-        """Return the images that fit best, see :meth:`saywhere.search.store.Store.nearest`; all are compared here.
+        """Return the images that fit one query best, best first; all are compared.
 
         Which images are searched is decided here, and not by the servers: they are asked for more until there are
         enough.
@@ -335,11 +333,9 @@ class QdrantStore:
             ).points  # fmt: skip
 
     def stamps(self) -> dict[str, Stamp]:
-        """Return the stamp of every image, by its path; moments have none."""
         return {_path_of(payload): _stamp_of(payload) for payload in self._payloads(IMAGE)}
 
     def videos(self) -> dict[str, Video]:
-        """Return the videos, by their paths."""
         rows = ((_path_of(row), _stamp_of(row), json.loads(row["state"])) for row in self._payloads(VIDEO))
         return {path: Video(path, stamp, **state) for path, stamp, state in rows}
 
@@ -367,7 +363,6 @@ class QdrantStore:
                 client.upsert(self._name, points[start : start + TOGETHER], wait=True)
 
     def remove(self, paths: Iterable[str]) -> int:
-        """Forget images, and videos with all their moments; return how many of the paths were there."""
         from qdrant_client import models
 
         names, count = list(paths), 0
@@ -381,23 +376,20 @@ class QdrantStore:
         return count
 
     def restamp(self, stamps: Mapping[str, Stamp]) -> None:
-        """Note the stamps of images and videos whose content is as it was."""
         with self._place.asking() as client:
             for path, stamp in stamps.items():
                 client.set_payload(self._name, _stamp_fields(stamp), points=[point_id(path)])
 
-    def tidy(self) -> None:
-        """Do nothing: killed runs leave only whole points."""
+    # Killed runs leave only whole points, and the servers order and repair their data themselves
 
-    def settle(self, components: int | None = None) -> None:
-        """Do nothing: the servers do what is to be done, and have no codes."""
+    def tidy(self) -> None: ...
+
+    def settle(self, components: int | None = None) -> None: ...
 
     def repair(self) -> int:
-        """Do nothing: the servers repair their replicas."""
         return 0
 
     def close(self) -> None:
-        """Let go of the connections."""
         self._place.close()
 
     def __enter__(self) -> QdrantStore:

@@ -141,15 +141,9 @@ class Snapshot:
         return self.basis / np.square(self.basis).sum(axis=0)
 
     def check_codes(self, folder: Path, basis_alone: bool = False) -> None:
-        """Compare the basis and the codes with their checksums.
+        """Compare the basis and the codes, unless ``basis_alone``, with their checksums; ``UserError`` if they differ.
 
         Of a gigabyte of codes, those of some 800,000 images, this takes a third of a second.
-
-        Args:
-            basis_alone: leave out the codes.
-
-        Raises:
-            UserError: they are not as they were written.
         """
         extent = self.extent
         sums = ((extent.basis_sum, self.basis), (extent.codes_sum, self.codes))
@@ -190,8 +184,7 @@ def checksum(entry: np.ndarray, regions: np.ndarray, vectors: np.ndarray) -> int
 def to_arrays(image: ImageVectors) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return an image's entry, regions and vectors as they are written.
 
-    Raises:
-        UserError: a vector has numbers that half precision cannot hold.
+    ``UserError`` if a vector has numbers that half precision cannot hold.
     """
     vectors = with_hubness(image)
     if not (np.abs(vectors) <= LARGEST).all():
@@ -408,11 +401,9 @@ class Nearest(NamedTuple):
 
 
 def leads(values: np.ndarray, of_all: np.ndarray) -> np.ndarray:
-    """Return by how many standard deviations values ``(K,)`` are above the mean of all; 0 where all are alike.
+    """Return by how many standard deviations ``values (K,)`` are above the mean of all; 0 where all are alike.
 
-    Args:
-        values: of some images.
-        of_all: ``(E,)`` of all that are searched; those of forgotten images are ``-inf``.
+    ``of_all (E,)`` are those of all that are searched, ``-inf`` of forgotten images.
     """
     alive = of_all[of_all > -np.inf].astype(np.float64)
     deviation = alive.std() if len(alive) else 0.0
@@ -422,8 +413,7 @@ def leads(values: np.ndarray, of_all: np.ndarray) -> np.ndarray:
 def nearest(snapshot: Snapshot, question: Question, top: int, *, exact: bool = False, threads: int = 1) -> Nearest:
     """Return the entries of the highest similarity with one query and what the classes add to it, best first.
 
-    Args:
-        exact: compare all images by their whole vectors; else, if there are codes, only those that they put first.
+    ``exact`` compares all images by their whole vectors; else, if there are codes, only those that they put first.
     """
     wanted, bonus = max(CANDIDATES, EACH * top), kind_bonus(snapshot, question, threads)
     if exact or not snapshot.extent.coded or snapshot.extent.entries <= wanted:

@@ -39,14 +39,7 @@ CREATE TABLE dates (path BLOB PRIMARY KEY, taken TEXT NOT NULL);
 
 
 class Database:
-    """An open database, for several threads.
-
-    Args:
-        path: of its file, which must exist.
-
-    Raises:
-        UserError: it cannot be used.
-    """
+    """An open database, for several threads; ``UserError`` if its file, which must exist, cannot be used."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -64,8 +57,8 @@ class Database:
         if connection is None:
             raise UserError(f"{self._path.parent}: the index was closed")
         with self.guard, explained(self._path):
-            connection.execute(f"BEGIN {kind}")
             try:
+                connection.execute(f"BEGIN {kind}")  # in here: Ctrl-C may come as soon as it has begun
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
@@ -216,8 +209,7 @@ class Store:
     def snapshot(self) -> Snapshot:
         """Return what the index holds now; the same object as before if nothing was written.
 
-        Raises:
-            UserError: a file is damaged or missing.
+        ``UserError`` if a file is damaged or missing.
         """
         missing = ""
         with self._open.guard:
@@ -242,8 +234,7 @@ class Store:
     def look_up(self, snapshot: Snapshot, entries: Sequence[int]) -> list[str] | None:
         """Return the paths of entries of a snapshot; None if one of them has been forgotten or moved since.
 
-        Raises:
-            UserError: the vectors of one of them are not those that were written.
+        ``UserError`` if the vectors of one of them are not those that were written.
         """
         query = "SELECT path, checksum FROM images WHERE entry = ?"
         with self._open.transaction("DEFERRED") as db:
@@ -288,9 +279,7 @@ class Store:
     ) -> list[Found]:
         """Return the images that fit one query best, best first.
 
-        Args:
-            exact: do not use the codes.
-            only: which images are searched; all if None.
+        ``exact`` does not use the codes; ``only`` says which images are searched, all if None.
         """
         for _ in range(ATTEMPTS):
             snapshot = self._narrowed(only) if only else self.snapshot()
@@ -352,11 +341,7 @@ class Store:
     # Writing
 
     def _claim(self) -> None:
-        """Become the one process that writes.
-
-        Raises:
-            UserError: there is another.
-        """
+        """Become the one process that writes; ``UserError`` if there is another."""
         if self._lock is not None:
             return
         lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
@@ -437,8 +422,7 @@ class Store:
     def encode(self, components: int | None = None) -> None:
         """Bring the codes of the vectors up to date, by which a search finds its candidates.
 
-        Args:
-            components: of a code; 0 for no codes. If None, as it was.
+        They have so many components; 0 for no codes, as it was if None.
         """
         self._claim()
         snapshot = self.snapshot()

@@ -64,11 +64,7 @@ class Only:
         before: str | date | None = None,
         under: str | Path | Sequence[str | Path] = (),
     ) -> Only:
-        """Return the filter of dates and folders as a user gives them.
-
-        Raises:
-            UserError: something else than a date.
-        """
+        """Return the filter of dates and folders as a user gives them; ``UserError`` if something else than a date."""
         folders = [under] if isinstance(under, str | Path) else under
         return cls(_day("after", after), _day("before", before), tuple(_folder(str(folder)) for folder in folders))
 
@@ -161,13 +157,7 @@ class Found(NamedTuple):
 
 
 class Located(NamedTuple):
-    """Source of an entry of an index.
-
-    Attributes:
-        path: of the image, or of the video that it is a moment of.
-        time: of the moment, in seconds; None for an image.
-        stamp: of the file when it was embedded.
-    """
+    """What an entry of an index is: see :class:`Found`, and the ``stamp`` of the file when it was embedded."""
 
     path: str
     time: float | None

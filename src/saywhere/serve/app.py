@@ -76,8 +76,7 @@ class Gallery:
     def small_copy(self, entry: str) -> bytes:
         """Return an image of the index, or the frame at a moment of a video that it has, made small, as a JPEG.
 
-        Raises:
-            Problem: 404 if the index does not have it, or its file is not any more what was indexed.
+        ``Problem`` 404 if the index does not have it, or its file is not any more what was indexed.
         """
         found = self.index.store.locate(entry)
         if found is None:
@@ -104,10 +103,9 @@ class Gallery:
             yield file
 
     def _is_as_indexed(self, file: File, found: Located) -> bool:
-        """Whether an opened file is the indexed one, or has the same content.
+        """Whether an opened file is the indexed one, or has the same content; size and time prove nothing.
 
-        By a link in its place, or of a folder above it, somebody else's file could be shown: size and time prove
-        nothing.
+        By a link in its place, or of a folder above it, somebody else's file could be shown.
         """
         if isinstance(file, io.BytesIO):
             return hashlib.blake2b(file.getbuffer(), digest_size=16).digest() == found.stamp.hash

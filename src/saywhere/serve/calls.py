@@ -40,13 +40,7 @@ Content = list[dict[str, Any]]
 
 
 class Tools:
-    """Answer calls of tools; for several threads.
-
-    Args:
-        folders: whose images may be read.
-        index: folder of an index to search; if None, the images of the folders are, which takes a while at first.
-        service: of an HTTP server, whose limits and encodings are used; None without one.
-    """
+    """Answer calls of tools; for several threads. Arguments are those of :class:`saywhere.serve.mcp.Protocol`."""
 
     def __init__(self, folders: Folders, model: Model, index: Path | None, service: Service | None = None) -> None:
         self._folders, self._model = folders, model

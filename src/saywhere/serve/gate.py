@@ -74,12 +74,10 @@ def check_access(token: str | None, hosts: Collection[str]) -> None:
 
 
 class Gate:
-    """Let requests in, or answer what is wrong with them.
+    """Let requests in to ``app``, or answer what is wrong with them.
 
     Args:
-        app: that answers those that are let in.
-        token: that requests must bring; none is needed if None.
-        hosts: see :func:`saywhere.serve.app.create_app`. Both were checked by :func:`check_access`.
+        token, hosts: see :func:`saywhere.serve.app.create_app`; they were checked by :func:`check_access`.
         public: paths that need no token, and may be asked for by the pages of other sites.
     """
 

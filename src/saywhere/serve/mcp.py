@@ -140,7 +140,7 @@ class Protocol:
     Args:
         folders: whose images the tools may read.
         model: returns the model; called when the first tool is.
-        index: folder of an index to search; if None, the folders are searched.
+        index: folder of an index to search; if None, the images of the folders are, which takes a while at first.
         service: of the HTTP server, whose limits and encodings are used; None without one.
     """
 

@@ -94,12 +94,9 @@ def _open_index(folder: Path, model: Model, threads: int) -> Index:
 
 
 def run(app: Starlette, listening: socket.socket, limits: Limits, started: Callable[[], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C; then answer the requests that have begun, and return.
+    """Serve at a socket of :func:`bind` until SIGTERM or Ctrl-C; then answer the requests that have begun, and return.
 
-    Args:
-        listening: from :func:`bind`.
-        limits: of connections and of the time to finish.
-        started: called when requests are answered.
+    ``started`` is called when requests are answered.
     """
 
     class connection(_Connection):

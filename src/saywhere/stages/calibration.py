@@ -47,8 +47,7 @@ def possible(parts: Iterable[str]) -> list[str]:
 def default_split(what: str, root: str | Path, format: str | None = None) -> str:
     """Return the split that a question is fitted to: ``train``, or of hits one that taught the model nothing.
 
-    Raises:
-        UserError: the data set has no such split.
+    ``UserError`` if the data set has no such split.
     """
     if what != "hit":
         return "train"
@@ -66,18 +65,10 @@ def fit(
     limits: Sequence[int | None],
     device: str | None = None,
 ) -> str:
-    """Fit the answer to one question, and store it in a model folder.
+    """Fit the answer to one of :data:`NEEDS`, store it in a model folder, and return what was fitted, for people.
 
-    Args:
-        what: one of :data:`NEEDS`.
-        sets: images of data sets.
-        limits: of each data set at most so many images; None for the usual number.
-
-    Returns:
-        what was fitted, for people.
-
-    Raises:
-        UserError: the model lacks a part, or the data do not tell.
+    ``limits`` are of each data set; None for the usual number. ``UserError`` if the model lacks a part, or the data do
+    not tell.
     """
     from saywhere.training import calibration
 

@@ -34,11 +34,7 @@ MODEL = "model"
 
 
 class Reader:
-    """Read data sets, each once.
-
-    Attributes:
-        read: for each split, as it was asked for, what was read.
-    """
+    """Read data sets, each split once for the same options."""
 
     def __init__(self) -> None:
         self.read: dict[tuple[Any, ...], Samples] = {}
@@ -58,7 +54,7 @@ class DataSet:
 
     Attributes:
         root, format: as ``saywhere.data.read`` takes them.
-        split: its name; None is ``train``, where nothing else is said.
+        split: its name; ``train`` if None, where nothing else is said.
         limit: at most so many images, taken at even distances.
     """
 
@@ -96,12 +92,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Done:
-    """What a stage has made.
-
-    Attributes:
-        summary: for people, a line or less.
-        facts: for the card, as JSON can hold them.
-    """
+    """What a stage has made: a ``summary`` for people, a line or less, and ``facts`` for the card, as JSON has them."""
 
     summary: str
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -109,11 +100,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Stage:
-    """The options of a stage; what they do by default is to make a model of what they read.
-
-    Attributes:
-        seed: of its random choices; the recipe's if None.
-    """
+    """The options of a stage, by default one that makes a model; its ``seed`` is the recipe's if None."""
 
     MODEL_OF: ClassVar[bool] = True
     """Whether it makes a model folder."""
@@ -166,11 +153,9 @@ class Start(Stage):
     trunk: dict[str, Any] = field(default_factory=dict)
 
     def output(self, folder: Path) -> Path:
-        """Return the model's folder."""
         return Path(self.model) if self.model is not None else folder
 
     def check(self, read: Reader) -> None:
-        """Refuse options that no trunk has, and weights that are not there."""
         from saywhere.configs.parts import TrunkConfig
         from saywhere.networks.vision.trunk import build_trunk
 
@@ -178,7 +163,6 @@ class Start(Stage):
             build_trunk(TrunkConfig().merge(self.trunk, prefix="trunk."))
 
     def run(self, work: Work) -> Done:
-        """Nothing is to be made."""
         return Done(self.model or f"published weights of {self.trunk.get('backbone', 'efficientnet_lite2')}")
 
 
@@ -213,7 +197,6 @@ class Train(Stage):
         return Recipe(name, self.data, self.SYSTEM, self.model, self.training, seed, self.description)
 
     def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
-        """Return the training and validation splits."""
         data = self.data
         parts: Sequence[DataConfig | SourceConfig] = (data, *data.also.values())
         found: list[tuple[DataSet, Mapping[str, Any]]] = [
@@ -224,12 +207,10 @@ class Train(Stage):
         return found
 
     def models(self) -> list[str]:
-        """Return what training starts from, and the localizer."""
         named = [self.training.start, self.model.get("localizer")]
         return [name for name in named if name is not None]
 
     def check(self, read: Reader) -> None:
-        """Refuse options of the network, modules to freeze, and data of which nothing can be learnt."""
         from saywhere.text import Vocabulary
         from saywhere.training.finetuning import freeze
         from saywhere.training.run import find_system, model_config
@@ -242,7 +223,6 @@ class Train(Stage):
             freeze(system.build(config, Vocabulary({"a": 1}), False), self.training.freeze)
 
     def run(self, work: Work) -> Done:
-        """Train, or go on with it."""
         from saywhere.training.finetuning import average_models
         from saywhere.training.run import find_system, model_config, read_training, train
 
@@ -271,7 +251,6 @@ class BranchStage(Train):
     CONTINUES = None
 
     def output(self, folder: Path) -> Path:
-        """Return the file of its weights."""
         return folder / MODEL / branch.FILE
 
     def teacher(self) -> Path:
@@ -279,14 +258,12 @@ class BranchStage(Train):
         return branch.find_teacher(str(self.model.get("teacher") or ""))
 
     def check(self, read: Reader) -> None:
-        """Refuse a teacher that is none, and what the other kinds refuse."""
         branch.teacher_weights(self.teacher())
         if self.training.start is not None:
             raise UserError("training.start: a branch begins as a copy of the backbone's last layers")
         super().check(read)
 
     def digests(self, read: Reader) -> list[tuple[DataSet, str]]:
-        """Return a hash of the teacher too."""
         digest = hashlib.sha256(self.teacher().read_bytes()).hexdigest()
         return [*super().digests(read), (DataSet(str(self.model["teacher"]), None, "teacher"), digest)]
 
@@ -320,7 +297,6 @@ class FromData(Stage):
             raise UserError("data must name a data set, as in data: [{root: $flickr8k}]")
 
     def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
-        """Return them."""
         return [(source, {}) for source in self.data]
 
     def read(self) -> tuple[list[Any], str]:
@@ -346,22 +322,18 @@ class TowerStage(FromData):
     tuning: str | None = None
 
     def output(self, folder: Path) -> Path:
-        """Return the graph."""
         return folder / MODEL / GRAPH_TOWER
 
     def check(self, read: Reader) -> None:
-        """Refuse a teacher and a tuning that are none."""
         super().check(read)
         branch.tower_graph(branch.find_teacher(self.teacher), self.tuning, (0.5,) * 3, (0.5,) * 3)
 
     def digests(self, read: Reader) -> list[tuple[DataSet, str]]:
-        """Return a hash of the teacher and of the tuning too."""
         files = [branch.find_teacher(self.teacher), *([Path(self.tuning)] if self.tuning is not None else [])]
         digests = [(DataSet(str(path), None, "file"), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
         return [*super().digests(read), *digests]
 
     def run(self, work: Work) -> Done:
-        """Make it."""
         samples, source = self.read()
         bundle, images = Bundle.read(self.model), [sample for some in samples for sample in some]
         preprocess = Preprocess(bundle.trunk.long_side, bundle.trunk.multiple, bundle.mean, bundle.std)
@@ -373,18 +345,16 @@ class TowerStage(FromData):
 
 @dataclass(frozen=True)
 class Nouns(FromData):
-    """Teach a classifier of regions the kinds that boxes are called.
+    """Teach a classifier of regions the kinds that boxes are called, in so many ``epochs``.
 
     Attributes:
         model: a dense captioner, whose trunk and embeddings of regions it reads.
-        epochs: passes over the boxes.
     """
 
     model: str = ""
     epochs: int = 8
 
     def run(self, work: Work) -> Done:
-        """Teach it."""
         from saywhere.training import nouns
 
         sets, source = self.read()
@@ -401,7 +371,6 @@ class NgramsStage(FromData):
     model: str = ""
 
     def run(self, work: Work) -> Done:
-        """Learn it, in a copy of the model."""
         sets, source = self.read()
         copy_model(self.model, work.folder / MODEL)
         ngrams.train(work.folder / MODEL, sets, source, None, work.seed)
@@ -412,18 +381,16 @@ class NgramsStage(FromData):
 
 @dataclass(frozen=True)
 class ChunkerStage(FromData):
-    """Learn to cut sentences into phrases.
+    """Learn to cut sentences into phrases, in so many ``epochs``.
 
     Attributes:
         data: Flickr8k or Flickr30k with Entities, or files with a marked sentence a line.
-        epochs: passes over the sentences.
     """
 
     MODEL_OF = False
     epochs: int = 3
 
     def output(self, folder: Path) -> Path:
-        """Return the file of its weights."""
         return folder / "chunker.npz"
 
     def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
@@ -444,13 +411,11 @@ class ChunkerStage(FromData):
                 raise UserError(f"{each.root}: no such file or folder")
 
     def digests(self, read: Reader) -> list[tuple[DataSet, str]]:
-        """Return a hash of the sentences of each."""
         texts = [json.dumps([(each.text, each.tags) for each in sentences]) for sentences in self.sentences()]
         digests = [hashlib.blake2b(text.encode(), digest_size=8).hexdigest() for text in texts]
         return list(zip(self.data, digests, strict=True))
 
     def run(self, work: Work) -> Done:
-        """Learn it."""
         sentences = [sentence for each in self.sentences() for sentence in each]
         chunker.train(sentences, self.epochs, work.seed).save(self.output(work.folder))
         made = f"{len(sentences):,} sentences"
@@ -464,7 +429,7 @@ class Export(Stage):
     Attributes:
         parts: models with different parts on one trunk.
         description: one line for ``saywhere models``.
-        int8: data set whose images calibrate a graph in int8; none if not given.
+        int8: data set whose images calibrate a graph in int8.
         options: of the new model, by name with dots.
         replace: of a part that several have, take that of the last one.
     """
@@ -480,15 +445,12 @@ class Export(Stage):
             raise UserError("parts must name a stage that makes a model, as in parts: [$densecap, $aligner]")
 
     def models(self) -> list[str]:
-        """Return the parts."""
         return list(self.parts)
 
     def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
-        """Return the images of the graph in int8."""
         return [] if self.int8 is None else [(self.int8, {})]
 
     def run(self, work: Work) -> Done:
-        """Make it; the two engines are compared."""
         from saywhere.engines.export import export
         from saywhere.engines.quantize import draw_images
 
@@ -505,11 +467,7 @@ class Export(Stage):
 
 @dataclass(frozen=True)
 class Question:
-    """The data that one question of a calibration is fitted to.
-
-    Attributes:
-        data: data sets; those of the stage if there are none.
-    """
+    """The data sets that one question of a calibration is fitted to; those of the stage if there are none."""
 
     data: tuple[DataSet, ...] = ()
 
@@ -540,11 +498,9 @@ class Calibrate(Stage):
         }
 
     def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
-        """Return the data sets of all questions."""
         return [(source, {}) for sources in self.asked().values() for source in sources]
 
     def check(self, read: Reader) -> None:
-        """Refuse questions that nobody asks, or that have no data."""
         if unknown := [what for what in self.questions if what not in calibration.NEEDS]:
             raise UserError(f"questions.{unknown[0]}: known are {', '.join(calibration.NEEDS)}")
         if empty := [what for what, sources in self.asked().items() if not sources]:
@@ -552,7 +508,6 @@ class Calibrate(Stage):
         super().check(read)
 
     def run(self, work: Work) -> Done:
-        """Fit one after the other, in a copy of the model."""
         folder = work.folder / MODEL
         copy_model(self.model, folder)
         able = calibration.possible(Bundle.read(folder).configs)
@@ -587,12 +542,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Evaluate(Stage):
-    """Measure a model.
-
-    Attributes:
-        model: that is measured.
-        tasks: what is measured; what the model has no part for is left out.
-    """
+    """Measure a ``model``; tasks that it has no part for are left out."""
 
     MODEL_OF = False
     model: str = ""
@@ -604,15 +554,12 @@ class Evaluate(Stage):
                 raise UserError(f"tasks.{name}.task is {kind!r}, but must be one of {', '.join(TASKS)}")
 
     def output(self, folder: Path) -> Path:
-        """Return the folder of the reports."""
         return folder
 
     def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
-        """Return the splits of all tasks."""
         return [(replace(task.data, split=task.data.split or DEV), {}) for task in self.tasks.values()]
 
     def check(self, read: Reader) -> None:
-        """Refuse options that a task does not have."""
         super().check(read)
         for name, task in self.tasks.items():
             run = importlib.import_module(f"saywhere.evaluation.{TASKS[task.task or name].module}").run
@@ -653,7 +600,6 @@ class Card(Stage):
     """Write the card of a model: stages, data, figures, limits and the recipe.
 
     Attributes:
-        model: it is copied.
         title: by default the name of the recipe.
         licence: a paragraph about the terms of the data and of the model.
         limits: what it cannot do, a line each.
@@ -666,7 +612,6 @@ class Card(Stage):
     limits: tuple[str, ...] = ()
 
     def run(self, work: Work) -> Done:
-        """Write it."""
         copy_model(self.model, work.folder / MODEL)
         bundle = Bundle.read(work.folder / MODEL)
         facts = BundleFacts(
@@ -703,11 +648,8 @@ EYES: dict[type[Stage], dict[str, bool]] = {BranchStage: {"branch": True}, Tower
 def copy_model(source: str | Path, out: Path) -> None:
     """Make a model folder the same as another; files are linked where the disk can, for none is ever changed in place.
 
-    While files are replaced the folder has no configuration, without which it is no model: a mixture would be one that
-    answers wrongly.
-
-    Raises:
-        UserError: there is no such model.
+    While files are replaced the folder has no configuration, without which it is no model: a mixture would answer
+    wrongly.
     """
     folder = Bundle.read(source).folder
     out.mkdir(parents=True, exist_ok=True)

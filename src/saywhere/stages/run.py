@@ -138,8 +138,7 @@ def train(
 def plan(recipe: StagedRecipe, out: Path, without: Sequence[str], source: str) -> list[Planned]:
     """Check all stages of a recipe and their data, and return those that are not left out.
 
-    Raises:
-        UserError: the first thing that is wrong; options come before data.
+    ``UserError`` is the first thing that is wrong; options come before data.
     """
     if unknown := [name for name in without if name not in recipe.stages]:
         raise UserError(f"--without {unknown[0]}: the stages of {source} are {', '.join(recipe.stages)}")

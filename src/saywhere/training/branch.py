@@ -75,14 +75,7 @@ class BranchConfig(Config):
 
 
 def find_teacher(name: str) -> Path:
-    """Return the teacher's file; nothing is downloaded.
-
-    Args:
-        name: as :attr:`BranchConfig.teacher`.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the file of :attr:`BranchConfig.teacher`; nothing is downloaded. ``UserError`` if there is none."""
     if name.isidentifier() and not Path(name).exists() and (spec := importlib.util.find_spec(name)) is not None:
         folders = [Path(place) for place in spec.submodule_search_locations or ()]
     else:
@@ -97,11 +90,7 @@ def find_teacher(name: str) -> Path:
 
 
 def teacher_weights(path: Path) -> dict[str, Tensor]:
-    """Return the weights of CLIP's image tower, by timm's names, from an ONNX file in int8.
-
-    Raises:
-        UserError: it is something else.
-    """
+    """Return the weights of CLIP's image tower, by timm's names, from an ONNX file in int8, or ``UserError``."""
     import onnx
     from onnx import numpy_helper
 
@@ -139,10 +128,7 @@ def _renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class Teacher(nn.Module):
-    """CLIP's image tower, in bfloat16.
-
-    Args:
-        weights: see :func:`teacher_weights`.
+    """CLIP's image tower, in bfloat16, of :func:`teacher_weights`.
 
     Attributes:
         size: sides of the images that it takes, in pixels.
@@ -184,15 +170,7 @@ class Teacher(nn.Module):
 
 
 class Lessons(nn.Module):
-    """Pixels to what the branch reads of a view, and what the teacher says of it.
-
-    Args:
-        backbone: gives what the branch reads.
-        teacher: sees the same pixels, squeezed to its size.
-
-    Attributes:
-        settings: name of the features in a cache.
-    """
+    """Pixels to what the branch reads of a view, and what the teacher, which sees them at its own size, says of it."""
 
     settings = "lessons of a branch"
 
@@ -232,9 +210,6 @@ class Student(nn.Module):
     """A trunk whose branch learns, and the layers that tell from its maps what the teacher says.
 
     Only the branch is kept. What the teacher says is standardised, by its mean and deviation so far in the training.
-
-    Args:
-        trunk: with a branch, whose weights are trained.
     """
 
     def __init__(self, config: BranchConfig, trunk: Trunk, teacher: Teacher) -> None:
@@ -264,12 +239,7 @@ class Student(nn.Module):
     def forward(
         self, features: Sequence[tuple[Tensor, ...]], targets: Sequence[Any], generator: torch.Generator | None = None
     ) -> Answers:
-        """Return what the branch tells of views, and what the teacher says of them.
-
-        Args:
-            features: of each view what :class:`Lessons` gives.
-            targets, generator: without meaning here.
-        """
+        """Return what the branch tells of views, of which :class:`Lessons` gave features, and what the teacher says."""
         told = by_shape(self.tell, [(row[0],) for row in features])
         values, embeddings = (torch.stack(rows).float() for rows in zip(*told, strict=True))
         true_values = torch.stack([row[1] for row in features]).flatten(2).transpose(1, 2)
@@ -314,11 +284,7 @@ class BranchCriterion(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class View(Sample):
-    """A part of a photograph, whose size it has, without annotations.
-
-    Attributes:
-        crop: left, top, right, bottom in the photograph.
-    """
+    """A part of a photograph, ``crop`` (left, top, right, bottom), whose size it has, without annotations."""
 
     crop: tuple[int, int, int, int] = (0, 0, 0, 0)
 
@@ -360,11 +326,9 @@ class BranchSystem(System):
         return [view for sample in samples for view in make_views(sample, config.views)]
 
     def texts(self, sample: Sample) -> tuple[str, ...]:
-        """Return none: a branch learns no words."""
         return ()
 
     def count(self, sample: Sample) -> int:
-        """Return 1."""
         return 1
 
     def build(self, config: BranchConfig, vocabulary: Vocabulary, pretrained: bool) -> Student:
@@ -375,15 +339,12 @@ class BranchSystem(System):
         return Student(config, trunk, Teacher(teacher_weights(find_teacher(config.teacher))))
 
     def extractor(self, network: Student) -> nn.Module:
-        """Return what turns pixels into what is learnt from."""
         return network.extractor
 
     def criterion(self, network: Student, samples: Sequence[Sample]) -> BranchCriterion:
-        """Return the three losses."""
         return BranchCriterion()
 
     def targets(self, network: Student) -> Callable[..., NoTarget]:
-        """Return what makes nothing."""
         return lambda sample, size, flipped, random: NoTarget()
 
     @staticmethod
@@ -402,14 +363,8 @@ def tower_graph(
 ) -> bytes:
     """Return the graph of an image tower, see :func:`saywhere.engines.tower.build_tower`.
 
-    Args:
-        teacher: CLIP's image tower in int8, see :func:`find_teacher`.
-        tuning: file of what training added to it; None for nothing.
-        mean, std: of the trunk's pixels, per channel.
-        levels: of the outputs; if None, they are not standardised.
-
-    Raises:
-        UserError: a file is something else.
+    ``teacher`` is CLIP's image tower in int8, ``tuning`` a file of what training added to it, or None. ``UserError`` if
+    a file is something else.
     """
     try:
         added = None if tuning is None else restore(load_arrays(tuning))
@@ -421,16 +376,11 @@ def tower_graph(
 def make_tower(teacher: Path, tuning: str | None, images: Sequence[Sample], preprocess: Preprocess, out: Path) -> str:
     """Write the graph of an image tower, each of whose outputs has mean 0 and deviation 1 over images.
 
-    Args:
-        teacher, tuning: see :func:`tower_graph`.
-        images: over which means and deviations are taken; those that cannot be read are left out and named.
-        out: the graph; beside it, as ``levels.npy``, the means and deviations.
+    Beside ``out`` are, as ``levels.npy``, the means and deviations. Images that cannot be read are left out and named;
+    ``UserError`` if none can be.
 
     Returns:
         what was made, for people.
-
-    Raises:
-        UserError: a file is something else, or no image can be read.
     """
     build = partial(tower_graph, teacher, tuning, preprocess.mean, preprocess.std)
     write_atomically(out, lambda stream: stream.write(build()))
@@ -451,8 +401,7 @@ def make_tower(teacher: Path, tuning: str | None, images: Sequence[Sample], prep
 def load_branch(trunk: Trunk, path: str | Path) -> None:
     """Give the branch of a trunk the weights that a run has written, or a trunk the graph of its tower.
 
-    Raises:
-        UserError: the trunk has neither, or the file does not fit.
+    ``UserError`` if the trunk has neither, or the file does not fit.
     """
     if trunk.config.tower:
         trunk.tower = Tower(Path(path))

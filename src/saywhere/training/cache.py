@@ -49,8 +49,7 @@ class FeatureCache:
     def read(self, index: int, flipped: bool) -> tuple[Tensor, ...]:
         """Return the maps ``(C_l, H_l, W_l)`` float16 of the image ``numbers[index]``, finest first.
 
-        Raises:
-            UserError: the bytes on disk are not those that were written.
+        ``UserError`` if the bytes on disk are not those that were written.
         """
         path = _file(self.folder, self.numbers[index], flipped)
         try:
@@ -65,11 +64,7 @@ def _file(folder: Path, number: int, flipped: bool) -> Path:
 
 
 def read_pixels(image: Sample, preprocess: Preprocess) -> Tensor:
-    """Return the pixels ``(3, h, w)`` of an image or, if it has a ``crop``, of that part of it.
-
-    Raises:
-        ImageError: it cannot be read.
-    """
+    """Return the pixels ``(3, h, w)`` of an image or of its ``crop``; ``ImageError`` if it cannot be read."""
     crop: tuple[int, int, int, int] | None = getattr(image, "crop", None)
     if crop is None:
         return torch.from_numpy(preprocess(open_image(image.image, preprocess.long_side)))
@@ -80,9 +75,7 @@ def read_pixels(image: Sample, preprocess: Preprocess) -> Tensor:
 def cache_key(name: str, network: nn.Module, preprocess: Preprocess, images: Sequence[Sample]) -> str:
     """Return a hash of all that features depend on: the network, the preprocessing, the files (:func:`file_digest`).
 
-    Args:
-        name: the network's name, or its settings; its ``strides`` and weights count too.
-        network, preprocess, images: see :func:`build`.
+    Of the network its ``name``, or settings, its ``strides`` and weights count.
     """
     strides = getattr(network, "strides", None)
     digest = hashlib.sha256(f"3 {name} {strides} {dataclasses.astuple(preprocess)}".encode())

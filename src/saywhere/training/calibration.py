@@ -77,11 +77,7 @@ class Fitted:
 
 
 def read_own(folder: str | Path, *parts: str) -> Bundle:
-    """Return a user's model that has some parts.
-
-    Raises:
-        UserError: there is no such model, it comes with saywhere, or it lacks a part.
-    """
+    """Return a user's model that has some parts; ``UserError`` if there is none, or it comes with saywhere."""
     bundle = Bundle.read_own(folder)
     if missing := [part for part in parts if part not in bundle.configs]:
         raise UserError(
@@ -123,18 +119,15 @@ class Judged:
         return cls(evidence, np.concatenate([row.right for row in rows]), sum(row.images for row in rows))
 
 
-def matches(boxes: np.ndarray, sample: Sample) -> np.ndarray:
-    """Return whether each of boxes ``(N, 4)`` is right: matches a true one of the image."""
-    return geometry.iou(boxes, sample.boxes).max(axis=1, initial=0) >= MATCH
+def matches(boxes: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """Return whether each of ``boxes (N, 4)`` is right: matches a ``true (M, 4)`` one."""
+    return geometry.iou(boxes, true).max(axis=1, initial=0) >= MATCH
 
 
 def collect_boxes(model: Model, samples: Sequence[Sample]) -> Judged:
     """Return what a model finds in images, without the repeats that :meth:`Model.describe` leaves out.
 
-    Images that cannot be read are named. A progress bar is shown.
-
-    Raises:
-        UserError: the model finds no regions, or no image can be read.
+    Images that cannot be read are named. A progress bar is shown. ``UserError`` if none can be read.
     """
     detector = model.require("densecap", "be calibrated")
     rows: list[Judged] = []
@@ -142,7 +135,7 @@ def collect_boxes(model: Model, samples: Sequence[Sample]) -> Judged:
         (found,) = detect(detector, [encoding], writer=model.phrase_writer, calibration=model.calibration)
         kept = rank(found.regions(model.calibration.box), detector.config.repeat_nms)
         evidence = {name: values[kept] for name, values in found.evidence.items()}
-        rows.append(Judged(evidence, matches(found.boxes[kept], sample)))
+        rows.append(Judged(evidence, matches(found.boxes[kept], sample.boxes)))
     return Judged.join(rows, "calibration needs images")
 
 
@@ -257,14 +250,10 @@ class Collected:
 
 
 def absent(own: Sequence[Sequence[str]], words: Sequence[set[str]], seed: int = 0) -> Iterator[list[str]]:
-    """Yield for each image phrases of other images that it does not show, as many as it has itself if there are any.
+    """Yield for each image as many of the others' phrases as it has ``own``, which it does not show, if there are any.
 
-    A phrase is not shown if none of the words of its noun is said of the image, nor a kind of what it names, nor what
-    that is a kind of: where there is a man there is a person, and a dog may be a puppy.
-
-    Args:
-        own: the phrases of each image.
-        words: all words that are said of each image.
+    A phrase is not shown if none of the words of its noun is among the ``words`` said of the image, nor a kind of what
+    it names, nor what that is a kind of: where there is a man there is a person, and a dog may be a puppy.
     """
     generator, tree = np.random.default_rng(seed), noun_tree()
     pool = [phrase for phrases in own for phrase in phrases]
@@ -285,13 +274,8 @@ def collect_phrases(
 ) -> list[Collected]:
     """Return the evidence of phrases of images, and of phrases of other images that they do not show.
 
-    Images that cannot be read are named. A progress bar is shown.
-
-    Args:
-        part: that places phrases, see :meth:`saywhere.Model.placer`.
-
-    Raises:
-        UserError: no image has a phrase, or none can be read.
+    Images that cannot be read are named. A progress bar is shown. ``part`` places the phrases, see
+    :meth:`saywhere.Model.placer`. ``UserError`` if no image has a phrase, or none can be read.
     """
     placer, generator = model.placer(part), np.random.default_rng(seed)
     phrases = [[p for references in sample.phrases for p in references] for sample in samples]
@@ -308,17 +292,12 @@ def collect_phrases(
                 except ImageError as error:
                     leave_out(f"skipped: {error}")
                     continue
-                right = [_right(evidence.regions.boxes, sample, phrase) for phrase in mine]
+                true = [sample.boxes[[phrase in references for references in sample.phrases]] for phrase in mine]
+                right = [matches(evidence.regions.boxes, boxes) for boxes in true]
                 found.append(Collected(evidence, np.stack(right, axis=1)))
     if not found:
         raise UserError("calibration needs images with phrases, and not one can be read")
     return found
-
-
-def _right(boxes: np.ndarray, sample: Sample, phrase: str) -> np.ndarray:
-    """Whether each of boxes ``(R, 4)`` is right for a phrase: with one of its true boxes, if it has several."""
-    true = sample.boxes[[phrase in references for references in sample.phrases]]
-    return geometry.iou(boxes, true).max(axis=1, initial=0) >= MATCH
 
 
 def accuracy(rows: Sequence[Collected], config: GroundingConfig, rare: bool | None = None) -> tuple[float, int]:
@@ -341,8 +320,7 @@ def choose_weights(
 ) -> GroundingConfig:
     """Return the configuration with the weights of the classes that place most phrases right; the smaller of equals.
 
-    Args:
-        by_aligner: the evidence where the aligner places phrases, if a model has another part for it.
+    ``by_aligner`` is the evidence where the aligner places phrases, if a model has another part for it.
     """
     for option, rare in (("kind_weight", False), ("rare_kind_weight", True)):
         tried = [replace(config, **{option: weight}) for weight in WEIGHTS]
@@ -483,26 +461,18 @@ def calibrate_adapted(
 
 
 def score_regions(model: Model, samples: Sequence[Sample]) -> Judged:
-    """Return the scores of the regions that a model finds, and whether their boxes match true ones.
-
-    Raises:
-        UserError: the model does not describe, or no image can be read.
-    """
+    """Return the scores of the regions that a model finds, and whether their boxes match true ones."""
     model.check("densecap", "find regions")
     rows: list[Judged] = []
     for sample, encoding in encode_each(model, samples, "calibration"):
         found = model.describe(encoding)
         assert found.scores is not None
-        rows.append(Judged({"score": found.scores}, matches(found.boxes, sample)))
+        rows.append(Judged({"score": found.scores}, matches(found.boxes, sample.boxes)))
     return Judged.join(rows, "calibration needs images")
 
 
 def score_phrases(model: Model, samples: Sequence[Sample]) -> Judged:
-    """Return the scores of phrases of images, and of phrases of others that they do not show.
-
-    Raises:
-        UserError: no image has a phrase, or none can be read.
-    """
+    """Return the scores of phrases of images, and of phrases of others that they do not show."""
     placer, rows = model.placer(), collect_phrases(model, samples)
     scores = [row.evidence.presence(placer.calibration) for row in rows]
     scored = np.concatenate([each for each in scores if each is not None])
@@ -510,17 +480,10 @@ def score_phrases(model: Model, samples: Sequence[Sample]) -> Judged:
 
 
 def fit(scored: Judged, name: str, what: str) -> Logistic:
-    """Return how probable scores are, by their logit.
+    """Return how probable the scores ``score`` are, by their logit.
 
-    What has the score 0, for the model gives no box, is left out: it stays 0.
-
-    Args:
-        scored: evidence ``score``.
-        name: of the model, for messages.
-        what: it scores, for messages.
-
-    Raises:
-        UserError: all are true or none, or all have the same score.
+    What has the score 0, for the model gives no box, is left out: it stays 0. ``name`` of the model and ``what`` it
+    scores are for the ``UserError`` if all are true or none, or all have the same score.
     """
     scores = scored.evidence["score"]
     there = scores > 0

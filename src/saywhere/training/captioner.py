@@ -38,7 +38,6 @@ class CaptionTargets:
     def __call__(
         self, sample: Sample, size: tuple[int, int], flipped: bool, random: np.random.Generator
     ) -> CaptionTarget:
-        """See :class:`saywhere.training.dataset.TargetMaker`."""
         order = random.permutation(len(sample.sentences)).tolist()
         count = len(order) if self.count is None else self.count
         texts = [sample.sentences[order[i % len(order)]] for i in range(count)]
@@ -55,7 +54,6 @@ class BoxTargets:
     def __call__(
         self, sample: Sample, size: tuple[int, int], flipped: bool, random: np.random.Generator
     ) -> CaptionTarget:
-        """See :class:`saywhere.training.dataset.TargetMaker`."""
         target = PhraseTargets(self.vocabulary)(sample, size, flipped, random)
         return CaptionTarget(target.token_ids, *size, target.boxes)
 
@@ -118,7 +116,6 @@ class CaptionerSystem(System):
         return RewardCriterion(cider, config.word_weight, config.smoothing, invented, config.invented_weight)
 
     def targets(self, network: Captioner) -> CaptionTargets | BoxTargets:
-        """Return what makes sentences, or boxes with phrases."""
         config = network.config
         if config.describe_boxes:
             return BoxTargets(network.vocabulary)

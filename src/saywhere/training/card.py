@@ -87,7 +87,6 @@ class BundleFacts:
     """What the card of a model of several stages says.
 
     Attributes:
-        title, description: of the model.
         stages: by name what each has made: ``kind``, ``seconds``, and ``data``, ``result``, ``questions``, ``figures``
             of those that have them.
         licence: a paragraph about terms.

@@ -53,8 +53,7 @@ def read_tagged(line: str) -> TaggedSentence:
 def read_split(root: Path, split: str) -> list[TaggedSentence]:
     """Return the marked sentences of a split of Flickr8k or Flickr30k with Entities; the images are not needed.
 
-    Raises:
-        UserError: there is no such data set or split, or it has no marked sentence.
+    ``UserError`` if there are none.
     """
     if split not in (known := flickr.splits(root)):
         raise UserError(f"{root}: no split {split!r}; it has {', '.join(known) or 'none'}")
@@ -70,8 +69,7 @@ def read_split(root: Path, split: str) -> list[TaggedSentence]:
 def read_text(path: Path) -> list[TaggedSentence]:
     """Return the sentences of a file with a marked sentence a line, ``id<TAB>sentence``; it may be gzipped.
 
-    Raises:
-        UserError: it cannot be read, or has no marked phrase.
+    ``UserError`` if it cannot be read, or has no marked phrase.
     """
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -85,11 +83,9 @@ def read_text(path: Path) -> list[TaggedSentence]:
 
 
 def train(sentences: Sequence[TaggedSentence], epochs: int = 3, seed: int = 0, buckets: int = BUCKETS) -> Chunker:
-    """Return the chunker that an averaged perceptron learns from sentences.
+    """Return the chunker that an averaged perceptron learns from sentences, in an order drawn anew in each epoch.
 
-    Args:
-        epochs: passes over them, in an order drawn anew.
-        buckets: rows of the weights, a power of two.
+    ``buckets``, a power of two, are rows of the weights.
     """
     generator = random.Random(seed)
     learner = Chunker(np.zeros((buckets, TAGS), np.float32))

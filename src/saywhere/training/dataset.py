@@ -88,8 +88,7 @@ class System:
     def build(self, config: Any, vocabulary: Vocabulary, pretrained: bool) -> Any:
         """Return the untrained network; its trunk with published weights if ``pretrained``.
 
-        Raises:
-            UserError: published weights, a localizer or word vectors cannot be had or do not fit.
+        ``UserError`` if published weights, a localizer or word vectors cannot be had or do not fit.
         """
         raise TypeError
 
@@ -243,9 +242,7 @@ def digest_of(samples: Sequence[Sample]) -> str:
 def epoch_batches(count: int, batch_size: int, seed: int, epoch: int, shuffle: bool = True) -> list[list[Key]]:
     """Return the batches of an epoch, by ``(epoch, number)``, in an order that depends on (seed, epoch) alone.
 
-    Args:
-        epoch: counted from 0.
-        shuffle: another order in each epoch; otherwise that of the data set.
+    ``epoch`` is counted from 0; without ``shuffle`` the order is that of the data set.
     """
     numbers = np.random.default_rng((seed, epoch)).permutation(count) if shuffle else np.arange(count)
     keys = [(epoch, number) for number in numbers.tolist()]

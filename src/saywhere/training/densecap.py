@@ -26,7 +26,6 @@ class PhraseTargets:
     vocabulary: Vocabulary
 
     def __call__(self, sample: Sample, size: tuple[int, int], flipped: bool, random: np.random.Generator) -> Target:
-        """See :class:`saywhere.training.dataset.TargetMaker`."""
         width, height = size
         boxes = geometry.scale(sample.boxes, width / sample.width, height / sample.height)
         if flipped:
@@ -54,19 +53,15 @@ class DenseCapSystem(System):
         return usable(samples, config.decoding.max_words)
 
     def count(self, sample: Sample) -> int:
-        """Return the number of boxes."""
         return len(sample.boxes)
 
     def build(self, config: DenseCapConfig, vocabulary: Vocabulary, pretrained: bool) -> DenseCap:
-        """Return the untrained network."""
         return DenseCap(config, vocabulary, pretrained_backbone=pretrained)
 
     def criterion(self, network: DenseCap, samples: Sequence[Sample]) -> DenseCapCriterion:
-        """Return the five losses."""
         return DenseCapCriterion(network.config)
 
     def targets(self, network: DenseCap) -> PhraseTargets:
-        """Return what makes boxes with phrases."""
         return PhraseTargets(network.vocabulary)
 
 

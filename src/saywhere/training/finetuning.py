@@ -112,8 +112,7 @@ def _text(shapes: Shapes) -> str:
 def freeze(network: nn.Module, modules: Sequence[str]) -> None:
     """Keep the weights of ``modules``, such as ``trunk.pyramid``, as they are: the optimiser does not get them.
 
-    Raises:
-        UserError: the network has no such module.
+    ``UserError`` if the network has no such module.
     """
     for name in modules:
         try:
@@ -179,11 +178,8 @@ def keep_scale(network: Any, start: Start, samples: Sequence[Sample]) -> None:
     """Let a captioner say what it said although the features of the second branch or the tower are new to it.
 
     It normalises all features of a region together, so the new ones change the scale of the others, which is undone
-    here as it is on average; other networks are left as they are.
-
-    Args:
-        network: after :func:`start_from`, which returned ``start``; its trunk has the weights of its branch or tower.
-        samples: images; a few at even distances are looked at.
+    here as it is on average over a few of the samples; other networks are left as they are. ``network`` comes from
+    :func:`start_from`, which returned ``start``; its trunk has the weights of its branch or tower.
     """
     found = [network.get_submodule(name.rpartition(".")[0]) for name in start.wider]
     layers = [layer for layer in found if isinstance(layer, nn.Linear)]
@@ -213,10 +209,7 @@ def average_models(
 
     Rows of words are averaged where both vocabularies have the word, other tensors where both have one of the same
     shape; what is the same in both stays bit for bit. Where the features of the second branch or the tower are new to
-    the trained one, they have no weight in the other, see :func:`keep_scale`.
-
-    Args:
-        share: of the weights of ``start`` in the mean.
+    the trained one, they have no weight in the other, see :func:`keep_scale`. ``share`` is of the weights of ``start``.
 
     Raises:
         UserError: there is no such model, or ``start`` lacks the part.

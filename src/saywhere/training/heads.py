@@ -78,11 +78,7 @@ class Regions:
 
 @torch.inference_mode()
 def find_regions(network: DenseCap, sample: Sample, seed: int) -> Regions:
-    """Return the regions of an annotated image; ``ImageError`` if it cannot be read.
-
-    Args:
-        network: before it is trained, in eval mode.
-    """
+    """Return the regions of an annotated image, by the untrained network; ``ImageError`` if it cannot be read."""
     trunk, coder, settings = network.trunk, network.box_coder, network.config.proposals
     pixels = torch.from_numpy(trunk.preprocess(open_image(sample.image, trunk.preprocess.long_side)))
     size = pixels.shape[2], pixels.shape[1]
@@ -114,13 +110,10 @@ def find_regions(network: DenseCap, sample: Sample, seed: int) -> Regions:
 
 
 def with_words(network: DenseCap, texts: Sequence[str]) -> tuple[DenseCap, tuple[str, ...]]:
-    """Return a dense captioner with the words of texts beside its own, and the words that are new.
+    """Return a dense captioner, on the same trunk, with the words of texts beside its own, and the words that are new.
 
     A new word begins as the mean of the known words that are nearest in the tree of nouns, or else of all words, and is
     less likely than they are, so that the answers are nearly those of the network as it was.
-
-    Args:
-        network: is not changed; the new one has its trunk.
     """
     vocabulary = network.vocabulary
     counts = Vocabulary.build(texts).counts
@@ -251,11 +244,7 @@ def train(
 ) -> int:
     """Train the last layers of a dense captioner; at the end they have the weights with the smallest held-out loss.
 
-    Args:
-        heads: are changed.
-        learnt, held_out: the images.
-        epochs: passes over the images, at most.
-        new: token ids of new words.
+    There are at most ``epochs`` passes over the images; ``new`` are the token ids of new words.
 
     Returns:
         the epoch, from 1, after which they were the weights; 0 if none was better than those before.

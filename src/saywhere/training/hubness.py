@@ -101,11 +101,7 @@ def prepare(embedded: Embedded, temperature: float, seed: int = 0) -> tuple[Less
     """Return what typical texts and what typical images learn from; a bank is asked but for what is of the same image.
 
     The hubness of texts is counted from its mean: so that a similarity is above 0 where an image and a text fit each
-    other better than others.
-
-    Args:
-        embedded: images and sentences; each data set has the same share of the bank.
-        temperature: of similarities.
+    other better than others. Each data set has the same share of the bank.
     """
     generator, images, texts, owner = np.random.default_rng(seed), embedded.images, embedded.texts, embedded.owner
     ends = [*embedded.starts[1:], len(images)]
@@ -160,11 +156,9 @@ class Fit:
 
 
 def fit(lesson: Lesson, temperature: float, count: int, title: str, seed: int = 0) -> Fit:
-    """Return typical vectors and constants that say what the bank says; a progress bar is shown.
+    """Return ``count`` typical vectors and constants that say what the bank says; a progress bar is shown.
 
-    Args:
-        temperature: that the bank was asked with; all is learnt in units of it.
-        count: J, of typical vectors.
+    ``temperature`` is that which the bank was asked with; all is learnt in units of it.
     """
     generator = torch.Generator().manual_seed(seed)
     items = pad_sequence([torch.from_numpy(np.asarray(item)) for item in lesson.items], batch_first=True)

@@ -36,14 +36,10 @@ from saywhere.training.recipe import OptimizerConfig, Recipe, TrainingConfig
 
 
 def build_optimizer(network: nn.Module, extractor: nn.Module, config: TrainingConfig) -> Optimizer:
-    """Return the optimiser of the groups ``rest`` and, if it is ever trained, ``backbone``.
+    """Return the optimiser of the groups ``rest`` and, of the trained parameters of ``extractor``, ``backbone``.
 
-    Args:
-        network: all that is trained; parameters that take no gradients are left out.
-        extractor: its part whose trained parameters are the group ``backbone``.
-
-    Raises:
-        UserError: the two groups are to have different kinds of optimisers.
+    Parameters that take no gradients are left out. ``UserError`` if the groups are to have different kinds of
+    optimisers.
     """
     inside = {id(p) for p in extractor.parameters()}
     rest = [p for p in network.parameters() if p.requires_grad and id(p) not in inside]
@@ -154,11 +150,7 @@ VALIDATION = 1 << 32
 
 
 def save_state(state: Any, path: Path) -> None:
-    """Write what a run needs to be resumed; the file is whole or not there, and on the disk.
-
-    Raises:
-        OSError: naming ``path``, such as a full disk.
-    """
+    """Write what a run needs to be resumed; the file is whole or not there, and on the disk. ``OSError`` names it."""
 
     def write(stream: IO[bytes]) -> None:
         try:
@@ -244,11 +236,8 @@ def read_state(path: Path) -> dict[str, Any]:
 class AverageWeights:
     """Give a network the mean of its weights after the last epochs, and those after the last step again.
 
-    The mean generalises better than each of them (Izmailov et al., Averaging Weights Leads to Wider Optima, 2018).
-
-    Args:
-        network: whose weights, and statistics of normalisation, are averaged.
-        epochs: at most so many count; in the first ones there are fewer.
+    The mean generalises better than each of them (Izmailov et al., Averaging Weights Leads to Wider Optima, 2018). Of
+    weights, and statistics of normalisation, at most so many epochs count; in the first ones there are fewer.
     """
 
     def __init__(self, network: nn.Module, epochs: int):
@@ -528,8 +517,7 @@ def _as_is(batch: Any) -> Batch:
 def find_device(name: str) -> torch.device:
     """Return the device of training: ``auto`` is the best there is, ``gpu`` an accelerator, others as torch has them.
 
-    Raises:
-        UserError: it is not there.
+    ``UserError`` if it is not there.
     """
     mps = "mps" if torch.backends.mps.is_available() else "cpu"
     best = "cuda" if torch.cuda.is_available() else mps

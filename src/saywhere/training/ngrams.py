@@ -59,8 +59,7 @@ class Captioned:
 def own_captioner(folder: str | Path) -> tuple[Bundle, CaptionerConfig]:
     """Return a user's model with a captioner of images, to which something is to be added.
 
-    Raises:
-        UserError: there is no such model, it comes with saywhere, or it has no such captioner.
+    ``UserError`` if there is no such model, it comes with saywhere, or it has no such captioner.
     """
     bundle = Bundle.read_own(folder)
     config = bundle.configs.get("captioner")
@@ -74,14 +73,7 @@ def own_captioner(folder: str | Path) -> tuple[Bundle, CaptionerConfig]:
 def embed(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) -> Captioned:
     """Return images that have sentences of at least a word and no more words than a caption may have.
 
-    A progress bar is shown.
-
-    Args:
-        bundle: see :func:`own_captioner`.
-        sets: images with sentences, of one data set or several.
-
-    Raises:
-        UserError: too few of them have such sentences and can be read.
+    A progress bar is shown. ``UserError`` if too few of them have such sentences and can be read.
     """
     model = load(bundle.folder, device, options={"captioner.ngrams.weight": 0.0})
     captioner = model.require("captioner", "caption images")
@@ -109,11 +101,7 @@ def is_held_out(count: int) -> np.ndarray:
 
 
 class Standardised(nn.Module):
-    """Give each feature the mean 0 and the deviation 1 that it has over some images.
-
-    Args:
-        embeddings: ``(N, F)`` of them.
-    """
+    """Give each feature the mean 0 and the deviation 1 that it has over ``embeddings (N, F)`` of some images."""
 
     def __init__(self, embeddings: Tensor) -> None:
         super().__init__()
@@ -127,11 +115,9 @@ class Standardised(nn.Module):
 
     @torch.no_grad()
     def folded(self, layer: nn.Linear, scale: float = 1.0) -> nn.Linear:
-        """Return the layer whose output for embeddings is that of ``layer`` for standardised ones.
+        """Return the layer whose output for embeddings is that of ``layer``, of F features, for standardised ones.
 
-        Args:
-            layer: of F features.
-            scale: factor of its output.
+        ``scale`` is a factor of its output.
         """
         made = nn.Linear(layer.in_features, layer.out_features)
         made.weight.copy_(scale * layer.weight / self.deviation)
@@ -204,12 +190,9 @@ def _said(token_ids: Sequence[int]) -> set[Ngram]:
 
 
 class Predictor(nn.Module):
-    """Network that predicts the probabilities of n-grams.
+    """Network that predicts the probabilities of n-grams by D numbers.
 
-    Args:
-        embeddings: ``(N, F)`` of the images that teach it.
-        shares: ``(G,)`` what it says of no image in particular.
-        size: D.
+    ``embeddings (N, F)`` are of the images that teach it; ``shares (G,)`` is what it says of no image in particular.
     """
 
     def __init__(self, embeddings: Tensor, shares: Tensor, size: int) -> None:
@@ -226,12 +209,7 @@ class Predictor(nn.Module):
 
 
 def learn(captioned: Captioned, said: Said, size: int, epochs: int = EPOCHS, seed: int = 0) -> Predictor:
-    """Return how probable n-grams are, as images teach it that are not held out; a progress bar is shown.
-
-    Args:
-        captioned, said: the images, and what is said of them.
-        size: D.
-    """
+    """Return what predicts n-grams by ``size`` numbers, taught by the images that are not held out."""
     random = np.random.default_rng(seed)
     teaching = np.flatnonzero(~is_held_out(len(captioned.sentences)))
     embeddings = torch.from_numpy(captioned.embeddings).float()
@@ -275,13 +253,7 @@ def store(predictor: Predictor, said: Said) -> Ngrams:
 
 @dataclass(frozen=True)
 class Worth:
-    """Cross-entropy of an image's n-grams in nats, on images that were not trained on.
-
-    Attributes:
-        images: so many.
-        known: with the probabilities for the image.
-        unknown: with those for no image in particular.
-    """
+    """Cross-entropy in nats of the n-grams of so many ``images``, with the probabilities for each, and for none."""
 
     images: int
     known: float

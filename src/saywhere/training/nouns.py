@@ -103,14 +103,8 @@ def train(model: str | Path, samples: Sequence[Sample], source: str, out: Path, 
 def collect(model: str | Path, samples: Sequence[Sample], config: NounsConfig) -> NamedBoxes:
     """Return the boxes of images with their features and the nouns of their phrases; images without boxes are left out.
 
-    The noun of a box with several phrases is that of most of them. Images that cannot be read are named.
-
-    Args:
-        model: with a dense captioner if ``config.embed_dim`` is set.
-        config: which features.
-
-    Raises:
-        UserError: no image can be read, or the model lacks a part.
+    The noun of a box with several phrases is that of most of them. Images that cannot be read are named. The model has
+    a dense captioner if ``config.embed_dim`` is set; ``UserError`` if not, or if no image can be read.
     """
     networks: dict[str, Any] = dict(checkpoint.load_networks(model))
     classifier = build_network(model, Vocabulary({}), config)
@@ -169,16 +163,12 @@ def allowed_groups(tree: NounTree, kinds: Sequence[Noun], groups: np.ndarray) ->
 
 
 def fit(boxes: NamedBoxes, trunk_of: str | Path, config: NounsConfig, epochs: int = 8, seed: int = 0) -> Nouns:
-    """Return a classifier that is taught by boxes, on the trunk of a model.
+    """Return a classifier that is taught by boxes, on the trunk of the model that made their features.
 
     A softmax regression with dropout on the main directions of the features, on top of what ImageNet's classifier says
     of the kinds. A box whose name several kinds share teaches their sum. Frequent kinds count for less than they are
     frequent, in what teaches and in the probabilities (:data:`POWER`, :data:`MOST`, :data:`PRIOR`). Temperature and
     sharpness are those of the largest likelihood of the images held out.
-
-    Args:
-        boxes: see :func:`collect`.
-        trunk_of: folder or name of the model whose trunk made the features.
 
     Raises:
         UserError: the trunk's backbone has no published classifier, or no kind has boxes enough.
@@ -228,7 +218,7 @@ def build_network(trunk_of: str | Path, vocabulary: Vocabulary, config: NounsCon
 
 
 class PublishedEvidence:
-    """A network as :class:`NounEvidence` takes it, for its kinds and groups."""
+    """A network as :class:`NounEvidence` takes it, for kinds and groups; see :class:`saywhere.engines.engine.Nouns`."""
 
     def __init__(self, network: Nouns) -> None:
         self.config, self.vocabulary = replace(network.config, embed_dim=0), network.vocabulary
@@ -236,7 +226,6 @@ class PublishedEvidence:
     def classify(
         self, maps: Sequence[object], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray] | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """See :class:`saywhere.engines.engine.Nouns`; never asked here."""
         raise TypeError("the published classifier is a linear layer")
 
 

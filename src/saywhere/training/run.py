@@ -52,8 +52,7 @@ def find_system(name: str) -> System:
 def build_vocabulary(system: System, samples: Sequence[Sample], min_count: int) -> Vocabulary:
     """Return the words that occur at least ``min_count`` times in the samples' texts.
 
-    Raises:
-        UserError: there are none.
+    ``UserError`` if there are none.
     """
     texts = [text for sample in samples for text in system.texts(sample)]
     vocabulary = Vocabulary.build(texts, min_count)
@@ -131,8 +130,7 @@ def train(recipe: Recipe, out: str | Path, restart: bool = False) -> Result:
 def model_config(recipe: Recipe) -> Any:
     """Return the model's configuration: the recipe's options over those of ``model.preset``, ``default`` if not given.
 
-    Raises:
-        UserError: no such preset or option, or a value that does not fit.
+    ``UserError`` for no such preset or option, or a value that does not fit.
     """
     system, options = find_system(recipe.system), dict(recipe.model)
     preset = options.pop("preset", "default")
@@ -182,11 +180,9 @@ def fit(
     name: str,
     digests: Sequence[Digest],
 ) -> Result:
-    """Train a network on data that is ready, or resume the run in ``out``.
+    """Train a network on data of a data set ``name`` that is ready, or resume the run in ``out``.
 
-    Args:
-        name: of the data set, for the card.
-        digests: of the data, by which a resumed run knows it.
+    By their ``digests`` a resumed run knows the data.
     """
     system = find_system(recipe.system)
     facts = _facts(recipe, system, name, network, train_data, validation_data)
@@ -240,11 +236,7 @@ def _prepare(recipe: Recipe, out: Path, restart: bool) -> None:
 
 
 def read_training(config: DataConfig, system: System, model: Config) -> tuple[list[Sample], str]:
-    """Return the training samples of all data sets of a recipe, one after the other, and the data sets' names.
-
-    Raises:
-        UserError: as :func:`read_split`.
-    """
+    """Return the training samples of all data sets of a recipe, one after the other, and the data sets' names."""
     samples, name = read_split(config, system, model, config.train, config.train_limit)
     names = [name]
     for part in sorted(config.also.values(), key=lambda part: part.names):  # mere names join what others describe
@@ -256,14 +248,10 @@ def read_training(config: DataConfig, system: System, model: Config) -> tuple[li
 
 
 def join_names(samples: Sequence[Sample], named: Sequence[Sample]) -> list[Sample]:
-    """Return samples with the boxes of others that have mere names of classes.
+    """Return samples with the boxes of others that have mere names of classes, and then the other images of these.
 
     In an image that has phrases, boxes with names join those with phrases, but for those that overlap one of these by
     :data:`SAME_BOX` or more: what somebody wrote is more than a name.
-
-    Args:
-        samples: with phrases.
-        named: with names; those of images that are not among ``samples`` are returned after these, as they are.
     """
     described = {sample.image.resolve(): number for number, sample in enumerate(samples)}
     joined, rest = list(samples), list[Sample]()
@@ -289,10 +277,7 @@ def read_split(
 ) -> tuple[list[Sample], str]:
     """Return at most ``limit`` samples of a split that the system can learn, and the name of the data set.
 
-    Problems are printed.
-
-    Raises:
-        UserError: no such data set or split, or nothing in it can be learnt.
+    Problems are printed. ``UserError`` if there is no such data set or split, or nothing in it can be learnt.
     """
     samples: Samples = data.read(config.root, config.format, split, PhraseOptions.from_dict(config.phrases))
     free = config.hold_out and split == config.train

@@ -112,11 +112,8 @@ class Videos:
     def add(self, videos: Sequence[Source], beside: bool = False) -> None:
         """Follow these videos, of :func:`saywhere.inference.find_images`, as well.
 
-        Args:
-            beside: whether there are images as well, whose results take the file of lines.
-
-        Raises:
-            UserError: there is no place for the results of all of them.
+        ``beside`` says that there are images as well, whose results take the file of lines. ``UserError`` if there is
+        no place for the results of all of them.
         """
         if videos and self.of_images:
             raise UserError(f"{self.of_images} is for images, and {videos[0].name} is a video")
@@ -170,8 +167,7 @@ class Videos:
     def film(self, camera: str, paths: Sequence[str]) -> None:
         """Follow what a camera sees, until Ctrl-C, which ends the recording in good order.
 
-        Raises:
-            UserError: there is no such camera, there is a recording already, or there are other things to describe.
+        ``UserError`` if there is no such camera, a recording already, or other things to describe.
         """
         from saywhere.video.reading import open_camera
 

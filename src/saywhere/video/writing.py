@@ -47,12 +47,10 @@ def between(before: Sequence[Mark], after: Sequence[Mark], share: float) -> list
 def draw_marks(
     image: Image.Image, marks: Sequence[Mark], size: tuple[int, int], before: Mapping[int, int] | None = None
 ) -> dict[int, int]:
-    """Draw boxes, and their phrases where they hide the least, on a frame; later boxes lie over earlier ones.
+    """Draw boxes, and their phrases where they hide the least, on a frame in RGB; later boxes lie over earlier ones.
 
-    Args:
-        image: the frame in RGB; it is drawn on.
-        size: width and height in the pixels that the boxes are in.
-        before: what this returned for the frame before: phrases stay where they were unless they come to hide others.
+    The boxes are in pixels of an image of this ``size``. ``before`` is what this returned for the frame before: phrases
+    stay where they were unless they come to hide others.
 
     Returns:
         by track which of the places for its phrase this was.

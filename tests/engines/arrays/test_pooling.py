@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from saywhere.engines.arrays.pooling import ImageMaps, Pyramid, box_features, box_means, grid_boxes, grid_means, place
+from saywhere import boxes as geometry
+from saywhere.engines.arrays.pooling import ImageMaps, Pyramid, box_features, grid_boxes, grid_means
 from saywhere.networks.densecap.build import pool_pyramid
-from saywhere.networks.vision import grid, region_features
+from saywhere.networks.vision import grid
 
 STRIDES = (8, 16, 32)
 SHAPES = [(1, 1), (1, 7), (5, 3), (9, 12), (3, 1)]
@@ -72,8 +73,8 @@ def test_boxes_go_to_the_level_of_their_size():
 def test_means_over_boxes(shape: tuple[int, int], boxes):
     rows = boxes(200, *shape).astype(np.float32)
     for level, stride in zip(maps(*shape), STRIDES, strict=True):
-        expected = region_features.box_means(torch.from_numpy(level), torch.from_numpy(rows), stride)
-        same(box_means(level, rows, stride), expected)
+        expected = geometry.means(torch.from_numpy(level), torch.from_numpy(rows), stride)
+        same(geometry.means(level, rows, stride), expected)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -85,14 +86,14 @@ def test_means_over_the_cells_of_a_grid(shape: tuple[int, int], cells: int):
     found = np.concatenate([grid_means(level, cells) for level, _ in sources], axis=1)
     same(found, features[1:, :-5])
     same(grid_boxes(cells, width, height), boxes[1:], 1e-4)
-    same(place(grid_boxes(cells, width, height), width, height), features[1:, -5:])
+    same(geometry.place(grid_boxes(cells, width, height), width, height), features[1:, -5:])
 
 
 def test_where_boxes_are():
     boxes = np.array([[0, 0, 60, 40], [15, 10, 45, 20], [30, 30, 20, 35]], np.float32)
     expected = [[0, 0, 1, 1, 1], [0.25, 0.25, 0.75, 0.5, 0.125], [0.5, 0.75, 1 / 3, 0.875, 0]]
-    np.testing.assert_allclose(place(boxes, 60, 40), expected, rtol=1e-6)
-    same(place(boxes, 60, 40), region_features.place(torch.from_numpy(boxes), 60, 40), 1e-6)
+    np.testing.assert_allclose(geometry.place(boxes, 60, 40), expected, rtol=1e-6)
+    same(geometry.place(boxes, 60, 40), geometry.place(torch.from_numpy(boxes), 60, 40), 1e-6)
 
 
 def test_means_that_are_kept_are_those_of_the_boxes_that_are_asked_for():

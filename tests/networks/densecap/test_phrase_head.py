@@ -26,7 +26,6 @@ from saywhere.models.model import Model
 from saywhere.networks.densecap.loss import DenseCapCriterion
 from saywhere.networks.densecap.network import DenseCap, move
 from saywhere.networks.nouns import Nouns
-from saywhere.networks.vision.region_features import box_means
 from saywhere.networks.vision.trunk import build_trunk
 from saywhere.text import END
 from saywhere.training.finetuning import freeze
@@ -93,8 +92,8 @@ def test_the_features_are_means_place_context_and_embedding(model: Model) -> Non
         networks()["densecap"].phrase_embeddings([maps], [box], embedding)
         hook.remove()
         parts = given[0].split([112, 1280, 5, 1280, 32], dim=1)
-        torch.testing.assert_close(parts[0], box_means(maps.maps[1], box, 16))
-        torch.testing.assert_close(parts[1], box_means(maps.head, box, 32))
+        torch.testing.assert_close(parts[0], geometry.means(maps.maps[1], box, 16))
+        torch.testing.assert_close(parts[1], geometry.means(maps.head, box, 32))
         torch.testing.assert_close(parts[2], torch.tensor([[1 / 6, 0, 2 / 3, 0.5, 0.25]]))
         torch.testing.assert_close(parts[3][0], maps.head.mean(dim=(1, 2)))
         assert torch.equal(parts[4], embedding)

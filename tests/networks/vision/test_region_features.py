@@ -5,11 +5,10 @@ import torch
 from photographs import noise
 from tiny_aligner import tiny_aligner, tiny_pixels
 
+from saywhere import boxes as geometry
 from saywhere.networks.vision.region_features import (
     ImageMaps,
-    box_means,
     feature_size,
-    place,
     position_features,
     propose_regions,
 )
@@ -18,17 +17,17 @@ from saywhere.networks.vision.region_features import (
 def test_the_mean_of_a_box_counts_each_cell_by_its_share():
     features = torch.arange(12.0).reshape(1, 3, 4)
     boxes = torch.tensor([[0.0, 0, 40, 30], [10, 10, 20, 20], [5, 0, 20, 10], [12, 11, 18, 19], [35, 25, 90, 90]])
-    means = box_means(features, boxes, 10)
+    means = geometry.means(features, boxes, 10)
     assert means[:, 0].tolist() == pytest.approx([5.5, 5, (0.5 * 0 + 1) / 1.5, 5, 11])
 
 
 def test_a_box_outside_or_without_area_has_mean_0():
     features = torch.ones(2, 3, 4)
-    assert box_means(features, torch.tensor([[50.0, 0, 60, 10], [10, 10, 10, 20]]), 10).abs().max() == 0
+    assert geometry.means(features, torch.tensor([[50.0, 0, 60, 10], [10, 10, 10, 20]]), 10).abs().max() == 0
 
 
 def test_place_is_a_share_of_the_image():
-    assert place(torch.tensor([[0.0, 25, 50, 50]]), 100, 50).tolist() == [[0, 0.5, 0.5, 1, 0.25]]
+    assert geometry.place(torch.tensor([[0.0, 25, 50, 50]]), 100, 50).tolist() == [[0, 0.5, 0.5, 1, 0.25]]
 
 
 def two_maps() -> tuple[torch.Tensor, torch.Tensor]:
@@ -43,7 +42,7 @@ def test_a_position_has_its_cell_of_every_map():
     torch.testing.assert_close(found[1, 2, :2], fine[:, 2:4, 4:6].mean(dim=(1, 2)))
     torch.testing.assert_close(found[1, 2, 2:5], coarse[:, 1, 2])
     # Its place is a cell of a 2 x 2 grid around (80, 48), cut to the image.
-    torch.testing.assert_close(found[1, 2, 5:], place(torch.tensor([[48.0, 32, 112, 64]]), 128, 64)[0])
+    torch.testing.assert_close(found[1, 2, 5:], geometry.place(torch.tensor([[48.0, 32, 112, 64]]), 128, 64)[0])
 
 
 def test_a_position_of_the_finest_map_alone_and_of_two_at_one_stride():
@@ -79,7 +78,7 @@ def test_the_first_region_is_the_whole_image_and_the_others_are_inside():
         width, height = image.shape[2], image.shape[1]
         assert boxes[0, 0].tolist() == [0, 0, width, height]
         assert (boxes >= 0).all() and (boxes <= torch.tensor([width, height] * 2)).all()
-        torch.testing.assert_close(features[0, :, -5:], place(boxes[0], width, height))
+        torch.testing.assert_close(features[0, :, -5:], geometry.place(boxes[0], width, height))
     torch.testing.assert_close(network.extractor([images[1]])[0], found[1])
 
 
@@ -102,7 +101,7 @@ def test_features_of_given_boxes_are_means_of_the_levels():
     (found,) = maps(network, image)
     features = network.region_features(found, boxes)
     level = found.maps[network.config.trunk.strides.index(16)]
-    torch.testing.assert_close(features[:, : len(level)], box_means(level, boxes, 16))
+    torch.testing.assert_close(features[:, : len(level)], geometry.means(level, boxes, 16))
 
 
 @torch.no_grad()

@@ -53,7 +53,6 @@ class Aligner:
 
     @cached_property
     def hubness(self) -> Hubness | None:
-        """What tells images and texts that resemble everything; None if it was not fitted."""
         if not self.config.hubs or not self.config.hubness or self._is_last:
             return None
         weights = self._weights.below("hubs")
@@ -62,7 +61,6 @@ class Aligner:
 
     @cached_property
     def last(self) -> Aligner:
-        """The last of its encoders alone, whose weights both have."""
         return Aligner(self.config, self.vocabulary, self._weights, self._encoders[-1])
 
     def prepare(self) -> None:
@@ -70,7 +68,6 @@ class Aligner:
         _ = self._standardise, self.hubness, [(encoder.text, encoder.project) for encoder in self._encoders]
 
     def region_vectors(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return vectors ``(R, D)`` of each image's boxes (Eq. 1)."""
         standardise, vectors, config = self._standardise, list[np.ndarray](), self.config
         for image, rows in zip(maps, boxes, strict=True):
             features = box_features(image, rows, config.levels, config.head, config.branch)
@@ -84,7 +81,6 @@ class Aligner:
         return vectors
 
     def text_vectors(self, token_ids: np.ndarray) -> EncodedText:
-        """Return the vectors of the words of sentences ``(S, T)``, padded on the right (Eqs. 2 to 6)."""
         parts = [encoder.text(token_ids) for encoder in self._encoders]
         return EncodedText(side_by_side(parts), token_ids != PAD)
 

@@ -49,7 +49,6 @@ class Captioner:
 
     @cached_property
     def ngrams(self) -> Ngrams | None:
-        """Probabilities of n-grams in captions of an image; None if there are none."""
         return Ngrams.read(self._weights.below("ngrams"), len(self.vocabulary)) if self.config.ngrams.count else None
 
     def prepare(self) -> None:
@@ -57,7 +56,6 @@ class Captioner:
         _ = self.ngrams, self._attention, self._narrow
 
     def bind_images(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray | None]) -> BoundImages:
-        """Return the decoder of images; ``boxes`` are the regions to attend to, None to let the network choose."""
         wholes = np.concatenate([self._grid(image, 1)[0] for image in maps])
         rows = [self._attended(image, given) for image, given in zip(maps, boxes, strict=True)]
         bound = self._attention.bind([relu(self._narrow(features)) for features, _ in rows])
@@ -79,5 +77,4 @@ class Captioner:
         return layer_norm(with_summary(image, features, whole_boxes(image, given))), given
 
     def box_embeddings(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> tuple[Decoder, np.ndarray]:
-        """Raise: the decoder attention captions whole images."""
         raise ValueError("the decoder attention captions whole images")

@@ -28,18 +28,16 @@ from saywhere.text import END, PAD, RESERVED, START, UNKNOWN
 
 
 class ArrayDecoder:
-    """What all decoders in numpy share: states are tuples of arrays whose rows can be picked freely."""
+    """What decoders in numpy share, see :class:`saywhere.engines.engine.Decoder`; states are tuples of arrays."""
 
     never: Sequence[int] = (PAD, START, UNKNOWN)
     unknown = RESERVED[UNKNOWN]
     independent = True
 
     def select(self, state: State, rows: np.ndarray) -> State:
-        """Return the rows of a state: with repetitions, and in any order."""
         return tuple(part[rows] for part in state)
 
     def join(self, states: Sequence[State]) -> State:
-        """Return the rows of several states one after the other."""
         return tuple(np.concatenate(parts) for parts in zip(*states, strict=True))
 
 
@@ -72,7 +70,6 @@ class LstmDecoder(ArrayDecoder):
         return self.lstm.step(inputs, zeros, zeros)
 
     def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
-        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
         h, c = self.lstm.step(self._word_inputs(token_ids), *state)
         return log_softmax(self.output(h)), (h, c)
 
@@ -182,11 +179,9 @@ class BoundDecoder(ArrayDecoder):
         self._decoder, self._tables = decoder, tables
 
     def start(self, embeddings: np.ndarray) -> State:
-        """Return the state of each of the N images after its embedding ``(N, D)``."""
         return self._decoder.begin(np.asarray(embeddings)), np.arange(len(embeddings))
 
     def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
-        """Return log-probabilities ``(M, V)`` of the word after ``token_ids (M,)``, and the next state."""
         hidden, image = self._decoder.gru.step(self._decoder.word_gates[token_ids], state[0]), state[1]
         scores = self._decoder.word_scores(hidden)
         log_probs = np.empty_like(scores)

@@ -40,7 +40,6 @@ class DenseCap:
 
     @cached_property
     def decoder(self) -> LstmDecoder:
-        """The region decoder."""
         return LstmDecoder(self._weights.below("decoder"))
 
     @cached_property
@@ -68,7 +67,6 @@ class DenseCap:
     def phrase_embeddings(
         self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
-        """Return what the decoder takes for each image's boxes."""
         if self._phrase_head is None or not maps:
             return list(embeddings)
         standardise, layer = self._phrase_head
@@ -77,7 +75,6 @@ class DenseCap:
         return np.split(relu(layer(standardise(features))), np.cumsum([len(rows) for rows in boxes])[:-1])
 
     def region_head(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
-        """Return embeddings, logits and offsets of each image's boxes."""
         if not maps:
             return []
         first, second, score, offset = self._head

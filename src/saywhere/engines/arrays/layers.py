@@ -156,9 +156,8 @@ def in_single(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Return an array in single precision, its rows beside each other in memory; in ``out``, if there is one already.
 
     Half precision is widened by its bits, a block that fits into a cache at a time: NumPy takes up to five times as
-    long. The bits of a number of half precision, moved to their places, are those of a number ``2 ** 112`` times as
-    small in single precision; infinities and NaN, which no such factor gives, are left to NumPy. Their bits are the
-    largest, those of either sign.
+    long. Moved to their places they are those of a number ``2 ** 112`` times as small in single precision. Infinities
+    and NaN, which no such factor gives, and whose bits are the largest, are left to NumPy.
     """
     if out is None:
         if values.dtype != np.float16 or values.size < BLOCK:

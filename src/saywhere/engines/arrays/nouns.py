@@ -37,7 +37,6 @@ class Nouns:
     def classify(
         self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray] | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return logits of ImageNet's classes and of kinds of each image's boxes."""
         if not maps:
             return []
         classes, kinds = self._layers

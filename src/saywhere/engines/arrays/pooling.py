@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from saywhere import boxes as geometry
 from saywhere.configs.parts import BRANCH_STRIDES, SUMMARY, TOWER
 from saywhere.errors import UserError
 
@@ -86,29 +87,6 @@ def _neighbours(place: np.ndarray, length: np.ndarray) -> tuple[list[np.ndarray]
     return cells, weights
 
 
-def box_means(features: np.ndarray, boxes: np.ndarray, stride: float | np.ndarray) -> np.ndarray:
-    """Return the mean of a map over each box: ``(R, C)``; a cell counts by the share of it that is inside.
-
-    Args:
-        features: ``(C, H, W)``.
-        boxes: ``(R, 4)`` in pixels of the network's input. A box outside the map, or without area, has mean 0.
-        stride: input pixels per cell; of x and y, twice, if cells are no squares.
-    """
-    places = boxes / np.asarray(stride, np.float32)
-    across = _shares(places[:, 0], places[:, 2], features.shape[2])
-    down = _shares(places[:, 1], places[:, 3], features.shape[1])
-    shares = (down[:, :, None] * across[:, None, :]).reshape(len(boxes), down.shape[1] * across.shape[1])
-    return shares @ features.reshape(len(features), -1).T
-
-
-def _shares(low: np.ndarray, high: np.ndarray, cells: int) -> np.ndarray:
-    """Return the share of each interval ``(R,)`` that lies in each cell: ``(R, cells)``, rows of sum 1 or 0."""
-    left = np.arange(cells, dtype=np.float32)
-    lengths = np.maximum(np.minimum(high[:, None], left + 1) - np.maximum(low[:, None], left), 0)
-    total = lengths.sum(axis=1, keepdims=True)
-    return np.divide(lengths, total, out=np.zeros_like(lengths), where=total > 0)
-
-
 def grid_means(features: np.ndarray, cells: int) -> np.ndarray:
     """Return the means of a map ``(C, H, W)`` over each cell of a grid, row by row: ``(cells * cells, C)``.
 
@@ -134,15 +112,8 @@ def grid_boxes(cells: int, width: float, height: float) -> np.ndarray:
     return np.stack((x[columns], y[rows], x[columns + 1], y[rows + 1]), axis=1).astype(np.float32)
 
 
-def place(boxes: np.ndarray, width: float, height: float) -> np.ndarray:
-    """Return where boxes ``(R, 4)`` are in their image: ``(R, 5)``, corners and area as shares of it."""
-    shares = boxes / np.array([width, height, width, height], np.float32)
-    area = np.maximum(shares[:, 2:] - shares[:, :2], 0).prod(axis=1, keepdims=True)
-    return np.concatenate((shares, area), axis=1)
-
-
 Source = tuple[np.ndarray, Any]
-"""A map that features of regions are averaged from, and its stride; see :func:`box_means`."""
+"""A map that features of regions are averaged from, and its stride; see :func:`saywhere.boxes.means`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +166,7 @@ class ImageMaps:
         for source, stride in sources:
             place = source.ctypes.data  # the outputs stay where they are
             if place not in known:
-                known[place] = box_means(source, boxes, stride)
+                known[place] = geometry.means(source, boxes, stride)
             found.append(known[place])
         return found
 
@@ -215,7 +186,7 @@ def box_features(
 ) -> np.ndarray:
     """Return the means of an image's maps over boxes, and where the boxes are: ``(R, D)``."""
     means = maps.box_means(boxes, maps.sources(levels, head, branch))
-    return np.concatenate((*means, place(boxes, *maps.input_size)), axis=1)
+    return np.concatenate((*means, geometry.place(boxes, *maps.input_size)), axis=1)
 
 
 def with_summary(maps: ImageMaps, features: np.ndarray, whole: np.ndarray) -> np.ndarray:
@@ -259,7 +230,7 @@ def grid_features(
     """Return the means of an image's maps over the cells of a grid, ``(cells * cells, D)``, and their boxes."""
     boxes = grid_boxes(cells, *maps.input_size)
     means = [grid_means(source, cells) for source, _ in maps.sources(levels, head, branch)]
-    return np.concatenate((*means, place(boxes, *maps.input_size)), axis=1), boxes
+    return np.concatenate((*means, geometry.place(boxes, *maps.input_size)), axis=1), boxes
 
 
 def require_size(features: np.ndarray, size: int) -> None:

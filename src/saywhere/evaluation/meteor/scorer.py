@@ -57,11 +57,7 @@ class MeteorFiles:
 
     @classmethod
     def find(cls) -> MeteorFiles:
-        """Return the files of the installed package.
-
-        Raises:
-            UserError: one is missing; the message names the extra.
-        """
+        """Return the files of the installed package; ``UserError`` if one is missing; the message names the extra."""
         module = pycocoevalcap_module("meteor.meteor")
         folder = Path(str(module.__file__)).parent
         files = cls(folder / module.METEOR_JAR, folder / "data" / "paraphrase-en.gz")
@@ -102,9 +98,7 @@ Partial = tuple[int, int, int, int, "Chain | None"]
 def align(options: dict[int, list[Match]], reference_words: int) -> tuple[list[Match], int]:
     """Return the matches of the best alignment, the last one first, and its number of chunks.
 
-    Args:
-        options: the possible matches that begin at a word of the reference, in the order in which they are tried.
-        reference_words: number of words of the reference.
+    ``options`` are the possible matches that begin at a word of the reference, in the order in which they are tried.
     """
     forced = _forced(options)
     paths: list[Partial] = [(0, 0, 0, -1, None)]
@@ -256,11 +250,7 @@ class Language:
 
     @classmethod
     def load(cls, files: MeteorFiles) -> Language:
-        """Read what pycocoevalcap brings; the paraphrases are compiled once.
-
-        Raises:
-            UserError: a file is damaged.
-        """
+        """Read what pycocoevalcap brings; the paraphrases are compiled once; ``UserError`` if a file is damaged."""
         try:
             with ZipFile(files.jar) as jar:
                 return cls(jar, load_paraphrases(files.paraphrases))

@@ -41,11 +41,7 @@ class _Weighted:
 
 
 class Cider:
-    """CIDEr-D with the document frequencies of a corpus.
-
-    Args:
-        corpus: of each image its references, each a sequence of token ids.
-    """
+    """CIDEr-D with the document frequencies of a corpus: of each image its references, each a sequence of token ids."""
 
     def __init__(self, corpus: Iterable[Sequence[Sequence[int]]]):
         self._images: Counter[Tokens] = Counter()  # whose references contain an n-gram
@@ -138,8 +134,7 @@ class CaptionOutput:
 class CaptionCriterion(nn.Module):
     """Compute the cross entropy of a word, one loss named ``caption``.
 
-    Args:
-        smoothing: share of the probability that is given to all words alike; in training only.
+    ``smoothing`` is the share of the probability that is given to all words alike, in training only.
     """
 
     def __init__(self, smoothing: float = 0.0):
@@ -194,16 +189,15 @@ class RewardCriterion(nn.Module):
     """Compute what the sentences lack to the best CIDEr-D, a loss named ``cider``, and the cross entropy, ``caption``.
 
     The reward's gradient is that of REINFORCE: the advantage of a sentence is its reward less the mean reward of the
-    others sampled from its image, and the sentence becomes more probable in proportion to it. That mean is the baseline
-    of Luo, A Better Variant of Self-critical Sequence Training, 2020, in the place of the greedy sentence. END counts
-    as a word, or nothing would keep sentences from ending anywhere.
+    others sampled from its image (Luo, A Better Variant of Self-critical Sequence Training, 2020). END counts as a
+    word, or nothing would keep sentences from ending anywhere.
 
     CIDEr-D here is not that of a report: END is a word, document frequencies are the training corpus's, words that the
     vocabulary does not have are all one, and long references may have been left out.
 
     Args:
         word_weight: of the cross entropy of people's words, in training.
-        smoothing: see :class:`saywhere.networks.captioner.loss.CaptionCriterion`.
+        smoothing: see :class:`CaptionCriterion`.
         invented, invented_weight: what counts a sentence's invented nouns, each of which takes the weight off its
             reward. An ending that no sentence of the corpus has counts as one, or it would pay to leave the last noun
             out: "a man in front of a".

@@ -60,9 +60,7 @@ class ImageRegions:
 def region_cells(config: CaptionerConfig, image: ImageMaps, cells: int | None = None) -> tuple[Tensor, Tensor]:
     """Return features ``(1 + cells², D)`` of the whole image and of a grid's cells, and their boxes.
 
-    Args:
-        image: whose maps are averaged, see :func:`cell_features`.
-        cells: rows and columns of the grid; ``config.grid`` if None.
+    The grid has ``config.grid`` rows and columns if ``cells`` is None; see :func:`cell_features`.
     """
     sources = image.sources(config.levels, config.head, config.branch)
     features, boxes = cell_features(sources, config.grid if cells is None else cells, *image.size)
@@ -134,8 +132,7 @@ class Captioner(nn.Module):
     """Caption images with sentences or, with ``config.describe_boxes``, boxes with phrases.
 
     Args:
-        trunk: the network below, shared with other systems; a new one is built if None. Nothing of it but its backbone
-            is trained.
+        trunk: shared with other systems; a new one is built if None. Nothing of it but its backbone is trained.
         pretrained_backbone: a new trunk starts from ImageNet weights.
 
     Raises:
@@ -237,11 +234,7 @@ class Captioner(nn.Module):
     def embed(self, image: ImageMaps, boxes: Tensor | None = None) -> Tensor:
         """Return embeddings of an image or of its boxes, each row with mean 0 and variance 1.
 
-        Args:
-            boxes: ``(R, 4)`` in pixels of the network's input.
-
-        Returns:
-            ``(R, D)`` of the boxes; if no boxes are given ``(1, D)`` of the whole image.
+        They are ``(R, D)`` of ``boxes (R, 4)`` in pixels of the input; ``(1, D)`` of the whole image if none are given.
         """
         if boxes is None and not self.config.describe_boxes:
             return normalised(region_cells(self.config, image, 0)[0])
@@ -252,8 +245,7 @@ class Captioner(nn.Module):
     def attend(self, images: Sequence[ImageMaps], boxes: Sequence[Tensor | None] | None = None) -> AttendedImages:
         """Return what the decoder ``attention`` takes of images.
 
-        Args:
-            boxes: of each image ``(R, 4)`` in pixels of the input; None for the network's own regions.
+        ``boxes`` are of each image ``(R, 4)`` in pixels of the input; None for the network's own regions.
         """
         boxes = [None] * len(images) if boxes is None else boxes
         regions = self._find_regions(images, boxes)
@@ -295,8 +287,7 @@ class Captioner(nn.Module):
     ) -> tuple[PlainDecoder | BoundDecoder, Tensor]:
         """Return the decoder of images, one word at a time, and their embeddings ``(N, D)``.
 
-        Args:
-            images, boxes: see :meth:`attend`; a decoder without attention takes no boxes.
+        Arguments are those of :meth:`attend`; a decoder without attention takes no boxes.
         """
         if isinstance(self.decoder, AttentionDecoder):
             seen = self.attend(images, boxes)
@@ -307,17 +298,14 @@ class Captioner(nn.Module):
 def sample(
     decoder: TensorDecoder, embeddings: Tensor, max_words: int, count: int, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Sample ``count`` sentences for each of N embeddings, word by word with the decoder's probabilities.
+    """Sample ``count`` sentences for each of N ``embeddings (N, D)``, word by word with the decoder's probabilities.
 
-    Args:
-        embeddings: ``(N, D)``; N may be 0.
-        max_words: bound on the words, at least 1; a sentence that reaches it has no END.
-        count: sentences an embedding; they are neighbouring rows.
-        generator: of the random numbers, on the CPU.
+    A sentence that reaches ``max_words``, at least 1, has no END. ``generator`` is of random numbers on the CPU.
 
     Returns:
-        token ids ``(N count, T)``, END and then padding after the last word if that fits in T; and the natural
-        log-probability of each among the words that may be chosen, with gradients, 0 where padded.
+        token ids ``(N count, T)``, those of an embedding in neighbouring rows, END and then padding after the last word
+        if that fits in T; and the natural log-probability of each among the words that may be chosen, with gradients, 0
+        where padded.
     """
     state = tuple(part.repeat_interleave(count, dim=0) for part in decoder.start(embeddings))
     last = torch.full((len(embeddings) * count,), START, device=embeddings.device)

@@ -54,10 +54,8 @@ class RegionSampler:
     ) -> SampledBoxes:
         """Sample from boxes with ``ious (A, M)`` to M truths.
 
-        Args:
-            ious: IoU of each box with each truth.
-            inside: ``(A,)`` mask of the boxes that may be sampled (the best box of a truth always may).
-            generator: source of randomness, on the CPU.
+        ``inside (A,)`` is the mask of the boxes that may be sampled; the best box of a truth always may. ``generator``
+        is on the CPU.
         """
         allowed = torch.ones(len(ious), dtype=torch.bool, device=ious.device) if inside is None else inside
         if ious.shape[1] == 0:
@@ -127,15 +125,11 @@ CELLS = 8
 
 
 def pool_pyramid(maps: Sequence[Tensor], strides: Sequence[int], boxes: Tensor, size: int) -> Tensor:
-    """Pool each box from the level that suits its size: ``(N, C, size, size)``.
+    """Pool each of ``boxes (N, 4)`` in input pixels from the level that suits its size: ``(N, C, size, size)``.
 
     A box goes to the coarsest level whose stride is at most an eighth of the square root of its area (the finest level
-    for smaller boxes), so that the cells it covers are about as many as the points taken.
-
-    Args:
-        maps: one ``(C, H_l, W_l)`` a level, finest first.
-        strides: input pixels per cell of each level.
-        boxes: ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
+    for smaller boxes), so that the cells it covers are about as many as the points taken. ``maps (C, H_l, W_l)`` and
+    ``strides`` are of the levels, finest first.
     """
     if len(maps) == 1:
         return bilinear(maps[0], boxes, size, strides[0])

@@ -25,12 +25,10 @@ def balanced_score_loss(logits: Tensor, positive: Tensor) -> Tensor:
 
 
 def box_loss(offsets: Tensor, targets: Tensor, beta: float, limit: float | None) -> Tensor:
-    """Return smooth L1 between offsets ``(..., 4)``, the mean over all elements; 0 if there are none.
+    """Return smooth L1 between offsets and targets ``(..., 4)``, the mean over all elements; 0 if there are none.
 
-    Args:
-        offsets, targets: of one shape.
-        beta: where the square turns into the straight line.
-        limit: rows with a target beyond this in magnitude count as 0 in the mean; None for no such rows.
+    ``beta`` is where the square turns into the straight line; rows with a target beyond ``limit`` in magnitude count as
+    0 in the mean.
     """
     loss = functional.smooth_l1_loss(offsets, targets, reduction="none", beta=beta)
     if limit is not None:
@@ -51,8 +49,7 @@ def _mean(values: Tensor) -> Tensor:
 class DenseCapCriterion(nn.Module):
     """The weighted losses of an output; they add up to what is minimised.
 
-    Args:
-        config: its weights, ``balanced``, ``box_beta``, ``box_limit`` and ``box_decay``.
+    Weights, ``balanced``, ``box_beta``, ``box_limit`` and ``box_decay`` are those of the configuration.
     """
 
     def __init__(self, config: DenseCapConfig):

@@ -184,13 +184,10 @@ class DenseCap(nn.Module):
         generator: torch.Generator | None = None,
         sampled: Sequence[SampledBoxes] | None = None,
     ) -> DenseCapOutput:
-        """Return one training step's outputs.
+        """Return one training step's outputs, for the backbone's maps of each image and its truth, which may be empty.
 
-        Args:
-            features: of each image the backbone's maps.
-            targets: of each image the truth; it may be empty.
-            generator: source of the samplers' randomness, on the CPU.
-            sampled: of each image the anchors that train the RPN, instead of sampling them.
+        ``generator`` is of the samplers, on the CPU; ``sampled`` are of each image the anchors that train the RPN,
+        instead of sampling them.
 
         Where localization layer and region head are frozen, only phrases learn, from the true boxes and from copies of
         them that are moved a little (:func:`move`); the losses of boxes are 0.
@@ -309,8 +306,7 @@ class DenseCap(nn.Module):
 
         Args:
             maps: of each image, from the trunk's ``neck``.
-            boxes: of each image ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
-            sizes: width and height of each image's input.
+            boxes: of each image ``(N, 4)`` in pixels of the network's input, whose width and height ``sizes`` has.
         """
         out = self.region_head(self.pool(maps, [self.box_coder.from_xyxy(b) for b in boxes], sizes))
         counts = [len(b) for b in boxes]
@@ -320,9 +316,7 @@ class DenseCap(nn.Module):
     def phrase_embeddings(self, images: Sequence[ImageMaps], boxes: Sequence[Tensor], embeddings: Tensor) -> Tensor:
         """Return what the decoder takes for the boxes of all images, in order: ``(N, embed_dim)``.
 
-        Args:
-            boxes: of each image ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
-            embeddings: of all boxes, by the region head.
+        ``boxes`` are of each image in pixels of the network's input, ``embeddings`` of all of them, by the region head.
         """
         if self.phrase_head is None:
             return embeddings

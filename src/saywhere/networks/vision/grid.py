@@ -8,24 +8,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from saywhere.networks.vision.region_features import Source, place
+from saywhere import boxes as geometry
+from saywhere.networks.vision.region_features import Source
 
 
 def cell_features(sources: Sequence[Source], cells: int, width: float, height: float) -> tuple[Tensor, Tensor]:
-    """Return means of an image's maps over the whole of it and over the cells of a grid.
+    """Return means of an image's maps over the whole of it and over the cells of a grid, row by row.
 
-    Args:
-        sources: the maps, see :meth:`saywhere.networks.vision.region_features.ImageMaps.sources`.
-        cells: rows and columns of the grid; 0 for none.
-        width, height: of the network's input.
+    ``cells`` are rows and columns of the grid, 0 for none.
 
     Returns:
-        ``(1 + cells ** 2, D)`` features, those of the whole image first, then the grid's row by row; and the boxes
-        ``(1 + cells ** 2, 4)`` in pixels of the network's input.
+        ``(1 + cells ** 2, D)`` features; and the boxes ``(1 + cells ** 2, 4)`` in pixels of the network's input.
     """
     rows = [_means(features, cells) for features, _ in sources]
     boxes = cell_boxes(cells, width, height).to(rows[0])
-    return torch.cat((*rows, place(boxes, width, height)), dim=1), boxes
+    return torch.cat((*rows, geometry.place(boxes, width, height)), dim=1), boxes
 
 
 def _means(features: Tensor, cells: int) -> Tensor:

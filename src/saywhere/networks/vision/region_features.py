@@ -18,15 +18,13 @@ from saywhere.networks.vision.backbones import by_shape
 from saywhere.networks.vision.trunk import Trunk
 
 Source = tuple[Tensor, Any]
-"""A map ``(C, H, W)`` that features of regions are pooled from, and its stride; see :func:`box_means`."""
+"""A map ``(C, H, W)`` that features of regions are pooled from, and its stride; see :func:`saywhere.boxes.means`."""
 
 
 class ImageMaps:
-    """The backbone's maps of one image; what else the trunk computes of them is computed once, when needed.
+    """Maps of one image, of :meth:`saywhere.networks.vision.trunk.Trunk.look`, and what is made of them once.
 
-    Args:
-        maps: see :meth:`saywhere.networks.vision.trunk.Trunk.look`.
-        width, height: of the network's input, in pixels.
+    ``width`` and ``height`` are those of the network's input.
     """
 
     def __init__(self, trunk: Trunk, maps: Sequence[Tensor], width: int, height: int):
@@ -65,13 +63,7 @@ class ImageMaps:
         return self._tower[1].flatten() if self._tower else self.maps[0].new_zeros(0)
 
     def sources(self, levels: Sequence[int], head: bool, branch: bool = False) -> list[Source]:
-        """Return the maps that features of regions are pooled from.
-
-        Args:
-            levels: strides of the backbone's maps to take.
-            head: whether to take that of :attr:`head` too, behind them.
-            branch: whether to take those of :attr:`branch` too; they come last.
-        """
+        """Return the maps that features of regions are pooled from: of strides, :attr:`head` and :attr:`branch`."""
         strides = self.trunk.backbone.strides
         sources = [(self.maps[strides.index(stride)], stride) for stride in levels]
         sources += [(self.head, strides[-1])] if head else []
@@ -111,48 +103,10 @@ def feature_size(trunk: Trunk, levels: Sequence[int], head: bool, branch: bool =
     return sum(channels[stride] for stride in levels) + more + PLACE
 
 
-def place(boxes: Tensor, width: float, height: float) -> Tensor:
-    """Return where boxes ``(R, 4)`` are in their image: ``(R, 5)``, corners and area as shares of it."""
-    shares = boxes / boxes.new_tensor([width, height, width, height])
-    area = (shares[:, 2:] - shares[:, :2]).clamp(min=0).prod(dim=1, keepdim=True)
-    return torch.cat((shares, area), dim=1)
-
-
-def box_means(features: Tensor, boxes: Tensor, stride: float | Tensor) -> Tensor:
-    """Return the mean of a map over each box: ``(R, C)``; a cell counts by the share of it that is inside.
-
-    Args:
-        features: ``(C, H, W)``.
-        boxes: ``(R, 4)`` in pixels of the network's input. A box outside the map, or without area, has mean 0.
-        stride: input pixels per cell; of x and y, twice, if cells are no squares.
-    """
-    x1, y1, x2, y2 = (boxes / stride).unbind(1)
-    across, down = _inside(x1, x2, features.shape[2]), _inside(y1, y2, features.shape[1])
-    shares = (down[:, :, None] * across[:, None, :]).flatten(1)
-    return shares @ features.flatten(1).T
-
-
-def _inside(low: Tensor, high: Tensor, cells: int) -> Tensor:
-    """The share of each interval ``(R,)`` that lies in each cell: ``(R, cells)``, rows of sum 1."""
-    left = torch.arange(cells, dtype=low.dtype, device=low.device)
-    lengths = (torch.minimum(high[:, None], left + 1) - torch.maximum(low[:, None], left)).clamp(min=0)
-    total = lengths.sum(dim=1, keepdim=True)
-    return torch.where(total > 0, lengths / total.clamp(min=torch.finfo(low.dtype).tiny), 0.0)
-
-
 def mean_features(sources: Sequence[Source], boxes: Tensor, width: float, height: float) -> Tensor:
-    """Return the means of an image's maps over boxes and where these are.
-
-    Args:
-        sources: the maps, see :meth:`ImageMaps.sources`.
-        boxes: ``(R, 4)`` in pixels of the network's input.
-        width, height: of the network's input.
-
-    Returns:
-        ``(R, D)`` with D of :func:`feature_size`.
-    """
-    means = [box_means(features, boxes, stride) for features, stride in sources]
-    return torch.cat((*means, place(boxes, width, height)), dim=1)
+    """Return the means of maps over ``boxes (R, 4)`` and where these are: ``(R, D)``, see :func:`feature_size`."""
+    means = [geometry.means(features, boxes, stride) for features, stride in sources]
+    return torch.cat((*means, geometry.place(boxes, width, height)), dim=1)
 
 
 def with_summary(image: ImageMaps, features: Tensor, boxes: Tensor) -> Tensor:
@@ -167,20 +121,15 @@ def with_summary(image: ImageMaps, features: Tensor, boxes: Tensor) -> Tensor:
 
 
 def context_features(image: ImageMaps, boxes: Tensor, levels: Sequence[int], embeddings: Tensor) -> Tensor:
-    """Return features of regions in their image, see :func:`context_size`.
+    """Return features of regions ``boxes (R, 4)`` in their image, see :func:`context_size`.
 
-    They are those of :func:`mean_features`, the last layer among them; its means over the whole image; the embeddings.
-    If the trunk has a second branch or a tower, its maps take the place of the last layer, behind the place of the
-    region; the tower's embedding of the image comes behind the means.
-
-    Args:
-        boxes: ``(R, 4)`` in pixels of the network's input.
-        levels: strides of the maps that are averaged, beside the last layer or the branch's.
-        embeddings: ``(R, E)`` of the regions by the dense captioner.
+    They are those of :func:`mean_features`, the last layer among them; its means over the whole image; the dense
+    captioner's ``embeddings (R, E)``. If the trunk has a second branch or a tower, its maps take the place of the last
+    layer, behind the place of the region; the tower's embedding of the image comes behind the means.
     """
     branch = image.branch
     parts = [mean_features(image.sources(levels, not branch), boxes, *image.size)]
-    parts += [box_means(features, boxes, stride) for features, stride in branch]
+    parts += [geometry.means(features, boxes, stride) for features, stride in branch]
     whole = [features for features, _ in branch] or [image.head]
     parts += [features.mean(dim=(1, 2)).expand(len(boxes), -1) for features in whole]
     parts.append(image.summary.expand(len(boxes), -1))
@@ -195,15 +144,12 @@ def context_size(trunk: Trunk, levels: Sequence[int], embed_dim: int) -> int:
 
 
 def position_features(sources: Sequence[Source], cells: int, width: float, height: float) -> tuple[Tensor, int]:
-    """Return features of every position of the coarsest map; finer maps are averaged there.
+    """Return features of every position of the coarsest map, as :func:`mean_features`; finer maps are averaged there.
 
-    Args:
-        sources: the maps, see :meth:`ImageMaps.sources`.
-        cells: rows and columns of a grid over the image; a position's place is that of a box of its cells' size.
-        width, height: of the network's input.
+    A position's place is that of a box as large as a cell of a grid of ``cells`` rows and columns over the image.
 
     Returns:
-        ``(H, W, D)``, as :func:`mean_features` of a box; and the stride of that map.
+        ``(H, W, D)``; and the stride of that map.
     """
     stride = max(stride for _, stride in sources)
     size = next((features.shape[1], features.shape[2]) for features, its in sources if its == stride)
@@ -211,7 +157,7 @@ def position_features(sources: Sequence[Source], cells: int, width: float, heigh
     y, x = torch.meshgrid(*((torch.arange(n, dtype=torch.float32) + 0.5) * stride for n in size), indexing="ij")
     sides = torch.tensor([width / cells, height / cells]).expand(x.numel(), 2)
     boxes = geometry.from_center(torch.cat((torch.stack((x.flatten(), y.flatten()), dim=1), sides), dim=1))
-    places = place(geometry.clip(boxes, width, height), width, height).to(pooled[0])
+    places = geometry.place(geometry.clip(boxes, width, height), width, height).to(pooled[0])
     return torch.cat((*pooled, places.reshape(*size, -1)), dim=2), stride
 
 
@@ -224,9 +170,7 @@ def whole_image(image: ImageMaps) -> Tensor:
 def propose_regions(images: Sequence[ImageMaps], settings: ProposalConfig) -> list[Tensor]:
     """Return the best proposals ``(B, 4)`` ``x1 y1 x2 y2`` of images in pixels of the network's input, best first.
 
-    Args:
-        images: whose trunk has a localization layer.
-        settings: of the suppression, and how many boxes are kept.
+    The trunk of the images has a localization layer.
     """
     limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
     found: list[Tensor] = []

@@ -19,12 +19,8 @@ def bilinear(features: Tensor, boxes: Tensor, size: int | tuple[int, int], strid
     """Sample a grid in each box: DenseCap's Eq. 3, differentiable in features and boxes.
 
     The outer grid points lie on the edges of the box and features outside the image count as zero, as in the original
-    program. Cell (i, j) of ``features`` stands at ``((j + .5) * stride, (i + .5) * stride)`` in input pixels.
-
-    Args:
-        features: ``(C, H, W)``, the map of one image.
-        boxes: ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
-        stride: input pixels per cell.
+    program. Cell (i, j) of ``features (C, H, W)`` stands at ``((j + .5) * stride, (i + .5) * stride)`` in input pixels,
+    which ``boxes (N, 4)`` are in too.
 
     Returns:
         ``(N, C, rows, columns)``, rows top to bottom.
@@ -57,15 +53,10 @@ IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 
 
 def transform(positions: Tensor, affine: Tensor, points: Tensor) -> Tensor:
-    """Move points of the anchor box of each position by its affine map.
+    """Move ``points (P, 2)`` of the anchor box of each of ``positions (R, 2)``, row and column, by its affine map.
 
-    A point u = (x, y) is given, and moved, in cells from the position: to A u + t. The anchor box reaches from -1.5 to
-    1.5, its cells' centres are -1, 0 and 1.
-
-    Args:
-        positions: ``(R, 2)`` row and column.
-        affine: ``(..., R, 2, 3)``, of each position [A t].
-        points: ``(P, 2)`` x and y.
+    A point u = (x, y) is given, and moved, in cells from the position: to A u + t, with ``affine (..., R, 2, 3)`` [A
+    t]. The anchor box reaches from -1.5 to 1.5, its cells' centres are -1, 0 and 1.
 
     Returns:
         ``(..., R, P, 2)`` x and y in cells of the map, the first cell's centre at 0.

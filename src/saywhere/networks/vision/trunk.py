@@ -54,13 +54,7 @@ class RpnHead(nn.Module):
     """A 3x3 convolution, ReLU, then scores and offsets of k anchors by 1x1 convolutions; shared by all levels.
 
     Offsets start at zero, so that the first proposals are the anchors. With ``two_way`` an anchor has two logits, for
-    "region" and "background", whose difference is its score.
-
-    Args:
-        hidden_size: filters of the 3x3 convolution.
-        per_cell: k.
-        two_way: two logits an anchor instead of one.
-        box_coder: order of the anchors.
+    "region" and "background", whose difference is its score; the order of the anchors is the ``box_coder``'s.
     """
 
     def __init__(
@@ -92,12 +86,7 @@ class RpnHead(nn.Module):
 
 
 class LocalizationLayer(nn.Module):
-    """Scores the anchors of feature maps; :func:`saywhere.boxes.propose` makes proposals of that.
-
-    Args:
-        head: scores and offsets of every anchor.
-        box_coder: of boxes, the same in all parts.
-    """
+    """Scores the anchors of feature maps by a head; :func:`saywhere.boxes.propose` makes proposals of that."""
 
     def __init__(self, head: RpnHead, anchors: AnchorGenerator, box_coder: BoxCoder):
         super().__init__()
@@ -116,8 +105,7 @@ class LocalizationLayer(nn.Module):
 class Tower:
     """CLIP's image tower beside a backbone: a frozen graph, which ONNX Runtime runs on the CPU.
 
-    Args:
-        path: of the graph, see :func:`saywhere.engines.tower.build_tower`; it is opened for the first image.
+    The graph is that of :func:`saywhere.engines.tower.build_tower`, opened for the first image.
     """
 
     def __init__(self, path: Path) -> None:
@@ -141,14 +129,7 @@ class Tower:
 
 
 class Eye(nn.Module):
-    """A backbone and the image tower beside it, as one extractor of maps, which training may cache.
-
-    Args:
-        trunk: with a tower.
-
-    Attributes:
-        settings: name of the features in a cache.
-    """
+    """A backbone and the image tower beside it, as an extractor of maps, which training may cache by ``settings``."""
 
     def __init__(self, trunk: Trunk) -> None:
         super().__init__()
@@ -216,8 +197,7 @@ class Trunk(nn.Module):
     def look(self, pixels: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
         """Return the backbone's maps of images ``(3, h, w)``, finest first; behind them what :class:`Tower` gives.
 
-        Raises:
-            UserError: the trunk has no graph of the tower that its options name.
+        ``UserError`` if the trunk has no graph of the tower that its options name.
         """
         maps = self.backbone(pixels)
         if not self.config.tower:
@@ -237,11 +217,7 @@ class Trunk(nn.Module):
         return self.localization(maps)
 
     def require_parts(self, proposals: bool, head: bool) -> None:
-        """Refuse a trunk without the parts that a network needs.
-
-        Raises:
-            UserError: there is no localization layer, or no head.
-        """
+        """Refuse a trunk without the parts that a network needs: ``UserError`` without localization layer or head."""
         if proposals and self.localization is None:
             raise UserError("the trunk has no localization layer, which proposals need")
         if head and self.head is None:
@@ -297,7 +273,6 @@ def build_trunk(
     """Build a trunk.
 
     Args:
-        trunk: backbone and size of its input.
         proposals: of the pyramid and the localization layer; None for neither.
         head: also the backbone's last layer before the classifier.
         box_coder: format of the localization layer's boxes.

@@ -137,9 +137,7 @@ def make_anchors(
     first: tuple[float, float] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Return anchors ``(k * height * width, 4)`` as ``xcycwh``, ordered by shape, row, column.
-
-    Ours are ordered by row, column, shape.
+    """Return anchors ``(k * height * width, 4)`` as ``xcycwh``, by shape, row, column; ours are by row, column, shape.
 
     Args:
         shapes: k pairs (w, h) in pixels.
@@ -218,12 +216,8 @@ def roi_pooling(
     """Return features ``(N, C, rows, columns)`` in each ``xcycwh`` box: ``bilinear`` with another map to cells.
 
     The program puts the first cell on the image's first pixel, the last cell on its last pixel and the others evenly
-    between. Ours stand in the middle of the pixels that they are made from, exactly a stride apart.
-
-    Args:
-        features: ``(C, H, W)`` of one image.
-        boxes: ``(N, 4)`` in pixels of that image.
-        image_height, image_width: its size.
+    between. Ours stand in the middle of the pixels that they are made from, exactly a stride apart. ``features (C, H,
+    W)`` are of one image, ``boxes (N, 4)`` in its pixels.
     """
     affine = box_to_affine(boxes, image_height, image_width)
     height, width = features.shape[-2:]
@@ -283,7 +277,6 @@ class OriginalBoxCoder(BoxCoder):
     def anchors(
         self, shapes: Sequence[tuple[float, float]], height: int, width: int, stride: int, dtype: Any = np.float32
     ) -> np.ndarray:
-        """See :func:`make_anchors`."""
         kind = torch.float64 if dtype == np.float64 else torch.float32
         return make_anchors(shapes, height, width, (stride, stride), dtype=kind).numpy()
 
@@ -342,17 +335,14 @@ class OriginalPreprocess(Preprocess):
     """The program's way to look at an image; ``multiple`` is 1, ``mean`` and ``std`` are B G R, as shares of 255."""
 
     def size(self, width: int, height: int) -> tuple[int, int]:
-        """See :func:`scaled_size`."""
         return scaled_size(width, height, self.long_side)
 
     def __call__(self, image: LoadedImage) -> np.ndarray:
-        """Return pixels ``(3, h, w)`` float32, see :func:`caffe_pixels`."""
         width, height = self.size(image.width, image.height)
         values = torch.from_numpy(np.array(image.pixels)).permute(2, 0, 1).float() / 255
         return caffe_pixels(scale_image(values, width, height)).numpy()
 
     def restore(self, pixels: np.ndarray) -> np.ndarray:
-        """See :meth:`Preprocess.restore`."""
         shown = pixels.transpose(1, 2, 0) + np.asarray(BLUE_GREEN_RED_MEANS, np.float32)
         return np.round(shown[:, :, ::-1].clip(0, 255)).astype(np.uint8)
 
@@ -364,10 +354,7 @@ class Adam(Optimizer):
     """Adam with ``eps`` added to the root of the second moment before its bias is corrected, not after.
 
     Where torch's Adam divides by ``sqrt(v / c) + eps``, with the correction ``c = 1 - beta2 ** t``, this divides by
-    ``(sqrt(v) + eps) / sqrt(c)``: in the first steps ``eps`` counts for more.
-
-    Args:
-        weight_decay: L2, added to the gradient.
+    ``(sqrt(v) + eps) / sqrt(c)``: in the first steps ``eps`` counts for more. The weight decay is L2.
     """
 
     def __init__(

@@ -94,11 +94,9 @@ class OriginalRules(Rules):
 
     @property
     def dtype(self) -> type[np.floating[Any]]:
-        """Numpy's type of ``precision``."""
         return np.float32 if self.precision == "float" else np.float64
 
     def merge(self, boxes: Array) -> tuple[Array, list[list[int]]]:
-        """See :func:`merge`."""
         return merge(boxes.astype(np.float32), MERGE_IOU, self.dtype)
 
     def order(self, scores: Array) -> Array:
@@ -106,7 +104,6 @@ class OriginalRules(Rules):
         return ascending_order(-scores) if self.ties == "torch" else super().order(scores)
 
     def overlaps(self, boxes: Array, truths: Array) -> Array:
-        """See :func:`overlaps`."""
         return overlaps(boxes.astype(np.float32), truths)
 
     def claims(self, truth: Array, truths: int) -> Array:
@@ -118,11 +115,9 @@ class OriginalRules(Rules):
         return first_claims(claim, claim >= 0)
 
     def hits(self, qualifies: Array, claim: Array, claimants: Array) -> Array:
-        """Return the claimants that reach the thresholds."""
         return claimants & qualifies
 
     def recall_starts(self, hits: Array, positives: int) -> Array:
-        """See :func:`recall_starts`."""
         return recall_starts(hits, positives, self.dtype)
 
     def total(self, values: Sequence[float]) -> float:
@@ -174,15 +169,11 @@ def merge(boxes: Array, threshold: float, dtype: type[np.floating[Any]]) -> tupl
 
 
 def recall_starts(hits: Array, positives: int, dtype: type[np.floating[Any]]) -> Array:
-    """Return for each recall of the program how many of the best detections do not reach it yet.
+    """Return for each recall of the program how many of the best detections ``hits (N,)`` do not reach it yet.
 
     The program adds 0.01 until it is above 1, and rounding errors add up: there are 100 recalls, the 7th is a little
-    above 0.06, the last a little below 1. Recalls and their bounds are compared as ``dtype``.
-
-    Args:
-        hits: ``(N,)`` whether the detections, best first, are true.
-        positives: number of true boxes, above 0.
-        dtype: float32 or float64.
+    above 0.06, the last a little below 1. Recalls and their bounds are compared as ``dtype``; ``positives``, the true
+    boxes, are above 0.
     """
     bounds, bound = [], 0.0
     while bound <= 1:

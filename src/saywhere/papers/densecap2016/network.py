@@ -158,16 +158,13 @@ class OriginalDecoder(nn.Module, TensorDecoder):
         return torch.cat((never, end, unknown, known), dim=-1)
 
     def forward(self, embeddings: Tensor, token_ids: Tensor, real: Tensor | None = None) -> Tensor:
-        """See :meth:`saywhere.networks.language.decoders.lstm.LstmDecoder.forward`."""
         scores = self._scores(self.model(embeddings, self.to_tokens(token_ids))[:, 1:])
         return scores if real is None else scores[real]
 
     def start(self, embeddings: Tensor) -> DecoderState:
-        """Return the state (h, c), each ``(N, hidden_size)``, after ``embeddings (N, D)``."""
         return self.model.begin(embeddings)
 
     def step(self, token_ids: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
         h, c = state
         scores, state = self.model.step(self.to_tokens(token_ids), (h, c))
         return self._scores(scores.log_softmax(dim=1)), state
@@ -185,7 +182,6 @@ class OriginalConventions(Conventions):
         return OriginalBoxCoder(config.max_log_scale)
 
     def pooling(self, config: DenseCapConfig) -> Pool:
-        """Return the program's pooling, from the one map."""
         return lambda maps, boxes, size: roi_pooling(maps[0], boxes, size[1], size[0], config.pool_size)
 
     def rpn_sampler(self, config: DenseCapConfig) -> RegionSampler:
@@ -193,7 +189,6 @@ class OriginalConventions(Conventions):
         return RegionSampler(config.rpn_batch, config.rpn_fg_iou, config.rpn_bg_iou, fill=True)
 
     def decoder(self, config: DenseCapConfig, vocabulary_size: int) -> OriginalDecoder:
-        """Return the program's language model, with our token ids."""
         sizes = config.word_size, config.hidden_size
         return OriginalDecoder(config.embed_dim, vocabulary_size, *sizes, config.decoder_dropout)
 

@@ -63,14 +63,9 @@ class InferenceTrace:
 
 @torch.no_grad()
 def trace_inference(model: DenseCap, pixels: Tensor) -> InferenceTrace:
-    """Run the program's forward pass at test time.
+    """Run the program's forward pass at test time on ``pixels (3, h, w)`` of ``model.trunk.preprocess``.
 
-    Args:
-        model: with ``conventions: original``, in eval mode.
-        pixels: ``(3, h, w)`` as ``model.trunk.preprocess`` gives them, in the model's precision.
-
-    Raises:
-        UserError: the model has other conventions.
+    The model has ``conventions: original`` (or ``UserError``), and is in eval mode.
     """
     decoder, config, coder = _decoder(model), model.config, model.box_coder
     height, width = pixels.shape[1:]
@@ -137,18 +132,13 @@ def trace_training(
     """Run the program's forward pass in training; ``total.backward()`` gives the gradients.
 
     ``model.trunk.backbone.set_trainable(True)`` lets them reach all but the first four convolutions. Dropout is that of
-    the model's mode.
+    the model's mode; its conventions are ``original`` (or ``UserError``).
 
     Args:
-        model: with ``conventions: original``.
         pixels: ``(3, h, w)`` as ``model.trunk.preprocess`` gives them.
         boxes: the truths ``(M, 4)``, ``xcycwh`` from 1.
         tokens: their captions ``(M, T)``, 1 to V, 0 where there is no word.
         sampled: indices from 0 of the anchors (by shape, row, column) that train, instead of sampling them.
-        generator: source of the sampler's randomness.
-
-    Raises:
-        UserError: the model has other conventions.
     """
     _decoder(model)
     height, width = pixels.shape[1:]

@@ -50,12 +50,7 @@ CHOICE = 0
 
 
 class RegionRnn(nn.Module):
-    """A decoder of single crops.
-
-    Args:
-        trunk: backbone; built from ``config`` if not given.
-        pretrained_backbone: start from ImageNet weights, if the trunk is built here.
-    """
+    """A decoder of single crops; arguments are those of :class:`saywhere.networks.densecap.network.DenseCap`."""
 
     def __init__(
         self,
@@ -116,9 +111,7 @@ class RegionRnn(nn.Module):
     def forward(self, features: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits of crops' phrases, for training.
 
-        Args:
-            features: ``(N, feature_size)``, as :meth:`pool` gives them.
-            token_ids: ``(N, T)`` of a phrase each, without START and END, padded.
+        ``features`` are those of :meth:`pool`, ``token_ids (N, T)`` of a phrase each, without START and END, padded.
 
         Returns:
             ``(K, V)`` logits and the ``(K,)`` token ids they are for: all words and ENDs, row after row.
@@ -190,12 +183,9 @@ def crop_features(
 ) -> Tensor:
     """Return features ``(N, feature_size)`` float16 of crops; those that are in files below ``root`` are read.
 
-    Args:
-        network: its backbone and the size of its crops count.
-        crops: in any order; an image is opened once for neighbouring crops of it.
-        half: compute in bfloat16, which processors with such instructions do several times faster; the features agree
-            with those of float32 to a cosine of 0.9997.
-        done: called with the number of further crops that are ready.
+    An image is opened once for neighbouring crops of it. ``half`` computes in bfloat16, which processors with such
+    instructions do several times faster; the features agree with those of float32 to a cosine of 0.9997. ``done`` is
+    called with the number of further crops that are ready.
 
     Raises:
         ImageError: an image cannot be read.
@@ -267,14 +257,8 @@ def fit(
 ) -> list[float]:
     """Train all but the backbone; the network ends in eval mode with the weights of the best validation loss.
 
-    The same seed gives the same weights.
-
-    Args:
-        train, validation: crops with phrases; of validation the first phrase of each counts.
-        half: multiply in bfloat16, on processors that can.
-
-    Returns:
-        the validation loss after each epoch, in nats a phrase.
+    The same seed gives the same weights. Of ``validation`` the first phrase of each crop counts; ``half`` multiplies in
+    bfloat16, on processors that can. Returns the validation loss after each epoch, in nats a phrase.
     """
     half = half and (network.device.type != "cpu" or has_bfloat16())
     parameters = [*network.layers.parameters(), *network.decoder.parameters()]

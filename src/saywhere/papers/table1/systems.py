@@ -55,11 +55,8 @@ def describe_with_fcln(
 ) -> dict[str, Regions]:
     """Return how FCLN describes one image, by column.
 
-    The true boxes are described just as they stand; all others are proposals, which are scored and refined.
-
-    Args:
-        boxes: of each column, in pixels of the image; those of the column ``rpn`` are the baselines'.
-        limit: proposals of its own.
+    The true boxes are described just as they stand; all others, at most ``limit``, are proposals of its own, which are
+    scored and refined. ``boxes`` of the column ``rpn`` are the baselines'.
     """
     encoding, detector = model.encode(image), model.require("densecap", "be FCLN")
     own, _ = propose_boxes(encoding, detector.config.proposals, detector.box_coder, limit)
@@ -91,8 +88,7 @@ class Baselines:
     def network(self, row: str, seed: int) -> RegionRnn:
         """Return the trained network of a row and seed, from ``folder`` if it is there.
 
-        Raises:
-            UserError: what is there is another kind of model, or there is nothing to train it on.
+        ``UserError`` if what is there is another kind of model, or there is nothing to train it on.
         """
         plan = self.plan
         depends = [row, seed, plan.half, plan.pretrained, plan.data, plan.model, plan.training, plan.crops]

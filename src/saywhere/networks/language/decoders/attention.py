@@ -86,10 +86,7 @@ class WordRegion:
 def log_words(words: Tensor, regions: Tensor, word_region: WordRegion) -> Tensor:
     """Return ``ln p(w | h)``, ``(N, K, V)``: the marginal distribution of the next word.
 
-    Args:
-        words: a, ``(N, K, V)``.
-        regions: c, ``(N, K, R)``; minus infinity where an image has fewer regions.
-        word_region: m.
+    It is of a, ``words (N, K, V)``; c, ``regions (N, K, R)``, minus infinity where an image has fewer; and m.
     """
     words, regions = _single(words), _single(regions)
     top = regions.detach().amax(dim=2, keepdim=True)
@@ -372,7 +369,6 @@ class BoundDecoder(TensorDecoder):
         return state.flatten(0, 1), self._decoder._feedback(parts, self._bound, None).flatten(0, 1)
 
     def step(self, token_ids: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return log-probabilities ``(N K, V)`` of the word after ``token_ids (N K,)``, and the next state."""
         n, decoder, bound = len(self._bound.features), self._decoder, self._bound
         hidden, *feedback = (part.reshape(n, -1, part.shape[1]) for part in state)
         token_ids = token_ids.reshape(n, -1)

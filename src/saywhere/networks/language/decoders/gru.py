@@ -39,11 +39,7 @@ class GruDecoder(nn.Module, TensorDecoder):
             self.words.weight[PAD] = 0
 
     def forward(self, embeddings: Tensor, token_ids: Tensor, real: Tensor | None = None) -> Tensor:
-        """Return logits ``(N, T + 1, V)`` of each of ``token_ids (N, T)`` and of the END after it, given those before.
-
-        ``token_ids`` have neither START nor END and are padded on the right; logits after the END mean nothing. With a
-        mask ``real (N, T + 1)`` only its K places are computed, in their order: ``(K, V)``.
-        """
+        """Return logits, see :meth:`saywhere.networks.language.decoders.lstm.LstmDecoder.forward`."""
         inputs = self.dropout(self.words(after_start(token_ids)))
         hidden = self.gru(inputs, self.begin(self.dropout(embeddings))[None].contiguous())[0]
         return self.score(self.dropout(hidden if real is None else hidden[real]))
@@ -53,10 +49,8 @@ class GruDecoder(nn.Module, TensorDecoder):
         return self.output(hidden) @ self.words.weight.T
 
     def start(self, embeddings: Tensor) -> State:
-        """Return the state ``(N, hidden_size)`` made from ``embeddings (N, D)``."""
         return (self.begin(embeddings),)
 
     def step(self, token_ids: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
         hidden, _ = self.gru(self.words(token_ids)[:, None], state[0][None].contiguous())
         return self.score(hidden[:, 0]).log_softmax(dim=1), (hidden[:, 0],)

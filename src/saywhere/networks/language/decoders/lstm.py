@@ -68,7 +68,6 @@ class LstmDecoder(nn.Module, TensorDecoder):
         return h[0], c[0]
 
     def step(self, token_ids: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
         h, c = (part[None].contiguous() for part in state)
         hidden, (h, c) = self.lstm(self.words(token_ids)[:, None], (h, c))
         return self.output(hidden[:, 0]).log_softmax(dim=1), (h[0], c[0])

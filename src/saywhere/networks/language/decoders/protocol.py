@@ -48,7 +48,7 @@ class TensorDecoder(Protocol):
 
 
 class TorchDecoder:
-    """Adapt a :class:`TensorDecoder` to :class:`saywhere.engines.engine.Decoder`; nothing is differentiated.
+    """Adapt a :class:`TensorDecoder` to arrays, see :class:`saywhere.engines.engine.Decoder`.
 
     Args:
         decoder: in eval mode.
@@ -61,22 +61,18 @@ class TorchDecoder:
 
     @torch.inference_mode()
     def start(self, embeddings: Any) -> State:
-        """Return the state after the embeddings ``(N, D)``, an array or a tensor."""
         return self.decoder.start(torch.as_tensor(embeddings, dtype=self._dtype, device=self._device))
 
     @torch.inference_mode()
     def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
-        """Return log-probabilities ``(N, V)`` float32 of the word after ``token_ids (N,)``, and the next state."""
         log_probs, state = self.decoder.step(torch.as_tensor(token_ids, device=self._device), state)
         return log_probs.float().cpu().numpy(), state
 
     @torch.inference_mode()
     def select(self, state: State, rows: np.ndarray) -> State:
-        """Return the rows of a state: with repetitions, and in any order."""
         index = torch.as_tensor(rows, device=self._device)
         return tuple(part[index] for part in state)
 
     @torch.inference_mode()
     def join(self, states: Sequence[State]) -> State:
-        """Return the rows of several states one after the other."""
         return tuple(torch.cat(parts) for parts in zip(*states, strict=True))

@@ -15,8 +15,8 @@ SPREAD = 0.1
 def log_frequencies(vocabulary: Vocabulary) -> Tensor:
     """Return the natural logarithm ``(V,)`` of each token's frequency, from which the output's bias starts.
 
-    A vocabulary does not count sentences: END is taken to be as frequent as the most frequent word, and the tokens that
-    are never decoded as one word that was seen once.
+    END, which no vocabulary counts, is taken to be as frequent as the most frequent word, and the tokens that are never
+    decoded as one word that was seen once.
     """
     counts = torch.tensor([1.0, 1.0, 1.0, 1.0, *vocabulary.counts.values()])
     counts[END] = counts.max()
@@ -68,11 +68,7 @@ class RnnDecoder(nn.Module, TensorDecoder):
             self.output.bias.zero_() if bias is None else self.output.bias.copy_(bias)
 
     def forward(self, embeddings: Tensor, token_ids: Tensor, real: Tensor | None = None) -> Tensor:
-        """Return logits ``(N, T + 1, V)`` of each of ``token_ids (N, T)`` and of the END after it, given those before.
-
-        ``token_ids`` have neither START nor END and are padded on the right; logits after the END mean nothing. With a
-        mask ``real (N, T + 1)`` only its K places are computed, in their order: ``(K, V)``.
-        """
+        """Return logits, see :meth:`saywhere.networks.language.decoders.lstm.LstmDecoder.forward`."""
         inputs = self.heard(self.dropout(self.words(after_start(token_ids))))
         image = self.image(self.dropout(embeddings))
         states = [torch.relu(inputs[:, 0] + self.again.bias + image)]
@@ -87,7 +83,6 @@ class RnnDecoder(nn.Module, TensorDecoder):
         return torch.zeros_like(image), image
 
     def step(self, token_ids: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
         h, image = state
         h = torch.relu(self.heard(self.words(token_ids)) + self.again(h) + image)
         return self.output(h).log_softmax(dim=1), (h, torch.zeros_like(image))

@@ -40,7 +40,7 @@ _reading = threading.Lock()
 
 BUNDLED = Path(__file__).parents[1] / "pretrained"
 """Folder of the models that ship with the package."""
-SHIPPED = "06c3f2d9e9c553cabbbb49de8052aaa3bc3ea9143247bdff75218edcf1f4d152"
+SHIPPED = "86b885c5b195a07e4eaa1207462fe31ed98cb85e5725bf2d87b33478ce8e54a0"
 """SHA-256 of the bundled model's ``config.json``, which is not checked again at each start."""
 WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "vocabulary.json", "README.md"
 GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, GRAPH_TOWER = "trunk.onnx", "trunk.json", "trunk-int8.onnx", "tower.onnx"

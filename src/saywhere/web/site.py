@@ -225,6 +225,7 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
         "amounts": sorted(nouns.AMOUNTS), "participles": sorted(nouns.PARTICIPLES),
         "neutral_determiners": sorted(nouns.NEUTRAL_DETERMINERS),
         "longest": nouns.LONGEST, "starts": sorted(nouns.STARTS), "before_nouns": sorted(nouns.BEFORE_NOUNS),
+        "colours": nouns.COLOUR_NAMES,
         "places": sorted(PLACES), "joining": sorted(JOINING), "others": sorted(nouns.OTHERS),
         "determined": nouns.DETERMINED, "article": ARTICLE.pattern,
     }  # fmt: skip

@@ -80,7 +80,8 @@ class Chunker:
         words, gaps = split_words(text)
         if not words:
             return []
-        tags, _ = self.tag(hash_words(words, gaps, len(self.weights)), words)
+        read = ["and" if word == "or" else word for word in words]  # which captions hardly have
+        tags, _ = self.tag(hash_words(read, gaps, len(self.weights)), read)
         found = parted(joined(complete(spans(tags), words, gaps), gaps), words, gaps)
         found = [(a, b, visible and not _is_place(words[a:b])) for a, b, visible in found]
         return [Phrase(" ".join(words[a:b]), a, b, visible) for a, b, visible in found]

@@ -255,7 +255,7 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
         "a sheep", "two big brown sheep in a field", "a vacuum cleaner and a man", "racquet and a dog",
         "the red violin", "a photo of a sheep", "two, sheep", "the man on the left and a dog",
         "a cat and", "several hot dogs on a table", "watches",
-        "dog, cat", "dogs, cats and a horse", "car, people, street", "an orange, white and blue shirt",
+        "dog, cat", "dogs or cats and a horse", "car, people, street", "an orange, white and blue shirt",
     ]  # fmt: skip
     phrases = [
         "two puppies on the grass", "a group of people", "a hot dog", "policemen", "a man in a red shirt",

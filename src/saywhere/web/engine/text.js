@@ -68,7 +68,8 @@ export class Chunker {
   phrases(text) {
     const words = tokenize(text), gaps = normal(text).split(WORD), {places, starts} = this.tree.lists;
     const found = [];
-    this.tag(words, gaps).forEach((tag, i) => {
+    const read = words.map((word) => (word === "or" ? "and" : word)); // as in models/chunker.py
+    this.tag(read, gaps).forEach((tag, i) => {
       if (tag === BEGIN || tag === BEGIN_HIDDEN) found.push({start: i, stop: i + 1, visible: tag === BEGIN});
       else if (BEFORE[tag] && found.length) found.at(-1).stop = i + 1;
     });

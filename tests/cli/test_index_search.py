@@ -65,6 +65,12 @@ def test_index_counts_what_it_did_and_names_what_it_skipped(aligner, tmp_path) -
     repaired = run(*command, "--repair")
     assert repaired.stdout == "1 added, 0 updated, 1 unchanged, 0 removed, 0 skipped\n"
     run("search", "two dogs", "--index", tmp_path / "i")
+    for path in tmp_path.glob("*.png"):
+        path.unlink()
+    emptied = run(*command)
+    assert emptied.stdout == "0 added, 0 updated, 0 unchanged, 2 removed, 0 skipped\n"
+    assert emptied.stderr == f"note: {tmp_path}: no image is left here; those that were leave the index\n"
+    assert "no images in this folder" in error_of(run(*command, code=2))
 
 
 @pytest.mark.parametrize("options", [(), ("--poll", "0.2")])

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from functools import cached_property
+from math import log10
 from typing import Literal
 
 import numpy as np
@@ -49,7 +50,8 @@ FIT_WEIGHTS = {"densecap": 0.3, "aligner": 0.01}
 dark box is a person to the classes (docs/experiments.md)."""
 
 ALIKE, SHORT = 0.8, 3
-"""Share of the letters that two words have in common, by which one may be meant for the other; one of so few is not."""
+"""Share of the letters that two words have in common, by which one may be meant for the other; one of so few letters is
+not, nor one that has so many more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -358,8 +360,8 @@ class Placer:
     def unknown(self, phrases: Sequence[str]) -> dict[str, str | None]:
         """Return the words that no part knows that was asked: neither the vocabulary nor, as a noun, the classes.
 
-        Each comes with the known word that begins alike and is spelt nearly so ("pizza" for "piza"), a noun of the tree
-        before others, or None.
+        Each comes with the known word that begins alike and is spelt nearly so ("pizza" for "piza"), or None; nouns of
+        the tree and words that people say often count a little more than others.
         """
         part = self.densecap if self.by == "densecap" else self.aligner
         assert part is not None
@@ -372,10 +374,16 @@ class Placer:
 
     def _spelt_alike(self, word: str, vocabulary: Vocabulary) -> str | None:
         names = {one for name, _ in noun_tree().names() for one in name.split()}
-        begins = {one for one in names | {*vocabulary.counts} if one[0] == word[0]}
-        close = get_close_matches(word, begins, cutoff=ALIKE)
-        known = [one for one in close if one != word and len(word) > SHORT and not self.is_unknown(one)]
-        return min(known, key=lambda one: one not in names, default=None)
+        known = (one for one in names | {*vocabulary.counts} if abs(len(one) - len(word)) < SHORT)
+        begins = {one for one in known if one[0] == word[0]}
+
+        def likely(one: str) -> float:
+            often = 0.03 * log10(1 + vocabulary.counts.get(one, 0))
+            return SequenceMatcher(None, one, word).ratio() + often + 0.05 * (one in names)
+
+        close = get_close_matches(word, begins, 5, cutoff=ALIKE)
+        meant = [one for one in close if one != word and len(word) > SHORT and not self.is_unknown(one)]
+        return max(meant, key=likely, default=None)
 
 
 def did_you_mean(unknown: Mapping[str, str | None]) -> str:

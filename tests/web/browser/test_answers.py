@@ -240,7 +240,7 @@ WORDS = """async ([texts, phrases, changes, known]) => {
             const words = tokenize(phrase);
             return tree.withNoun(tree.head(words), words, tree.named(noun));
         }),
-        known: ["zebras", "knives", "policemen", "puppies", "sock", "violin", "bus"].map(
+        known: ["zebras", "knives", "policemen", "puppies", "sock", "violin", "bus", "zebra's"].map(
             (word) => tree.knownForm(word, new Set(known))
         ),
     };
@@ -267,7 +267,7 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
     changes = [["a brown dog on the grass", "cow"], ["two dogs", "sheep"], ["the tree", "grass"], ["man", "apple"]]
     known = ["zebra", "knife", "policeman", "puppy", "socks", "bus"]
     found, tree = engine.evaluate(WORDS, [texts, phrases, changes, known]), noun_tree()
-    assert found["known"] == ["zebra", "knife", "policeman", "puppy", "socks", "violin", "bus"]
+    assert found["known"] == ["zebra", "knife", "policeman", "puppy", "socks", "violin", "bus", "zebra"]
     assert found["fitting"] == ["a man on an elephant", "an hour in a uniform"]
     assert found["tokens"] == [tokenize(text) for text in texts]
     assert found["cut"] == [cut_phrases(text) for text in texts]

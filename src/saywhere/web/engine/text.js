@@ -10,6 +10,9 @@ export const tokenize = (text) => normal(text).match(WORD) ?? [];
 // A text with "a" or "an" as the next word has it; `article` is the pattern of text.py.
 export const withArticles = (text, article) => text.replace(new RegExp(article, "g"), (_, vowel) => (vowel ? "an" : "a"));
 
+// A text without words that are said again at once; `stutter` is the pattern of text.py.
+export const withoutStutter = (text, stutter) => text.replace(new RegExp(stutter, "g"), "$1");
+
 export class Vocabulary {
   constructor(tokens) {
     this.tokens = tokens;

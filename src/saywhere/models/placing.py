@@ -33,7 +33,7 @@ from saywhere.models.aligner import (
 from saywhere.models.chunker import Chunker
 from saywhere.models.densecap import describe
 from saywhere.models.encoding import Encoding
-from saywhere.models.layout import Layout, count_of, one_of, require_names, unused_runs
+from saywhere.models.layout import EMPTY, Layout, count_of, one_of, require_names, unused_runs
 from saywhere.models.nouns import LEAST, MOST, Noun, NounEvidence, known_form, noun_tree
 from saywhere.models.phrase_scores import score_regions, unknown_words
 from saywhere.models.phrases import PhraseWriter
@@ -360,6 +360,8 @@ class Placer:
     def unknown(self, phrases: Sequence[str]) -> dict[str, str | None]:
         """Return the words that no part knows that was asked: neither the vocabulary nor, as a noun, the classes.
 
+        Words such as "my", which name nothing, are none of them.
+
         Each comes with the known word that begins alike and is spelt nearly so ("pizza" for "piza"), or None; nouns of
         the tree and words that people say often count a little more than others.
         """
@@ -367,9 +369,9 @@ class Placer:
         assert part is not None
         found: dict[str, str | None] = {}
         for phrase in phrases:
-            nouns = noun_words(phrase) if self.class_noun(phrase) is not None else ()
+            told = EMPTY.union(noun_words(phrase) if self.class_noun(phrase) is not None else ())
             unknown = unknown_words(part.vocabulary, familiar(phrase, part.vocabulary))
-            found |= {word: self._spelt_alike(word, part.vocabulary) for word in unknown if word not in nouns}
+            found |= {word: self._spelt_alike(word, part.vocabulary) for word in unknown if word not in told}
         return found
 
     def _spelt_alike(self, word: str, vocabulary: Vocabulary) -> str | None:

@@ -356,6 +356,8 @@ def test_user_fixable_errors_are_one_line(album, index, tmp_path) -> None:
         (("search", "--index", index), "a QUERY or --image FILE"),
         (("search", album / "0.png", "--index", index), "a text is meant here; for images like it give --image"),
         (("search", "a dog", "--index", index, "--out", tmp_path / "a.JPG"), "a.JPG: is the name of an image"),
+        (("search", "dogs", "--index", index, "--out", index), f"--out {index}: is the index; give another folder"),
+        (("search", "no people", "--index", index), "a search needs a phrase that is wanted"),
         (("search", "a dog", "--image", album / "0.png", "--index", index), "and not both"),
         (("search", "...", "--index", index), "has no word"),
         (

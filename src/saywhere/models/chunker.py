@@ -183,12 +183,14 @@ def parted(
 
     A colour is no name here: "an orange, white and blue shirt" is one phrase.
     """
+    marked = [i for i, gap in enumerate(gaps) if _mark(gap) == ","]
+    if not any(start < i < stop for start, stop, _ in found for i in marked):
+        return [*found]
     parts: list[tuple[int, int, bool]] = []
     names = [name for name in find_heads(words, noun_tree()) if words[name.stop - 1] not in COLOUR_NAMES]
     for start, stop, visible in found:
-        marked = [i for i in range(start + 1, stop) if _mark(gaps[i]) == ","]
         last = max((name.start for name in names if name.stop <= stop), default=start)
-        cuts = [name.stop for name in names if name.stop in marked and name.stop <= last]
+        cuts = [name.stop for name in names if name.stop in marked and start < name.stop <= last]
         parts += [(a, b, visible) for a, b in itertools.pairwise((start, *cuts, stop))]
     return parts
 

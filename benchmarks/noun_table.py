@@ -90,23 +90,24 @@ WORDS = {
 MISLEADING = """
 african, african american, afters, airline, alcoholic, alien, american, amish, ancient, antique, asian, banks, beam,
 bearer, beater, beef, begin, ben, black belt, blade, bleacher, blond, blonde, board, boards, boater, booth, brave,
-bridges, broad, brownie, buddhist, bumper, bunche, calculator, camper, canadian, caucasian, cereal, charger,
-checker, chess, christian, clapper, closer, coach, coaster, colonial, colored, colors, comic, console, contemporary,
-controller, conveyor, cooky, cords, counter, cover, crazy, cub, decker, deere, delicious, derby, designer, detour,
-diner, disney, divider, dolphin, drunk, dry, dummy, eiffel, electric, entire, ethnic, european, excavator, extra, fed,
-fields, flier, foam, ford, fry, gates, gay, gear, german, gig, goer, gourmet, grapefruit, great, grey, grill, grind,
-grinder, grip, gull, hammock, hanger, have, heavy, hero, hind, hip, hispanic, homeless, hood, hooks, horn, indian,
-intimate, iron, italian, jack, japanese, juicer, jumper, korean, ladder, lasso, latino, lead, lid, light, lincoln,
-lodge, lovely, lower, lumber, lush, ma, macaroni, machine, major, mannequin, mantle, marine, marks, maroon, married,
-martial, mason, match, material, messenger, metropolitan, mexican, mickey, miller, minor, miss, mitt, mobile, modern,
-mohawk, more, mortal, mount, muslim, mustang, national, native, natural, needle, nestling, neutral, ordinary,
-oriental, ottoman, pacific, pacifier, paddy, pall, panini, parks, patrick, paul, peach, peel, penn, petal, pick,
-picker, picket, ping, pitcher, planter, plier, plug, plum, pocket, polo, pop, popcorn, preserver, prey, primitive,
-private, professional, protector, quad, quiche, rail line, rake, range, regular, religious, roman, romantic, rubber,
-russian, rustic, same, saver, senior, shaver, shepard, shrimp, silly, sinker, slicer, small fry, smoothie, soul, span,
-spot, squirt, steady, stool, straight, stroller, super, sweet, tangerine, teach, tell, temporary, thai, thomas,
-tiddler, tortilla, trailer, turtle, tutu, twin, upper, upright, vanilla, vega, vegetarian, victorian, vietnamese,
-virgin, waffle, walk, warmer, waters, wear, whale, wheat, wheeler, white, wind, yankee
+bridges, broad, brownie, buddhist, bumper, bunche, calculator, camper, canadian, captive, caucasian, cereal, chap,
+charger, chased, checker, chess, christian, clapper, closer, coach, coaster, colonial, colored, colors, comic,
+console, contemporary, controller, conveyor, cooky, cords, counter, cover, crazy, cub, cutter, decker, deere,
+delicious, derby, designer, detour, diner, disney, divider, dolphin, drunk, dry, dummy, eiffel, electric, entire,
+ethnic, european, excavator, extra, fed, fields, fille, flier, foam, ford, fry, gates, gay, gear, german, gig, goer,
+gourmet, grapefruit, great, grey, grill, grind, grinder, grip, gull, hammock, hanger, have, heavy, hero, hind, hip,
+hispanic, homeless, hood, hooks, horn, indian, intimate, iron, italian, jack, japanese, juicer, jumper, korean,
+ladder, lasso, latino, lead, lid, light, lincoln, lodge, lovely, lower, lumber, lush, ma, macaroni, machine, major,
+maker, mannequin, mantle, marine, marks, maroon, married, martial, mason, match, material, messenger, metropolitan,
+mexican, mickey, miller, minor, miss, mitt, mobile, modern, mohawk, more, mortal, mount, muslim, mustang, national,
+native, natural, needle, nestling, neutral, ordinary, oriental, ottoman, pacific, pacifier, paddy, pall, panini,
+parks, patrick, paul, peach, peel, peer, penn, petal, pick, picker, picket, ping, pitcher, planter, plier, plug,
+plum, pocket, polo, pop, popcorn, preserver, prey, primitive, private, professional, protector, quad, quiche, rail
+line, rake, range, regular, religious, roman, romantic, rubber, russian, rustic, same, saver, senior, shaver,
+shepard, shrimp, silly, sinker, slicer, small fry, smoothie, soul, span, spot, squirt, steady, stool, straight,
+stroller, super, sweet, tangerine, teach, tell, temporary, thai, thomas, tiddler, tortilla, trailer, turtle, tutu,
+twin, upper, upright, vanilla, vega, vegetarian, victorian, vietnamese, virgin, waffle, walk, warmer, waters, wear,
+whale, wheat, wheeler, white, wind, yankee
 """
 """Words that mean something else in sentences about photographs than WordNet's first noun, which for "white" and "more"
 is a person, for "ladder" stairs. They lead nowhere."""

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saywhere.text import END, PAD, RESERVED, START, UNKNOWN, Vocabulary, pad, tokenize, with_articles
+from saywhere.text import END, PAD, RESERVED, START, UNKNOWN, Vocabulary, pad, tokenize, with_articles, without_stutter
 
 
 @pytest.mark.parametrize(
@@ -97,6 +97,12 @@ def test_the_json_form_and_back():
     assert loaded == vocabulary and loaded.tokens == vocabulary.tokens
     assert loaded.encode("Mädchen") == vocabulary.encode("Mädchen") != [UNKNOWN]
     assert loaded != Vocabulary({**vocabulary.counts, "more": 1}) and loaded != Vocabulary({"ein": 2})
+
+
+def test_no_word_is_said_again_at_once():
+    said = {"a red and red car": "a red car", "two cruise cruise ships": "two cruise ships", "a yo yo": "a yo yo"}
+    said |= {"a black and white cat and cats": "a black and white cat and cats", "green green and green": "green"}
+    assert {text: without_stutter(text) for text in said} == said
 
 
 def test_pad():

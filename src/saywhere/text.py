@@ -20,6 +20,9 @@ ARTICLE = re.compile(
 """An "a" or "an" before a word; its group matches where that begins with the sound of a vowel, by spelling and those
 exceptions that captions have ("a uniform", "a one way sign", "an hour", "an 18 wheeler", "an x ray")."""
 
+STUTTER = re.compile(r"(?<!\S)(?!yo )(\S+)(?: (?:and )?\1(?!\S))+")
+"""A word that is said again at once, but for the toy."""
+
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 
 
@@ -41,6 +44,16 @@ def with_articles(text: str) -> str:
         'a man in an orange uniform on a unicycle'
     """
     return ARTICLE.sub(lambda found: "an" if found[1] else "a", text)
+
+
+def without_stutter(text: str) -> str:
+    """Return a generated text without words that are said again at once.
+
+    Example:
+        >>> without_stutter("a red and red car in front of a green green field")
+        'a red car in front of a green field'
+    """
+    return STUTTER.sub(r"\1", text)
 
 
 def split_words(text: str) -> tuple[list[str], list[str]]:

@@ -65,6 +65,12 @@ def test_index_counts_what_it_did_and_names_what_it_skipped(aligner, tmp_path) -
     repaired = run(*command, "--repair")
     assert repaired.stdout == "1 added, 0 updated, 1 unchanged, 0 removed, 0 skipped\n"
     run("search", "two dogs", "--index", tmp_path / "i")
+    for path in tmp_path.glob("*.png"):
+        path.unlink()
+    emptied = run(*command)
+    assert emptied.stdout == "0 added, 0 updated, 0 unchanged, 2 removed, 0 skipped\n"
+    assert emptied.stderr == f"note: {tmp_path}: no image is left here; those that were leave the index\n"
+    assert "no images in this folder" in error_of(run(*command, code=2))
 
 
 @pytest.mark.parametrize("options", [(), ("--poll", "0.2")])
@@ -350,6 +356,8 @@ def test_user_fixable_errors_are_one_line(album, index, tmp_path) -> None:
         (("search", "--index", index), "a QUERY or --image FILE"),
         (("search", album / "0.png", "--index", index), "a text is meant here; for images like it give --image"),
         (("search", "a dog", "--index", index, "--out", tmp_path / "a.JPG"), "a.JPG: is the name of an image"),
+        (("search", "dogs", "--index", index, "--out", index), f"--out {index}: is the index; give another folder"),
+        (("search", "no people", "--index", index), "a search needs a phrase that is wanted"),
         (("search", "a dog", "--image", album / "0.png", "--index", index), "and not both"),
         (("search", "...", "--index", index), "has no word"),
         (

@@ -68,6 +68,14 @@ def test_what_is_not_there(album, path, reason):
     assert str(caught.value).startswith(path)
 
 
+def test_a_folder_of_videos_alone_is_told_which_commands_take_them(album):
+    Path("films").mkdir()
+    for name in ("b.MP4", "c.mov"):
+        Path("films", name).touch()
+    with pytest.raises(UserError, match=r"^films: no images in this folder, but videos such as films/b\.MP4; .*index"):
+        find_images(["p", "films"])
+
+
 def test_a_folder_that_is_removed_while_it_is_searched_is_passed_over(tmp_path, monkeypatch):
     for name in ("a/1.png", "b/2.png"):
         (tmp_path / name).parent.mkdir()

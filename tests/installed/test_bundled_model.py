@@ -100,6 +100,12 @@ def test_one_encoding_answers_all_questions(model):
     assert similarity.shape == (1, 2) and similarity[0, 0] > similarity[0, 1]
 
 
+def test_a_word_that_is_spelt_wrongly_comes_with_the_one_that_people_say(model):
+    typed = ["gras", "elefant", "vilage", "rainbo", "dogg", "grapes", "the cat's face"]
+    meant = {"gras": "grass", "elefant": "elephant", "vilage": "village", "rainbo": "rainbow", "dogg": "dog"}
+    assert model.placer("aligner").unknown(typed) == {**meant, "grapes": None}
+
+
 def test_given_boxes_are_described_in_their_order(model):
     boxes = [[100, 100, 700, 460], [0, 0, 80, 80]]
     regions = model.describe(photograph("motorcycle_left.png"), boxes)

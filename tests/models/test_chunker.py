@@ -29,6 +29,11 @@ def cut(text: str) -> list[str]:
         ("a merry-go-round and a jack-o-lantern", ["a merry go round", "a jack o lantern"]),
         ("a ten-year-old boy - dogs -", ["a ten year old boy", "dogs"]),
         ("", []),
+        ("dog, cat", ["dog", "cat"]),
+        ("red car, dogs, cats; and horses", ["red car", "dogs", "cats", "horses"]),
+        ("a small, brown dog", ["a small brown dog"]),
+        ("an orange, white and blue shirt", ["an orange white and blue shirt"]),
+        ("a man in a hat, dog on a bed", ["a man", "a hat", "dog", "a bed"]),
     ],
 )
 def test_phrases_are_cut_as_people_cut_them(text, phrases):

@@ -30,6 +30,10 @@ SIZE = (100, 100)
         ("an over sized chair", ["an over sized chair"], [], [], ()),
         ("a zebra eating grass", ["a zebra", "grass"], [], [], ("eating",)),
         ("behind", ["behind"], [], [], ()),
+        ("a dog or a cat", ["a dog", "a cat"], [], [], ("or",)),
+        ("dogs or cats on a bed", ["dogs", "cats", "a bed"], [], [("on", 1, 2)], ("or",)),
+        ("a street with no cars", ["a street", "cars"], [], [], ("no",)),
+        ("no people", ["people"], [], [], ("no",)),
     ],
 )
 def test_what_a_text_says_of_places_is_read(text, phrases, places, relations, unused) -> None:

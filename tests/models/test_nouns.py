@@ -50,6 +50,8 @@ TREE = noun_tree()
         ("a vehicle", "vehicle"),
         ("fruit", "fruit"),
         ("a whale", "whale"),
+        ("a dog chased by a cat", "dog"),
+        ("a coffee maker", "coffee maker"),
         ("a sea turtle", "turtle"),
         ("two dolphins", "dolphin"),
         ("wooden bridges", "bridge"),
@@ -85,8 +87,10 @@ def test_words_that_are_no_nouns_here_name_nobody(phrase: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "phrase", ["", "of", "something else", "xyzzy", "a stroller", "a ladder", "a trailer", "popcorn"]
-)
+    "phrase",
+    ["", "of", "something else", "xyzzy", "a stroller", "a ladder", "a trailer", "popcorn", "a pizza cutter",
+     "black chaps", "an ice maker", "a captive"],
+)  # fmt: skip
 def test_a_phrase_without_a_known_noun(phrase: str) -> None:
     assert TREE.find(phrase) is None
 

@@ -116,6 +116,22 @@ def test_only_what_is_gone_from_the_given_folders_is_forgotten(model, album, tmp
         assert counts(index.add(album)) == (0, 0, 3, 3, 0)
 
 
+def test_a_folder_without_an_image_left_leaves_the_index(model, album, tmp_path) -> None:
+    with saywhere.Index(tmp_path / "i", model) as index:
+        index.add(album)
+        for path in (album / "1").iterdir():
+            path.unlink()
+        with pytest.raises(UserError, match="no file fits this pattern"):
+            index.add(f"{album}/0/*.jpg")
+        assert counts(index.add([album / "1", album / "0"])) == (0, 0, 3, 3, 0)
+        with pytest.raises(UserError, match="1: no images in this folder"):
+            index.add([album / "1", album / "0"])
+        for path in (album / "0").iterdir():
+            path.unlink()
+        assert counts(index.add(f"{album}/0/*.png")) == (0, 0, 0, 3, 0) and len(index) == 0
+        assert index.search("two dogs") == []
+
+
 def test_an_image_is_known_by_every_name_of_its_folder(model, album, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(album)
     with saywhere.Index(tmp_path / "i", model) as index:
@@ -282,7 +298,7 @@ def test_a_noun_that_only_the_classes_know_is_searched_by_them(album, tmp_path) 
         assert {*horse} - {hit.image for hit in index.search("a horse", without="raccoons")} == {next(iter(paths))}
         kept = index.search("a horse", without="a zzyx")  # what is not known leaves nothing out, and is named
         assert {hit.image: hit.probability for hit in kept} == horse and kept[0].unknown == {"zzyx": None}
-        with pytest.raises(UserError, match=r"^the model knows none of these words: zzyx, violin \(did you mean"):
+        with pytest.raises(UserError, match=r"^the model knows none of these words: zzyx, violin; it reads"):
             index.search("a zzyx + a violin")
         part = index.search("a horse + a zzyx")
         assert {hit.image: hit.probability for hit in part} == horse and part[0].to_dict()["unknown"] == {"zzyx": None}

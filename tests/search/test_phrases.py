@@ -39,6 +39,12 @@ from saywhere.text import Vocabulary
         ("a cat -people in a house +snow", ["a cat", "snow"], ["people in a house"]),
         ("+a cat -t-shirt", ["a cat"], ["t-shirt"]),
         ("a cat --people", ["a cat --people"], []),
+        ("a man without a hat", ["a man"], ["a hat"]),
+        ("A street with no cars + trees", ["A street", "trees"], ["cars"]),
+        ("a beach, no people and no dogs", ["a beach"], ["people", "dogs"]),
+        ("a dog but not a cat or people", ["a dog"], ["a cat", "people"]),
+        ("snow + no people - without any", ["snow"], ["people", "without any"]),
+        ("a no parking sign, not on a pole", ["a no parking sign, not on a pole"], []),
     ],
 )
 def test_signs_after_a_space_part_phrases(text: str, wanted: list[str], unwanted: list[str]) -> None:
@@ -50,7 +56,8 @@ def test_signs_after_a_space_part_phrases(text: str, wanted: list[str], unwanted
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("- people", "a phrase that is wanted"), ("", "has no word"), ("a dog +", "no phrase follows the [+]; say"),
+        ("- people", "a phrase that is wanted"), ("No people", "a phrase that is wanted"),
+        ("", "has no word"), ("a dog +", "no phrase follows the [+]; say"),
         ("+", "no phrase follows the [+]"), ("a dog - + snow", "no phrase follows the -"),
         ("a dog - ...", "'...'"),
         ("a dog - the", "the phrase 'the' names nothing"), ("on the", "'on the' names nothing"),

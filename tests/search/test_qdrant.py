@@ -248,7 +248,7 @@ def test_what_only_a_folder_has_is_refused_and_so_is_another_model(model, album)
             use()
     assert not place.exists()
     index.add(album / "0.png")
-    with pytest.raises(UserError, match="made it with another --precision"):
+    with pytest.raises(UserError, match="made it in another version, or with other --precision"):
         saywhere.Index(place, aligner_model(tiny_aligner(seed=1))).search("a dog")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import error_of, run
+from photographs import noise
 from tiny_bundle import exported_bundle
 from tiny_stages import write_data
 from tiny_tower import tower_model
@@ -147,6 +148,23 @@ def test_a_folder_with_another_model_is_refused(images: Path, tmp_path: Path) ->
     with pytest.raises(UserError, match="other has another model: name another folder with --out"):
         saywhere.finetune(images, tmp_path / "other", model=exported_bundle())
     assert not [path for path in (tmp_path / "other").iterdir() if path.is_dir()]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_folder_with_other_files_is_refused(images: Path, tmp_path: Path, restart: bool) -> None:
+    (photos := tmp_path / "photos").mkdir()
+    (photos / "a.jpg").touch()
+    with pytest.raises(UserError, match=r"photos has a\.jpg, which is of no model: name another folder with --out"):
+        saywhere.finetune(images, photos, model=exported_bundle(), restart=restart)
+    assert [path.name for path in photos.iterdir()] == ["a.jpg"]
+
+
+def test_images_without_a_box_left_are_told_why(tmp_path: Path) -> None:
+    noise(96, 64).save(tmp_path / "a.png")
+    line = {"image": "a.png", "regions": [{"box": [40, 2, 10, 30], "phrase": "a dog"}]}
+    (tmp_path / "regions.jsonl").write_text(json.dumps(line))
+    with pytest.raises(UserError, match=r"train has 0; train: broken region: 1 \(.* 10, 30\] is inside out"):
+        saywhere.finetune(tmp_path, tmp_path / "mine", model=exported_bundle())
 
 
 def lines(images: Path, folder: Path, count: int, phrase: str | None = None) -> Path:

@@ -368,7 +368,7 @@ def test_videos_in_a_folder_are_described_if_every_is_given(model):
     assert model.looks == 0
     Path("album/a.jpg").unlink()
     hint = describe("album", code=2)
-    assert hint.stderr.startswith("error: album/clip.mp4: give --every TIME, such as ")
+    assert hint.stderr.startswith("error: album: no images in this folder, but videos such as album/clip.mp4; ")
     Image.new("RGB", (64, 32)).save("album/a.jpg")
     describe("album", "--out", "drawn", "--every", "0.5s")
     assert sorted(p.relative_to("drawn").as_posix() for p in Path("drawn").rglob("[!.]*.*")) == [

@@ -151,6 +151,8 @@ def ground(
     from saywhere.inference.run import Run
 
     sources = find_images([path], [out] if out else [])
+    if video := next((source.name for source in sources if source.is_video), None):
+        raise UserError(f"{video}: is a video; to find its moments index it (saywhere index) and search there")
     if save_steps is not None and len(sources) > 1:
         raise UserError(f"--save-steps {save_steps}: shows one image, not {len(sources)}")
     printed, file = json == STDOUT, None if json == STDOUT else json

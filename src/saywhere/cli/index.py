@@ -92,6 +92,8 @@ def index(
             if not watch:
                 raise
             return _watch(made, paths, poll, batch, begin, str(error))
+        for path in run.emptied:
+            typer.echo(f"note: {printable(path)}: no image is left here; those that were leave the index", err=True)
         done = run.changes.unchanged
         _embed(run.results(batch), done + len(run.todo) + len(run.videos), done)
         if watch:

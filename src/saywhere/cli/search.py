@@ -149,6 +149,8 @@ def _drawings(index: saywhere.Index, hits: Sequence[saywhere.Hit], out: Path) ->
     from saywhere.files import fit_name
     from saywhere.search.indexing import absolute
 
+    if index.folder is not None and absolute(out) == absolute(index.folder):
+        raise UserError(f"--out {out}: is the index; give another folder")
     names: dict[int, Path] = {}
     for number, hit in enumerate(hits, 1):
         moment = "" if hit.time is None else f"-{hit.time}s"

@@ -22,6 +22,11 @@ VIDEO_SUFFIXES = frozenset((
     ".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts", ".ogv",
 ))  # fmt: skip
 """Files with these endings are taken for videos."""
+WITH_VIDEOS = (
+    "videos in folders are taken by saywhere describe with --every TIME, such as --every 0.5s, and by saywhere index; "
+    "saywhere caption takes each by its name"
+)
+"""What to do with them, as a user is told."""
 
 DRAWN_SUFFIXES = frozenset((".jpg", ".jpeg", ".png"))
 """Drawings of images with these endings keep their names; to the names of others ``.jpg`` is appended."""
@@ -51,6 +56,10 @@ class Source:
 
 class NoImages(UserError):
     """A folder, a pattern or a list has no images, and may get some."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+        self.path = path
 
 
 def find_images(
@@ -84,17 +93,7 @@ def find_media(
     Raises:
         UserError: there is nothing, or only videos in a folder that are not asked for.
     """
-    both = SUFFIXES | VIDEO_SUFFIXES
-    try:
-        found = find_images(paths, leave_out, both if in_folders else SUFFIXES)
-    except UserError as error:  # for want of images, where there may be videos
-        try:
-            others = find_images(paths, leave_out, both)
-        except UserError:
-            raise error from None
-        video = next(source.name for source in others if source.is_video)
-        way_out = "give --every TIME, such as --every 0.5s, to describe videos in a folder"
-        raise UserError(f"{video}: {way_out}") from error
+    found = find_images(paths, leave_out, SUFFIXES | VIDEO_SUFFIXES if in_folders else SUFFIXES)
     return [source for source in found if not source.is_video], [source for source in found if source.is_video]
 
 
@@ -164,7 +163,9 @@ def _expand(path: str, hidden: set[str], suffixes: frozenset[str]) -> tuple[list
     if os.path.isdir(path):
         if names := _walk(path, hidden, suffixes):
             return names, path
-        raise NoImages(f"{path}: no images in this folder ({', '.join(sorted(suffixes))}){_archives_in(path)}")
+        if suffixes == SUFFIXES and (videos := _walk(path, hidden, VIDEO_SUFFIXES)):
+            raise NoImages(path, f"no images in this folder, but videos such as {videos[0]}; {WITH_VIDEOS}")
+        raise NoImages(path, f"no images in this folder ({', '.join(sorted(suffixes))}){_archives_in(path)}")
     if os.path.lexists(path) or _is_member(path):
         if names := _members(path):
             return names, os.path.dirname(path) or "."
@@ -172,7 +173,7 @@ def _expand(path: str, hidden: set[str], suffixes: frozenset[str]) -> tuple[list
     if path.startswith(LIST):
         if names := [name for line in _lines(path[len(LIST) :]) for name in _members(line)]:
             return names, None
-        raise NoImages(f"{path}: this list names no image")
+        raise NoImages(path, "this list names no image")
     if not glob.has_magic(path):
         raise UserError(f"{path}: no such file or folder")
     names = []
@@ -182,7 +183,7 @@ def _expand(path: str, hidden: set[str], suffixes: frozenset[str]) -> tuple[list
         elif not path.endswith("**"):  # ** gives what is below each folder anyway
             names.extend(_walk(match, hidden, suffixes))
     if not names:
-        raise NoImages(f"{path}: no file fits this pattern")
+        raise NoImages(path, "no file fits this pattern")
     parts = Path(path).parts
     fixed = parts[: next(i for i, part in enumerate(parts) if glob.has_magic(part))]
     return names, str(Path(*fixed))

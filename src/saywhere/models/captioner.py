@@ -33,7 +33,7 @@ from saywhere.models.nouns import (
     without_repetition,
 )
 from saywhere.regions import Regions, open_pixels, show_image
-from saywhere.text import pad, tokenize, with_articles
+from saywhere.text import pad, tokenize, with_articles, without_stutter
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
@@ -379,14 +379,14 @@ class NounChecker:
     def correct(self, sentences: Sequence[str]) -> list[str]:
         """Return the sentence of each image as :func:`correct` does it, with the first :data:`REGIONS` of each image.
 
-        No sentence names a thing twice, see :func:`saywhere.models.nouns.without_repetition`. The first :data:`FEW`
-        mostly show all that a sentence names; then it stays, and the others need no look.
+        No sentence names a thing twice, see :func:`saywhere.models.nouns.without_repetition`, nor a word again at once.
+        The first :data:`FEW` mostly show all that a sentence names; then it stays, and the others need no look.
         """
         corrected, classes = list(sentences), self._classes
         doubtful = [i for i, shown in enumerate(self._first) if not all_seen(classes, shown, sentences[i])]
         for i, posterior in zip(doubtful, self._more(doubtful), strict=True):
             corrected[i] = correct(classes, posterior, sentences[i])
-        return [without_repetition(sentence, classes.tree) for sentence in corrected]
+        return [without_repetition(without_stutter(sentence), classes.tree) for sentence in corrected]
 
     def repeats(self, sentences: Sequence[str]) -> np.ndarray:
         """Return for each sentence 1 if it names a thing twice, else 0; see :func:`saywhere.models.nouns.repeated`."""

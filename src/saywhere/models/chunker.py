@@ -9,6 +9,7 @@ its training hardly have are found by the tree of nouns: see :func:`complete`.
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import numpy as np
 
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
-from saywhere.models.nouns import AFTER, BEFORE_NOUNS, STARTS, find_heads, noun_tree
+from saywhere.models.nouns import AFTER, BEFORE_NOUNS, COLOUR_NAMES, STARTS, find_heads, noun_tree
 from saywhere.text import split_words
 
 TRAINED = Path(__file__).parents[1] / "pretrained" / "chunker.npz"
@@ -79,8 +80,9 @@ class Chunker:
         words, gaps = split_words(text)
         if not words:
             return []
-        tags, _ = self.tag(hash_words(words, gaps, len(self.weights)), words)
-        found = joined(complete(spans(tags), words, gaps), gaps)
+        read = ["and" if word == "or" else word for word in words]  # which captions hardly have
+        tags, _ = self.tag(hash_words(read, gaps, len(self.weights)), read)
+        found = parted(joined(complete(spans(tags), words, gaps), gaps), words, gaps)
         found = [(a, b, visible and not _is_place(words[a:b])) for a, b, visible in found]
         return [Phrase(" ".join(words[a:b]), a, b, visible) for a, b, visible in found]
 
@@ -174,6 +176,25 @@ def joined(found: Sequence[tuple[int, int, bool]], gaps: Sequence[str]) -> list[
     return whole
 
 
+def parted(
+    found: Sequence[tuple[int, int, bool]], words: Sequence[str], gaps: Sequence[str]
+) -> list[tuple[int, int, bool]]:
+    """Return phrases that are cut at punctuation between two names of the tree: of "dog, cat" two phrases.
+
+    A colour is no name here: "an orange, white and blue shirt" is one phrase.
+    """
+    marked = [i for i, gap in enumerate(gaps) if _mark(gap) == ","]
+    if not any(start < i < stop for start, stop, _ in found for i in marked):
+        return [*found]
+    parts: list[tuple[int, int, bool]] = []
+    names = [name for name in find_heads(words, noun_tree()) if words[name.stop - 1] not in COLOUR_NAMES]
+    for start, stop, visible in found:
+        last = max((name.start for name in names if name.stop <= stop), default=start)
+        cuts = [name.stop for name in names if name.stop in marked and start < name.stop <= last]
+        parts += [(a, b, visible) for a, b in itertools.pairwise((start, *cuts, stop))]
+    return parts
+
+
 def _is_place(words: Sequence[str]) -> bool:
     """Whether a phrase says where in an image something is, and names nothing: "the left"."""
     return words[-1] in PLACES and all(word in STARTS | PLACES for word in words)
@@ -186,7 +207,7 @@ def complete(
 
     A name of several words is in one phrase. A phrase that ends with a word such as "a", or has only such words and
     adjectives, takes in the name right behind it. A name in no phrase is one with the words such as "a" before it; and
-    by itself where a text begins with it.
+    by itself where it stands behind punctuation, or a text begins with it.
     """
     spanned = list(found)
     for name in find_heads(words, noun_tree()):
@@ -201,7 +222,8 @@ def complete(
         touched = [span for span in spanned if span[0] < stop and start < span[1]]
         if touched and touched[0][0] <= start and stop <= touched[0][1]:
             continue
-        alone = start == 0 and (stop == len(words) or words[stop] in AFTER | {"and", "or"})
+        first_part, last_part = (i in (0, len(words)) or _mark(gaps[i]) == "," for i in (start, stop))
+        alone = first_part and (last_part or words[stop] in AFTER | {"and", "or"})
         if touched or alone or words[start] in STARTS:
             whole = min([start, *(span[0] for span in touched)]), max([stop, *(span[1] for span in touched)]), True
             spanned = sorted([span for span in spanned if span not in touched] + [whole])

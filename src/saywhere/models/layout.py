@@ -20,7 +20,7 @@ from saywhere.models.chunker import Chunker
 from saywhere.models.nouns import noun_tree
 from saywhere.text import split_words, tokenize, with_articles
 
-JOINING = frozenset({"and", "or", "of", "with", "a", "an", "the", "there", "is", "are"})
+JOINING = frozenset({"and", "of", "with", "a", "an", "the", "there", "is", "are"})
 """Words beside phrases that say nothing about where these are."""
 NUMBERS = {
     **{"two": 2, "both": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10},
@@ -29,6 +29,8 @@ NUMBERS = {
 """The least number of things that a word at the beginning of a phrase asks for."""
 DETERMINERS = frozenset({"the", "these", "those", "his", "her", "their"})
 """Words that may stand before a number."""
+UNREAD = frozenset({"or", "no", "not"})
+"""Words that change what a text asks for, and which nothing here reads: they are named as not used."""
 EMPTY = (
     JOINING
     | DETERMINERS
@@ -143,7 +145,7 @@ _LONGEST = max(map(len, _PATTERNS))
 def require_names(phrases: Iterable[str]) -> None:
     """Raise ``UserError`` if a phrase has no word, or none but :data:`EMPTY` ones: every image would show it."""
     for phrase in phrases:
-        if EMPTY.issuperset(words := tokenize(phrase)):
+        if (EMPTY | UNREAD).issuperset(words := tokenize(phrase)):
             what = "names nothing: say what is in the image, such as 'a dog'" if words else "has no word"
             raise UserError(f"the phrase {phrase!r} {what}")
 
@@ -344,7 +346,7 @@ def _visible_phrases(
 ) -> list[tuple[int, int]]:
     """The phrases that name something visible; those of several words that say where something is are left out.
 
-    A phrase that goes on after a word for a relation ("clouds over mountains") is cut there.
+    A phrase that goes on after a word for a relation ("clouds over mountains") is cut there. None begins with "no".
     """
     cuts = [(start, stop) for start, stop, _, _ in marks if stop - start > 1]
     found = _chunks(words, gaps, cuts)
@@ -362,7 +364,8 @@ def _chunks(words: Sequence[str], gaps: Sequence[str], cuts: Sequence[tuple[int,
     for first, last in zip([0, *(stop for _, stop in cuts)], [*(start for start, _ in cuts), len(words)], strict=True):
         text = "".join(gap + word for gap, word in zip(gaps[first:last], words[first:last], strict=True))
         chunks = Chunker.load().chunk(text)
-        found += [(first + phrase.start, first + phrase.stop) for phrase in chunks if phrase.visible]
+        starts = [phrase.start + phrase.words.startswith("no ") for phrase in chunks]
+        found += [(first + a, first + each.stop) for a, each in zip(starts, chunks, strict=True) if each.visible]
     return found
 
 

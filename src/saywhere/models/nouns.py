@@ -95,12 +95,13 @@ def plural(name: str) -> str:
 
 
 def known_form(word: str, known: Container[str]) -> str:
-    """Return a word as it is if it is known, else its singular or its plural if that is."""
+    """Return a word as it is if it is known, else its singular or its plural, or of "cat's" the cat, if that is."""
     if word in known:
         return word
     singulars = [name for name, several in IRREGULAR.items() if several == word]
     singulars += [word[: len(word) - cut] + end for cut, end in ((1, ""), (2, ""), (3, "y"), (2, "an"))]
-    forms = [form for form in singulars if form and plural(form) == word] + [plural(word)]
+    forms = [form for form in singulars if form and plural(form) == word]
+    forms += [plural(word), word.removesuffix("'s")]
     return next((form for form in forms if form in known), word)
 
 

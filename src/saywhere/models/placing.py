@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from functools import cached_property
+from math import log10
 from typing import Literal
 
 import numpy as np
@@ -32,7 +33,7 @@ from saywhere.models.aligner import (
 from saywhere.models.chunker import Chunker
 from saywhere.models.densecap import describe
 from saywhere.models.encoding import Encoding
-from saywhere.models.layout import Layout, count_of, one_of, require_names, unused_runs
+from saywhere.models.layout import EMPTY, Layout, count_of, one_of, require_names, unused_runs
 from saywhere.models.nouns import LEAST, MOST, Noun, NounEvidence, known_form, noun_tree
 from saywhere.models.phrase_scores import score_regions, unknown_words
 from saywhere.models.phrases import PhraseWriter
@@ -49,7 +50,8 @@ FIT_WEIGHTS = {"densecap": 0.3, "aligner": 0.01}
 dark box is a person to the classes (docs/experiments.md)."""
 
 ALIKE, SHORT = 0.8, 3
-"""Share of the letters that two words have in common, by which one may be meant for the other; one of so few is not."""
+"""Share of the letters that two words have in common, by which one may be meant for the other; one of so few letters is
+not, nor one that has so many more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -358,24 +360,32 @@ class Placer:
     def unknown(self, phrases: Sequence[str]) -> dict[str, str | None]:
         """Return the words that no part knows that was asked: neither the vocabulary nor, as a noun, the classes.
 
-        Each comes with the known word that begins alike and is spelt nearly so ("pizza" for "piza"), a noun of the tree
-        before others, or None.
+        Words such as "my", which name nothing, are none of them.
+
+        Each comes with the known word that begins alike and is spelt nearly so ("pizza" for "piza"), or None; nouns of
+        the tree and words that people say often count a little more than others.
         """
         part = self.densecap if self.by == "densecap" else self.aligner
         assert part is not None
         found: dict[str, str | None] = {}
         for phrase in phrases:
-            nouns = noun_words(phrase) if self.class_noun(phrase) is not None else ()
+            told = EMPTY.union(noun_words(phrase) if self.class_noun(phrase) is not None else ())
             unknown = unknown_words(part.vocabulary, familiar(phrase, part.vocabulary))
-            found |= {word: self._spelt_alike(word, part.vocabulary) for word in unknown if word not in nouns}
+            found |= {word: self._spelt_alike(word, part.vocabulary) for word in unknown if word not in told}
         return found
 
     def _spelt_alike(self, word: str, vocabulary: Vocabulary) -> str | None:
         names = {one for name, _ in noun_tree().names() for one in name.split()}
-        begins = {one for one in names | {*vocabulary.counts} if one[0] == word[0]}
-        close = get_close_matches(word, begins, cutoff=ALIKE)
-        known = [one for one in close if one != word and len(word) > SHORT and not self.is_unknown(one)]
-        return min(known, key=lambda one: one not in names, default=None)
+        known = (one for one in names | {*vocabulary.counts} if abs(len(one) - len(word)) < SHORT)
+        begins = {one for one in known if one[0] == word[0]}
+
+        def likely(one: str) -> float:
+            often = 0.03 * log10(1 + vocabulary.counts.get(one, 0))
+            return SequenceMatcher(None, one, word).ratio() + often + 0.05 * (one in names)
+
+        close = get_close_matches(word, begins, 5, cutoff=ALIKE)
+        meant = [one for one in close if one != word and len(word) > SHORT and not self.is_unknown(one)]
+        return max(meant, key=likely, default=None)
 
 
 def did_you_mean(unknown: Mapping[str, str | None]) -> str:

@@ -186,7 +186,7 @@ class Index:
     def _difference(self, made: str) -> str:
         """How the model differs from the one that made the index, and what to do."""
         if made == self._full_name:
-            return f"{made} made it with another --precision, --engine or --set, or other weights; give those of then"
+            return f"{made} made it in another version, or with other --precision, --engine or --set; give those"
         return f"was made by another model (then named {made}) than {self._full_name}; give that one"
 
     def __len__(self) -> int:

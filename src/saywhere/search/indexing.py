@@ -21,7 +21,7 @@ from saywhere.images import SUFFIXES as IMAGES
 from saywhere.images import LoadedImage, open_image, read_image
 from saywhere.inference import ImageResult, Source, run_images
 from saywhere.inference.sources import VIDEO_SUFFIXES as VIDEOS
-from saywhere.inference.sources import name_images, named_source
+from saywhere.inference.sources import NoImages, name_images, named_source
 from saywhere.models.aligner import ImageVectors
 from saywhere.models.model import Model, One
 from saywhere.models.nouns import TABLE, pack_leaves
@@ -152,6 +152,7 @@ class Indexing:
         todo: images that have to be embedded.
         videos: those that have to be looked through, or further.
         gone: paths of images and videos that will be forgotten.
+        emptied: folders and patterns that have no images any more, and of which the index has some.
 
     Raises:
         UserError: see :func:`saywhere.inference.find_images`.
@@ -171,7 +172,8 @@ class Indexing:
         given = [path for path in paths if not isinstance(path, Source)]
         sources = {absolute(path.path): path for path in paths if isinstance(path, Source)}
         own = [] if store.folder is None else [store.folder]
-        names = name_images(given, own, IMAGES | VIDEOS)[0].values() if given or not sources else ()
+        self.emptied: list[str] = []
+        names = self._names(given, own)
         found = {**{path: source.name for path, source in sources.items()}, **{absolute(name): name for name in names}}
         changed = [path for path in found if not self._is_unchanged(path)]
         todo = [sources.get(path) or named_source(found[path]) for path in changed]
@@ -182,6 +184,19 @@ class Indexing:
         missing = (path for path in self._known.keys() - found.keys() if path.startswith(folders))
         listed = {absolute(parts[0]) for name in found.values() if (parts := archives.split(name))}
         self.gone = sorted(path for path in missing if not _is_there(path, listed))
+
+    def _names(self, paths: Sequence[str | Path], own: Sequence[Path]) -> Iterable[str]:
+        """The names of the images and videos that paths mean; those that are :attr:`emptied` mean none."""
+        left = [*map(str, paths)]
+        while True:
+            try:
+                return name_images(left, own, IMAGES | VIDEOS)[0].values()
+            except NoImages as error:
+                below = tuple(os.path.join(folder, "") for folder in _folders([error.path]))
+                if not any(path.startswith(below) and not _is_there(path, set()) for path in self._known):
+                    raise
+                self.emptied.append(error.path)
+                left = [path for path in left if path != error.path]
 
     def _stamp_of(self, video: Video) -> Stamp:
         """What is known of a video; without a hash if it is to be looked at more or less often than it was."""

@@ -33,6 +33,12 @@ from saywhere.search.scan import Question
 from saywhere.text import Vocabulary, tokenize
 
 _SIGN = re.compile(r"(?:^|\s)([+-])(?=\s|$|[^\W\d])")
+_WITHOUT = re.compile(
+    r"(?:^|[\s,;]+)(?:(?:and|but)\s+)?(?:without(?:\s+any)?|(?:with|has|have|having)\s+no|not(?=\s+(?:an?|any|the)\s))\s+"
+    r"|(?:^|[,;]\s*|\s(?:and|but)\s+)no\s+",
+    re.IGNORECASE,
+)
+"""What stands before a thing that is not to be seen; no other "no", for "a no parking sign" is one thing."""
 
 
 @dataclass(frozen=True)
@@ -59,20 +65,27 @@ class Query:
     def parse(cls, text: str) -> Query:
         """Read phrases with ``+`` or ``-`` before them: a sign follows a space, hyphens in words do not count.
 
-        Images that show what follows a ``-`` are left out.
+        Images that show what follows a ``-`` are left out, and so are those that show people in "without people", "with
+        no people", "no people" at the beginning, and the like.
 
         Example:
             >>> Query.parse("a dog + snow - people in t-shirts")
             Query(wanted=('a dog', 'snow'), unwanted=('people in t-shirts',))
             >>> Query.parse("a cat -people")
             Query(wanted=('a cat',), unwanted=('people',))
+            >>> Query.parse("a man without a hat")
+            Query(wanted=('a man',), unwanted=('a hat',))
         """
         first, *rest = _SIGN.split(text)
         signed = [*([("+", first)] if first.strip() or not rest else []), *zip(rest[::2], rest[1::2], strict=True)]
         if empty := next((mark for mark, phrase in signed if rest and not phrase.strip()), None):
             raise UserError(f"{text!r}: no phrase follows the {empty}; say what is looked for, as in 'a dog + snow'")
-        wanted, unwanted = (tuple(phrase.strip() for mark, phrase in signed if mark == sign) for sign in "+-")
-        return cls(wanted, unwanted)
+        wanted, unwanted = list[str](), list[str]()
+        for mark, phrase in signed:
+            parts = _WITHOUT.split(phrase.strip()) if mark == "+" else ["", phrase.strip()]
+            wanted += parts[:1] if parts[0] or len(parts) == 1 else []
+            unwanted += [each for part in parts[1:] for each in re.split(r"\s+or\s+", part)]
+        return cls(tuple(wanted), tuple(unwanted))
 
     @property
     def phrases(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from saywhere import DEFAULT_MODEL
 from saywhere import data as datasets
 from saywhere.data import Sample
 from saywhere.errors import UserError
-from saywhere.files import explain_full_disk, put_in_place, read_record, write_text
+from saywhere.files import explain_full_disk, printable, put_in_place, read_record, write_text
 from saywhere.images import ImageError
 from saywhere.inference.claims import locked
 from saywhere.loading import load
@@ -172,11 +172,13 @@ def _stored(result: Finetuned) -> dict[str, Any]:
 def _begin(folder: Path, settings: Mapping[str, Any], restart: bool) -> Finetuned | None:
     """Prepare the folder of a run; return what came of it if it is done."""
     record = read_record(folder / RECORD)
+    others = sorted(path.name for path in folder.iterdir() if path.name != RUN and not path.name.startswith("."))
+    if others and not record:
+        what = "another model" if CONFIG in others else f"{printable(others[0])}, which is of no model"
+        raise UserError(f"{folder} has {what}: name another folder with --out")
     if restart:
         for path in (folder / RUN).iterdir():
             shutil.rmtree(path) if path.is_dir() else None
-    elif not record and (folder / CONFIG).exists():
-        raise UserError(f"{folder} has another model: name another folder with --out")
     elif changed := [name for name, value in settings.items() if record and record["settings"].get(name) != value]:
         what = " and ".join(changed)
         raise UserError(f"{folder} has a run with another {what}: name another folder with --out, or add --restart")
@@ -211,8 +213,9 @@ def _read(root: Path, format: str | None, split: str, validation: str | None, bu
         counts = (
             f"{named} has {len(held_out)} and {split} has {len(learnt)}" if named else f"{split} has {len(sets[0])}"
         )
+        why = "; ".join([counts, *problems[:2]])
         raise UserError(
-            f"{root}: fine-tuning needs images with boxes and words to learn from, and another to measure on; {counts}"
+            f"{root}: fine-tuning needs images with boxes and words to learn from, and another to measure on; {why}"
         )
     return _Own(learnt, held_out, read[0].name, tuple(problems))
 

@@ -18,7 +18,7 @@ from saywhere.models import captioner, nouns
 from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo
 from saywhere.models.chunker import PLACES, Chunker
 from saywhere.models.layout import JOINING
-from saywhere.text import ARTICLE, RESERVED
+from saywhere.text import ARTICLE, RESERVED, STUTTER
 from saywhere.web.runtime import NAME, VERSION, WebRuntime
 from saywhere.web.weights import STEPS, Packed, compress, describe, half, pack, place_weights, rounded, single
 
@@ -225,8 +225,9 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
         "amounts": sorted(nouns.AMOUNTS), "participles": sorted(nouns.PARTICIPLES),
         "neutral_determiners": sorted(nouns.NEUTRAL_DETERMINERS),
         "longest": nouns.LONGEST, "starts": sorted(nouns.STARTS), "before_nouns": sorted(nouns.BEFORE_NOUNS),
+        "colours": nouns.COLOUR_NAMES,
         "places": sorted(PLACES), "joining": sorted(JOINING), "others": sorted(nouns.OTHERS),
-        "determined": nouns.DETERMINED, "article": ARTICLE.pattern,
+        "determined": nouns.DETERMINED, "article": ARTICLE.pattern, "stutter": STUTTER.pattern,
     }  # fmt: skip
     facts["caption_nouns"] = {
         "regions": captioner.REGIONS, "least_region": captioner.LEAST_REGION, "unseen": captioner.UNSEEN,

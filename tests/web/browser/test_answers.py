@@ -23,7 +23,7 @@ from saywhere.models.captioner import OF_PEOPLE, closing_phrase, correct
 from saywhere.models.nouns import noun_tree, repeated, with_noun, without_repetition
 from saywhere.models.placing import cut_phrases, unused_words
 from saywhere.pixels import ORIENTATION
-from saywhere.text import tokenize
+from saywhere.text import tokenize, without_stutter
 
 TEXT = "a woman in an orange suit, a cat with whiskers and two cups beside the wooden table"  # no relations
 ASK = """async ([file, verb, parameters]) => {
@@ -240,7 +240,7 @@ WORDS = """async ([texts, phrases, changes, known]) => {
             const words = tokenize(phrase);
             return tree.withNoun(tree.head(words), words, tree.named(noun));
         }),
-        known: ["zebras", "knives", "policemen", "puppies", "sock", "violin", "bus"].map(
+        known: ["zebras", "knives", "policemen", "puppies", "sock", "violin", "bus", "zebra's"].map(
             (word) => tree.knownForm(word, new Set(known))
         ),
     };
@@ -255,6 +255,7 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
         "a sheep", "two big brown sheep in a field", "a vacuum cleaner and a man", "racquet and a dog",
         "the red violin", "a photo of a sheep", "two, sheep", "the man on the left and a dog",
         "a cat and", "several hot dogs on a table", "watches",
+        "dog, cat", "dogs or cats and a horse", "car, people, street", "an orange, white and blue shirt",
     ]  # fmt: skip
     phrases = [
         "two puppies on the grass", "a group of people", "a hot dog", "policemen", "a man in a red shirt",
@@ -266,7 +267,7 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
     changes = [["a brown dog on the grass", "cow"], ["two dogs", "sheep"], ["the tree", "grass"], ["man", "apple"]]
     known = ["zebra", "knife", "policeman", "puppy", "socks", "bus"]
     found, tree = engine.evaluate(WORDS, [texts, phrases, changes, known]), noun_tree()
-    assert found["known"] == ["zebra", "knife", "policeman", "puppy", "socks", "violin", "bus"]
+    assert found["known"] == ["zebra", "knife", "policeman", "puppy", "socks", "violin", "bus", "zebra"]
     assert found["fitting"] == ["a man on an elephant", "an hour in a uniform"]
     assert found["tokens"] == [tokenize(text) for text in texts]
     assert found["cut"] == [cut_phrases(text) for text in texts]
@@ -314,13 +315,13 @@ CORRECT = """async cases => {
 
 
 ENDINGS = """async ([sentences, embedding]) => {
-    const [{closingPhrase, repeats, withoutRepetition, wordLifts}, {Matrix}, {Model}] = await Promise.all(
-        ["captions", "matrix", "model"].map(name => import(`./engine/${name}.js`))
-    );
+    const [{withoutStutter}, {closingPhrase, repeats, withoutRepetition, wordLifts}, {Matrix}, {Model}] =
+        await Promise.all(["text", "captions", "matrix", "model"].map(name => import(`./engine/${name}.js`)));
     const model = await Model.open(), image = new Matrix(1, embedding.length, Float32Array.from(embedding));
     const tree = await model.tree();
     return {
         once: sentences.map(words => withoutRepetition(tree, words).join(" ")),
+        clear: sentences.map(words => withoutStutter(words.join(" "), model.info.noun_tree.stutter)),
         again: sentences.map(words => repeats(tree, words)),
         starts: sentences.map(words => closingPhrase(words, model.info.caption_nouns)),
         lifts: [...wordLifts(await model.weights("captioner"), image)],
@@ -338,6 +339,7 @@ def test_endings_that_are_left_out_are_those_of_python(engine: Page, as_rounded:
     )  # fmt: skip
     sentences = [f"{start}{ending}".split() for start in ("", "a ", "a man ", "a man of ") for ending in endings]
     twice = (
+        "a red and red car with a yo yo in a green green field",
         "a dog near a cat and a dog",
         "a man and another man",
         "a kitchen in a kitchen",
@@ -349,6 +351,7 @@ def test_endings_that_are_left_out_are_those_of_python(engine: Page, as_rounded:
     found = engine.evaluate(ENDINGS, [sentences, image[0].tolist()])
     assert found["starts"] == [closing_phrase(words) or 0 for words in sentences]
     assert found["once"] == [without_repetition(" ".join(words), noun_tree()) for words in sentences]
+    assert found["clear"] == [without_stutter(" ".join(words)) for words in sentences]
     assert found["again"] == [repeated(words, noun_tree()) is not None for words in sentences]
     assert found["again"][-6:] == [True, False, True, False, False, True]
     words = {row: key[0] for key, (row, _) in ngrams.rows.items() if len(key) == 1}

@@ -12,7 +12,7 @@ import {gridFeatures, mapOf} from "./maps.js";
 import {layer, layerNorm, linear, relu} from "./matrix.js";
 import {NounTree} from "./noun_tree.js";
 import {decodeImage, prepare} from "./pixels.js";
-import {Chunker, Vocabulary, tokenize, withArticles} from "./text.js";
+import {Chunker, Vocabulary, tokenize, withArticles, withoutStutter} from "./text.js";
 
 const LEAST = 1e-4; // no kind is taken to be less probable than this
 const EXTERNAL = "trunk.bin"; // what the graph calls the file of its weights
@@ -192,7 +192,8 @@ export class Model {
       const never = classes ? refusePeople(classes, seen, words.tokens, config.people_threshold, rules) : [];
       const told = wordsOf(decode(bound, whole, config.decoding, refused, never)[0].tokens);
       const shown = classes ? correct(classes, seen, told, rules) : told;
-      const once = classes ? withoutRepetition(classes.tree, shown) : shown;
+      const clear = tokenize(withoutStutter(shown.join(" "), this.info.noun_tree.stutter));
+      const once = classes ? withoutRepetition(classes.tree, clear) : shown;
       const unlikely = lifts.get(words.encode(once.at(-1) ?? "")[0]) < config.ngrams.least_lift;
       const kept = once.slice(0, (unlikely && closingPhrase(once, rules)) || once.length);
       const said = tokenize(withArticles(kept.join(" "), this.info.noun_tree.article));

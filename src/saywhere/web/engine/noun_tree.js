@@ -42,12 +42,12 @@ export class NounTree {
     return before + last;
   }
 
-  // A word as it is if it is known, else its singular or its plural if that is; `known` has(word).
+  // A word as it is if it is known, else its singular or its plural, or of "cat's" the cat, if that is; `known` has(word).
   knownForm(word, known) {
     if (known.has(word)) return word;
     const singulars = Object.entries(this.lists.irregular).filter(([, many]) => many === word).map(([name]) => name);
     for (const [cut, end] of [[1, ""], [2, ""], [3, "y"], [2, "an"]]) singulars.push(word.slice(0, Math.max(word.length - cut, 0)) + end);
-    const forms = [...singulars.filter((form) => form && this.plural(form) === word), this.plural(word)];
+    const forms = [...singulars.filter((form) => form && this.plural(form) === word), this.plural(word), word.replace(/'s$/, "")];
     return forms.find((form) => known.has(form)) ?? word;
   }
 

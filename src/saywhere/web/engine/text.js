@@ -10,6 +10,9 @@ export const tokenize = (text) => normal(text).match(WORD) ?? [];
 // A text with "a" or "an" as the next word has it; `article` is the pattern of text.py.
 export const withArticles = (text, article) => text.replace(new RegExp(article, "g"), (_, vowel) => (vowel ? "an" : "a"));
 
+// A text without words that are said again at once; `stutter` is the pattern of text.py.
+export const withoutStutter = (text, stutter) => text.replace(new RegExp(stutter, "g"), "$1");
+
 export class Vocabulary {
   constructor(tokens) {
     this.tokens = tokens;
@@ -68,12 +71,13 @@ export class Chunker {
   phrases(text) {
     const words = tokenize(text), gaps = normal(text).split(WORD), {places, starts} = this.tree.lists;
     const found = [];
-    this.tag(words, gaps).forEach((tag, i) => {
+    const read = words.map((word) => (word === "or" ? "and" : word)); // as in models/chunker.py
+    this.tag(read, gaps).forEach((tag, i) => {
       if (tag === BEGIN || tag === BEGIN_HIDDEN) found.push({start: i, stop: i + 1, visible: tag === BEGIN});
       else if (BEFORE[tag] && found.length) found.at(-1).stop = i + 1;
     });
     const isPlace = (some) => places.includes(some.at(-1)) && some.every((word) => starts.includes(word) || places.includes(word));
-    return joined(this.complete(found, words, gaps), gaps).filter(({start, stop, visible}) => visible && !isPlace(words.slice(start, stop)));
+    return this.parted(joined(this.complete(found, words, gaps), gaps), words, gaps).filter(({start, stop, visible}) => visible && !isPlace(words.slice(start, stop)));
   }
 
   // Phrases with the nouns of the tree that they were cut off from: of "a" and "sheep" the phrase "a sheep".
@@ -88,12 +92,23 @@ export class Chunker {
       if (before && joins(start, starts)) start = before.start;
       const touched = found.filter((phrase) => phrase.start < stop && start < phrase.stop);
       if (touched.length && touched[0].start <= start && stop <= touched[0].stop) continue;
-      const alone = !start && (stop === words.length || [...after, "and", "or"].includes(words[stop]));
+      const [firstPart, lastPart] = [start, stop].map((i) => !i || i === words.length || mark(gaps[i]) === ",");
+      const alone = firstPart && (lastPart || [...after, "and", "or"].includes(words[stop]));
       if (!touched.length && !alone && !starts.includes(words[start])) continue;
       const whole = {start: Math.min(start, ...touched.map((phrase) => phrase.start)), stop: Math.max(stop, ...touched.map((phrase) => phrase.stop)), visible: true};
       found = [...found.filter((phrase) => !touched.includes(phrase)), whole].sort((one, other) => one.start - other.start);
     }
     return found;
+  }
+
+  // Phrases that are cut at punctuation between two names of the tree: of "dog, cat" two phrases.
+  parted(found, words, gaps) {
+    const names = this.tree.heads(words).filter((name) => !this.tree.lists.colours.includes(words[name.stop - 1]));
+    return found.flatMap(({start, stop, visible}) => {
+      const last = Math.max(start, ...names.filter((name) => name.stop <= stop).map((name) => name.start));
+      const cuts = names.map((name) => name.stop).filter((i) => start < i && i <= last && mark(gaps[i]) === ",");
+      return [start, ...cuts].map((first, i) => ({start: first, stop: cuts[i] ?? stop, visible}));
+    });
   }
 
   tag(words, gaps) {

@@ -27,7 +27,7 @@ import saywhere
 from saywhere.formats.classes import label
 from saywhere.integrations import cvat
 
-PHRASE = "a woman in an orange suit"
+PHRASE = "an orange suit"
 
 
 @pytest.fixture(scope="module")

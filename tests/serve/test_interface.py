@@ -434,7 +434,7 @@ def test_a_search_answers_as_the_index_does(model: saywhere.Model, indexed: Path
             "q=": "characters",
             "q=a&top=0": "from 1 to 100",
             "q=%2C": "no word",
-            "q=un+perro": "the model knows none of these words: un, perro; it reads English",
+            "q=el+perro": "the model knows none of these words: el, perro; it reads English",
             "": "parameter q is missing",
         }
         for params, message in wrong.items():

@@ -30,13 +30,14 @@ from tiny_training import write_data as write_boxes
 
 import saywhere
 from saywhere import options
+from saywhere.configs.aligner import AlignerConfig
 from saywhere.inference.claims import locked
 from saywhere.models.bundle import Bundle
 from saywhere.stages import run as stages
 from saywhere.stages.kinds import Card
 from saywhere.training import recipe as recipes
 from saywhere.training.loop import Training
-from saywhere.training.run import model_config, train
+from saywhere.training.run import train
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMOKE, TEACHER = RECIPES / "saywhere-smoke.yaml", "data/clip_encoder.onnx"
@@ -384,9 +385,9 @@ def test_the_recipe_of_everyday_words_is_right(tmp_path: Path) -> None:
     stage, bundled = plans["aligner"].stage, Bundle.read("flickr-coco").configs["aligner"]
     assert (stage.training.freeze, stage.average) == (("projects",), 0.3)
     assert {"$flickr8k train", "$wider train", "$everyday train", "$everyday val"} <= plans["aligner"].inputs.keys()
-    made = model_config(stage)
-    assert made.vector_options() | {"trunk": 0} == bundled.vector_options() | {"trunk": 0}
-    assert replace(made, trunk=bundled.trunk, localizer=bundled.localizer) == bundled
+    made = AlignerConfig().merge(stage.model, prefix="model.")
+    assert replace(made, trunk=bundled.trunk, localizer=bundled.localizer, proposals=bundled.proposals) == bundled
+    assert made.proposals.anchors == bundled.proposals.anchors
 
 
 def test_the_recipe_of_the_bundled_model_is_right(tmp_path: Path) -> None:

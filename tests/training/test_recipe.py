@@ -211,7 +211,7 @@ def test_recipes_that_ship_are_found_by_name(tmp_path: Path, monkeypatch: pytest
         assert recipes.load(name) == recipes.load(RECIPES / "densecap-flickr8k.yaml")
     write_recipe(tmp_path / "densecap-flickr8k.yaml", tmp_path)
     assert recipes.find("densecap-flickr8k.yaml") == Path("densecap-flickr8k.yaml")
-    with pytest.raises(UserError, match=r"^dense: no such recipe; with saywhere come aligner-flickr8k, .*, table1$"):
+    with pytest.raises(UserError, match=r"^dense: no such recipe; with saywhere come aligner-everyday, .*, table1$"):
         recipes.load("dense")
     listed = run("train", "--list")
     assert listed.output.count("\n") == len(recipes.shipped())

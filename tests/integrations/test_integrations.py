@@ -138,9 +138,9 @@ def test_cvats_own_sdk_asks_and_sends_what_is_found(model: saywhere.Model, image
     assert path == "/api/tasks/137/annotations/?action=create" and {shape["label_id"] for shape in shapes} == {30, 40}
     found = [(shape["frame"], shape["source"], shape["attributes"][0]["spec_id"]) for shape in shapes]
     assert found == [(0, "auto", 70)] * len(shapes)
-    (woman,) = (shape for shape in shapes if shape["label_id"] == 40)
-    assert woman["points"] == list(next(iter(model.ground(image, [PHRASE]))).box)
-    assert woman["attributes"][0]["value"] == PHRASE
+    (suit,) = (shape for shape in shapes if shape["label_id"] == 40)
+    assert suit["points"] == list(next(iter(model.ground(image, [PHRASE]))).box)
+    assert suit["attributes"][0]["value"] == PHRASE
 
 
 @pytest.mark.parametrize("given", [{"labels": " ,"}, {"labels": 3}, {"labels": "dog", "phrases": "false"}])
@@ -199,8 +199,8 @@ def test_fiftyone_gets_detections_in_shares_of_the_image(
         x1, y1, x2, y2 = box
         assert one.bounding_box == pytest.approx([x1 / 512, y1 / 512, (x2 - x1) / 512, (y2 - y1) / 512], abs=1e-6)
         assert one.confidence == pytest.approx(score)
-    (woman,) = fiftyone.Describer(model, [PHRASE], threshold=0).predict(np.asarray(image)).detections
-    assert woman.phrase == PHRASE and woman.label == label(PHRASE)
+    (suit,) = fiftyone.Describer(model, [PHRASE], threshold=0).predict(np.asarray(image)).detections
+    assert suit.phrase == PHRASE and suit.label == label(PHRASE)
 
 
 def test_fiftyone_applies_the_model_itself(model: saywhere.Model, monkeypatch: pytest.MonkeyPatch) -> None:

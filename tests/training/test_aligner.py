@@ -81,6 +81,19 @@ def test_frozen_projections_keep_the_vectors_of_regions():
     assert not torch.equal(network.embed_regions(rows)[0], before)
 
 
+def test_text_encoders_learn_alone(tmp_path: Path):
+    recipe = aligner_recipe(tmp_path)
+    before = checkpoint.load_network(train(recipe, tmp_path / "before").model, "aligner")
+    training = replace(recipe.training, start=str(tmp_path / "before" / "model"), freeze=("projects",), epochs=1)
+    tuned = replace(recipe, training=training, model={**recipe.model, "region_phrases": True})
+    after = checkpoint.load_network(train(tuned, tmp_path / "after").model, "aligner")
+    same = {name for name, value in before.state_dict().items() if torch.equal(value, after.state_dict()[name])}
+    assert {name for name in before.state_dict() if name.startswith(("projects.", "standardise.", "trunk."))} <= same
+    assert "encoders.0.decode.weight" not in same
+    with pytest.raises(UserError, match=r"^phrase_weight is 1.0, but must be 0 with region_phrases"):
+        AlignerConfig(region_phrases=True, phrase_weight=1.0)
+
+
 def test_mirrored_images_have_left_and_right_exchanged():
     maker = SentenceTargets(VOCABULARY, 1, end=False)
     assert choose(maker, sample("on the left")) == ["on the left"]

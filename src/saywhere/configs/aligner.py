@@ -138,6 +138,8 @@ class AlignerConfig(RegionConfig):
             self.require(not self.sentence_token, "sentence_token", "false with parses: no relation is the sentence")
             self.require(self.phrase_weight == 0, "phrase_weight", "0 with parses: phrases have words")
         self.require_levels(self.levels, self.head, self.branch)
+        if self.region_phrases:
+            self.require(self.phrase_weight == 0, "phrase_weight", "0 with region_phrases")
         if self.uses_proposals:
             self.require_proposals()
 

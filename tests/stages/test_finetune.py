@@ -55,7 +55,7 @@ def test_the_new_model_has_all_parts_and_only_the_last_layers_differ(done: Finet
     assert (done.learnt, done.held_out) == (6, 2) and before.keys() == after.keys()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert all(name.startswith(("densecap.phrase_head", "densecap.decoder")) for name in changed)
-    assert bool(changed) == bool(done.share)
+    assert bool(changed) == bool(done.share) and (done.losses[1] < done.losses[0]) == bool(done.share)
     assert not [path for path in done.model.iterdir() if path.is_dir()]
     model = saywhere.load(done.model)
     image = next(done.model.parent.parent.glob("own*/000.png"))
@@ -107,6 +107,27 @@ def test_new_words_move_ten_times_as_far_and_are_not_averaged(
     mixed = layers.decoder.output.weight.detach() - start
     torch.testing.assert_close(mixed[new], moved[1][new])
     torch.testing.assert_close(mixed[:new], 0.25 * moved[1][:new], rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(("kept", "share", "losses"), [(0.0, 0.375, (9.0, 4.0)), (1.1, 0.0, (9.0, 9.0))])
+def test_the_share_with_the_likeliest_phrases_of_those_that_keep_the_rest(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    kept: float, share: float, losses: tuple[float, float],
+) -> None:  # fmt: skip
+    bundle = Bundle.read(exported_bundle())
+    own = finetune_stage._read(images, None, "train", None, bundle, 0, print)
+    run = finetune_stage._Run(tmp_path / "made", bundle, own, None, 0, print)
+    layers = heads.Heads(run.network).eval()
+    before = copy.deepcopy(layers)
+    trained = {name: value + 1 if value.is_floating_point() else value for name, value in layers.state_dict().items()}
+    lessons = run._lessons(before, own.held_out, "held-out")
+    found = iter([9.0, 5.0, 4.0, 6.0])
+    monkeypatch.setattr(heads, "measure", lambda *arguments: (next(found), 0.0))
+    monkeypatch.setattr(finetune_stage, "SHARES", dict.fromkeys(finetune_stage.SHARES, kept))
+    _, *choice, _ = run._choose(layers, before, trained, lessons, lessons)
+    assert choice == [losses, share]
+    old = slice(min(run.new))  # rows of words that are not new
+    torch.testing.assert_close(layers.decoder.output.weight[old], before.decoder.output.weight[old] + share)
 
 
 def test_a_run_that_is_stopped_goes_on_and_makes_the_same(
@@ -257,7 +278,7 @@ def test_any_names_will_do_and_nothing_is_written_but_the_model(
     assert (result.learnt, result.held_out, result.problems) == (6, 2, ())
     assert all(torch.equal(value, weights(done.model)[name]) for name, value in weights(out).items())
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert len(saywhere.load(out).describe(own / name, top=2)) == 2
+    assert len(saywhere.load(out).describe(next(own.glob("*.png")), top=2)) == 2
     refused = finetune(own, "/proc/mine", start, code=2)
     assert refused.stderr.startswith("error: /proc/mine: "), refused.output
 

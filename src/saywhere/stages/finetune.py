@@ -40,12 +40,10 @@ HELD_OUT = 5
 """One image of so many is held out where the data has no validation split."""
 STEPS = 40
 """Steps that few images are learnt in, however many epochs that takes."""
-SHARES = (0.25, 0.5)
-"""Shares of the trained weights, the others being those of the start, that are tried (Wortsman et al., 2022). With .75
-phrases of everyday photographs lost .015 in METEOR, with .5 at most .01 (docs/training.md)."""
-KEPT = 0.8
-"""A share is taken if the phrases of what nobody annotated have at least so much of their words in common with those of
-the start. On everyday photographs, .81 was a loss of .009 in METEOR, and .88 of .006 (docs/training.md)."""
+SHARES = {0.25: 0.7, 0.375: 0.8, 0.5: 0.8}
+"""Shares of the trained weights that are tried, the others being those of the start (Wortsman et al., 2022), and for each
+how much of their words the phrases of what nobody annotated must have in common with those of the start. With .25
+everyday photographs lost at most .008 in METEOR, with .5 at most .01, with .75 .015 (docs/training.md)."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,8 @@ class Finetuned:
         model: the folder.
         start, end: what the phrases of the held-out boxes have in common with the true ones, before and after: the mean
             F1 of their words.
+        losses: negative log-probabilities of a held-out phrase, before and after, which choose the share: of few boxes
+            they tell more than the likeliest words.
         learnt, held_out: how many images it has learnt from, and on how many it was measured.
         words: that are new.
         share: of the trained weights in those of the model; 0 if nothing was better that keeps the start's answers.
@@ -66,6 +66,7 @@ class Finetuned:
     model: Path
     start: float
     end: float
+    losses: tuple[float, float]
     learnt: int
     held_out: int
     words: tuple[str, ...]
@@ -78,6 +79,7 @@ class Finetuned:
         rows = [
             (f"{self.held_out} held-out image{'' if self.held_out == 1 else 's'}", "before", "after"),
             ("words of phrases (F1)", f"{self.start:.3f}", f"{self.end:.3f}"),
+            ("loss of a phrase", f"{self.losses[0]:.2f}", f"{self.losses[1]:.2f}"),
             ("other phrases kept", "1.000", f"{self.kept:.3f}"),
         ]
         return [f"{title:26}{before:>8}{after:>8}" for title, before, after in rows]
@@ -182,8 +184,8 @@ def _begin(folder: Path, settings: Mapping[str, Any], restart: bool) -> Finetune
     elif changed := [name for name, value in settings.items() if record and record["settings"].get(name) != value]:
         what = " and ".join(changed)
         raise UserError(f"{folder} has a run with another {what}: name another folder with --out, or add --restart")
-    elif result := record.get("result"):
-        lists = {name: tuple(result.get(name, ())) for name in ("words", "problems")}
+    elif (result := record.get("result", {})).get("losses"):
+        lists = {name: tuple(result.get(name, ())) for name in ("losses", "words", "problems")}
         return Finetuned(folder, **{**result, **lists})
     write_text(folder / RECORD, json.dumps({"settings": dict(settings)}, indent=1) + "\n")
     return None
@@ -250,9 +252,9 @@ class _Run:
         lessons = self._lessons(before, learnt, "learnt"), self._lessons(before, held_out, "held-out")
         epoch = heads.train(layers, *lessons, self.epochs, self.seed, self.new)
         trained = copy.deepcopy(layers.state_dict())
-        start, end, share, kept = self._choose(layers, before, trained if epoch else {}, *lessons)
+        (start, end), losses, share, kept = self._choose(layers, before, trained if epoch else {}, *lessons)
         result = Finetuned(
-            self.folder, start, end, len(learnt), len(held_out), self.words, share, kept,
+            self.folder, start, end, losses, len(learnt), len(held_out), self.words, share, kept,
             (*self.own.problems, *self.skipped),
         )  # fmt: skip
         self._write(epoch, result)
@@ -265,11 +267,12 @@ class _Run:
         trained: Mapping[str, Any],
         learnt: Sequence[heads.Lesson],
         held_out: Sequence[heads.Lesson],
-    ) -> tuple[float, float, float, float]:
-        """Try shares of the trained weights, and leave the best of those that keep :data:`KEPT` in the layers.
+    ) -> tuple[tuple[float, float], tuple[float, float], float, float]:
+        """Try :data:`SHARES` of the trained weights, and leave the best of those that keep enough in the layers.
 
         Returns:
-            what phrases have in common with the true ones before and after, the share, and what is kept of others.
+            what phrases have in common with the true ones before and after, their losses before and after, the share,
+            and what is kept of others.
         """
         from saywhere.training import heads
 
@@ -281,21 +284,24 @@ class _Run:
         def say(some: heads.Heads) -> list[str]:
             return [vocabulary.decode(token_ids) for token_ids in some.say(others).tolist()] if len(others) else []
 
-        def score(some: heads.Heads) -> float:
+        def loss(some: heads.Heads) -> float:
+            return round(heads.measure(some, before, held_out)[0], 6)
+
+        def common(some: heads.Heads) -> float:
             said = heads.phrases(some.eval(), vocabulary, held_out)
             return round(float(np.mean(same_words(list(zip(said, true, strict=True))))), 6)
 
-        start, then = score(before), say(before)
-        end, best, kept = start, 0.0, 1.0
-        for share in SHARES if trained else ():
+        start, then = loss(before), say(before)
+        least, best, kept = start, 0.0, 1.0
+        for share, enough in SHARES.items() if trained else ():
             self._mix(layers, before, trained, share)
             pairs = [(now, [old]) for now, old in zip(say(layers), then, strict=True)]
             same = round(float(np.mean(same_words(pairs))), 6) if pairs else 1.0
-            found = score(layers)
-            if same >= KEPT and found > end:
-                end, best, kept = found, share, same
+            found = loss(layers)
+            if same >= enough and found < least:
+                least, best, kept = found, share, same
         self._mix(layers, before, trained, best)
-        return start, end, best, kept
+        return (common(before), common(layers)), (start, least), best, kept
 
     def _mix(self, layers: heads.Heads, before: heads.Heads, trained: Mapping[str, Any], share: float) -> None:
         """Give the layers a mean of the weights of the start and of the trained ones, which new words have alone."""

@@ -255,13 +255,13 @@ def train(
     before = copy.deepcopy(heads).eval().requires_grad_(False)
     heads.requires_grad_(True)
     optimizer = torch.optim.AdamW(heads.parameters(), lr=RATE, weight_decay=DECAY)
-    least, best_epoch, best = measure(heads, before, held_out), 0, copy.deepcopy(heads.state_dict())
+    least, best_epoch, best = sum(measure(heads, before, held_out)), 0, copy.deepcopy(heads.state_dict())
     with track("learning", epochs) as progress:
         for epoch in range(epochs):
             if epoch - best_epoch >= PATIENCE:
                 break
             _train_epoch(heads, before, optimizer, learnt, epoch, epochs, seed, new)
-            loss = measure(heads, before, held_out)
+            loss = sum(measure(heads, before, held_out))
             if loss < least:
                 least, best_epoch, best = loss, epoch + 1, copy.deepcopy(heads.state_dict())
             progress.advance(1, f"held-out loss {loss:.4f}")
@@ -269,12 +269,13 @@ def train(
     return best_epoch
 
 
-def measure(heads: Heads, before: Heads, held_out: Sequence[Lesson]) -> float:
-    """Return the mean loss of images, with the same choice among their phrases each time."""
+def measure(heads: Heads, before: Heads, held_out: Sequence[Lesson]) -> tuple[float, float]:
+    """Return the mean of the losses ``words`` and ``kept`` over images, with the same choice of phrases each time."""
     heads.eval()
     with torch.no_grad():
         each = [losses(heads, before, [one], np.random.default_rng(0)) for one in held_out]
-    return sum(float(sum(terms.values())) for terms in each) / len(each)
+    words, kept = (sum(float(terms.get(name, 0.0)) for terms in each) / len(each) for name in ("words", "kept"))
+    return words, kept
 
 
 def _train_epoch(

@@ -13,6 +13,7 @@ from saywhere.models.nouns import (
     NO_LEAF,
     ROLE,
     NounTree,
+    find_heads,
     find_nouns,
     is_right,
     kind_of,
@@ -52,6 +53,14 @@ TREE = noun_tree()
         ("a whale", "whale"),
         ("a dog chased by a cat", "dog"),
         ("a coffee maker", "coffee maker"),
+        ("white trainers", "shoe"),
+        ("a trainer", "person"),
+        ("two soccer players", "person"),
+        ("a security guard", "person"),
+        ("a batter", "baseball player"),
+        ("a guard with a record player", "person"),
+        ("a toy soldier", "toy"),
+        ("a window washer", "person"),
         ("a sea turtle", "turtle"),
         ("two dolphins", "dolphin"),
         ("wooden bridges", "bridge"),
@@ -89,10 +98,22 @@ def test_words_that_are_no_nouns_here_name_nobody(phrase: str) -> None:
 @pytest.mark.parametrize(
     "phrase",
     ["", "of", "something else", "xyzzy", "a stroller", "a ladder", "a trailer", "popcorn", "a pizza cutter",
-     "black chaps", "an ice maker", "a captive"],
+     "black chaps", "an ice maker", "a captive", "a record player", "two DVD players", "a Blu-ray player",
+     "shin guards", "a table runner", "cake batter", "a dream catcher", "a baby carrier"],
 )  # fmt: skip
 def test_a_phrase_without_a_known_noun(phrase: str) -> None:
     assert TREE.find(phrase) is None
+
+
+def test_a_name_that_leads_nowhere_is_one_name_of_which_nothing_is_known() -> None:
+    words = tokenize("a man at two old record players with a cat")
+    heads = find_heads(words, TREE)
+    assert [words[head.start : head.stop] for head in heads] == [["man"], ["record", "players"], ["cat"]]
+    assert heads[1].noun is None
+    assert heads[1].plural
+    assert TREE.named("record player") is None
+    assert "record player" not in dict(TREE.names())
+    assert [noun.name for noun in find_nouns(" ".join(words), TREE)] == ["man", "cat"]
 
 
 def test_the_head_says_where_the_noun_is_and_its_number() -> None:

@@ -137,11 +137,13 @@ class NounTree:
 
     A line has a synset, its sort, name and use, words that lead to it, synsets above; separated by tabs
     (``ValueError``). ImageNet's classes come first, in their order, then the other kinds, then the groups; of the
-    ``nouns`` so many are ``leaves``, which are no groups.
+    ``nouns`` so many are ``leaves``, which are no groups. A line without a synset has names that lead nowhere, such as
+    "record player", whose last word leads to people.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
-        rows = [line.split("\t") for line in lines]
+        lists = [line.split("\t") for line in lines]
+        rows = [row for row in lists if row[0]]
         sorts, uses = get_args(Sort), get_args(Use)
         if any(len(row) != 6 or row[1] not in sorts or row[3] not in uses for row in rows):
             raise ValueError("a noun has a synset, a sort, a name, a use, words and the synsets above it")
@@ -157,22 +159,22 @@ class NounTree:
             Noun(number, *row[1:4], ancestors[number], np.array(below[number], np.int64))  # pyright: ignore[reportArgumentType, reportCallIssue]
             for number, row in enumerate(rows)
         )
-        self._words: dict[str, tuple[int, bool]] = {}
-        for number, row in enumerate(rows):
+        self._words: dict[str, tuple[int | None, bool]] = {}
+        for row in lists:
             for word in row[4].split(", "):
-                self._words[word] = (number, False)
+                self._words[word] = (numbers.get(row[0]), False)
         self._words.pop("", None)
         for word, (number, _) in list(self._words.items()):
             self._words.setdefault(plural(word), (number, True))
 
     def named(self, word: str) -> Noun | None:
         """Return the node that a word, or a name of several words, leads to, in the singular or the plural."""
-        found = self._words.get(word)
-        return None if found is None else self.nouns[found[0]]
+        row, _ = self._words.get(word, (None, False))
+        return None if row is None else self.nouns[row]
 
     def names(self) -> Iterator[tuple[str, Noun]]:
         """Yield each word, or name of several words, that leads to a node, and the node; plurals too."""
-        return ((name, self.nouns[row]) for name, (row, _) in self._words.items())
+        return ((name, self.nouns[row]) for name, (row, _) in self._words.items() if row is not None)
 
     def entry(self, noun: Noun) -> Noun | None:
         """Return the nearest node at or above one whose name people use; None if there is none."""
@@ -226,14 +228,16 @@ class NounTree:
         return word in AFTER or after in ARTICLES | AFTER or self._ending(words, 0, place) is not None
 
     def _ending(self, words: Sequence[str], start: int, stop: int) -> Head | None:
-        """The longest name that ends at ``stop``."""
+        """The longest name that ends at ``stop``, one that leads nowhere included."""
         firsts = range(max(start, stop - 4), stop)
         return next((head for first in firsts if (head := self.name_at(words, first, stop))), None)
 
     def name_at(self, words: Sequence[str], start: int, stop: int) -> Head | None:
         """Return the name that the words ``start`` to ``stop`` are; None if they are none, or there are fewer words."""
-        found = self._words.get(" ".join(words[start:stop])) if stop <= len(words) else None
-        return None if found is None else Head(start, stop, self.nouns[found[0]], found[1])
+        name = " ".join(words[start:stop])
+        if stop > len(words) or name not in self._words:
+            return None
+        return Head(start, stop, self.named(name), self._words[name][1])
 
 
 def _ancestors(number: int, above: Sequence[tuple[int, ...]]) -> dict[int, int]:
@@ -247,7 +251,10 @@ def _ancestors(number: int, above: Sequence[tuple[int, ...]]) -> dict[int, int]:
 
 
 def find_heads(words: Sequence[str], tree: NounTree) -> list[Head]:
-    """Return where the nouns of a text are that are in the tree, in order; of names of several words the longest."""
+    """Return where the names of a text are that the tree has, in order; of names of several words the longest.
+
+    The noun of a name that leads nowhere is None.
+    """
     found, start = list[Head](), 0
     while start < len(words):
         head = next((h for stop in range(start + LONGEST, start, -1) if (h := tree.name_at(words, start, stop))), None)

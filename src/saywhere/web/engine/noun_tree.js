@@ -4,16 +4,17 @@ import {tokenize, withArticles} from "./text.js";
 
 export class NounTree {
   // Lines of the table: synset, sort, name, use, words, synsets above, separated by tabs; and the word lists of nouns.py.
+  // The names of a line without a synset lead nowhere.
   constructor(table, words) {
     this.lists = words;
-    const rows = table.trimEnd().split("\n").map((line) => line.split("\t"));
+    const lines = table.trimEnd().split("\n").map((line) => line.split("\t")), rows = lines.filter(([synset]) => synset);
     const numbers = new Map(rows.map(([synset], i) => [synset, i]));
     const above = rows.map((row) => row[5].split(/\s+/).filter(Boolean).map((synset) => numbers.get(synset)));
     this.nouns = rows.map(([, sort, name, use], row) => ({row, sort, name, use, ancestors: ancestorsOf(row, above), leaves: []}));
     this.leaves = this.nouns.filter((noun) => noun.sort !== "group").length;
     for (const leaf of this.nouns.slice(0, this.leaves)) for (const up of leaf.ancestors.keys()) this.nouns[up].leaves.push(leaf.row);
     this.words = new Map();
-    rows.forEach((row, i) => row[4].split(", ").filter(Boolean).forEach((word) => this.words.set(word, [i, false])));
+    for (const line of lines) for (const word of line[4].split(", ").filter(Boolean)) this.words.set(word, [numbers.get(line[0]) ?? null, false]);
     for (const [word, [row]] of [...this.words]) {
       const many = this.plural(word);
       if (!this.words.has(many)) this.words.set(many, [row, true]);
@@ -21,8 +22,7 @@ export class NounTree {
   }
 
   named(word) {
-    const found = this.words.get(word);
-    return found ? this.nouns[found[0]] : null;
+    return this.nouns[this.words.get(word)?.[0]] ?? null;
   }
 
   // The nearest node at or above one whose name people use.
@@ -93,11 +93,11 @@ export class NounTree {
 
   // The name that some words are: {start, stop, noun, plural}.
   nameAt(words, start, stop) {
-    const found = stop <= words.length ? this.words.get(words.slice(start, stop).join(" ")) : null;
-    return found ? {start, stop, noun: this.nouns[found[0]], plural: found[1]} : null;
+    const name = words.slice(start, stop).join(" "), found = stop <= words.length ? this.words.get(name) : null;
+    return found ? {start, stop, noun: this.named(name), plural: found[1]} : null;
   }
 
-  // Where the nouns of a text are, in order; of names of several words the longest.
+  // Where the names of a text are, in order; of names of several words the longest. The noun of one that leads nowhere is null.
   heads(words) {
     const found = [];
     for (let start = 0; start < words.length;) {

@@ -120,9 +120,20 @@ RELATIONS: dict[str, Relation] = {
 _SAID = {"left": "on the left", "right": "on the right", "top": "at the top", "bottom": "at the bottom",
          "middle": "in the middle"}  # fmt: skip
 _SIDES = {"left": "left", "right": "right"}
-_HEIGHTS = {"top": "top", "bottom": "bottom", "middle": "middle", "center": "middle", "centre": "middle"}
-_CORNERS = {f"{height} {side}": f"{height} {side}" for height in ("top", "bottom") for side in _SIDES}
-_ENDS = ("", " side", " of the image", " of the picture", " of the photo", " side of the image")
+_HEIGHTS = {
+    **{"top": "top", "bottom": "bottom", "middle": "middle", "center": "middle", "centre": "middle"},
+    **{"upper half": "top", "upper part": "top", "lower half": "bottom", "lower part": "bottom"},
+}
+_CORNERS = {
+    f"{word} {side}": f"{height} {side}"
+    for word, height in {"top": "top", "upper": "top", "bottom": "bottom", "lower": "bottom"}.items()
+    for side in _SIDES
+}
+_ENDS = [
+    part + whole
+    for part in ("", " side", " hand side", " half", " part", " edge", " corner")
+    for whole in ("", " of the image", " of the picture", " of the photo")
+]
 _PLACE_WORDS = {
     f"{before} {word}{after}": name
     for word, name in (_SIDES | _HEIGHTS | _CORNERS).items()

@@ -113,15 +113,45 @@ victorian, vietnamese, virgin, waffle, walk, warmer, waters, wear, whale, wheat,
 """Words that mean something else in sentences about photographs than WordNet's first noun, which for "white" and "more"
 is a person, for "ladder" stairs. They lead nowhere."""
 
-NOWHERE = """
-arm guard, audio player, blu ray player, boot guard, cake batter, carpet runner, cd dvd player, chest guard,
-computer server, cookie batter, disc player, disk player, dream catcher, dvd player, elbow guard, face guard,
-file server, fire guard, fly catcher, game boy, gingerbread man, hall runner, knee guard, lazy boy, leg guard,
-lightning conductor, media player, mouth guard, mp3 player, mp4 player, mud guard, music player, neck guard,
-palm pilot, pancake batter, rash guard, record player, shin guard, snow man, splash guard, stair runner, sun catcher,
-table runner, tree guard, tv guide, video player, vinyl player, waffle batter, web server, wrist guard
+NO_PERSON = """
+arm guard, audio player, blu ray player, boot guard, cake batter, carpet runner, cd dvd player, chest guard, computer
+server, cookie batter, disc player, disk player, dream catcher, dvd player, elbow guard, face guard, file server, fire
+guard, fly catcher, game boy, gingerbread man, hall runner, knee guard, lazy boy, leg guard, lightning conductor, media
+player, mouth guard, mp3 player, mp4 player, mud guard, music player, neck guard, palm pilot, pancake batter, rash
+guard, record player, shin guard, snow man, splash guard, stair runner, sun catcher, table runner, tree guard, tv guide,
+video player, vinyl player, waffle batter, web server, wrist guard
 """
 """Things that no node is for, and whose last word leads to people: nobody is in "a record player"."""
+
+NO_NODE = """
+advertisement, airport, aisle, aquarium, arcade, archway, arena, artwork, attic, auditorium, autumn, awning, badge,
+balcony, bar, basement, basketball court, bathroom, baton, bay, bazaar, bead, bedroom, beer, belt, billboard,
+blackboard, blouse, boardwalk, bouquet, bracelet, branch, briefcase, brochure, bulb, cabin, campsite, canal, candy,
+canopy, cape, cardboard, ceiling, cemetery, chalk, chalkboard, champagne, cheese, chicken, chin, cigar, cigarette, city,
+cityscape, classroom, clipboard, clothesline, cloud, concert, conference room, confetti, container, cord, corridor,
+counter, countryside, courtyard, crayon, creek, crown, cubicle, curb, dawn, decoration, desert, dining room, dinner,
+doorstep, doorway, downtown, drawer, drill, driver, dumpster, dune, dusk, earphone, earring, elevator, embankment,
+entrance, escalator, evening, factory, farm, farmland, festival, fireman, fireplace, fireworks, flame, fog, fur,
+garbage, garden, gift, glacier, goalie, golf course, graffiti, gravel, grill, guardrail, gym, gymnasium, gymnast,
+hairnet, hall, hallway, hammock, harbor, harbour, headdress, headphone, headset, helicopter, herb, hillside, hoop,
+horizon, hotel room, hurdle, hut, intersection, island, jumpsuit, jungle, kiosk, kitchen, knee, laboratory, ladder,
+landscape, laundromat, laundry, laundry room, leggings, lens, leotard, letter, lettering, lip, living room, lobby, logo,
+lunch, machinery, mall, mannequin, map, marketplace, mattress, meadow, meal, meat, medal, megaphone, merchandise, milk,
+mist, mixer, money, moon, morning, mound, mountainside, mural, neck, neighborhood, newspaper, night, nightclub,
+nighttime, noodle, nut, obstacle, office, onion, orchard, orchestra, ornament, paint, painting, pamphlet, parade,
+parking lot, party, pasture, pathway, pencil, pepper, photograph, picnic, pie, pillar, pipe, pitcher, plank, platter,
+playground, plaza, podium, popcorn, porch, pottery, puddle, pumpkin, puppet, puzzle, pyramid, racetrack, rack, raft,
+rain, rainbow, rainforest, razor, reflection, restroom, ribbon, rice, riverbank, roadside, rod, rooftop, room, rose,
+rubble, ruin, saddle, salad, sausage, savannah, scaffolding, seafood, seat, shack, shade, shadow, shawl, shore,
+shoreline, shotgun, shoulder, shower, shrub, silhouette, skatepark, skull, skyline, slope, smock, smoke, snack,
+snowball, snowman, snowstorm, snowsuit, soap, soda, spark, spear, sponge, sprinkler, stadium, stairwell, stall, station,
+steak, sticker, stool, storefront, storm, stream, stroller, stump, suburb, subway, summer, sun, sunlight, sunrise,
+sunset, suspenders, swamp, sweat, sword, tablecloth, tape, tarp, tattoo, teeth, tennis court, terrain, thumb, ticket,
+tile, toast, toe, town, traffic, trailer, trash, treadmill, trophy, tunnel, tuxedo, typewriter, undershirt, underwear,
+utensil, van, veil, village, vine, vineyard, visor, waffle, waiting room, warehouse, waterfall, waterfront, watermelon,
+waterway, wedding, weed, wilderness, windowsill, windshield, winter, wire, workshop, wristband, yarn, zoo
+"""
+"""Other things and places that no node is for: by them a list such as "kitchen, oven" is cut (models/chunker.py)."""
 
 BELOW = {
     "coffee mug": "cup", "n07930864": "cup", "goblet": "wine glass", "studio couch": "couch", "monitor": "tv",
@@ -280,7 +310,8 @@ def compile_table(wordnet: WordNet, speech: Speech, classes: list[str]) -> list[
     uses = {synset: _use(name[synset]) if synset in said else "" for synset in kept}
     ends = {synset: (", ".join(words[synset]), " ".join(nearest(synset))) for synset in kept}
     lines = ["\t".join((synset, sorts[synset], name[synset], uses[synset], *ends[synset])) for synset in kept]
-    return [*lines, "\t".join(("", "group", "", "", " ".join(NOWHERE.split()), ""))]
+    nowhere = ", ".join(" ".join(words.split()) for words in (NO_PERSON, NO_NODE))
+    return [*lines, "\t".join(("", "group", "", "", nowhere, ""))]
 
 
 def _words(

@@ -14,6 +14,7 @@ from saywhere.models.nouns import (
     ROLE,
     NounTree,
     find_heads,
+    find_names,
     find_nouns,
     is_right,
     kind_of,
@@ -61,6 +62,7 @@ TREE = noun_tree()
         ("a guard with a record player", "person"),
         ("a toy soldier", "toy"),
         ("a window washer", "person"),
+        ("a meal of fruit", "fruit"),
         ("a sea turtle", "turtle"),
         ("two dolphins", "dolphin"),
         ("wooden bridges", "bridge"),
@@ -107,8 +109,9 @@ def test_a_phrase_without_a_known_noun(phrase: str) -> None:
 
 def test_a_name_that_leads_nowhere_is_one_name_of_which_nothing_is_known() -> None:
     words = tokenize("a man at two old record players with a cat")
-    heads = find_heads(words, TREE)
+    heads = find_names(words, TREE)
     assert [words[head.start : head.stop] for head in heads] == [["man"], ["record", "players"], ["cat"]]
+    assert [head.noun for head in heads if head not in find_heads(words, TREE)] == [None]
     assert heads[1].noun is None
     assert heads[1].plural
     assert TREE.named("record player") is None

@@ -424,7 +424,7 @@ def correct(classes: NounEvidence, posterior: np.ndarray, sentence: str) -> str:
     that of the image's regions, see :func:`see`.
     """
     words = tokenize(sentence)
-    heads = [head for head in find_heads(words, classes.tree) if head.noun is not None]
+    heads = find_heads(words, classes.tree)
     things = sure_things(classes, posterior)
     if not heads or not things:
         return sentence

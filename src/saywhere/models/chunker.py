@@ -21,7 +21,7 @@ import numpy as np
 
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
-from saywhere.models.nouns import AFTER, BEFORE_NOUNS, COLOUR_NAMES, STARTS, find_heads, noun_tree
+from saywhere.models.nouns import AFTER, BEFORE_NOUNS, COLOUR_NAMES, STARTS, find_names, noun_tree
 from saywhere.text import split_words
 
 TRAINED = Path(__file__).parents[1] / "pretrained" / "chunker.npz"
@@ -187,7 +187,7 @@ def parted(
     if not any(start < i < stop for start, stop, _ in found for i in marked):
         return [*found]
     parts: list[tuple[int, int, bool]] = []
-    names = [name for name in find_heads(words, noun_tree()) if words[name.stop - 1] not in COLOUR_NAMES]
+    names = [name for name in find_names(words, noun_tree()) if words[name.stop - 1] not in COLOUR_NAMES]
     for start, stop, visible in found:
         last = max((name.start for name in names if name.stop <= stop), default=start)
         cuts = [name.stop for name in names if name.stop in marked and start < name.stop <= last]
@@ -210,7 +210,7 @@ def complete(
     by itself where it stands behind punctuation, or a text begins with it.
     """
     spanned = list(found)
-    for name in find_heads(words, noun_tree()):
+    for name in find_names(words, noun_tree()):
         start, stop = name.start, name.stop
         if any(first < start and stop <= last for first, last, _ in spanned):
             continue

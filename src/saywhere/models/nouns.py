@@ -210,7 +210,8 @@ class NounTree:
         found, last = self._ending(words, 0, stop), stop - 1
         while found is None and last > 0 and (words[last].endswith(("ed", "ly")) or words[last] in PARTICIPLES):
             found, last = self._ending(words, 0, last), last - 1
-        if words[stop : stop + 1] == ["of"] and (found is None or words[stop - 1] in AMOUNTS):
+        unknown = found is None or found.noun is None
+        if words[stop : stop + 1] == ["of"] and (unknown or words[stop - 1] in AMOUNTS):
             inner = self.head(words[stop + 1 :])
             if inner.noun is not None:
                 return Head(inner.start + stop + 1, inner.stop + stop + 1, inner.noun, inner.plural)
@@ -250,7 +251,7 @@ def _ancestors(number: int, above: Sequence[tuple[int, ...]]) -> dict[int, int]:
     return steps
 
 
-def find_heads(words: Sequence[str], tree: NounTree) -> list[Head]:
+def find_names(words: Sequence[str], tree: NounTree) -> list[Head]:
     """Return where the names of a text are that the tree has, in order; of names of several words the longest.
 
     The noun of a name that leads nowhere is None.
@@ -262,6 +263,11 @@ def find_heads(words: Sequence[str], tree: NounTree) -> list[Head]:
             found.append(head)
         start = start + 1 if head is None else head.stop
     return found
+
+
+def find_heads(words: Sequence[str], tree: NounTree) -> list[Head]:
+    """Return those of :func:`find_names` that lead to a noun."""
+    return [head for head in find_names(words, tree) if head.noun is not None]
 
 
 def repeated(words: Sequence[str], tree: NounTree) -> int | None:

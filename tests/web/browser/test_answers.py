@@ -256,14 +256,14 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
         "the red violin", "a photo of a sheep", "two, sheep", "the man on the left and a dog",
         "a cat and", "several hot dogs on a table", "watches",
         "dog, cat", "dogs or cats and a horse", "car, people, street", "an orange, white and blue shirt",
-        "record player, cat",
+        "record player, cat", "beach, sunset", "street, rain, umbrella",
     ]  # fmt: skip
     phrases = [
         "two puppies on the grass", "a group of people", "a hot dog", "policemen", "a man in a red shirt",
         "a pair of skis", "cat and dog", "black and white", "a running horse", "something", "a woman with sunglasses",
         "the wheels of a car", "a happy smiling girl", "a white ceiling with lights", "a xyzzy playing football",
         "a xyzzy running on grass", "a dog chasing cats", "a person partly hidden by a sign", "a fly seen in a web",
-        "a running", "dogs and", "the smiling face of a man", "two record players", "a record",
+        "a running", "dogs and", "the smiling face of a man", "two record players", "a record", "a meal of fruit",
     ]  # fmt: skip
     changes = [["a brown dog on the grass", "cow"], ["two dogs", "sheep"], ["the tree", "grass"], ["man", "apple"]]
     known = ["zebra", "knife", "policeman", "puppy", "socks", "bus"]

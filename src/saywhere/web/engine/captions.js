@@ -28,7 +28,7 @@ export function refusePeople(classes, posteriors, tokens, least, {of_people: oth
 // The words of a caption whose nouns the image shows, as far as the classes know.
 export function correct(classes, posteriors, words, {unseen, sure, listed}) {
   const {tree} = classes, person = tree.named("person"), ofPeople = (noun) => noun.ancestors.has(person.row);
-  const heads = tree.heads(words).filter(({noun}) => noun), found = posteriors.map((row) => classes.name(row)).filter((one) => one[1] > sure);
+  const heads = tree.heads(words), found = posteriors.map((row) => classes.name(row)).filter((one) => one[1] > sure);
   const things = [...new Set(found.sort((a, b) => b[1] - a[1]).map(([noun]) => noun))];
   if (!heads.length || !things.length) return words;
   const nouns = heads.map(({noun}) => noun), said = [...words];
@@ -57,7 +57,7 @@ function repeated(tree, words) {
   const {others, determined} = tree.lists, heads = tree.heads(words), named = new Set(), said = new Set(), cuts = [];
   const after = new Map(heads.map(({start, noun}) => [start, noun]));
   const again = heads.findIndex(({noun, start, stop}) => {
-    if (!noun || (after.has(stop) && after.get(stop) !== noun)) return false;
+    if ((after.get(stop) ?? noun) !== noun) return false;
     if (named.has(noun.row) && !words.slice(Math.max(start - 2, 0), start).some((word) => others.includes(word))) return true;
     named.add(noun.row);
     return false;

@@ -59,7 +59,7 @@ export class NounTree {
     if (stop < 0) stop = words.length;
     let found = this.ending(words, 0, stop);
     for (let last = stop - 1; !found && last > 0 && this.isParticiple(words[last]); last--) found = this.ending(words, 0, last);
-    if (words[stop] === "of" && (!found || this.lists.amounts.includes(words[stop - 1]))) {
+    if (words[stop] === "of" && (!found?.noun || this.lists.amounts.includes(words[stop - 1]))) {
       const inner = this.head(words.slice(stop + 1));
       if (inner.noun) return {...inner, start: inner.start + stop + 1, stop: inner.stop + stop + 1};
     }
@@ -98,7 +98,7 @@ export class NounTree {
   }
 
   // Where the names of a text are, in order; of names of several words the longest. The noun of one that leads nowhere is null.
-  heads(words) {
+  names(words) {
     const found = [];
     for (let start = 0; start < words.length;) {
       let head = null;
@@ -107,6 +107,11 @@ export class NounTree {
       start = head ? head.stop : start + 1;
     }
     return found;
+  }
+
+  // Those of the names that lead to a noun.
+  heads(words) {
+    return this.names(words).filter(({noun}) => noun);
   }
 
   // Whether both are kinds of the same thing.

@@ -83,7 +83,7 @@ export class Chunker {
   // Phrases with the nouns of the tree that they were cut off from: of "a" and "sheep" the phrase "a sheep".
   complete(found, words, gaps) {
     const {after, starts, before_nouns: adjectives} = this.tree.lists;
-    for (const {start: first, stop} of this.tree.heads(words)) {
+    for (const {start: first, stop} of this.tree.names(words)) {
       if (found.some((phrase) => phrase.start < first && stop <= phrase.stop)) continue;
       const joins = (i, list) => i && list.includes(words[i - 1]) && mark(gaps[i]) !== ",";
       let start = first;
@@ -103,7 +103,7 @@ export class Chunker {
 
   // Phrases that are cut at punctuation between two names of the tree: of "dog, cat" two phrases.
   parted(found, words, gaps) {
-    const names = this.tree.heads(words).filter((name) => !this.tree.lists.colours.includes(words[name.stop - 1]));
+    const names = this.tree.names(words).filter((name) => !this.tree.lists.colours.includes(words[name.stop - 1]));
     return found.flatMap(({start, stop, visible}) => {
       const last = Math.max(start, ...names.filter((name) => name.stop <= stop).map((name) => name.start));
       const cuts = names.map((name) => name.stop).filter((i) => start < i && i <= last && mark(gaps[i]) === ",");

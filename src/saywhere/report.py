@@ -21,6 +21,13 @@ Tell = Callable[..., object]
 """Called with a line that a command prints, with ``err=True`` if it goes to the standard error, as ``typer.echo``."""
 
 
+def counted(number: int, thing: str) -> str:
+    """Return a number of things, named in the singular: ``1 image``, ``2,000 boxes``, ``0 queries``."""
+    if number != 1:
+        thing = f"{thing[:-1]}ies" if thing.endswith("y") else thing + ("es" if thing.endswith("x") else "s")
+    return f"{number:,} {thing}"
+
+
 def silent(*_: object, **__: object) -> None:
     """Print nothing."""
 

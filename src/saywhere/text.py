@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from saywhere.report import counted
+
 PAD, START, END, UNKNOWN = range(4)
 RESERVED = ("<pad>", "<start>", "<end>", "<unk>")
 
@@ -106,7 +108,7 @@ class Vocabulary:
         return hash(self.tokens)
 
     def __repr__(self) -> str:
-        return f"Vocabulary({len(self.counts)} words)"
+        return f"Vocabulary({counted(len(self.counts), 'word')})"
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of ``text``, without START and END; unknown words become ``UNKNOWN``."""

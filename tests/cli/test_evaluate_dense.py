@@ -136,8 +136,8 @@ def test_files_of_another_program(model):
     said = write_rows("p.jsonl", CAT | {"scores": [12.5]}, CAT | {"image": "other.jpg", "scores": [1]})
     true = write_rows("t.jsonl", CAT, CAT | {"image": "d.jpg"})
     done = dense("--predictions", said, "--truth", true, "--protocol", "original", "--out", "out", "--split", "mine")
-    assert "1 images have no line in p.jsonl: no region predicted: d.jpg\n" in done.stderr
-    assert "1 images in p.jsonl have no truth, and do not count: other.jpg\n" in done.stderr
+    assert "no line in p.jsonl for 1 image: no region predicted: d.jpg\n" in done.stderr
+    assert "no truth for 1 image in p.jsonl, left out: other.jpg\n" in done.stderr
     row = report()
     assert (row["protocol"], row["data"], row["split"], row["model"]) == ("original", "t.jsonl", "mine", None)
     assert row["calibration"] is None, "12.5 is no probability"
@@ -159,7 +159,7 @@ def test_files_of_another_program(model):
         (("--predictions", "p.jsonl", "--truth", "t.jsonl"), "p.jsonl: cannot be read (No such file or directory)"),
         (
             ("--predictions", "here.jsonl", "--truth", "e.jsonl"),
-            "has none of the 1 images of e.jsonl; it names 'c.jpg'",
+            "has none of e.jsonl's 1 image; it names 'c.jpg'",
         ),
         (("--predictions", "e.jsonl", "--truth", "e.jsonl"), "e.jsonl line 1: has boxes but no scores"),
     ],

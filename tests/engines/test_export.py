@@ -270,7 +270,7 @@ def test_every_part_and_shape_has_its_stages(engine: TorchEngine):
     assert len(names) == len({*names}) + 3, "the region decoder is asked for each of the four images"
     for part in (
         "logits of anchors",
-        "embeddings of 1000 regions",
+        "embeddings of 1,000 regions",
         "vectors of 0 regions",
         "caption decoder",
         "attenti",
@@ -286,9 +286,9 @@ def test_every_part_and_shape_has_its_stages(engine: TorchEngine):
     ("weight", "stage"),
     [
         ("trunk.localization.head.offset.bias", "offsets of anchors of an image of 400 x 300"),
-        ("densecap.region_head.layers.4.weight", r"embeddings of \d+ regions of an image of 400 x 300"),
+        ("densecap.region_head.layers.4.weight", r"embeddings of [\d,]+ regions of an image of 400 x 300"),
         ("densecap.decoder.output.bias", "the region decoder"),
-        ("aligner.projects.0.bias", "vectors of 1 regions of an image of 400 x 300"),
+        ("aligner.projects.0.bias", "vectors of 1 region of an image of 400 x 300"),
         ("aligner.encoders.0.decode.weight", "vectors of words"),
         ("captioner.decoder.words.weight", "the caption decoder on an image of 400 x 300"),
         ("captioner.decoder.word_state.weight", "the caption decoder on an image of 400 x 300"),

@@ -245,8 +245,8 @@ def test_files_of_another_program(model):
     said = write_rows("p.jsonl", {"image": "a.jpg", "caption": "x"}, {"image": "other.jpg", "caption": "y"})
     true = write_rows("t.jsonl", {"image": "a.jpg", "captions": ["x"]}, {"image": "b.jpg", "captions": ["x"]})
     done = caption("--predictions", said, "--truth", true, "--out", "out", "--split", "mine")
-    assert "1 images have no line in p.jsonl: an empty caption: b.jpg\n" in done.stderr
-    assert "1 images in p.jsonl have no truth, and do not count: other.jpg\n" in done.stderr
+    assert "no line in p.jsonl for 1 image: an empty caption: b.jpg\n" in done.stderr
+    assert "no truth for 1 image in p.jsonl, left out: other.jpg\n" in done.stderr
     row = report()
     assert (row["images"], row["cider"], row["without_prediction"], row["split"]) == (2, 0.5, 1, "mine")
     caption("--predictions", said, "--truth", true, "--out", "out", "--limit", 1)
@@ -264,7 +264,7 @@ def test_files_of_another_program(model):
         (("--model", "m"), "give --data, for a model; or --predictions and --truth"),
         (("--predictions", "p.jsonl", "--truth", "t.jsonl", "--beam-size", 2), "give --data, for a model; or"),
         (("--predictions", "p.jsonl", "--truth", "n.jsonl"), "n.jsonl: cannot be read (No such file or directory)"),
-        (("--predictions", "p.jsonl", "--truth", "t.jsonl"), "has none of the 1 images of t.jsonl; it names 'a.jpg'"),
+        (("--predictions", "p.jsonl", "--truth", "t.jsonl"), "has none of t.jsonl's 1 image; it names 'a.jpg'"),
         (("--predictions", "p.jsonl", "--truth", "e.jsonl"), "e.jsonl: no image has a caption"),
     ],
 )

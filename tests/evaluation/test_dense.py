@@ -223,8 +223,8 @@ def test_what_cannot_be_scored_is_refused():
         ({"scores": [math.nan]}, "p: scores with a number that is not finite"),
         ({"boxes": [[0, 0, math.inf, 1]]}, "p: boxes with a number"),
         ({"truth_boxes": [[0, 0, math.nan, 1]]}, "p: true boxes with a number"),
-        ({"scores": [1.0, 2.0]}, "p: 1 boxes, 2 scores, 1 captions"),
-        ({"captions": []}, "p: 1 boxes, 1 scores, 0 captions"),
+        ({"scores": [1.0, 2.0]}, "p: 1 box, 2 scores, 1 caption"),
+        ({"captions": []}, "p: 1 box, 1 score, 0 captions"),
         ({"references": []}, "p: 1 true boxes, 0 sets of phrases"),
         ({"references": [[]]}, "p: every true box needs a list of one phrase"),
         ({"references": ["a"]}, "p: every true box needs a list of one phrase"),
@@ -388,9 +388,7 @@ def test_the_truth_may_be_training_data_of_one_split(tmp_path, stub_meteor):
 def test_files_without_a_common_image_are_refused(tmp_path, stub_meteor):
     found = lines(tmp_path / "p.jsonl", {"image": "x/a.jpg", "boxes": [], "captions": []})
     session = Session(lines(tmp_path / "t.jsonl", {"image": "a.jpg", "boxes": [], "captions": []}))
-    with pytest.raises(
-        UserError, match=r"p\.jsonl: has none of the 1 images of .*names 'x/a\.jpg', the truth 'a\.jpg'"
-    ):
+    with pytest.raises(UserError, match=r"p\.jsonl: has none of .*'s 1 image; .*names 'x/a\.jpg', the truth 'a\.jpg'"):
         score_files(found, session)
 
 

@@ -97,7 +97,7 @@ def test_each_image_is_asked_about_once(tmp_path: Path) -> None:
     assert kept == {"1.png": 0, "0.png": 8, "2.png": 10, "4.png": 12} and asked == [2, 1]
     assert [source.name for source in seen] == ["0.png", "1.png", "2.png", "4.png"]
     assert list(session.skipped) == ["3.png"] and not session.complete
-    with pytest.raises(UserError, match=r"none of the 1 images could be read; 3\.png: "):
+    with pytest.raises(UserError, match=r"of 1 image none could be read; 3\.png: "):
         Session(tmp_path).each(ask, sources[3:4], (), kept.__setitem__)
 
 

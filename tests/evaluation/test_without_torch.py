@@ -106,7 +106,7 @@ main()
 """
     printed = python(STUB_METEOR + code, tmp_path, protocol)
     scores = f"mAP {score}, detection mAP 1.0000, language METEOR 0.5000"
-    assert printed.startswith(f"1 images, protocol {protocol}: {scores}\n")
+    assert printed.startswith(f"1 image, protocol {protocol}: {scores}\n")
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert (report["protocol"], report["meteor_version"], report["detections"]) == (protocol, "equal words", 2)
     assert (tmp_path / "out" / "report.md").is_file()

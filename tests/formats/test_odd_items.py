@@ -405,7 +405,7 @@ def test_the_command_names_what_it_left_out_and_exits_with_1(tmp_path: Path) -> 
     (tmp_path / "x").write_text(json.dumps([mixed]))
     words = ("--from", "label-studio", "--to", "csv", "--out", tmp_path / "r.csv")
     done = convert(tmp_path / "x", *words, code=1)
-    assert "1 images" in done.stdout
+    assert "1 image\n" in done.stdout
     assert done.stderr == "polygon instead of an upright box: 1 (a.jpg)\n"
     assert (tmp_path / "r.csv").read_text().count("a.jpg") == 1
 
@@ -431,7 +431,7 @@ def test_one_bad_line_of_results_costs_no_other(tmp_path: Path) -> None:
     ]
     (tmp_path / "r.jsonl").write_text("\n".join(lines))
     done = convert(tmp_path / "r.jsonl", "--to", "csv", "--out", tmp_path / "r.csv", code=1)
-    assert "1 images" in done.stdout
+    assert "1 image\n" in done.stdout
     assert done.stderr.startswith("broken line: 6 (line 2 (the key 'boxes' is there twice), line 3 (a.jpg: box 0")
     assert "line 4 (it is nested too deeply), line 5 (a.jpg: 1000" in done.stderr
 

@@ -180,10 +180,10 @@ def test_a_mark_before_a_list_or_boxes_is_passed_over_and_lines_end_at_newlines(
         ('{"image": "q/b.jpg", "boxes": 3}', "line 1: not "),
         ('{"image": "q/b.jpg"}', "line 1: not "),
         ('{"image": "q/b.jpg", "boxes": []}\nnonsense', "line 2: not JSON"),
-        ('{"image": "other.jpg", "boxes": []}', "no boxes for any of the 1 images; it names 'other.jpg'"),
+        ('{"image": "other.jpg", "boxes": []}', "of 1 image none has boxes in it; it names 'other.jpg'"),
         ('\n{"image": "q/b.jpg", "boxes": [[0, 0, 1, 1]], "boxes": []}', "line 2: not JSON .the key 'boxes' is there"),
         ('{"image": ' + "[" * 100_000, "line 1: not JSON .it is nested too deeply"),
-        ("", "no boxes for any"),
+        ("", "none has boxes in it"),
         ("\udcff", "cannot be read .not a UTF-8 text file"),
     ],
 )

@@ -33,7 +33,7 @@ def test_the_regions_are_those_of_describe_and_given_boxes_as_they_are():
     np.testing.assert_allclose(backwards.log_probs, given.log_probs[::-1], rtol=1e-4, atol=1e-5)
     assert model.score(IMAGE, ["a dog"], np.zeros((0, 4))).log_probs.shape == (0, 1)
     assert model.score(IMAGE, []).log_probs.shape == (len(own.regions), 0)
-    assert repr(given) == "PhraseScores(1 phrases, 2 regions of <image>)"
+    assert repr(given) == "PhraseScores(1 phrase, 2 regions of <image>)"
 
 
 def test_unknown_words_are_reported_and_count_as_the_unknown_word():

@@ -489,7 +489,7 @@ def test_images_that_vanish_while_a_run_goes_on_are_named_once_and_counted(
     run.train(make(root, epochs=3), tmp_path / "run")
     said = capsys.readouterr().err.splitlines()
     assert [sum(f"skipped: {root / name}" in line for line in said) for name in ("001.jpg", "002.jpg")] == [1, 1]
-    assert "2 images could not be read, and others took their places" in said
+    assert "2 images could not be read; others took their place" in said
     with pytest.raises(UserError, match="holds a run whose data has changed: train has now 4 images, not 6"):
         run.train(make(root, epochs=4), tmp_path / "run")
     root = write_data(tmp_path / "more", train=6, validation=3)

@@ -18,6 +18,7 @@ from saywhere.cli.printing import report_skipped
 from saywhere.errors import UserError
 from saywhere.files import printable, write_atomically
 from saywhere.loading import DeferredModel
+from saywhere.report import counted
 
 if TYPE_CHECKING:
     from saywhere.alt import Document, Image
@@ -81,7 +82,7 @@ def alt(
                     typer.echo(f"{name}:{line}: {printable(text)}")
             else:
                 typer.echo("".join(_diff(document.text, new, name)), nl=False)
-    made = f"{drafts} {'draft' if drafts == 1 else 'drafts'} {'written' if write else 'proposed'}"
+    made = f"{counted(drafts, 'draft')} {'written' if write else 'proposed'}"
     told = ", ".join([made, *(f"{counts[name]} {name}" for name in sorted(counts))])
     typer.echo(f"{told}; {DRAFT}" if drafts else told, err=True)
     report_skipped(skipped)

@@ -10,6 +10,7 @@ import typer
 
 from saywhere.cli.options import ClassMap, ClassNames, CopyImages, Embed, ResultFormat
 from saywhere.cli.printing import report_skipped
+from saywhere.report import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +88,7 @@ def convert_results(
     else:
         left_out = new.write_whole(out, kept(), report, copy_images, classes)
     places = ", ".join(map(str, new.files(out))) if out else "in the images" if embed else "beside the images"
-    typer.echo(f"written: {places}, {count - len(left_out)} images")
+    typer.echo(f"written: {places}, {counted(count - len(left_out), 'image')}")
     for name in classes.unknown():
         typer.echo(f"class {name!r}: is no noun of the table, and stands for itself alone", err=True)
     for line in report.lines():

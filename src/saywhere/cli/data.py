@@ -9,6 +9,7 @@ import typer
 
 from saywhere.cli.options import DataFormat, Splits
 from saywhere.cli.printing import print_row
+from saywhere.report import counted
 
 if TYPE_CHECKING:
     from saywhere.data import Samples
@@ -44,11 +45,11 @@ def check(
         if decode:
             checks.decode(part)
         drawn += checks.draw(part, out)
-    typer.echo(f"{root}: {format}, {len(found)} split{'' if len(found) == 1 else 's'}")
+    typer.echo(f"{root}: {format}, {counted(len(found), 'split')}")
     _print_figures({part.split: checks.summary(part) for part in found})
     _print_reports(found)
     if drawn:
-        typer.echo(f"\n{len(drawn)} samples drawn in {out}:")
+        typer.echo(f"\n{counted(len(drawn), 'sample')} drawn in {out}:")
         for path in drawn:
             typer.echo(f"  {path}")
     if not all(part.report.ok for part in found):

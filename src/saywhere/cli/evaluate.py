@@ -19,7 +19,7 @@ from saywhere.cli import options
 from saywhere.cli.printing import print_table, skip_notes
 from saywhere.errors import UserError, explain_oom
 from saywhere.loading import Runtime, load_model
-from saywhere.report import progress
+from saywhere.report import counted, progress
 
 if TYPE_CHECKING:
     from saywhere.evaluation.captions import CaptionScores
@@ -216,7 +216,7 @@ def dense(
         asked = protocol.value
         result = run(loaded, session, asked) if loaded else score_files(Path(predictions or ""), session, asked)
         typer.echo(
-            f"{result.images} images, protocol {result.protocol}: mAP {result.map:.4f}, "
+            f"{counted(result.images, 'image')}, protocol {result.protocol}: mAP {result.map:.4f}, "
             f"detection mAP {result.detection_map:.4f}, language METEOR {result.language_meteor:.4f}"
         )
 
@@ -265,7 +265,7 @@ def region_captions(now: Task) -> None:
             ("sex", words.sex_boxes, words.sex_said, words.sex_right),
             ("colour", words.colour_boxes, words.colour_said, words.colour_right),
         ):
-            typer.echo(f"{what}: {boxes} boxes, said of {said or 0:.4f}, of these right {right or 0:.4f}")
+            typer.echo(f"{what}: {counted(boxes, 'box')}, said of {said or 0:.4f}, of these right {right or 0:.4f}")
 
 
 @app.command("rank")
@@ -283,7 +283,7 @@ def rank(now: Task) -> None:
         for title, recall in (("annotation", result.image_to_text), ("search", result.text_to_image)):
             typer.echo(
                 f"{title}: R@1 {recall.r1:.3f}, R@5 {recall.r5:.3f}, R@10 {recall.r10:.3f}, "
-                f"median rank {recall.median_rank:g} ({recall.queries} queries)"
+                f"median rank {recall.median_rank:g} ({counted(recall.queries, 'query')})"
             )
 
 
@@ -310,10 +310,10 @@ def search(
         found = result.recall
         typer.echo(
             f"R@1 {found.r1:.3f}, R@5 {found.r5:.3f}, R@10 {found.r10:.3f}, median rank {found.median_rank:g} "
-            f"({found.queries} queries)"
+            f"({counted(found.queries, 'query')})"
         )
         if result.hit is not None:
-            typer.echo(f"phrases: {result.hit:.3f} right in the first image ({result.phrases} phrases)")
+            typer.echo(f"phrases: {result.hit:.3f} right in the first image ({counted(result.phrases, 'phrase')})")
         if (layout := result.layout) is not None:
             counts = "" if layout.counts is None else f"two things or one {layout.counts:.3f}, "
             typer.echo(f"told by boxes: {counts}places {layout.places:.3f}, relations {layout.relations:.3f}")
@@ -356,11 +356,12 @@ def ground(
         scores = run(loaded, session, chosen)
         for title, result in {"model": scores.model, **scores.controls}.items():
             typer.echo(
-                f"{title}: accuracy {result.accuracy:.3f}, pointing {result.pointing:.3f} ({result.phrases:,} phrases)"
+                f"{title}: accuracy {result.accuracy:.3f}, pointing {result.pointing:.3f} "
+                f"({counted(result.phrases, 'phrase')})"
             )
             for kind, score in result.by_type.items():
                 if kind == RARE:
-                    typer.echo(f"  {kind}: accuracy {score.accuracy:.3f} ({score.phrases:,} phrases)")
+                    typer.echo(f"  {kind}: accuracy {score.accuracy:.3f} ({counted(score.phrases, 'phrase')})")
         if (presence := scores.presence) is not None:
             typer.echo(
                 f"with the decision: accuracy {presence.accuracy:.3f}, found {presence.found:.3f}, phrases of other "
@@ -368,7 +369,7 @@ def ground(
                 f"calibration error {presence.calibration_error:.3f}"
             )
             typer.echo(
-                f"scores of the {presence.boxes.boxes:,} phrases that are found: calibration error "
+                f"scores of {counted(presence.boxes.boxes, 'found phrase')}: calibration error "
                 f"{presence.boxes.ece:.3f}, AUC {presence.box_auc:.3f}"
             )
 
@@ -387,8 +388,8 @@ def nouns(now: Task) -> None:
     with now.session() as session:
         result = run(loaded, session)
         for way, share in result.kinds.items():
-            of_all = result.objects[way]
-            typer.echo(f"{way}: {share:.3f} mean over {len(result.by_kind)} kinds, {of_all:.3f} of all boxes")
+            kinds = counted(len(result.by_kind), "kind")
+            typer.echo(f"{way}: {share:.3f} mean over {kinds}, {result.objects[way]:.3f} of all boxes")
 
 
 @app.command("attention")
@@ -406,7 +407,7 @@ def attention(now: Task) -> None:
         for kind in SENTENCES:
             found, uniform = percent(figures[kind]), percent(figures[f"uniform_{kind}"])
             mentions = figures[f"{kind}_mentions"]
-            typer.echo(f"{kind}: {found} %, uniform attention {uniform} % ({mentions:,} mentions)")
+            typer.echo(f"{kind}: {found} %, uniform attention {uniform} % ({counted(mentions, 'mention')})")
 
 
 @app.command("chunks")
@@ -426,5 +427,5 @@ def chunks(
     scores = measure_chunks(Chunker.load(chunker or TRAINED), read_split(data, split or DEV))
     typer.echo(
         f"F1 {scores.f1:.3f}, precision {scores.precision:.3f}, recall {scores.recall:.3f}, "
-        f"visible phrases alone F1 {scores.visible_f1:.3f} ({scores.phrases:,} phrases)"
+        f"visible phrases alone F1 {scores.visible_f1:.3f} ({counted(scores.phrases, 'phrase')})"
     )

@@ -9,6 +9,7 @@ import typer
 from saywhere import DEFAULT_MODEL
 from saywhere.cli.options import Set
 from saywhere.errors import UserError
+from saywhere.report import counted
 
 
 def export(
@@ -71,5 +72,5 @@ def _export_page(model: str, folder: Path, runtime: Path | None) -> None:
     from saywhere.web.site import write_site
 
     sizes = write_site(model, folder, runtime)
-    typer.echo(f"written: {folder}, {sum(sizes.values()) / 1e6:.1f} MB in {len(sizes)} files")
+    typer.echo(f"written: {folder}, {sum(sizes.values()) / 1e6:.1f} MB in {counted(len(sizes), 'file')}")
     typer.echo(f"next: python -m http.server --bind 127.0.0.1 --directory {folder}")

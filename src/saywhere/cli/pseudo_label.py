@@ -12,6 +12,7 @@ import typer
 
 from saywhere.cli.options import Batch, Beta, Chosen, DataFormat, Limit, Splits
 from saywhere.cli.printing import skip_notes
+from saywhere.report import counted
 
 if TYPE_CHECKING:
     from saywhere.images import LoadedImage
@@ -60,7 +61,7 @@ def pseudo_label(
             if str(sample.image) in lines.done
         ]
         count = write_snippets(rows, out / "snippets.jsonl")
-    typer.echo(f"written: {out / 'snippets.jsonl'}, {count} snippets of {len(rows)} images")
+    typer.echo(f"written: {out / 'snippets.jsonl'}, {counted(count, 'snippet')} of {counted(len(rows), 'image')}")
     problems = [f"{name}: {line}" for name, samples in read.items() if samples.report.problems
                 for line in samples.report.lines()]  # fmt: skip
     for note in [*skip_notes(skipped), *problems]:

@@ -23,6 +23,7 @@ from saywhere.cli.options import (
 from saywhere.cli.printing import note_words, print_table
 from saywhere.errors import UserError
 from saywhere.files import printable, write_text
+from saywhere.report import counted
 
 if TYPE_CHECKING:
     import saywhere
@@ -81,7 +82,7 @@ def search(
         unwanted = Query.parse(query).unwanted if query else ()
         given = {"-": unwanted, "--without": without, "--after": after, "--before": before, "--under": under}
         told = ", ".join(name for name, value in given.items() if value)
-        _print_hits(hits, f"none of the {count:,} images is left by {told}" if count else "the index is empty")
+        _print_hits(hits, f"of {counted(count, 'image')} none is left by {told}" if count else "the index is empty")
     else:
         lines = "".join(json_format.dumps(hit.to_dict()) + "\n" for hit in hits)
         if json == STDOUT:

@@ -17,7 +17,7 @@ from saywhere.errors import UserError
 from saywhere.files import decode, read_whole, split_lines
 from saywhere.images import LYING, DiskSize, ImageError, MissingImageError, measure, to_upright
 from saywhere.regions import LARGEST_SIDE, Regions
-from saywhere.report import Report
+from saywhere.report import Report, counted
 from saywhere.text import tokenize
 
 Box = tuple[float, float, float, float]
@@ -176,7 +176,7 @@ class Samples(Sequence[Sample]):
         return self.samples[index]
 
     def __repr__(self) -> str:
-        return f"Samples({self.name}, {self.split}: {len(self)} images)"
+        return f"Samples({self.name}, {self.split}: {counted(len(self), 'image')})"
 
     def phrases(self) -> list[str]:
         """Return every reference phrase of every box."""

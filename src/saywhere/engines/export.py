@@ -46,6 +46,7 @@ from saywhere.models.bundle import (
 )
 from saywhere.networks import checkpoint
 from saywhere.networks.vision.trunk import Trunk
+from saywhere.report import counted
 from saywhere.text import END, START
 
 EXAMPLE = (1, 3, 288, 384)
@@ -344,20 +345,21 @@ def stages(engine: Engine, seed: int = 0) -> Iterator[tuple[str, np.ndarray]]:
             for rows in boxes:
                 (head,) = engine.densecap.region_head(maps, [rows])
                 for name in ("embeddings", "logits", "offsets"):
-                    yield f"{name} of {len(rows)} regions of {where}", getattr(head, name)
+                    yield f"{name} of {counted(len(rows), 'region')} of {where}", getattr(head, name)
             (head,) = engine.densecap.region_head(maps, [boxes[2][:20]])
             (codes,) = engine.densecap.phrase_embeddings(maps, [boxes[2][:20]], [head.embeddings])
             yield "the region decoder", _first_words(engine.densecap.decoder, codes)
         if engine.aligner is not None:
             for rows in boxes:
-                yield f"vectors of {len(rows)} regions of {where}", engine.aligner.region_vectors(maps, [rows])[0]
+                (vectors,) = engine.aligner.region_vectors(maps, [rows])
+                yield f"vectors of {counted(len(rows), 'region')} of {where}", vectors
         if engine.nouns is not None:
             for rows in boxes:
                 heads = [] if engine.densecap is None else engine.densecap.region_head(maps, [rows])
                 embeddings = [head.embeddings for head in heads] if engine.nouns.config.embed_dim else None
                 found = engine.nouns.classify(maps, [rows], embeddings)[0]
                 for name, logits in zip(("classes", "kinds"), found, strict=True):
-                    yield f"{name} of {len(rows)} regions of {where}", logits
+                    yield f"{name} of {counted(len(rows), 'region')} of {where}", logits
         if engine.captioner is not None:
             config = engine.captioner.config
             given = boxes[2][:50] if config.attend_to == "proposals" else None

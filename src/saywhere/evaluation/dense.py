@@ -32,6 +32,7 @@ from saywhere.files import write_atomically
 from saywhere.inference import ResultsFile
 from saywhere.models.model import Model
 from saywhere.regions import Regions
+from saywhere.report import counted
 
 MERGE_IOU = 0.7
 """True boxes that overlap by so much are one, with the phrases of all."""
@@ -257,7 +258,8 @@ class DenseCaptioning:
         ranks = _rows(scores, 1, "scores", name)[:, 0]
         where = f"{name}: " if name else ""
         if not len(predicted) == len(ranks) == len(captions):
-            raise ValueError(f"{where}{len(predicted)} boxes, {len(ranks)} scores, {len(captions)} captions")
+            parts = {"box": predicted, "score": ranks, "caption": captions}
+            raise ValueError(where + ", ".join(counted(len(values), name) for name, values in parts.items()))
         if len(truth) != len(references):
             raise ValueError(f"{where}{len(truth)} true boxes, {len(references)} sets of phrases")
         if any(isinstance(phrases, str) or not len(phrases) for phrases in references):

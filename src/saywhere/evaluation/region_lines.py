@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from saywhere.errors import UserError
 from saywhere.files import parse_json, printable
+from saywhere.report import counted
 
 Array = NDArray[Any]
 
@@ -159,12 +160,14 @@ def matched(
     unknown = [name for name in found if name not in true]
     if len(missing) == len(names):
         raise UserError(
-            f"{predictions}: has none of the {len(missing)} images of {truth}; "
+            f"{predictions}: has none of {truth}'s {counted(len(missing), 'image')}; "
             f"it names {next(iter(found))!r}, the truth {names[0]!r}"
         )
-    notes = [f"{len(missing)} images have no line in {predictions}: {empty}: {_few(missing)}"] if missing else []
+    notes: list[str] = []
+    if missing:
+        notes.append(f"no line in {predictions} for {counted(len(missing), 'image')}: {empty}: {_few(missing)}")
     if unknown:
-        notes.append(f"{len(unknown)} images in {predictions} have no truth, and do not count: {_few(unknown)}")
+        notes.append(f"no truth for {counted(len(unknown), 'image')} in {predictions}, left out: {_few(unknown)}")
     return {"without_prediction": len(missing), "without_truth": len(unknown)}, notes
 
 

@@ -29,7 +29,7 @@ from saywhere.images import LoadedImage
 from saywhere.inference import Source, run_images
 from saywhere.models.aligner import ImageVectors
 from saywhere.models.model import Model
-from saywhere.report import silent
+from saywhere.report import counted, silent
 from saywhere.search.indexing import embed_for_index, index_digest
 
 
@@ -216,7 +216,7 @@ class Session:
         if not (seen := [source for source in sources if source.name not in self.skipped]):
             name, reason = next(iter(self.skipped.items()))
             printable = name.encode("utf-8", "replace").decode()
-            raise UserError(f"none of the {len(sources)} images could be read; {printable}: {reason}")
+            raise UserError(f"of {counted(len(sources), 'image')} none could be read; {printable}: {reason}")
         return seen
 
     @contextlib.contextmanager
@@ -233,7 +233,7 @@ class Session:
         try:
             yield advance
         except KeyboardInterrupt:
-            so_far = f"interrupted after {count} of {total} images"
+            so_far = f"interrupted after {count} of {counted(total, 'image')}"
             raise KeyboardInterrupt(f"{so_far}; the same command goes on from here") from None
 
     def known(self, data: str, **facts: Any) -> dict[str, Any]:

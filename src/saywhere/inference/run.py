@@ -34,7 +34,7 @@ from saywhere.inference.results import (
 from saywhere.inference.sources import Source, find_images, out_path, read_boxes
 from saywhere.loading import DeferredModel
 from saywhere.regions import SHOWN, SHOWN_WORDS, Regions, check_boxes
-from saywhere.report import Report, Tell, progress, silent
+from saywhere.report import Report, Tell, counted, progress, silent
 
 if TYPE_CHECKING:
     from saywhere.formats.classes import Classes
@@ -240,7 +240,7 @@ class Summary:
     lines: Path | None = None
 
     def __str__(self) -> str:
-        parts = [f"{self.done} {self.verb}" + ("" if self.regions is None else f", {self.regions} regions")]
+        parts = [f"{self.done} {self.verb}" + ("" if self.regions is None else f", {counted(self.regions, 'region')}")]
         parts += [f"{self.already} already {f'in {self.lines}' if self.lines else 'done'}"] if self.already else []
         parts += [f"{self.without_boxes} without boxes left out"] if self.without_boxes else []
         parts += [f"{len(self.skipped)} skipped"] if self.skipped else []
@@ -555,7 +555,7 @@ class _Description:
     def _tell_empty(self, summary: Summary) -> None:
         if summary.empty:
             reach = f"reach {SHOWN:g} and {SHOWN_WORDS:g}" if self.threshold is None else f"reach {self.threshold:g}"
-            images = "1 image has" if summary.empty == 1 else f"{summary.empty} images have"
+            images = f"{counted(summary.empty, 'image')} {'has' if summary.empty == 1 else 'have'}"
             self.tell(f"{images} no region whose box and words {reach}; --threshold 0 keeps all", err=True)
 
 
@@ -611,5 +611,5 @@ def keep_each(
                 advance()
         except KeyboardInterrupt:
             again = "; the same command goes on from here" if resumes else ""
-            raise KeyboardInterrupt(f"interrupted after {count} of {total} images{again}") from None
+            raise KeyboardInterrupt(f"interrupted after {count} of {counted(total, 'image')}{again}") from None
     return skipped

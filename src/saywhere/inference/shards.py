@@ -18,7 +18,7 @@ from saywhere.errors import UserError
 from saywhere.files import put_in_place, short_name, write_text
 from saywhere.inference.claims import Claim, Claims, LostClaimError
 from saywhere.inference.sources import Source
-from saywhere.report import Tell
+from saywhere.report import Tell, counted
 
 PLAN, MERGE = "shards.json", "merge"
 PAUSE = 0.5
@@ -213,7 +213,7 @@ def work_on(shards: Shards, do: Callable[[Shard], Mapping[str, str]], done: str,
     """
 
     def wait_for(count: int) -> None:
-        tell(f"waiting for {count} shards that other processes work on", err=True)
+        tell(f"waiting for {counted(count, 'shard')} that other processes work on", err=True)
 
     skipped: dict[str, str] = {}
     with contextlib.closing(shards.work(wait_for)) as work:

@@ -14,6 +14,7 @@ from typing import Any
 from saywhere.errors import UserError
 from saywhere.files import TAR, decode, parse_json, read_whole, split_lines
 from saywhere.images import SUFFIXES
+from saywhere.report import counted
 
 LIST = "@"
 """Before the name of a file with a path on each line; ``@-`` is standard input."""
@@ -283,7 +284,7 @@ def read_boxes(file: Path, sources: Sequence[Source]) -> dict[str, list[Any]]:
                 break
     if not answer:
         example = f"; it names {next(iter(given))!r}, the image is {sources[0].name!r}" if given and sources else ""
-        raise UserError(f"{file}: has no boxes for any of the {len(sources)} images{example}")
+        raise UserError(f"{file}: of {counted(len(sources), 'image')} none has boxes in it{example}")
     return answer
 
 

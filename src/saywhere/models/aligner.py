@@ -17,6 +17,7 @@ from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.regions import Box, Regions, drawn_png, open_pixels, show_image
+from saywhere.report import counted
 from saywhere.text import END, pad, tokenize
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class ImageVectors:
     nouns: np.ndarray | None = None
 
     def __repr__(self) -> str:
-        return f"ImageVectors({self.image!r}, {len(self)} regions)"
+        return f"ImageVectors({self.image!r}, {counted(len(self), 'region')})"
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -90,7 +91,7 @@ class TextVectors:
     hubness: float = 0.0
 
     def __repr__(self) -> str:
-        return f"TextVectors({' '.join(self.words)!r}, {len(self)} vectors)"
+        return f"TextVectors({' '.join(self.words)!r}, {counted(len(self), 'vector')})"
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -145,7 +146,7 @@ class Alignment:
     beta: float
 
     def __repr__(self) -> str:
-        return f"Alignment({' '.join(self.words)!r} with {len(self.boxes)} regions of {self.image})"
+        return f"Alignment({' '.join(self.words)!r} with {counted(len(self.boxes), 'region')} of {self.image})"
 
     @property
     def phrases(self) -> tuple[AlignedPhrase, ...]:

@@ -12,6 +12,7 @@ from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding
 from saywhere.models.nouns import NounEvidence
 from saywhere.regions import Regions
+from saywhere.report import counted
 from saywhere.text import END, START, Vocabulary, tokenize
 
 ROWS = 4096
@@ -53,7 +54,8 @@ class PhraseScores:
 
     def __repr__(self) -> str:
         image = self.regions.image or "an image"
-        return f"PhraseScores({len(self.phrases)} phrases, {len(self.regions)} regions of {image})"
+        phrases, regions = counted(len(self.phrases), "phrase"), counted(len(self.regions), "region")
+        return f"PhraseScores({phrases}, {regions} of {image})"
 
     @property
     def joint(self) -> np.ndarray:

@@ -18,6 +18,7 @@ from saywhere.inference import Source
 from saywhere.models.model import Model
 from saywhere.models.placing import knows_none
 from saywhere.regions import TEXTS, Regions
+from saywhere.report import counted
 from saywhere.search.indexing import Changes, Indexing, absolute, index_digest
 from saywhere.search.phrases import LIKELY, MORE, PhrasesInImages, Query
 from saywhere.search.qdrant import Qdrant, QdrantStore, path_to_text, text_to_path
@@ -193,7 +194,7 @@ class Index:
         return 0 if self._store is None else len(self._store)
 
     def __repr__(self) -> str:
-        return f"Index({str(self.place)!r}: {len(self)} images)"
+        return f"Index({str(self.place)!r}: {counted(len(self), 'image')})"
 
     # Writing
 

@@ -22,6 +22,7 @@ from saywhere.images import ImageError
 from saywhere.inference.claims import locked
 from saywhere.loading import load
 from saywhere.models.bundle import CARD, CONFIG, Bundle
+from saywhere.report import counted
 from saywhere.stages.calibration import UNSEEN
 from saywhere.stages.kinds import copy_model
 from saywhere.stages.run import model_digest
@@ -77,7 +78,7 @@ class Finetuned:
     def lines(self) -> list[str]:
         """Return what people want to know of it, as lines of text."""
         rows = [
-            (f"{self.held_out} held-out image{'' if self.held_out == 1 else 's'}", "before", "after"),
+            (counted(self.held_out, "held-out image"), "before", "after"),
             ("words of phrases (F1)", f"{self.start:.3f}", f"{self.end:.3f}"),
             ("loss of a phrase", f"{self.losses[0]:.2f}", f"{self.losses[1]:.2f}"),
             ("other phrases kept", "1.000", f"{self.kept:.3f}"),
@@ -203,7 +204,7 @@ def _read(root: Path, format: str | None, split: str, validation: str | None, bu
     sets = [usable(samples, longest) for samples in read]
     for samples, good in zip(read, sets, strict=True):
         if lost := sum(len(sample.boxes) for sample in samples) - sum(len(sample.boxes) for sample in good):
-            tell(f"{samples.split}: {lost} boxes left out, whose phrases have no word or more than {longest}")
+            tell(f"{samples.split}: {counted(lost, 'box')} left out, whose phrases have no word or more than {longest}")
     if len(sets) == 1:
         order = np.random.default_rng(seed).permutation(len(sets[0])).tolist()
         count = max(1, round(len(order) / HELD_OUT))
@@ -246,7 +247,7 @@ class _Run:
 
         learnt, held_out = self.own.learnt, self.own.held_out
         new = f"; new words: {', '.join(self.words)}" if self.words else ""
-        self.tell(f"{self.own.name}: {len(learnt)} images to learn from, {len(held_out)} held out{new}")
+        self.tell(f"{self.own.name}: {counted(len(learnt), 'image')} to learn from, {len(held_out)} held out{new}")
         layers = heads.Heads(self.network).eval()
         before = copy.deepcopy(layers)
         lessons = self._lessons(before, learnt, "learnt"), self._lessons(before, held_out, "held-out")
@@ -364,7 +365,7 @@ class _Run:
         else:
             what = f"Of the weights {result.share:g} are those after epoch {epoch}, and the rest those of the start. "
             what += "Only the layers that say phrases were trained; boxes and calibrations are those of the start."
-        about = f"{result.learnt:,} images of {self.own.name}, seed {self.seed}"
+        about = f"{counted(result.learnt, 'image')} of {self.own.name}, seed {self.seed}"
         words = f"\n\nNew words: {', '.join(result.words)}." if result.words and result.share else ""
         figures = "\n".join(result.lines())
         return f"From {self.bundle.folder.name}, on {about}. {what}{words}\n\n```\n{figures}\n```\n"

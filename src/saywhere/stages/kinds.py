@@ -22,7 +22,7 @@ from saywhere.evaluation.session import DEV, evaluate
 from saywhere.files import link_or_copy, put_in_place, write_text
 from saywhere.images import Preprocess
 from saywhere.models.bundle import CARD, CONFIG, GRAPH_TOWER, Bundle
-from saywhere.report import leave_out
+from saywhere.report import counted, leave_out
 from saywhere.stages import calibration
 from saywhere.training import branch, chunker, ngrams
 from saywhere.training.card import BundleFacts, write_bundle_card
@@ -239,7 +239,7 @@ class Train(Stage):
         values = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
         figures = f"weights after epoch {result.epoch}{f': {values}' if values else ''}"
         splits = result.facts.splits if result.facts else ()
-        learnt = ", ".join(f"{images:,} images of {split}" for split, images, _ in splits)
+        learnt = ", ".join(f"{counted(images, 'image')} of {split}" for split, images, _ in splits)
         return Done(figures, {"data": f"{result.facts.name if result.facts else ''}: {learnt}", "result": figures})
 
 
@@ -418,7 +418,7 @@ class ChunkerStage(FromData):
     def run(self, work: Work) -> Done:
         sentences = [sentence for each in self.sentences() for sentence in each]
         chunker.train(sentences, self.epochs, work.seed).save(self.output(work.folder))
-        made = f"{len(sentences):,} sentences"
+        made = counted(len(sentences), "sentence")
         return Done(made, {"data": " and ".join(Path(each.root).name for each in self.data), "result": made})
 
 

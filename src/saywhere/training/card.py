@@ -16,6 +16,7 @@ import yaml
 
 import saywhere
 from saywhere.files import write_text
+from saywhere.report import counted
 from saywhere.training.recipe import Recipe
 
 
@@ -47,10 +48,10 @@ def replace_section(card: Path, heading: str, text: str) -> None:
 
 def write_card(recipe: Recipe, data: DataFacts, epoch: int, metrics: dict[str, float], seconds: float) -> str:
     """Return the card, as Markdown, of the weights after ``epoch`` epochs, which took ``seconds``."""
-    splits = "\n".join(f"- {split}: {images:,} images, {n:,} {data.unit}" for split, images, n in data.splits)
+    splits = "\n".join(f"- {split}: {counted(images, 'image')}, {n:,} {data.unit}" for split, images, n in data.splits)
     values = "\n".join(f"| {name} | {value:.4f} |" for name, value in metrics.items())
     table = f"| value | |\n|---|---|\n{values}" if values else "No validation data."
-    words = f"; {data.words:,} words" if data.words else ""
+    words = f"; {counted(data.words, 'word')}" if data.words else ""
     half = ", stored as float16" if recipe.training.half else ""
     description = f"{recipe.description}\n\n" if recipe.description else ""
     return f"""# {recipe.name}

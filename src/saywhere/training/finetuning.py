@@ -21,6 +21,7 @@ from saywhere.networks import checkpoint
 from saywhere.networks.captioner.network import Captioner, region_cells
 from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.networks.vision.trunk import AnchorGenerator
+from saywhere.report import counted
 from saywhere.text import RESERVED, Vocabulary
 from saywhere.training.cache import read_pixels
 
@@ -56,7 +57,7 @@ class Start:
     def __str__(self) -> str:
         known, count = self.words
         new = f"; new: {', '.join(self.new)}" if self.new else ""
-        return f"{self.tensors} tensors taken over, {known} of {count} words known{new}"
+        return f"{counted(self.tensors, 'tensor')} taken over, {known} of {counted(count, 'word')} known{new}"
 
 
 def start_from(network: Any, name: str) -> Start:

@@ -22,7 +22,7 @@ from saywhere.inference.claims import locked
 from saywhere.models.bundle import Bundle
 from saywhere.networks.vision.trunk import Trunk
 from saywhere.options import flatten
-from saywhere.report import leave_out
+from saywhere.report import counted, leave_out
 from saywhere.text import Vocabulary
 from saywhere.training import cache
 from saywhere.training import recipe as recipes
@@ -197,7 +197,7 @@ def fit(
     run = Training(recipe, out, network, criterion, extractor, train_data, validation_data, digests, keep)
     interrupted = run.run()
     if run.skipped:
-        print(f"{len(run.skipped)} images could not be read, and others took their places", file=sys.stderr)
+        print(f"{counted(len(run.skipped), 'image')} could not be read; others took their place", file=sys.stderr)
     return Result(out / "model", run.state.best_epoch + 1, run.state.metrics, interrupted, facts)
 
 
@@ -206,7 +206,7 @@ def _require_same_data(out: Path, digests: Sequence[Digest]) -> None:
     before = read_state(out / "last.ckpt").get("data", digests)
     for (_, images, old), (split, count, new) in zip(before, digests, strict=True):
         if old != new:
-            what = f"{count} images, not {images}" if count != images else "other images, boxes or texts"
+            what = f"{counted(count, 'image')}, not {images:,}" if count != images else "other images, boxes or texts"
             raise UserError(
                 f"{out} holds a run whose data has changed: {split} has now {what}. Put the data back, name another "
                 "folder with --out, or start over with --restart, which removes that run"
@@ -284,7 +284,7 @@ def read_split(
     usable = system.usable([s for s in samples if not is_held_out(s.image)] if free else samples, model)
     before, after = (sum(1 for sample in some for _ in system.texts(sample)) for some in (samples, usable))
     if before > after:
-        print(f"{split}: {before - after} of {before} texts left out: no word, or too many", file=sys.stderr)
+        print(f"{split}: {before - after} of {counted(before, 'text')} left out: no word, or too many", file=sys.stderr)
     samples.report.leave_out(split)
     for line in samples.report.lines() if samples.report.ok else ():
         print(f"{split}: {line}", file=sys.stderr)

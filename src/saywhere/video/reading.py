@@ -20,6 +20,7 @@ from PIL import Image
 
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
+from saywhere.report import counted
 from saywhere.video import TICKS, to_seconds
 
 _UPRIGHT = {
@@ -64,7 +65,7 @@ class Damage:
 
     def __str__(self) -> str:
         spans = ", ".join(f"{a:.1f}" if b - a < 0.05 else f"{a:.1f} to {b:.1f}" for a, b in self.spans)
-        return f"damaged: {self.count} frame{'s' if self.count > 1 else ''} could not be read (second {spans})"
+        return f"damaged: {counted(self.count, 'frame')} could not be read (second {spans})"
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from saywhere.files import TOO_LONG, fits, printable
 from saywhere.inference.run import TOP, Summary
 from saywhere.inference.sources import VIDEO_SUFFIXES, Source, find_images
 from saywhere.loading import DeferredModel
-from saywhere.report import Tell, progress, silent
+from saywhere.report import Tell, counted, progress, silent
 
 if TYPE_CHECKING:  # what reads videos is an extra, and images need none of it
     from saywhere.models.model import Model
@@ -208,7 +208,7 @@ class Videos:
                 recording.abandon()
                 raise
         counts = {"track": recording.tracks, "scene": recording.scenes, "look": recording.looks}
-        tracks, scenes, looks = (f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
+        tracks, scenes, looks = (counted(count, name) for name, count in counts.items())
         self.tell(f"{printable(reader.name)}: {tracks} in {scenes}, {looks}")
         if written := [path for path in (places.drawing, places.captions, places.tracks) if path] if places else []:
             self.tell(f"written: {', '.join(map(str, written))}")

@@ -230,7 +230,8 @@ def test_search_says_how_probable_it_is_and_what_is_not_there(album, tmp_path, c
     run("index", album, "--index", tmp_path / "i", "--model", model)
     likely, in_index_probability = 1 / (1 + math.exp(-constant)), 1 / (1 + math.exp(-whole))
     result = run("search", "two dogs", "--index", tmp_path / "i")
-    assert "probability" in result.stdout and f"\t{likely:.2f}\t" in result.stdout
+    header, first, *_ = (line.split("\t") for line in result.stdout.splitlines())
+    assert header == ["", "probability", "similarity", "image", "phrases"] and first[:2] == ["1", f"{likely:.2f}"]
     assert result.stderr == line
     rows = run("search", "two dogs", "--index", tmp_path / "i", "--json", "-").stdout.splitlines()
     assert [json.loads(row)["probability"] for row in rows] == [pytest.approx(likely, abs=1e-4)] * 4

@@ -111,9 +111,9 @@ def _print_hits(hits: Sequence[saywhere.Hit], reason: str) -> None:
     for number, hit in enumerate(hits, 1):
         rows.append([str(number), f"{hit.similarity:.2f}", _name(hit), "\n".join(_phrases(hit.regions))])
         if hit.probability is not None:
-            rows[-1].insert(2, two_digits(hit.probability))
+            rows[-1].insert(1, two_digits(hit.probability))
     if hits and hits[0].probability is not None:
-        head.insert(2, "probability")
+        head.insert(1, "probability")
     if hits:
         print_table(head, rows, left=["image"])
     else:

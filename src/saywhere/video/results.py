@@ -12,13 +12,19 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 from xml.sax.saxutils import escape
 
+import numpy as np
+
+from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import beside, require_there, sync, write_atomically, write_text
 from saywhere.inference.results import AppendedFile, forget_settings, note_settings, read_settings
+from saywhere.models.nouns import noun_tree, related
 from saywhere.video import clock
 
 LINES = 3
 """Phrases that are shown at a time: those of the tracks with the best scores."""
+SAME_THING = 0.6
+"""Of phrases with one noun the better one is shown, if the smaller box is on average by so much in the other."""
 
 
 @dataclass(frozen=True)
@@ -163,10 +169,26 @@ class Cue(NamedTuple):
     phrases: tuple[str, ...]
 
 
-class _Span(NamedTuple):
+class Span(NamedTuple):
+    """A phrase up to a time in seconds; ``places`` are times with the box at each."""
+
     end: float
     score: float
     phrase: str
+    places: tuple[tuple[float, tuple[float, ...]], ...] = ()
+
+    def repeats(self, other: Span) -> bool:
+        """Return whether it names the thing that ``other`` names: with the same noun, or a kind of it, and there."""
+        nouns = noun_tree().find(self.phrase), noun_tree().find(other.phrase)
+        if nouns[0] is None or nouns[1] is None or not related(nouns[0], nouns[1]):
+            return False
+        boxes, others = dict(self.places), dict(other.places)
+        if not (times := sorted(boxes.keys() & others.keys())):
+            return False
+        one, two = (np.array([each[time] for time in times]) for each in (boxes, others))
+        common = np.concatenate((np.maximum(one[:, :2], two[:, :2]), np.minimum(one[:, 2:], two[:, 2:])), axis=1)
+        smaller = np.minimum(geometry.area(one), geometry.area(two))
+        return bool((geometry.area(common) / np.maximum(smaller, 1e-6)).mean() >= SAME_THING)
 
 
 def write_captions(path: Path, tracks: Path) -> None:
@@ -181,7 +203,7 @@ def write_captions(path: Path, tracks: Path) -> None:
     write_atomically(path, write)
 
 
-def _in_order(tracks: Path) -> Iterator[tuple[float, _Span]]:
+def _in_order(tracks: Path) -> Iterator[tuple[float, Span]]:
     """Starts and spans of tracks by their starts; of all tracks only the places in the file are held."""
     places: list[tuple[float, int]] = []
     with open(tracks, "rb") as file:
@@ -194,15 +216,16 @@ def _in_order(tracks: Path) -> Iterator[tuple[float, _Span]]:
         for start, place in sorted(places):
             file.seek(place)
             row = json.loads(file.readline())
-            yield start, _Span(row["end"], row["score"], row["phrase"])
+            boxes = tuple((time, tuple(box)) for time, box in zip(row["times"], row["boxes"], strict=True))
+            yield start, Span(row["end"], row["score"], row["phrase"], boxes)
 
 
-def cues(spans: Iterable[tuple[float, tuple[float, float, str]]]) -> Iterator[Cue]:
-    """Yield captions for spans ``(end, score, phrase)`` with their starts, ordered by start.
+def cues(spans: Iterable[tuple[float, Span]]) -> Iterator[Cue]:
+    """Yield captions for spans with their starts, ordered by start.
 
-    A caption ends where its phrases change. Of more than ``LINES`` phrases the best are shown, each once.
+    A caption ends where its phrases change. Of more than ``LINES`` phrases the best are shown, each thing once.
     """
-    active: list[_Span] = []
+    active: list[Span] = []
     shown: Cue | None = None
     upcoming = iter(spans)
     following = next(upcoming, None)
@@ -213,11 +236,14 @@ def cues(spans: Iterable[tuple[float, tuple[float, float, str]]]) -> Iterator[Cu
         while active and active[0].end <= now:
             heapq.heappop(active)
         while following is not None and following[0] <= now:
-            if following[1][0] > now:
-                heapq.heappush(active, _Span(*following[1]))
+            if following[1].end > now:
+                heapq.heappush(active, following[1])
             following = next(upcoming, None)
-        best = sorted(active, key=lambda span: (-span.score, span.phrase))
-        phrases = tuple(dict.fromkeys(span.phrase for span in best))[:LINES]
+        best: list[Span] = []
+        for span in sorted(active, key=lambda span: (-span.score, span.phrase)):
+            if len(best) < LINES and not any(span.phrase == one.phrase or span.repeats(one) for one in best):
+                best.append(span)
+        phrases = tuple(span.phrase for span in best)
         if shown is None or phrases != shown.phrases:
             if shown is not None and shown.phrases:
                 yield shown._replace(end=now)

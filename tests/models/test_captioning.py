@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,13 @@ from saywhere.drawing import draw_attention
 from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
-from saywhere.models.captioner import bind, build_reranker, closing_phrase, without_unlikely_endings
+from saywhere.models.captioner import (
+    bind,
+    build_reranker,
+    closing_phrase,
+    without_monochrome,
+    without_unlikely_endings,
+)
 from saywhere.models.decoding import Hypotheses, Reason, Reranker, search
 from saywhere.models.model import Model
 from saywhere.text import END, PAD, Vocabulary
@@ -71,6 +78,32 @@ def test_the_aligner_helps_to_choose_among_the_hypotheses_of_the_beam(decoder, m
     assert fitting != chosen(found.ranks)
     assert mixed.caption(images[0]).sentence == chosen(expected)[0]  # one image at a time as many
     assert sentences(alone.caption(images, beam_size=1)) == sentences(plain.caption(images, beam_size=1))
+
+
+@pytest.mark.parametrize(
+    ("sentence", "of_coloured"),
+    [
+        ("a black and white photo of a man", "a photo of a man"),
+        ("two old black and white pictures on a wall", "two old pictures on a wall"),
+        ("a black and white dog in a photo", "a black and white dog in a photo"),
+        ("a black and white photographer", "a black and white photographer"),
+    ],
+)
+def test_an_image_with_colours_is_no_black_and_white_photo(sentence: str, of_coloured: str):
+    grey = np.repeat(np.arange(0, 240, 12, dtype=np.uint8).reshape(4, 5, 1), 3, axis=2)
+    coloured, tinted = grey.copy(), grey.copy()
+    coloured[0, 1] = 200, 20, 20
+    tinted[..., 2] += 12
+    assert without_monochrome(sentence, coloured) == of_coloured
+    assert without_monochrome(sentence, grey) == without_monochrome(sentence, tinted) == sentence
+
+
+def test_captions_ask_the_pixels_of_their_image(monkeypatch: pytest.MonkeyPatch):
+    model, image = tiny(), noise(96, 64)
+    images = [image, image.convert("L")]
+    coloured, grey = sentences(model.caption(images))
+    monkeypatch.setattr("saywhere.models.captioner.MONOCHROME", re.compile(r"^\S+ "))
+    assert sentences(model.caption(images)) == [coloured.partition(" ")[2], grey]
 
 
 def test_a_model_without_an_aligner_takes_the_likeliest_hypothesis():

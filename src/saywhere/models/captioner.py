@@ -6,6 +6,7 @@ A caption is the hypothesis of the beam with the highest sum of length-normalise
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -190,6 +191,7 @@ def caption(
     decoded = found.best(reranker.rank(found, captioner.vocabulary))
     texts = [captioner.vocabulary.decode(row) for row in decoded.token_ids.tolist()]
     texts = texts if nouns is None else nouns.correct(texts)
+    texts = [without_monochrome(text, one.pixels) for one, text in zip(encodings, texts, strict=True)]
     texts = [with_articles(text) for text in without_unlikely_endings(captioner, bound.embeddings, texts)]
     captions = [_plain(encoding, text) for encoding, text in zip(encodings, texts, strict=True)]
     if not attention or bound.attention is None:
@@ -302,6 +304,18 @@ BEFORE_PREPOSITIONS = PREPOSITIONS | {"away", "close", "next"}
 """Words that belong to the closing phrase before its preposition."""
 LONGEST_ENDING = 4
 """Words of a closing phrase, with its last preposition: "in a grassy area"."""
+
+
+MONOCHROME = re.compile(r"(?<!\S)black and white (?=(?:photo|photograph|picture|image)s?(?!\S))")
+"""Words for a photograph that are left out where it has colours."""
+SPREAD, COLOURED = 50, 0.05
+"""A pixel has a colour if its channels, up to 255, are so far apart, and an image if such a share of its pixels do."""
+
+
+def without_monochrome(sentence: str, pixels: np.ndarray) -> str:
+    """Return a sentence that does not call an image, ``(h, w, 3)`` uint8, a black and white photo if it has colours."""
+    spreads = pixels.max(axis=2) - pixels.min(axis=2)
+    return MONOCHROME.sub("", sentence) if (spreads >= SPREAD).mean() >= COLOURED else sentence
 
 
 def closing_phrase(words: Sequence[str]) -> int | None:

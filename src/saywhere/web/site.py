@@ -234,6 +234,7 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
         "sure": captioner.SURE, "listed": captioner.LISTED,
         "prepositions": sorted(captioner.PREPOSITIONS), "before_prepositions": sorted(captioner.BEFORE_PREPOSITIONS),
         "longest_ending": captioner.LONGEST_ENDING, "thin": nouns.THIN, "of_people": captioner.OF_PEOPLE,
+        "monochrome": captioner.MONOCHROME.pattern, "spread": captioner.SPREAD, "coloured": captioner.COLOURED,
     }  # fmt: skip
     return facts
 

@@ -20,6 +20,7 @@ from saywhere.engines.arrays.nouns import class_features
 from saywhere.engines.arrays.pooling import ImageMaps, grid_features
 from saywhere.images import LoadedImage, read_image
 from saywhere.models.captioner import OF_PEOPLE, closing_phrase, correct
+from saywhere.models.encoding import STEP
 from saywhere.models.nouns import noun_tree, repeated, with_noun, without_repetition
 from saywhere.models.placing import cut_phrases, unused_words
 from saywhere.pixels import ORIENTATION
@@ -135,11 +136,11 @@ def test_what_is_no_image_is_named(engine: Page) -> None:
 PREPARE = """async ([width, height, data, how]) => {
     const {prepare} = await import("./engine/pixels.js");
     const bytes = Uint8Array.from(atob(data), letter => letter.charCodeAt(0));
-    const {width: w, height: h, pixels} = prepare({width, height, data: bytes}, how);
+    const {width: w, height: h, pixels, spreads} = prepare({width, height, data: bytes}, how);
     const reader = new FileReader();
     reader.readAsDataURL(new Blob([pixels]));
     await new Promise(done => (reader.onload = done));
-    return {size: [w, h], pixels: reader.result.split(",")[1]};
+    return {size: [w, h], pixels: reader.result.split(",")[1], spreads};
 }"""
 
 
@@ -156,6 +157,8 @@ def test_pixels_are_resized_as_pillow_does_it(engine: Page, model: saywhere.Mode
     assert found["size"] == [expected.shape[2], expected.shape[1]]
     pixels = np.frombuffer(base64.b64decode(found["pixels"]), np.float32)
     np.testing.assert_allclose(pixels.reshape(expected.shape), expected, atol=1e-6)
+    kept = preprocess.restore(expected[:, ::STEP, ::STEP])
+    assert found["spreads"] == (kept.max(axis=2) - kept.min(axis=2)).ravel().tolist()
 
 
 DECODE = """async data => {
@@ -316,14 +319,16 @@ CORRECT = """async cases => {
 
 
 ENDINGS = """async ([sentences, embedding]) => {
-    const [{withoutStutter}, {closingPhrase, repeats, withoutRepetition, wordLifts}, {Matrix}, {Model}] =
+    const [{withoutStutter}, captions, {Matrix}, {Model}] =
         await Promise.all(["text", "captions", "matrix", "model"].map(name => import(`./engine/${name}.js`)));
     const model = await Model.open(), image = new Matrix(1, embedding.length, Float32Array.from(embedding));
-    const tree = await model.tree();
+    const {closingPhrase, repeats, withoutMonochrome, withoutRepetition, wordLifts} = captions;
+    const tree = await model.tree(), grey = "a black and white photo of a black and white dog";
     return {
         once: sentences.map(words => withoutRepetition(tree, words).join(" ")),
         clear: sentences.map(words => withoutStutter(words.join(" "), model.info.noun_tree.stutter)),
         again: sentences.map(words => repeats(tree, words)),
+        photos: [[50, 0], [49, 49]].map(spreads => withoutMonochrome(grey, spreads, model.info.caption_nouns)),
         starts: sentences.map(words => closingPhrase(words, model.info.caption_nouns)),
         lifts: [...wordLifts(await model.weights("captioner"), image)],
     };
@@ -355,6 +360,7 @@ def test_endings_that_are_left_out_are_those_of_python(engine: Page, as_rounded:
     assert found["once"] == [without_repetition(" ".join(words), noun_tree()) for words in sentences]
     assert found["clear"] == [without_stutter(" ".join(words)) for words in sentences]
     assert found["again"] == [repeated(words, noun_tree()) is not None for words in sentences]
+    assert found["photos"] == ["a photo of a black and white dog", "a black and white photo of a black and white dog"]
     assert found["again"][-6:] == [True, False, True, False, False, True]
     words = {row: key[0] for key, (row, _) in ngrams.rows.items() if len(key) == 1}
     expected = {words[row]: float(lift) for row, lift in enumerate(ngrams.lifts(image)[0]) if row in words}

@@ -52,6 +52,12 @@ export function correct(classes, posteriors, words, {unseen, sure, listed}) {
   return kept.map((noun) => tree.withNoun(nothing, [], noun)).join(" and ").split(" ");
 }
 
+// A text without "black and white" before "photo", where the image has colours.
+export function withoutMonochrome(text, spreads, {monochrome, spread, coloured}) {
+  const share = spreads.filter((value) => value >= spread).length / spreads.length;
+  return share >= coloured ? text.replace(new RegExp(monochrome, "g"), "") : text;
+}
+
 // Where a text would have to end to name nothing twice; 0 if it does not.
 function repeated(tree, words) {
   const {others, determined} = tree.lists, heads = tree.heads(words), named = new Set(), said = new Set(), cuts = [];

@@ -3,7 +3,7 @@
 import {InferenceSession, Tensor, env} from "./ort.mjs";
 import {AttentionDecoder} from "./attention.js";
 import {scale as scaleBox, clip} from "./boxes.js";
-import {closingPhrase, correct, refusePeople, repeats, see, withoutRepetition, wordLifts} from "./captions.js";
+import {closingPhrase, correct, refusePeople, repeats, see, withoutMonochrome, withoutRepetition, wordLifts} from "./captions.js";
 import {NounEvidence} from "./nouns.js";
 import {END, PAD, PhraseScorer, decode} from "./decoding.js";
 import {Detector} from "./detection.js";
@@ -102,7 +102,7 @@ export class Model {
   // Pass an image through the network once.
   async encode(blob) {
     const [decoded, session] = await Promise.all([decodeImage(blob), this.session()]);
-    const {width, height, pixels} = prepare(decoded, this.info.preprocess);
+    const {width, height, pixels, spreads} = prepare(decoded, this.info.preprocess);
     const found = await session.run({pixels: new Tensor("float32", pixels, [1, 3, height, width])});
     const {strides} = this.info.preprocess;
     const maps = (name) => strides.map((stride) => mapOf(found[`${name}${stride}`]));
@@ -110,7 +110,7 @@ export class Model {
       width: decoded.width, height: decoded.height, inputWidth: width, inputHeight: height, strides,
       maps: maps("map"), regions: maps("region"), head: found.head ? mapOf(found.head) : null,
       branch: [16, 32].flatMap((stride) => (found[`branch${stride}`] ? [[mapOf(found[`branch${stride}`]), stride]] : [])),
-      logits: found.logits.data, offsets: found.offsets.data,
+      logits: found.logits.data, offsets: found.offsets.data, spreads,
     };
   }
 
@@ -193,7 +193,8 @@ export class Model {
       const told = wordsOf(decode(bound, whole, config.decoding, refused, never)[0].tokens);
       const shown = classes ? correct(classes, seen, told, rules) : told;
       const clear = tokenize(withoutStutter(shown.join(" "), this.info.noun_tree.stutter));
-      const once = classes ? withoutRepetition(classes.tree, clear) : shown;
+      const single = classes ? withoutRepetition(classes.tree, clear) : shown;
+      const once = tokenize(withoutMonochrome(single.join(" "), image.spreads, rules));
       const unlikely = lifts.get(words.encode(once.at(-1) ?? "")[0]) < config.ngrams.least_lift;
       const kept = once.slice(0, (unlikely && closingPhrase(once, rules)) || once.length);
       const said = tokenize(withArticles(kept.join(" "), this.info.noun_tree.article));

@@ -105,5 +105,17 @@ export function prepare(image, {long_side, multiple, mean, std}) {
       pixels[c * area + i] = Math.fround(Math.fround(Math.fround(data[3 * i + c] / 255) - mean[c]) / std[c]);
     }
   }
-  return {width, height, pixels};
+  return {width, height, pixels, spreads: spreadsOf(data, width, height)};
+}
+
+// How far apart the channels are of every second pixel, across and down.
+function spreadsOf(data, width, height) {
+  const found = [];
+  for (let y = 0; y < height; y += 2) {
+    for (let x = 0; x < width; x += 2) {
+      const channels = data.subarray(3 * (y * width + x), 3 * (y * width + x) + 3);
+      found.push(Math.max(...channels) - Math.min(...channels));
+    }
+  }
+  return found;
 }

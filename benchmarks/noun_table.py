@@ -309,9 +309,7 @@ def compile_table(wordnet: WordNet, speech: Speech, classes: list[str]) -> list[
     sorts = dict.fromkeys(kept, "group") | dict.fromkeys(kinds, "kind") | dict.fromkeys(classes, "class")
     uses = {synset: _use(name[synset]) if synset in said else "" for synset in kept}
     ends = {synset: (", ".join(words[synset]), " ".join(nearest(synset))) for synset in kept}
-    lines = ["\t".join((synset, sorts[synset], name[synset], uses[synset], *ends[synset])) for synset in kept]
-    nowhere = ", ".join(" ".join(words.split()) for words in (NO_PERSON, NO_NODE))
-    return [*lines, "\t".join(("", "group", "", "", nowhere, ""))]
+    return ["\t".join((synset, sorts[synset], name[synset], uses[synset], *ends[synset])) for synset in kept]
 
 
 def _words(
@@ -364,8 +362,9 @@ def main() -> None:
     wordnet = WordNet(asked.wordnet)
     speech = Speech(asked.text, [lemma.replace("_", " ") for lemma in wordnet.senses] + KINDS.replace("_", " ").split())
     lines = compile_table(wordnet, speech, list(classes))
-    write_text(asked.out, "\n".join(lines) + "\n")
-    print(f"{asked.out}: {len(lines) - 1} nouns, {asked.out.stat().st_size:,} bytes")
+    nowhere = f"\tgroup\t\t\t{' '.join(NO_PERSON.split())}, {' '.join(NO_NODE.split())}\t"
+    write_text(asked.out, "\n".join([*lines, nowhere]) + "\n")
+    print(f"{asked.out}: {len(lines)} nouns, {asked.out.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

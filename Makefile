@@ -38,8 +38,8 @@ docs: web-runtime
 demo: .venv-core/ready
 	@photographs=$$($(CORE)/python -c "import importlib.util as u; print(u.find_spec('skimage').submodule_search_locations[0])")/data && \
 	for name in $(PHOTOGRAPHS); do \
-		echo "saywhere describe $$name --out demo --top 5 --threshold 0.5"; \
-		$(CORE)/saywhere describe $$photographs/$$name --out demo --top 5 --threshold 0.5 || exit; \
+		echo "saywhere describe $$name --out demo --top 5"; \
+		$(CORE)/saywhere describe $$photographs/$$name --out demo --top 5 || exit; \
 	done
 	@echo "The photographs with boxes and captions drawn: $(PHOTOGRAPHS:%=demo/%)"
 

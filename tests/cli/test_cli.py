@@ -368,8 +368,26 @@ def test_a_file_as_the_folder_of_a_report_is_refused_at_once(task: str, tmp_path
     (tmp_path / "file").write_text("kept")
     models = ["--model", "nothing"]
     done = run("evaluate", task, "--data", "nothing", "--out", tmp_path / "file", *models, code=2)
-    what = "is the name of a file; give the folder that results are written into"
-    assert done.stderr == f"error: --out {tmp_path / 'file'}: {what}\n"
+    assert done.stderr == f"error: --out {tmp_path / 'file'}: is the name of a file; give the name of a folder\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "describe a.jpg --out", "ground a.jpg x --out", "ground a.jpg x --save-steps", "search x --index i --out",
+        "search x --index", "index photos --index", "finetune photos --out", "train table1 --out", "export a --out",
+        "export --web", "pseudo-label a.jsonl --out", "data check a.jsonl --out", "papers table1 --out",
+        "papers convert a.t7", "convert-results a.jsonl --to yolo --out", "convert-results a.jsonl --to voc --out",
+    ],
+)  # fmt: skip
+def test_the_name_of_a_file_where_a_folder_is_meant_is_an_error(line: str, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.jsonl").touch()
+    option = line.split()[-1] if "--" in line else "out"
+    for name, kind in (("new.jpg", "an image"), ("new.json", "a file"), ("a.jsonl", "a file")):
+        error = error_of(run(*line.split(), name, code=2))
+        assert error == f"error: {option} {name}: is the name of {kind}; give the name of a folder\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
 def test_a_package_that_is_named_whole_is_imported_when_it_is_used():
@@ -408,7 +426,10 @@ def test_an_option_with_one_value_is_given_once(line: str) -> None:
         (["alt", Path(__file__).parent], f"{Path(__file__).parent}: no HTML or Markdown files in this folder"),
         (["describe", "a.jpg", "--threshold", "0,3"], "invalid value for '--threshold': '0,3' is not a number"),
         (["describe", "a.jpg", "--top", "few"], "invalid value for '--top': 'few' is not a whole number"),
-        (["index", "a.jpg", "--index", __file__], f"--index {__file__}: is a file; give the folder of the index"),
+        (
+            ["index", "a.jpg", "--index", __file__],
+            f"--index {__file__}: is the name of a file; give the name of a folder",
+        ),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_named_with_what_is_needed(words: list[str], message: str) -> None:

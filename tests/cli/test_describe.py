@@ -337,7 +337,7 @@ def test_the_originals_format(model):
         (["nowhere.jpg"], "nowhere.jpg: no such file or folder"),
         (["a.jpg", "--output-format", "densecap"], "needs --out"),
         (["a.jpg", "--boxes", "nowhere.json"], "nowhere.json: cannot be read"),
-        (["a.jpg", "--out", "a.jpg"], "a.jpg: is the name of an image; give the folder"),
+        (["a.jpg", "--out", "a.jpg"], "a.jpg: is the name of an image; give the name of a folder"),
         (["a.jpg", "--json", "."], "is a folder; give the name of a file, or - to print"),
         (["a.jpg", "--json", "a.jpg"], "a.jpg line 1 is not a result with boxes"),
         (["a.jpg", "--top", "-1"], "--top"),

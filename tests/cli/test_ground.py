@@ -222,7 +222,10 @@ def test_user_fixable_errors_are_one_line(aligner, densecap, image, tmp_path):
         ((image, album / "1.png", "a dog", "--model", aligner), "1.png: is an image, and a text is meant here;"),
         ((tmp_path / "b.png", "a dog", "--model", aligner), "b.png: no such file"),
         ((film, "a dog", "--model", aligner), "a.mp4: is a video; to find its moments index it"),
-        ((image, "a dog", "--model", aligner, "--out", tmp_path / "b.png"), "is the name of an image; give the folder"),
+        (
+            (image, "a dog", "--model", aligner, "--out", tmp_path / "b.png"),
+            "is the name of an image; give the name of a folder",
+        ),
         ((image, "a dog", "--model", aligner, "--json", tmp_path), "is a folder; give the name of a file, or - to"),
         ((album, "a dog", "--model", aligner, "--save-steps", tmp_path / "s"), "shows one image, not 2"),
         ((image, "a dog", "--model", captioner), "needs a model with the part aligner"),

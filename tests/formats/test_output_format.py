@@ -105,7 +105,7 @@ def test_images_that_cannot_be_read_are_left_out_and_named(model: StubModel) -> 
     ("words", "wrong"),
     [
         (("--output-format", "coco"), "--output-format coco needs --out DIR"),
-        (("--output-format", "coco", "--out", "album/a.jpg"), "is the name of an image; give the folder"),
+        (("--output-format", "coco", "--out", "album/a.jpg"), "is the name of an image; give the name of a folder"),
         (("--output-format", "coco", "--out", "o", "--json", "j", "--shards", 2), "and no --output-format"),
         (("--output-format", "csv", "--out", "o", "--json", "o/regions.csv"), "is where the result is written"),
         (("--output-format", "densecap", "--out", "o", "--json", "o/results.json"), "is where the result is written"),

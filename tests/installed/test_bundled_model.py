@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from PIL import Image
 
 import saywhere
 
+ROOT = Path(__file__).parents[2]
 BLOCKED = """
 import socket, sys
 def refuse(*a, **k): raise AssertionError("a connection was opened")
@@ -61,6 +63,22 @@ def run(*words: object, check: bool = True) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def model() -> saywhere.Model:
     return saywhere.load(threads=1)
+
+
+def test_the_picture_of_the_readme_is_what_make_demo_draws(tmp_path):
+    (options,) = re.findall(r"describe \$\$photographs/\$\$name --out demo (.*) \|\|", (ROOT / "Makefile").read_text())
+    picture, left = Image.open(ROOT / "docs" / "images" / "demo.png").convert("RGB"), 0
+    for name in ("camera.png", "chelsea.png"):
+        run("describe", photograph(name), "--out", tmp_path, *options.split())
+        drawn = Image.open(tmp_path / name).convert("RGB")
+        drawn = drawn.resize(
+            (round(drawn.width * picture.height / drawn.height), picture.height), Image.Resampling.LANCZOS
+        )
+        part = picture.crop((left, 0, left + drawn.width, picture.height))
+        far = np.abs(np.asarray(drawn, int) - np.asarray(part, int)).max(axis=2) > 60  # a palette is nearer
+        assert far.mean() < 0.01, name
+        left += drawn.width + 8
+    assert left == picture.width + 8
 
 
 def test_the_commands_need_neither_torch_nor_a_network(tmp_path):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from saywhere.cli.options import ClassMap, ClassNames, CopyImages, Embed, ResultFormat
+from saywhere.cli.options import ClassMap, ClassNames, CopyImages, Embed, ResultFormat, require_folder
 from saywhere.cli.printing import report_skipped
 from saywhere.report import counted
 
@@ -64,6 +64,8 @@ def convert_results(
         is_a, needs = ("file", "folder") if old.folder else ("folder", "file")
         raise UserError(f"{path}: is a {is_a}, and the format {source.value} is a {needs}; --from names another")
     if out is not None:
+        if new.folder:
+            require_folder("--out", out)
         new.require_new(out)
     elif new.beside is None:
         raise UserError(f"--to {to.value} needs --out PATH, the new {'folder' if new.folder else 'file'}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from saywhere.cli.options import DataFormat, Splits
+from saywhere.cli.options import DataFormat, Splits, check_folder
 from saywhere.cli.printing import print_row
 from saywhere.report import counted
 
@@ -27,7 +27,7 @@ def check(
     root: Path = typer.Argument(metavar="DATA", help="Folder of the data set, or a .jsonl file."),
     format: DataFormat = None,
     split: Splits = None,
-    out: Path = typer.Option(Path("data-check"), help="Folder for the drawn samples."),
+    out: Path = typer.Option(Path("data-check"), callback=check_folder, help="Folder for the drawn samples."),
     decode: bool = typer.Option(False, "--decode", help="Decode every image, to find damaged ones. Takes a while."),
 ) -> None:
     """Print what a data set holds and what is missing or broken, and draw a few samples.

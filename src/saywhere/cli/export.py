@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from saywhere import DEFAULT_MODEL
-from saywhere.cli.options import Set
+from saywhere.cli.options import Set, check_folder
 from saywhere.errors import UserError
 from saywhere.report import counted
 
@@ -19,14 +19,17 @@ def export(
         help="Folders of trained models, such as runs/NAME/model, with different parts; with --web one model.",
         show_default="with --web the bundled model",
     ),
-    out: Path | None = typer.Option(None, metavar="FOLDER", help="Folder of the new model."),
+    out: Path | None = typer.Option(None, metavar="FOLDER", callback=check_folder, help="Folder of the new model."),
     int8: Path | None = typer.Option(
         None, metavar="ROOT", help="Data set whose training images calibrate a trunk for --precision int8."
     ),
     replace: bool = typer.Option(False, "--replace", help="Of a part that several have, take that of the last one."),
     change: Set = None,
     web: Path | None = typer.Option(
-        None, metavar="FOLDER", help="Write a page instead, of static files, that answers without a server."
+        None,
+        metavar="FOLDER",
+        callback=check_folder,
+        help="Write a page instead, of static files, that answers without a server.",
     ),
     runtime: Path | None = typer.Option(
         None,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from saywhere.cli.options import DataFormat, Model, Seed
+from saywhere.cli.options import DataFormat, Model, Seed, check_folder
 
 
 def finetune(
@@ -14,7 +14,11 @@ def finetune(
         metavar="DATA", help="Images with boxes and phrases, or names of classes: a folder or file as for data check."
     ),
     out: Path | None = typer.Option(
-        None, metavar="DIR", file_okay=False, help="Folder of the new model.", show_default="runs/NAME, as of the data"
+        None,
+        metavar="DIR",
+        callback=check_folder,
+        help="Folder of the new model.",
+        show_default="runs/NAME, as of the data",
     ),
     model: Model = None,
     format: DataFormat = None,

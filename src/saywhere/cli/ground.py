@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saywhere.cli.options import PATHS, STDOUT, Batch, Beta, Chosen, Drawings, Json, Part, Regions, read_texts
+from saywhere.cli.options import (
+    PATHS,
+    STDOUT,
+    Batch,
+    Beta,
+    Chosen,
+    Drawings,
+    Json,
+    Part,
+    Regions,
+    check_folder,
+    read_texts,
+)
 from saywhere.cli.printing import note_words, on_terminal, print_table, report_skipped
 from saywhere.files import printable
 from saywhere.loading import DeferredModel
@@ -124,6 +136,7 @@ def ground(
     save_steps: Path | None = typer.Option(
         None,
         metavar="DIR",
+        callback=check_folder,
         help="Write here how a sentence is aligned: regions, words, three values of --beta, snippets.",
     ),
     json: Json = None,

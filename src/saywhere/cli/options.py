@@ -294,16 +294,22 @@ def check_file(option: typer.CallbackParam, path: Path | None) -> Path | None:
     """Refuse a folder where a file of results is meant; for an option's callback."""
     if path is not None and path.is_dir():
         printed = ", or - to print the lines" if option.name == "json" else ""
-        raise UserError(f"--{option.name} {path}: is a folder; give the name of a file{printed}")
+        raise UserError(f"{option.opts[0]} {path}: is a folder; give the name of a file{printed}")
     return path
 
 
-def check_folder(path: Path | None) -> Path | None:
-    """Refuse a file, or the name of one, where the folder of results is meant; for an option's callback."""
-    if path is not None and not path.is_dir() and (path.suffix.lower() in (*DRAWINGS, *FILES) or path.exists()):
+def check_folder(option: typer.CallbackParam, path: Path | None) -> Path | None:
+    """Refuse a file, or the name of one, where a folder is meant; for the callback of an option or argument."""
+    if path is not None:
+        require_folder(option.opts[0], path)
+    return path
+
+
+def require_folder(option: str, path: Path) -> None:
+    """Refuse a file, or the name of one, where a folder is meant; the error names ``option``."""
+    if not path.is_dir() and (path.suffix.lower() in (*DRAWINGS, *FILES) or path.exists()):
         kind = "an image" if path.suffix.lower() in DRAWINGS else "a file"
-        raise UserError(f"--out {path}: is the name of {kind}; give the folder that results are written into")
-    return path
+        raise UserError(f"{option} {path}: is the name of {kind}; give the name of a folder")
 
 
 def read_texts(words: Sequence[str], way_out: str) -> list[str]:
@@ -357,7 +363,8 @@ Out = Annotated[Path, typer.Option("--out", metavar="DIR", callback=check_folder
 
 
 IndexFolder = Annotated[
-    Path | None, typer.Option("--index", metavar="DIR", help="Folder of the index.", show_default=False)
+    Path | None,
+    typer.Option("--index", metavar="DIR", callback=check_folder, help="Folder of the index.", show_default=False),
 ]
 Url = Annotated[
     str | None,
@@ -378,8 +385,6 @@ def find_place(folder: Path | None, url: str | None, collection: str | None) -> 
             raise UserError("--collection is for an index in Qdrant: give --url as well")
         if folder is None:
             raise UserError("--index DIR is missing: the folder of the index (or --url URL of a Qdrant server)")
-        if folder.is_file():
-            raise UserError(f"--index {folder}: is a file; give the folder of the index")
         return folder
     if folder is not None:
         raise UserError("--index and --url both say where the index is: give one of them")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from saywhere.cli.options import Batch, Beta, Chosen, DataFormat, Limit, Splits
+from saywhere.cli.options import Batch, Beta, Chosen, DataFormat, Limit, Splits, check_folder
 from saywhere.cli.printing import skip_notes
 from saywhere.report import counted
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 def pseudo_label(
     data: Path = typer.Argument(metavar="DATA", help="Folder of the data set, or a .jsonl file."),
-    out: Path = typer.Option(Path("snippets"), metavar="DIR", help="Folder of the new data set, snippets.jsonl in it."),
+    out: Path = typer.Option(
+        Path("snippets"), metavar="DIR", callback=check_folder, help="Folder of the new data set, snippets.jsonl in it."
+    ),
     split: Splits = None,
     format: DataFormat = None,
     beta: Beta = None,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from saywhere.cli.options import check_folder
 from saywhere.cli.printing import print_row
 from saywhere.errors import UserError
 from saywhere.training import require_training
@@ -22,7 +23,11 @@ def train(
         "data.flickr8k=DIR stages.aligner.training.epochs=2.",
     ),
     out: Path | None = typer.Option(
-        None, metavar="DIR", help="Folder of the run, the model in model/.", show_default="runs/NAME, as in the recipe"
+        None,
+        metavar="DIR",
+        callback=check_folder,
+        help="Folder of the run, the model in model/.",
+        show_default="runs/NAME, as in the recipe",
     ),
     without: list[str] | None = typer.Option(
         None, metavar="STAGE", help="Leave out a stage of the recipe; may be repeated."

@@ -35,7 +35,9 @@ def _papers() -> None:
 @app.command()
 def convert(
     checkpoint: Path = typer.Argument(metavar="CHECKPOINT", help="A Torch7 file such as densecap-pretrained-vgg16.t7."),
-    out: Path = typer.Argument(metavar="FOLDER", help="The converted model, for --model of the other commands."),
+    out: Path = typer.Argument(
+        metavar="FOLDER", callback=options.check_folder, help="The converted model, for --model of the other commands."
+    ),
 ) -> None:
     """Convert a Torch7 checkpoint of the published DenseCap program; nothing in the file is executed."""
     from saywhere.papers.densecap2016.convert import convert_to_folder
@@ -52,7 +54,9 @@ def table1(
     changes: list[str] | None = typer.Argument(
         None, metavar="[KEY=VALUE]...", help="Changes to the recipe, such as data.validation_limit=50 seeds=[0]."
     ),
-    out: Path | None = typer.Option(None, help="Folder of the table; runs/NAME by default, NAME as in the recipe."),
+    out: Path | None = typer.Option(
+        None, callback=options.check_folder, help="Folder of the table; runs/NAME by default, NAME as in the recipe."
+    ),
 ) -> None:
     """Compare FCLN with RNNs on crops and with controls, on external proposals, its own and the true boxes.
 

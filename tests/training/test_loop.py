@@ -113,6 +113,14 @@ def test_the_backbone_moves_only_when_it_is_unfrozen(
     assert not [key for key in moved if "running" in key]
 
 
+def test_a_warm_up_that_is_longer_than_the_run_is_said(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for warmup, told in ((2, 0), (3, 1)):
+        run.train(make(root, epochs=1, warmup=warmup), tmp_path / str(warmup))
+        assert capsys.readouterr().err.count("training.warmup is 3 steps and the run has 2: its rates stay") == told
+
+
 def test_frozen_modules_stay_and_all_else_moves(root: Path, tmp_path: Path) -> None:
     frozen = ("trunk.pyramid", "trunk.localization")
     recipe = make(root, epochs=1, warmup=0, freeze=frozen)

@@ -300,6 +300,11 @@ class Training:
         getattr(extractor, "set_trainable", extractor.requires_grad_)(training.unfreeze_after is not None)
         self.batches = math.ceil(len(train) / training.batch_size)
         steps = math.ceil(self.batches / training.accumulate) * training.epochs
+        if training.warmup > steps:
+            short = (
+                f"training.warmup is {training.warmup} steps and the run has {steps}: its rates stay below those of the"
+            )
+            print(f"{short} recipe; give it a tenth of them", file=sys.stderr)
         self.optimizer = build_optimizer(network, getattr(network, "copied", extractor), training)
         self.schedule = build_schedule(self.optimizer, training, steps)
         self.average = AverageWeights(network, training.average)

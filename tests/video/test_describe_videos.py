@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import re
 import signal
@@ -23,6 +24,7 @@ from video_clips import TURNS, SquareModel, Timed, damage, moving, plate, set_ma
 import saywhere
 from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, part_of
+from saywhere.video import writing
 from saywhere.video.tracking import LOOKS_A_PART
 
 FILES = ("clip.mp4", "clip.tracks.jsonl", "clip.vtt")
@@ -117,6 +119,21 @@ def test_the_annotated_video_has_the_frames_with_boxes_that_move_along(model):
         left = round(10 + 20 * time)
         assert changed[20:50, left : left + 2].mean() > 0.7  # the left edge of the red square's box
         assert changed[90:120, 10:90].mean() < 0.01
+
+
+def test_phrases_of_boxes_that_overlap_do_not_pile_up_and_stay_where_they_were(monkeypatch):
+    drawn, places = list[list[tuple[int, ...]]](), dict[int, int]()
+    monkeypatch.setattr(writing, "draw_label", lambda draw, label, place, *rest: drawn[-1].append(place))
+    for step in range(3):
+        boxes = [(150 + 20 * i + step, 100 + 9 * i, 450 + 20 * i + step, 400 + 9 * i) for i in range(6)]
+        marks = [writing.Mark(i, box, f"a man in a shirt number {i}") for i, box in enumerate(boxes)]
+        drawn.append([])
+        before, places = places, writing.draw_marks(Image.new("RGB", (640, 480)), marks, (640, 480), places)
+        assert step == 0 or places == before
+        assert len(drawn[-1]) == 6
+        for a, b in itertools.combinations(drawn[-1], 2):
+            width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+            assert max(width, 0) * max(height, 0) < 0.05 * (a[2] - a[0]) * (a[3] - a[1])
 
 
 def test_boxes_stay_put_if_the_looks_are_too_far_apart(model):

@@ -242,7 +242,7 @@ class _Run:
         self.epochs = epochs or max(heads.EPOCHS, -(-STEPS // -(-len(own.learnt) // heads.BATCH)))
 
     def __call__(self) -> Finetuned:
-        """Learn, choose, calibrate, and write the model."""
+        """Learn, choose, and write the model."""
         from saywhere.training import heads
 
         learnt, held_out = self.own.learnt, self.own.held_out

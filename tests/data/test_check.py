@@ -110,7 +110,7 @@ def test_a_cut_image_among_the_samples_is_named_once(root, tmp_path):
         (["."], "not a data set in a known format"),
         (["mine.jsonl", "--split", "test"], "no split 'test'; it has train, dev"),
         (["mine.jsonl", "--format", "voc"], "unknown data format 'voc'; known are flickr8k, "),
-        (["mine.jsonl", "--out", "a.jpg"], "a.jpg: cannot make this folder"),
+        (["mine.jsonl", "--out", "a.jpg"], "a.jpg: is the name of an image; give the name of a folder"),
     ],
 )
 def test_user_errors_are_one_line_and_exit_code_2(root, monkeypatch, arguments, message):

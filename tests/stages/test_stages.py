@@ -363,11 +363,13 @@ def test_the_recipe_of_large_is_right(tmp_path: Path) -> None:
     save_file({f"0.o.{name}": torch.zeros(64, 64) for name in ("up", "down")}, tmp_path / "tuning.safetensors")
     recipe, plans = plan_of("saywhere-large.yaml", tmp_path, clip=clip, tuning=tmp_path / "tuning.safetensors")
     assert list(plans) == list(recipe.stages)
-    for name in ("phrases", "aligner", "captioner"):
+    for name in ("phrases", "aligner-tower", "aligner", "captioner"):
         stage = plans[name].stage
         assert stage.training.branch == str(tmp_path / "run" / "stages" / "tower" / "model" / "tower.onnx")
         assert stage.model["trunk"]["tower"] and not stage.model["trunk"]["branch"]
     assert {"$clip file", "$tuning file", "$wider train"} <= plans["tower"].inputs.keys()
+    assert plans["aligner"].stage.training.freeze == ("projects",) and plans["aligner"].stage.model["region_phrases"]
+    assert {"$flickr8k train", "$everyday train"} <= plans["captioner"].inputs.keys()
 
 
 def test_the_recipe_of_everyday_sentences_is_right(tmp_path: Path) -> None:

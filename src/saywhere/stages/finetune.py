@@ -44,7 +44,7 @@ STEPS = 40
 SHARES = {0.25: 0.7, 0.375: 0.8, 0.5: 0.8}
 """Shares of the trained weights that are tried, the others being those of the start (Wortsman et al., 2022), and how
 much of their words the phrases of what nobody annotated must have in common with those of the start. With .25 everyday
-photographs lost at most .008 in METEOR, with .5 at most .01, with .75 .015 (docs/training.md)."""
+photographs lost at most .010 in METEOR, with .5 as much, with .75 .015 (docs/training.md)."""
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,7 @@ def test_commands_and_files_in_prose_exist(document: Path, program: Any) -> None
         if words[:1] == ["saywhere"] and not {"TASK", "..."} & set(words):
             reason = complaint(program, shlex.split(text)[1:]) or ""
             wrong += [f"{text}: {reason}"] if reason.startswith("no ") else []
-        elif text.startswith("--") and words[0] not in known and document.name != "CHANGELOG.md":  # it names old ones
+        elif text.startswith("--") and words[0] not in known:
             wrong.append(f"no command has {text}")
         elif re.fullmatch(r"(recipes|benchmarks|docs|tests)/[\w./-]+", text) and not (ROOT / text).exists():
             wrong.append(f"no file {text}")

@@ -159,7 +159,8 @@ STATEMENTS = {
         "of images for a sentence | {rank.text:.3f}, {rank.image:.3f}",
         "{caption.bleu_1:.3f}, {caption.bleu_2:.3f}, {caption.bleu_3:.3f}, {caption.bleu_4:.3f}; {caption.meteor:.3f}; "
         "{caption.cider:.3f}",
-        "a calibration error of {dense.calibration:.3f} (ECE); that of `ground`, of {ground.calibration:.3f}",
+        "with an expected calibration error (ECE) of {dense.calibration:.3f}",
+        "with an ECE of {ground.calibration:.3f}",
         "the right thing for {nouns.objects:.0f} % of the objects of COCO, and for {nouns.kinds:.0f} % of its kinds",
     ),
     BENCHMARKS: (

@@ -47,8 +47,8 @@ def load(
     """Return a model that is ready to use.
 
     Args:
-        name_or_folder: name of a bundled model (:func:`list_models`), a model folder, or a hub id ``owner/name``; a
-            model of other people by its folder or by ``hub:owner/name`` (see docs/models.md).
+        name_or_folder: name of a bundled model (:func:`list_models`), a model folder, or
+            ``hub:OWNER/NAME`` of the Hugging Face hub; also models of other people (see docs/models.md).
         device: where it runs, such as ``cpu`` or ``cuda``. If None, the CPU with the engine ``onnx``, and the first GPU
             there is with the engine ``torch``. The engine ``onnx`` also has ``coreml``, ``directml`` and ``openvino``.
         engine: ``onnx`` (no PyTorch) or ``torch``. If None, ``onnx`` for a model that has a graph, as the bundled one

@@ -145,9 +145,9 @@ def test_a_hub_id_is_fetched(folder: Path, monkeypatch: pytest.MonkeyPatch):
         return str(folder)
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=download))
-    assert find_folder("someone/model") == folder and asked == [("someone/model", True)]
+    assert find_folder("hub:someone/model") == folder and asked == [("someone/model", True)]
     where = {"revision": "v2", "cache_dir": "models"}
-    assert find_folder("someone/model", **where) == folder and asked[1] == ("someone/model", True, *where.items())
+    assert find_folder("hub:someone/model", **where) == folder and asked[1] == ("someone/model", True, *where.items())
     for local in (folder, "flickr-coco"):
         with pytest.raises(UserError, match=f"^{local}: revision is only for models of the hub, and this one is local"):
             saywhere.load(local, revision="v2")
@@ -156,11 +156,16 @@ def test_a_hub_id_is_fetched(folder: Path, monkeypatch: pytest.MonkeyPatch):
         raise OSError("no connection\nat all")
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=fail))
-    with pytest.raises(UserError, match="^no folder 'someone/model', and the hub does not give it: no connection$"):
-        find_folder("someone/model")
+    with pytest.raises(UserError, match="^hub:someone/model: the hub does not give it, and its .*: no connection$"):
+        find_folder("hub:someone/model")
+    for name in ("someone/model", "runs/typo"):  # a path that was mistyped must not be looked for on the hub
+        with pytest.raises(UserError, match=f"^no model '{name}': .*; a model of the .* hub is named hub:{name}$"):
+            find_folder(name)
+    with pytest.raises(UserError, match="^hub:model: a model of the hub is named hub:OWNER/NAME$"):
+        find_folder("hub:model")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UserError, match="^no folder 'someone/model'; to fetch it from the hub: pip install hug"):
-        find_folder("someone/model")
+    with pytest.raises(UserError, match=r"^hub:someone/model: downloading it needs huggingface_hub: pip install 'say"):
+        find_folder("hub:someone/model")
 
 
 # What is wrong

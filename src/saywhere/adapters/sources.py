@@ -6,18 +6,14 @@ A folder has weights as transformers writes them, or graphs for ONNX Runtime in 
 from __future__ import annotations
 
 import functools
-import logging
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from saywhere.errors import UserError
 from saywhere.files import read_record
-from saywhere.models.bundle import GRAPH_DEVICES, check_hashes
+from saywhere.models.bundle import GRAPH_DEVICES, HUB, asking_hub, check_hashes
 
-HUB = "hub:"
-"""What the name of a model of the hub begins with; nothing is downloaded without it."""
 CONFIG = "config.json"
 FILES = ("*.json", "*.txt", "*.model")
 """What is fetched beside weights or graphs: configurations and words; no code, and no pickled weights."""
@@ -71,7 +67,7 @@ def find_adapted(
     precision: str | None = None,
     **hub: Any,
 ) -> Adapted | None:
-    """Return where a model of other people is; None if the name is of something else.
+    """Return where a model of other people is; None if it is a saywhere model, or no model.
 
     Args:
         name_or_folder: ``hub:OWNER/NAME``, which is fetched unless it is in the hub's cache, or a folder.
@@ -130,38 +126,26 @@ def _family(stored: dict[str, Any], name: str) -> Family:
 
 
 @functools.cache
-def _fetch(name: str, engines: tuple[str, ...], precision: str, **hub: Any) -> Adapted:
+def _fetch(name: str, engines: tuple[str, ...], precision: str, **hub: Any) -> Adapted | None:
     """Fetch a model, its configuration first: another family's weights would be fetched in vain.
 
-    Of the engines the first for which the repository has files counts: no others are fetched.
+    Of the engines the first for which the repository has files counts: no others are fetched. None, with nothing but
+    the configuration fetched, if it is a saywhere model.
     """
-    repository = name.removeprefix(HUB)
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
-        raise UserError(f"{name}: a model of the hub is named {HUB}OWNER/NAME")
-    try:
-        from huggingface_hub import hf_hub_download, snapshot_download
-    except ImportError:
-        raise UserError(f"{name}: fetching it needs huggingface_hub: pip install 'saywhere[hub]'") from None
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # not a line for each time that it tries again
-    try:
-        path = Path(hf_hub_download(repository, CONFIG, **hub))
-        stored, folder = read_record(path), path.parent
+    with asking_hub(name) as (huggingface_hub, repository):
+        path = Path(huggingface_hub.hf_hub_download(repository, CONFIG, **hub))
+        stored, folder, fetch = read_record(path), path.parent, huggingface_hub.snapshot_download
         if "parts" in stored:
-            raise UserError(f"{name} is a model of saywhere's own: name it {repository}")
+            return None
         family = _family(stored, name)
         for engine in engines:
             graphs = [f"{GRAPHS}/{graph}{suffix(precision)}.onnx*" for graph in family.graphs if engine == "onnx"]
             if graphs:
-                snapshot_download(repository, allow_patterns=graphs, **hub)
+                fetch(repository, allow_patterns=graphs, **hub)
             own = [*FILES, WEIGHTS] if engine == "torch" else [*FILES]
             if graphs or engine == "torch":
-                folder = Path(snapshot_download(repository, allow_patterns=own, ignore_patterns=["*/*"], **hub))
+                folder = Path(fetch(repository, allow_patterns=own, ignore_patterns=["*/*"], **hub))
             check_hashes(name, folder)
             if any(_files(folder, family, engine)):
                 break
-    except UserError:
-        raise
-    except (OSError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{name}: the hub does not give it, and its cache does not have it: {reason}") from error
     return _choose(folder, family, repository, engines)

@@ -104,7 +104,7 @@ def load(
     """Return the engine of a model folder that has a graph, as ``saywhere export`` writes it.
 
     Args:
-        name_or_folder: name of a bundled model, a model folder, or a hub id ``owner/name``.
+        name_or_folder: name of a bundled model, a model folder, or ``hub:OWNER/NAME``.
         device: one of :data:`DEVICES`; ``cpu`` if None.
         options: of its configuration, to be others than the stored ones, by name with dots.
 

@@ -115,7 +115,7 @@ def load(
     """Return the engine of a model.
 
     Args:
-        name_or_folder: name of a bundled model, a model folder, or a hub id ``owner/name``.
+        name_or_folder: name of a bundled model, a model folder, or ``hub:OWNER/NAME``.
         device: where it runs; see :func:`find_device`.
         options: of its configuration, to be others than the stored ones, by name with dots.
         threads: of a computation on the CPU, for all of this process; torch's own number if None.

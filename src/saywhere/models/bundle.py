@@ -15,9 +15,10 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -44,6 +45,10 @@ SHIPPED = "86b885c5b195a07e4eaa1207462fe31ed98cb85e5725bf2d87b33478ce8e54a0"
 """SHA-256 of the bundled model's ``config.json``, which is not checked again at each start."""
 WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "vocabulary.json", "README.md"
 GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, GRAPH_TOWER = "trunk.onnx", "trunk.json", "trunk-int8.onnx", "tower.onnx"
+HUB = "hub:"
+"""Prefix of a model of the Hugging Face hub, ``hub:OWNER/NAME``; nothing is downloaded without it."""
+REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+"""A repository of the hub, ``OWNER/NAME``; ``./folder`` is none."""
 PACKAGES = {"large": "saywhere_large"}
 """Models that are packages of their own, by name."""
 GRAPH_DEVICES = (None, "cpu", "coreml", "directml", "openvino")
@@ -204,7 +209,7 @@ def list_models() -> dict[str, str]:
 
 
 def find_folder(name_or_folder: str | Path, **hub: Any) -> Path:
-    """Return the folder of a model: a folder, a bundled model's name, or a hub id ``owner/name``, which is fetched.
+    """Return the folder of a model: a folder, a bundled model's name, or ``hub:OWNER/NAME``, which is fetched.
 
     Args:
         hub: ``revision`` and ``cache_dir`` of a model of the hub.
@@ -240,10 +245,11 @@ def _find(name_or_folder: str | Path, hub: Mapping[str, Any]) -> Path:
     if Path(name).is_dir():
         refuse_hub(name, hub)
         return Path(name)
-    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+    if name.startswith(HUB):
         return _download(name, hub)
     names = ", ".join(path.name for path in sorted(BUNDLED.glob("*/"))) or "none"
-    raise UserError(f"no model {name!r}: not a folder, and the bundled models are {names}")
+    way = f"; a model of the Hugging Face hub is named {HUB}{name}" if REPOSITORY.fullmatch(name) else ""
+    raise UserError(f"no model {name!r}: not a folder, and the bundled models are {names}{way}")
 
 
 def refuse_hub(name: str, hub: Mapping[str, Any]) -> None:
@@ -253,17 +259,35 @@ def refuse_hub(name: str, hub: Mapping[str, Any]) -> None:
 
 
 def _download(name: str, hub: Mapping[str, Any]) -> Path:
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise UserError(f"no folder {name!r}; to fetch it from the hub: pip install huggingface_hub") from None
-    try:
-        folder = Path(snapshot_download(name, allow_patterns=[*FILES, *OPTIONAL], **hub))
-    except (OSError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"no folder {name!r}, and the hub does not give it: {reason}") from error
+    with asking_hub(name) as (huggingface_hub, repository):
+        folder = Path(huggingface_hub.snapshot_download(repository, allow_patterns=[*FILES, *OPTIONAL], **hub))
     check_hashes(name, folder)
     return folder
+
+
+@contextlib.contextmanager
+def asking_hub(name: str) -> Iterator[tuple[Any, str]]:
+    """Yield huggingface_hub, and the repository of a model named ``hub:OWNER/NAME``.
+
+    It is a ``UserError`` if the name has another form, the package is not installed, or a download fails.
+    """
+    repository = name.removeprefix(HUB)
+    if not REPOSITORY.fullmatch(repository):
+        raise UserError(f"{name}: a model of the hub is named {HUB}OWNER/NAME")
+    try:
+        import logging
+
+        import huggingface_hub
+    except ImportError:
+        raise UserError(f"{name}: downloading it needs huggingface_hub: pip install 'saywhere[hub]'") from None
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # not a line for each time that it tries again
+    try:
+        yield huggingface_hub, repository
+    except UserError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"{name}: the hub does not give it, and its cache does not have it: {reason}") from error
 
 
 def check_hashes(name: str, folder: Path) -> None:

@@ -111,7 +111,7 @@ def load_networks(
     """Return the networks of a model by part, in eval mode; they share one trunk.
 
     Args:
-        name_or_folder: name of a bundled model, a model folder, or a hub id ``owner/name``.
+        name_or_folder: name of a bundled model, a model folder, or ``hub:OWNER/NAME``.
         options: of the configuration, to be others than the stored ones, by name as in
             :func:`saywhere.configs.parts.override`; those that the weights depend on cannot be changed.
         parts: only these; all if None.

@@ -89,7 +89,7 @@ class Vocabulary:
 
     @classmethod
     def build(cls, texts: Iterable[str], min_count: int = 1, max_words: int | None = None) -> Vocabulary:
-        """Count the words of ``texts`` and keep the ``max_words`` most frequent that occur ``min_count`` times or more."""
+        """Keep the ``max_words`` most frequent words of ``texts`` that occur ``min_count`` times or more."""
         counts = Counter(word for text in texts for word in tokenize(text))
         kept = [(word, n) for word, n in counts.items() if n >= min_count]
         kept.sort(key=lambda item: (-item[1], item[0]))

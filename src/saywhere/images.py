@@ -118,6 +118,7 @@ def to_upright(boxes: np.ndarray, orientation: int, width: float = 1, height: fl
 @dataclass(frozen=True)
 class LoadedImage:
     """An upright RGB image.
+
     Attributes:
         pixels: the RGB image; smaller than ``width x height`` if it was decoded for a given ``long_side``.
         width, height: image size as a viewer shows it (after EXIF rotation), in pixels.

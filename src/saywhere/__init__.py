@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 DEFAULT_MODEL = "flickr-coco"
-"""Name of the bundled model that is used if none is named."""
+"""Name of the default model, which is bundled."""
 
 _HOMES = {
     "AlignedPhrase": "saywhere.models.aligner",
@@ -50,7 +50,7 @@ _HOMES = {
     "train": "saywhere.training",
 }
 _PACKAGES = ("search",)
-"""Packages that are named whole, such as ``saywhere.search.Qdrant``."""
+"""Packages that are attributes as a whole, as in ``saywhere.search.Qdrant``."""
 __all__ = [
     "DEFAULT_MODEL",
     "AlignedPhrase",
@@ -79,7 +79,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use, so that ``import saywhere`` and ``saywhere --help`` answer at once."""
+    """Import at first use, so that ``import saywhere`` and ``saywhere --help`` are fast."""
     if name not in _HOMES and name not in _PACKAGES:
         raise AttributeError(f"module 'saywhere' has no attribute {name!r}")
     import importlib
@@ -95,7 +95,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _needs_training(*arguments: object, **options: object) -> None:
-    """Raise ``UserError``: this needs ``pip install 'saywhere[train]'``, which is not installed."""
+    """Raise ``UserError``: this function needs ``pip install 'saywhere[train]'``."""
     from saywhere.training import require_training
 
     require_training()

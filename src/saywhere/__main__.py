@@ -1,4 +1,4 @@
-"""``python -m saywhere`` is the program ``saywhere``."""
+"""Entry point of the program ``saywhere``, also as ``python -m saywhere``."""
 
 import atexit
 import contextlib
@@ -8,11 +8,11 @@ import sys
 
 
 def main() -> None:
-    """Run the program; from its first import on Ctrl-C ends it without a traceback."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as in the background
+    """Run the program; Ctrl-C ends it without a traceback, even during imports."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as it is in the background
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     codes: list[int] = []
-    atexit.register(_leave, codes)  # before any other, so that it is called last
+    atexit.register(_leave, codes)  # registered first, so that it is called last
     from saywhere.cli import main as run
 
     try:
@@ -23,12 +23,12 @@ def main() -> None:
 
 
 def _leave(codes: list[int]) -> None:
-    """End the process at once, without taking everything down, which takes a twentieth of a short command.
+    """End the process without the interpreter's shutdown, which takes a twentieth of a short command's time.
 
-    Threads have ended by now, and what others wanted to be called at the end was called.
+    Threads have ended by now, and all other exit handlers have run.
     """
     if codes:
-        with contextlib.suppress(OSError, ValueError):  # which Python reports, when it ends by itself
+        with contextlib.suppress(OSError, ValueError):  # then Python exits normally and reports the error
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(codes[0])

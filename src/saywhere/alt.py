@@ -1,6 +1,6 @@
-"""Alternative texts of the images in HTML and Markdown files: which have none, and the files with them put in.
+"""Alternative texts of images in HTML and Markdown files: finds images without one, and inserts texts.
 
-Nothing of a file changes but its alternative texts: they are put in by their places, and nothing is written anew.
+Texts are inserted by position; the rest of a file stays as it is, byte by byte.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ HTML = frozenset((
     ".ejs", ".php",
 ))  # fmt: skip
 LENGTH = 125
-"""Characters of a text, at most, unless the user says otherwise: more is read out badly."""
+"""Default maximum length of an alternative text in characters; screen readers handle longer texts badly."""
 SURE = 0.5
-"""Least probability of the boxes, and of their words, that are named after the sentence."""
+"""Minimum probability of boxes, and of their captions, that are added to the sentence."""
 REGIONS = 3
-"""Regions that are named after the sentence, at most."""
+"""Maximum number of regions that are added to the sentence."""
 
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|<%.*?%>|<\?.*?(?:\?>|\Z)", re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?\]\]>|<!.*?>", re.DOTALL)
 _BEGIN = re.compile(r"<|\{[{%#]")
 _TAG = re.compile(r"</?([a-zA-Z][^\s/>]*)")
 _RAW = ("script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes")
-"""Elements whose content is text, whatever it looks like."""
+"""Elements whose content is plain text."""
 _IMAGE = re.compile(
     r"(?<!\\)!\[((?:\\.|[^\[\]\\])*)\](?:"
     r"\([ \t]*\n?[ \t]*(<[^<>\n]*>|[^\s()<>]*(?:\([^\s()]*\)[^\s()<>]*)*)(?:\s+(?:\"[^\"]*\"|'[^']*'|\([^()]*\)))?\s*\)"
@@ -52,13 +52,13 @@ _CHARSET = re.compile(rb"<meta[^>]+charset\s*=\s*[\"']?([\w-]+)|<\?xml[^>]+encod
 
 @dataclass(frozen=True)
 class Image:
-    """An image of a document.
+    """An image in a document.
 
     Attributes:
-        source: its URL; None if a template makes it.
-        alt: its alternative text; None if it has none.
-        start, end: what is replaced by a new text, which ``around`` is put before and behind.
-        escape: makes a text one that can stand there.
+        source: its URL; None if a template generates it.
+        alt: its alternative text; None without one.
+        start, end: span that a new text replaces, with the strings ``around`` before and after it.
+        escape: function that escapes a text for this place.
     """
 
     source: str | None
@@ -74,9 +74,9 @@ class Document:
     """An HTML or Markdown file.
 
     Attributes:
-        text: all of it, with its line ends and its byte order mark.
-        encoding: by which the text is exactly the bytes of the file.
-        images: in their order, but for those that are marked as decorative.
+        text: complete content, with its line ends and byte order mark.
+        encoding: encoding that turns the text back into the exact bytes of the file.
+        images: images in order, without those marked as decorative.
     """
 
     path: Path
@@ -86,7 +86,7 @@ class Document:
 
     @classmethod
     def read(cls, path: Path) -> Document:
-        """Read a file; ``UserError`` if it cannot be, or is no text."""
+        """Read a file; ``UserError`` if it cannot be read or is no text."""
         try:
             data = path.read_bytes()
         except OSError as error:
@@ -98,14 +98,14 @@ class Document:
         return cls(path, text, encoding, tuple(found))
 
     def has_changed(self) -> bool:
-        """Return whether the file is not as it was read: somebody has edited it, or it is gone."""
+        """Return whether the file differs from what was read, because it was edited or deleted."""
         try:
             return self.path.read_bytes() != self.text.encode(self.encoding)
         except OSError:
             return True
 
     def with_texts(self, texts: Sequence[tuple[Image, str]]) -> str:
-        """Return the document with new alternative texts of some images, and nothing else changed."""
+        """Return the document with new alternative texts for some images, otherwise unchanged."""
         pieces, at = [], 0
         for image, text in texts:
             new = image.escape(text).encode(self.encoding, "xmlcharrefreplace").decode(self.encoding)
@@ -114,18 +114,18 @@ class Document:
         return "".join([*pieces, self.text[at:]])
 
     def lines_with(self, texts: Sequence[tuple[Image, str]]) -> Iterator[tuple[int, str]]:
-        """Yield the line, from 1, on which each new text of :meth:`with_texts` is then, and the text."""
+        """Yield the line, from 1, of each new text in the result of :meth:`with_texts`, and the text."""
         gone = 0
         for image, text in texts:
             yield line_of(self.text, image.start) - gone, text
             gone += self.text.count("\n", image.start, image.end)
 
     def locate(self, url: str, root: Path | None) -> bytes | Path | None:
-        """Return the file of an image, or the bytes of a ``data:`` URL; None if it is elsewhere on the network.
+        """Return the file of an image, or the bytes of a ``data:`` URL; None for an address on the network.
 
         Args:
-            url: as it stands in the document; one that cannot be followed is an ``ImageError``.
-            root: what URLs that begin with ``/`` are below.
+            url: URL as written in the document; ``ImageError`` if it cannot be resolved.
+            root: folder for URLs that begin with ``/``.
         """
         if url.lower().startswith("data:"):
             head, comma, data = url[5:].partition(",")
@@ -145,7 +145,7 @@ class Document:
 
 
 def _decode(data: bytes) -> tuple[str, str]:
-    """The text of a file and an encoding that gives exactly these bytes again."""
+    """Return the text of a file, and an encoding that reproduces its exact bytes."""
     marks = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
     declared = _CHARSET.search(data[:1024])
     names = [name for mark, name in marks if data.startswith(mark)]
@@ -165,7 +165,7 @@ def _escape_markdown(text: str) -> str:
 
 
 def find_in_html(text: str) -> Iterator[Image]:
-    """Yield the images of an HTML document or a template of one, in their order."""
+    """Yield the images of an HTML document or template in order."""
     at = 0
     while begin := _BEGIN.search(text, at):
         at = begin.start()
@@ -177,7 +177,7 @@ def find_in_html(text: str) -> Iterator[Image]:
             at += 1
             continue
         end, attributes, bare = _attributes(text, tag.end())
-        if end < 0:  # a tag without an end: it is left as it is, and what is in it may be tags
+        if end < 0:  # an unclosed tag: skip only its name, since tags may follow
             at = tag.end()
             continue
         name = tag[1].lower()
@@ -192,7 +192,7 @@ def find_in_html(text: str) -> Iterator[Image]:
 
 
 def _attributes(text: str, at: int) -> tuple[int, dict[str, tuple[int, int]], bool]:
-    """The end of a tag, the places of its attributes' values with their quotes, and whether it has templates bare."""
+    """Return the end of a tag, the spans of its attribute values with quotes, and whether it has bare templates."""
     found: dict[str, tuple[int, int]] = {}
     bare = False
     while at < len(text):
@@ -222,7 +222,7 @@ def _attributes(text: str, at: int) -> tuple[int, dict[str, tuple[int, int]], bo
 
 
 def _until(text: str, at: int, ends: str) -> int:
-    """The place of the first of some characters that is not in a template."""
+    """Return the position of the first of some characters outside templates."""
     while at < len(text) and text[at] not in ends:
         template = _TEMPLATE.match(text, at) if text[at] in "{<" else None
         at = template.end() if template else at + 1
@@ -230,7 +230,7 @@ def _until(text: str, at: int, ends: str) -> int:
 
 
 def _image(text: str, name_end: int, attributes: dict[str, tuple[int, int]]) -> Image | None:
-    """The image of an ``img`` tag; None if it is decorative."""
+    """Return the image of an ``img`` tag; None if it is decorative."""
 
     def value(name: str) -> str | None:
         if name not in attributes:
@@ -252,10 +252,10 @@ def _image(text: str, name_end: int, attributes: dict[str, tuple[int, int]]) -> 
 
 
 def find_in_markdown(text: str) -> Iterator[Image]:
-    """Yield the images of a Markdown document, those in HTML among them, in their order; code is left alone.
+    """Yield the images of a Markdown document in order, including those in HTML; code is skipped.
 
-    An empty text counts as none: Markdown cannot mark an image as decorative. Images whose text is also the name of
-    what they refer to, such as ``![cat][]``, are left alone.
+    An empty text counts as none, because Markdown cannot mark an image as decorative. Images whose text is also a
+    reference, such as ``![cat][]``, are skipped.
     """
     masked = _without_code(text)
     found = list(find_in_html(masked))
@@ -275,7 +275,7 @@ def _label(text: str) -> str:
 
 
 def _without_code(text: str) -> str:
-    """The text with spaces for code and for the notes at its beginning."""
+    """Return the text with code and front matter replaced by spaces."""
     lines = text.splitlines(keepends=True)
     kept: list[str] = []
     fence, blank, listed = "", True, False
@@ -306,7 +306,7 @@ def _without_code(text: str) -> str:
 
 
 def line_of(text: str, at: int) -> int:
-    """Return the number of the line of a place, from 1."""
+    """Return the line number of a position, from 1."""
     starts = [0, *(one.end() for one in re.finditer(r"\n", text))]
     return bisect_right(starts, at)
 
@@ -317,11 +317,11 @@ def _names_people(text: str) -> bool:
 
 
 def compose(sentence: str, regions: Regions, length: int = LENGTH) -> str:
-    """Return an alternative text: the sentence, then sure regions that it does not name, as many as fit.
+    """Return an alternative text: the sentence, followed by as many sure regions that it does not name as fit.
 
-    A region is named if the text has its noun, a kind of it, or what it is a kind of: "a white dog" adds nothing to "a
-    poodle". A sentence about people gives way to the best region of which box and words have :data:`SHOWN`, if none of
-    those is of people. Regions are the best first; a sentence of more than ``length`` characters is cut between words.
+    A region counts as named if the text has its noun, a kind of it, or something it is a kind of: "a white dog" adds
+    nothing to "a poodle". A sentence about people is replaced by the best of the regions that reach :data:`SHOWN`, if
+    none of these is about people. Regions must be best first. A sentence longer than ``length`` is cut between words.
     """
     sentence = " ".join(sentence.split())
     seen = [*filter(None, (regions if regions.scores is None else regions.at_least(SHOWN)).captions or ())]

@@ -1,4 +1,4 @@
-"""Images in tar archives, as webdataset lays them out, read where they lie and never unpacked."""
+"""Images in tar archives, such as those of webdataset, read in place without unpacking."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import BinaryIO
 from saywhere.files import TAR
 
 BLOCK = tarfile.BLOCKSIZE
-"""Bytes of a header."""
+"""Size of a header in bytes."""
 TYPE, MARK = 156, 257
-"""Where a header says what it is the header of, and that it is one."""
+"""Offsets of a header's type and of its magic number."""
 OLD_GNU = b"ustar  \0"
-"""Mark of headers of GNU tar, in which other things stand where those of POSIX have the beginning of a long name."""
+"""Magic number of GNU tar's headers, which use the field for the prefix of a long name differently from POSIX."""
 LINKS = 40
-"""Links that are followed from one to the next, as many as Linux follows."""
+"""Maximum number of links followed in a chain, as in Linux."""
 OPEN = 64
-"""Archives whose listings are kept, those that were used last."""
+"""Number of archive listings in the cache."""
 EXTENSIONS = (
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
@@ -30,21 +30,20 @@ EXTENSIONS = (
     tarfile.XGLTYPE,
     tarfile.SOLARIS_XHDTYPE,
 )
-"""Types of headers whose data say something of the member that comes next."""
+"""Types of headers whose data describe the next member."""
 MOST_EXTENSION = 1 << 20
-"""Bytes of such data; more are damage: they are names, times and attributes."""
+"""Maximum size of such data in bytes; they are names, times and attributes, so more is damage."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What an archive holds.
+    """Contents of an archive.
 
     Attributes:
-        members: for each file its place: the first byte and the number of bytes; that of a link is its target's.
-            Hidden files are left out, and files outside the folder that unpacking would fill, which are damage.
-        broken: for each link that leads to no file of the archive, where it leads.
-        damage: what is wrong with the archive; empty if nothing is. The members that could be found are there all the
-            same.
+        members: byte offset and size of each file; a link has those of its target. Hidden files are left out. Files
+            outside the folder that unpacking would fill are left out as damage.
+        broken: target of each link that leads to no file of the archive.
+        damage: description of the archive's damage, else empty. Readable members are listed all the same.
     """
 
     members: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -53,14 +52,14 @@ class Listing:
 
 
 def list_archive(path: str | Path) -> Listing:
-    """Return what an archive holds, read anew if the file has changed; ``OSError`` if it cannot be read."""
+    """Return the contents of an archive, read again if the file has changed; ``OSError`` if it cannot be read."""
     status = os.stat(path)
     return _listing(os.path.abspath(path), status.st_size, status.st_mtime_ns)
 
 
 @functools.lru_cache(OPEN)
 def _listing(path: str, size: int, time: int) -> Listing:
-    """The listing of a file of this size and time, which are arguments so that a changed file is read anew."""
+    """Return the listing of a file; size and time are part of the cache key, so that a changed file is read again."""
     found: dict[str, tuple[int, int] | str] = {}
     damage = _Damage()
     with open(path, "rb") as file:
@@ -75,7 +74,7 @@ def _listing(path: str, size: int, time: int) -> Listing:
             place: tuple[int, int] | str
             if member.isreg():
                 place = member.offset_data, member.size
-            elif member.islnk():  # another name of a file before it, which one behind it does not replace
+            elif member.islnk():  # another name of an earlier file; a later file does not replace it
                 place = found.get(_normal(member.linkname), member.linkname)
             elif member.issym():
                 place = posixpath.join(posixpath.dirname(name), member.linkname)
@@ -103,7 +102,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _visible(found: Mapping[str, tuple[int, int] | str]) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
-    """The places of files that are not hidden, and the links that lead to none."""
+    """Return the positions of files that are not hidden, and the links that lead to none."""
     members: dict[str, tuple[int, int]] = {}
     broken: dict[str, str] = {}
     for name, place in found.items():
@@ -120,7 +119,7 @@ def _visible(found: Mapping[str, tuple[int, int] | str]) -> tuple[dict[str, tupl
 
 
 class _Damage:
-    """What is wrong with an archive: all of it is counted, the first places are named."""
+    """Damage of an archive: all of it is counted, the first few places are named."""
 
     NAMED = 3
 
@@ -128,7 +127,7 @@ class _Damage:
         self._count, self._named, self._last = 0, list[str](), -1
 
     def note_header(self, member: tarfile.TarInfo, place: int, rest: int) -> None:
-        """Add a file whose header is at ``place``, ``rest`` bytes before the end, and whose data cannot be read."""
+        """Add a file with unreadable data, whose header is at ``place``, ``rest`` bytes before the end."""
         size = member.size if abs(member.size) < 10**15 else f"about 10^{len(str(abs(member.size))) - 1}"
         sparse = member.issparse() or member.type == tarfile.GNUTYPE_SPARSE
         reason = (
@@ -138,12 +137,12 @@ class _Damage:
         self._last = place
 
     def note_gap(self, start: int, end: int) -> None:
-        """Add bytes that are no files, unless a header among them is noted."""
+        """Add a range of bytes that are no files, unless damage of a header within it has been added."""
         if self._last < start:
             self.note(f"bytes {start} to {end} are no files")
 
     def note(self, text: str) -> None:
-        """Add what is wrong."""
+        """Add a description of damage."""
         self._count += 1
         if len(self._named) < self.NAMED:
             self._named.append(text)
@@ -155,16 +154,16 @@ class _Damage:
 
 
 def _sound_members(file: BinaryIO, size: int, damage: _Damage) -> Iterator[tuple[tarfile.TarInfo, int]]:
-    """Each member that is whole, and the place behind it; after a damaged one come those from the next header on.
+    """Yield each intact member and the position after it; after a damaged one continue at the next header.
 
-    No size that a header claims is believed before it is compared with the size of the file.
+    A size in a header is compared with the file size before it is used.
     """
 
     class Member(tarfile.TarInfo):
         @classmethod
         def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Member:
             member, place = super().frombuf(buf, encoding, errors), file.tell()
-            if buf[MARK : MARK + 8] == OLD_GNU and member.type not in tarfile.GNU_TYPES:  # its times are no name
+            if buf[MARK : MARK + 8] == OLD_GNU and member.type not in tarfile.GNU_TYPES:  # the field has times, no name
                 member.name = bytes(buf[:100]).partition(b"\0")[0].decode(encoding, errors)
             rest = size - place
             most = min(rest, MOST_EXTENSION) if member.type in EXTENSIONS else rest  # extensions are read into memory
@@ -181,8 +180,8 @@ def _sound_members(file: BinaryIO, size: int, damage: _Damage) -> Iterator[tuple
                     return super().next()
                 except OSError:
                     raise
-                except Exception:  # of a damaged header tarfile raises anything, such as RecursionError
-                    behind = (self.offset, file.tell(), start + BLOCK)  # what it has passed, or else what it has read
+                except Exception:  # for a damaged header tarfile raises anything, such as RecursionError
+                    behind = (self.offset, file.tell(), start + BLOCK)  # what it has skipped, or else read
                     self.offset = next((place for place in behind if start < place < size), size)
                     if self.offset >= size:
                         return None
@@ -190,29 +189,29 @@ def _sound_members(file: BinaryIO, size: int, damage: _Damage) -> Iterator[tuple
     with Archive(fileobj=file, ignore_zeros=True, tarinfo=Member) as archive:
         while (member := archive.next()) is not None:
             rest = size - member.offset_data
-            if "\0" in member.name:  # an extension gave it one that goes on behind the extension's end
+            if "\0" in member.name:  # a broken extension gave it a name that runs past its end
                 continue
             if not _has_data(member) or (0 <= member.size <= rest and not member.issparse()):
                 yield member, archive.offset
-            else:  # an extension for this member said so
+            else:  # by an extension for this member
                 damage.note_header(member, member.offset, rest)
                 archive.offset = member.offset_data
 
 
 def _has_data(member: tarfile.TarInfo) -> bool:
-    """Whether the size of a header is that of data behind it."""
+    """Return whether the size in a header is that of data after it."""
     return member.isreg() or member.type in EXTENSIONS or member.type not in tarfile.SUPPORTED_TYPES
 
 
 def _begins_with_a_header(file: BinaryIO) -> bool:
-    """Whether the first block is a header, also a damaged one, or zeros, as those of an empty archive."""
+    """Return whether the first block is a header, even a damaged one, or zeros, as in an empty archive."""
     first = file.read(BLOCK)
     file.seek(0)
     return is_tar(first) or first[MARK:].startswith(b"ustar") or (len(first) == BLOCK and not first.strip(b"\0"))
 
 
 def is_tar(first: bytes) -> bool:
-    """Return whether the first block of a file is the header of an archive."""
+    """Return whether the first block of a file is a tar header."""
     try:
         tarfile.TarInfo.frombuf(first, tarfile.ENCODING, "surrogateescape")
     except tarfile.TarError:
@@ -221,7 +220,7 @@ def is_tar(first: bytes) -> bool:
 
 
 def _is_no_file(file: BinaryIO, start: int, end: int) -> bool:
-    """Whether between two places there are but the zeros that an archive ends with, or a header for all files."""
+    """Return whether a range has only the zeros that end an archive, or begins with a global header."""
     file.seek(start)
     while start < end:
         block = file.read(min(BLOCK, end - start))
@@ -232,7 +231,7 @@ def _is_no_file(file: BinaryIO, start: int, end: int) -> bool:
 
 
 def split(path: str | Path) -> tuple[str, str] | None:
-    """Return the archive and the member that a path such as ``shard.tar/a.jpg`` means, or None."""
+    """Split a path such as ``shard.tar/a.jpg`` into archive and member; None for other paths."""
     text = str(path)
     at = text.find(f"{TAR}/")
     while at >= 0:
@@ -255,13 +254,13 @@ def read_member(path: str | Path) -> bytes | None:
 
 
 def broken_link(path: str | Path) -> str | None:
-    """Return where ``shard.tar/a.jpg`` leads if it is a link to what is not in the archive."""
+    """Return the target of ``shard.tar/a.jpg`` if it is a link to something outside the archive."""
     parts = split(path)
     return list_archive(parts[0]).broken.get(parts[1]) if parts else None
 
 
 def has_member(path: str | Path) -> bool:
-    """Return whether a path such as ``shard.tar/a.jpg`` is that of a file or link in an archive."""
+    """Return whether a path such as ``shard.tar/a.jpg`` names a file or link in an archive."""
     parts = split(path)
     try:
         listing = list_archive(parts[0]) if parts else Listing()

@@ -1,8 +1,8 @@
-"""Box geometry, written once for numpy arrays and torch tensors (the array API standard).
+"""Box geometry for both NumPy arrays and torch tensors (array API standard).
 
-Boxes are floating-point arrays ``(N, 4)`` of ``x1 y1 x2 y2`` in pixels, origin 0, continuous: the width is ``x2 - x1``.
-Functions return arrays of the library, and on the device, of their arguments; gradients flow through them. Other
-conventions are those of another :class:`BoxCoder` (:mod:`saywhere.papers.densecap2016`).
+Boxes are floating-point arrays ``(N, 4)`` of ``x1 y1 x2 y2`` in continuous pixels from 0: the width is ``x2 - x1``.
+Functions return arrays of the same library and device as their arguments, and are differentiable. Another
+:class:`BoxCoder` stands for other conventions (:mod:`saywhere.papers.densecap2016`).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 Array = Any
-"""A numpy array or a torch tensor."""
+"""A NumPy array or a torch tensor."""
 MAX_LOG_SCALE = 4.135
-"""log(1000 / 16): a proposal is at most this much larger than its anchor."""
+"""log(1000 / 16): maximum log ratio of a proposal's size to its anchor's."""
 
 
 def array_namespace(*arrays: Array) -> Any:
-    """Return the functions of the array API standard for arrays of one library.
+    """Return the array API namespace of arrays of one library.
 
-    Of numpy it is numpy itself, whose import costs nothing more.
+    For NumPy this is NumPy itself, which needs no further import.
     """
     if all(isinstance(array, np.ndarray) for array in arrays):
         return np
@@ -56,14 +56,14 @@ def from_size(boxes: Array) -> Array:
 
 
 def area(boxes: Array) -> Array:
-    """Return areas ``(N,)`` in square pixels; a box turned inside out has area 0."""
+    """Return areas ``(N,)`` in square pixels; a box of negative width or height has area 0."""
     xp = array_namespace(boxes)
     width, height = boxes[..., 2] - boxes[..., 0], boxes[..., 3] - boxes[..., 1]
     return xp.clip(width, 0, None) * xp.clip(height, 0, None)
 
 
 def iou(a: Array, b: Array) -> Array:
-    """Return intersection over union ``(N, M)`` of ``a (N, 4)`` and ``b (M, 4)``; 0 where both areas are 0."""
+    """Return intersection over union ``(N, M)`` of ``a (N, 4)`` and ``b (M, 4)``; 0 if both areas are 0."""
     xp = array_namespace(a, b)
     top_left = xp.maximum(a[:, None, :2], b[None, :, :2])
     bottom_right = xp.minimum(a[:, None, 2:], b[None, :, 2:])
@@ -75,26 +75,26 @@ def iou(a: Array, b: Array) -> Array:
 
 
 def clip(boxes: Array, width: float, height: float) -> Array:
-    """Cut boxes to the image ``[0, width] x [0, height]``; a box outside becomes empty on the border."""
+    """Clip boxes to the image ``[0, width] x [0, height]``; a box outside becomes empty, on the border."""
     xp = array_namespace(boxes)
     x1, y1, x2, y2 = _columns(boxes)
     return _stack(xp.clip(x1, 0, width), xp.clip(y1, 0, height), xp.clip(x2, 0, width), xp.clip(y2, 0, height))
 
 
 def scale(boxes: Array, sx: float, sy: float) -> Array:
-    """Scale boxes with an image that is resized by ``sx`` horizontally and ``sy`` vertically."""
+    """Scale boxes as an image that is resized by ``sx`` horizontally and ``sy`` vertically."""
     x1, y1, x2, y2 = _columns(boxes)
     return _stack(x1 * sx, y1 * sy, x2 * sx, y2 * sy)
 
 
 def flip(boxes: Array, width: float) -> Array:
-    """Mirror boxes left to right in an image ``width`` pixels wide."""
+    """Mirror boxes horizontally in an image of this width."""
     x1, y1, x2, y2 = _columns(boxes)
     return _stack(width - x2, y1, width - x1, y2)
 
 
 def place(boxes: Array, width: float, height: float) -> Array:
-    """Return where boxes ``(R, 4)`` are in their image: ``(R, 5)``, corners and area as shares of it."""
+    """Return corners and area ``(R, 5)`` of boxes ``(R, 4)`` as fractions of the image."""
     xp = array_namespace(boxes)
     shares = boxes / xp.asarray([width, height, width, height], dtype=boxes.dtype, device=boxes.device)
     sides = xp.clip(shares[:, 2:] - shares[:, :2], 0, None)
@@ -102,12 +102,12 @@ def place(boxes: Array, width: float, height: float) -> Array:
 
 
 def means(features: Array, boxes: Array, stride: Any) -> Array:
-    """Return the mean of a map over each box: ``(R, C)``; a cell counts by the share of it that is inside.
+    """Return the mean ``(R, C)`` of a feature map over each box; cells count by their fraction inside the box.
 
     Args:
         features: ``(C, H, W)``.
-        boxes: ``(R, 4)`` in pixels of the network's input. A box outside the map, or without area, has mean 0.
-        stride: input pixels per cell; of x and y, twice, if cells are no squares.
+        boxes: ``(R, 4)`` in pixels of the network input. The mean of a box outside the map, or without area, is 0.
+        stride: input pixels per cell; the strides of x and y, twice, if cells are not square.
     """
     xp = array_namespace(features, boxes)
     channels, height, width = features.shape
@@ -117,7 +117,7 @@ def means(features: Array, boxes: Array, stride: Any) -> Array:
 
 
 def _inside(low: Array, high: Array, cells: int) -> Array:
-    """Return the share of each interval ``(R,)`` that lies in each cell: ``(R, cells)``, rows of sum 1 or 0."""
+    """Return the fraction of each interval ``(R,)`` within each cell: ``(R, cells)``, whose rows sum to 1 or 0."""
     xp = array_namespace(low)
     left = xp.arange(cells, dtype=low.dtype, device=low.device)
     lengths = xp.clip(xp.minimum(high[:, None], left + 1) - xp.maximum(low[:, None], left), 0, None)
@@ -140,8 +140,8 @@ def encode(boxes: Array, anchors: Array) -> Array:
 def decode(offsets: Array, anchors: Array, max_log_scale: float | None = None) -> Array:
     """Return the boxes ``(..., 4)`` at ``offsets`` from ``anchors``: DenseCap's Eqs. 1 and 2.
 
-    ``max_log_scale`` bounds tw and th from above before the exponential (the original does not), so that an untrained
-    network cannot produce infinite boxes.
+    ``max_log_scale`` is an upper bound of tw and th before the exponential (the original has none). It keeps the boxes
+    of an untrained network finite.
     """
     xp = array_namespace(offsets, anchors)
     xa, ya, wa, ha = _columns(to_center(anchors))
@@ -154,7 +154,7 @@ def decode(offsets: Array, anchors: Array, max_log_scale: float | None = None) -
 def anchor_grid(
     shapes: Sequence[tuple[float, float]], height: int, width: int, stride: float, dtype: Any = np.float32
 ) -> np.ndarray:
-    """Return the anchors of every cell of a feature map: ``(height * width * k, 4)``, ordered by row, column, shape.
+    """Return the anchors of all cells of a feature map: ``(height * width * k, 4)``, ordered by row, column, shape.
 
     ``shapes`` are k pairs (w, h) in input pixels; the centre of cell (i, j) is ``((j + .5) stride, (i + .5) stride)``.
     """
@@ -167,7 +167,7 @@ def anchor_grid(
 
 
 def largest(values: Array, count: int) -> Array:
-    """Return the indices of the ``count`` largest of ``values (N,)``, best first; of equal ones the first."""
+    """Return the indices of the ``count`` largest of ``values (N,)``, best first; ties in order."""
     if isinstance(values, np.ndarray) and 0 < count < len(values):
         rows = np.flatnonzero(values >= np.partition(values, len(values) - count)[len(values) - count])
         return rows[np.argsort(-values[rows], kind="stable")][:count]
@@ -177,7 +177,7 @@ def largest(values: Array, count: int) -> Array:
 def nms(boxes: Array, scores: Array, threshold: float, limit: int | None = None) -> Array:
     """Return the indices of the boxes that survive greedy non-maximum suppression, best first, at most ``limit``.
 
-    A box is dropped when its IoU with a better kept one is above ``threshold``; of equal scores the first is better.
+    A box is dropped if its IoU with a better kept box is above ``threshold``; with equal scores the first is better.
     """
     if not isinstance(boxes, np.ndarray):
         import torch
@@ -187,7 +187,7 @@ def nms(boxes: Array, scores: Array, threshold: float, limit: int | None = None)
         return torchvision_nms(boxes.detach().to(dtype), scores.detach().to(dtype), threshold)[:limit]
     order = np.argsort(-scores, kind="stable")
     limit = len(order) if limit is None else limit
-    left = np.concatenate((boxes[order].T, area(boxes[order])[None]))  # columns: x1, y1, x2, y2, area
+    left = np.concatenate((boxes[order].T, area(boxes[order])[None]))  # rows: x1, y1, x2, y2, area
     kept: list[int] = []
     while len(order) and len(kept) < limit:
         chosen = _survivors(left[:, :TOGETHER], threshold)
@@ -199,11 +199,11 @@ def nms(boxes: Array, scores: Array, threshold: float, limit: int | None = None)
 
 
 TOGETHER = 48
-"""Boxes that :func:`nms` compares with one another at a time: one by one, NumPy would mostly be called."""
+"""Number of boxes that :func:`nms` compares at a time; one at a time, NumPy's call overhead would dominate."""
 
 
 def _survivors(best: np.ndarray, threshold: float) -> list[int]:
-    """Return which of a few boxes, best first, are kept: those that no better kept one overlaps."""
+    """Return the indices of the kept ones of a few boxes, best first: those without a better kept box over them."""
     near = np.packbits(_overlapping(best, best, threshold), axis=1, bitorder="little")
     kept, dropped = [], 0
     for number, row in enumerate(near):
@@ -214,7 +214,7 @@ def _survivors(best: np.ndarray, threshold: float) -> list[int]:
 
 
 def _overlapping(one: np.ndarray, other: np.ndarray, threshold: float) -> np.ndarray:
-    """Return ``(N, M)`` whether boxes, columns of x1, y1, x2, y2 and area, have an IoU above a threshold."""
+    """Return the mask ``(N, M)`` of pairs with an IoU above a threshold; boxes are columns of x1, y1, x2, y2, area."""
     (x1, y1, x2, y2, size), (u1, v1, u2, v2, others) = one[:, :, None], other[:, None, :]
     width = np.maximum(np.minimum(x2, u2) - np.maximum(x1, u1), 0)
     height = np.maximum(np.minimum(y2, v2) - np.maximum(y1, v1), 0)
@@ -223,10 +223,10 @@ def _overlapping(one: np.ndarray, other: np.ndarray, threshold: float) -> np.nda
 
 
 def merge(boxes: np.ndarray, threshold: float) -> tuple[np.ndarray, list[list[int]]]:
-    """Merge heavily overlapping boxes as DenseCap's section 4 does to its ground truth.
+    """Merge heavily overlapping boxes, as section 4 of DenseCap does with its ground truth.
 
-    Repeatedly takes the box with most neighbours of IoU >= ``threshold`` (itself among them; ties: the first), replaces
-    the group by its mean and removes it. Returns the means ``(G, 4)`` and the members of each group.
+    Repeatedly takes the box with the most neighbours of IoU >= ``threshold``, itself included (ties: the first), and
+    replaces the group by its mean. Returns the means ``(G, 4)`` and the member indices of each group.
     """
     close = iou(boxes, boxes) >= threshold
     close |= np.eye(len(boxes), dtype=bool)
@@ -250,12 +250,12 @@ def _stack(*columns: Array) -> Array:
 
 @dataclass(frozen=True)
 class BoxCoder:
-    """How a network writes, places, compares and cuts its boxes: ``x1 y1 x2 y2`` from 0, whose width is ``x2 - x1``.
+    """Box format of a network, with its geometry: here ``x1 y1 x2 y2`` from 0, whose width is ``x2 - x1``.
 
-    The boxes of all methods but :meth:`from_xyxy` and :meth:`to_xyxy` are in the network's format: here the same.
+    All methods take and return boxes in the network's format, except :meth:`from_xyxy` and :meth:`to_xyxy`.
 
     Attributes:
-        max_log_scale: bound on the growth of a box by its offsets; None for none.
+        max_log_scale: upper bound of the log growth of a box by its offsets; None: no bound.
     """
 
     max_log_scale: float | None = MAX_LOG_SCALE
@@ -265,7 +265,7 @@ class BoxCoder:
         return boxes
 
     def to_xyxy(self, boxes: Array) -> Array:
-        """Convert boxes of the network's format to ``x1 y1 x2 y2``."""
+        """Convert boxes from the network's format to ``x1 y1 x2 y2``."""
         return boxes
 
     def encode(self, boxes: Array, references: Array) -> Array:
@@ -279,30 +279,30 @@ class BoxCoder:
     def anchors(
         self, shapes: Sequence[tuple[float, float]], height: int, width: int, stride: int, dtype: Any = np.float32
     ) -> np.ndarray:
-        """Return the anchors ``(A, 4)`` of the k ``shapes`` on all cells of a map, in the order of :meth:`rows`."""
+        """Return the anchors ``(A, 4)`` of the k ``shapes`` in all cells of a map, in the order of :meth:`rows`."""
         return anchor_grid(shapes, height, width, stride, dtype)
 
     def rows(self, features: Array, k: int) -> Array:
-        """Return ``(B, k * D, H, W)`` of a convolution as ``(B, A, D)``: by row, column, shape."""
+        """Reshape a convolution's output ``(B, k * D, H, W)`` to ``(B, A, D)``, ordered by row, column, shape."""
         batch, channels = features.shape[:2]
         moved = array_namespace(features).permute_dims(features, (0, 2, 3, 1))
         return moved.reshape(batch, -1, channels // k)
 
     def iou(self, boxes: Array, truths: Array) -> Array:
-        """Return the IoU ``(A, M)`` by which boxes are sampled for training."""
+        """Return the IoU ``(A, M)`` for sampling boxes in training."""
         return iou(boxes, truths)
 
     def inside(self, boxes: Array, width: float, height: float) -> Array:
-        """Return the mask ``(A,)`` of the boxes that do not leave the image."""
+        """Return the mask ``(A,)`` of the boxes that lie within the image."""
         within = (boxes[:, 0] >= 0) & (boxes[:, 1] >= 0)
         return within & (boxes[:, 2] <= width) & (boxes[:, 3] <= height)
 
     def pick(self, values: Array, rows: Array) -> Array:
-        """Return ``values[rows]``, of the boxes sampled for training."""
+        """Return ``values[rows]`` for the boxes sampled in training."""
         return values[rows]
 
     def clip(self, boxes: Array, width: float, height: float) -> tuple[Array, Array]:
-        """Cut boxes to the image; return them and a mask of those that are still a pixel wide and high."""
+        """Clip boxes to the image; return them and the mask of those at least a pixel wide and high."""
         cut = clip(boxes, width, height)
         return cut, ((cut[:, 2] - cut[:, 0]) >= 1) & ((cut[:, 3] - cut[:, 1]) >= 1)
 
@@ -314,10 +314,10 @@ class BoxCoder:
         """Return the indices of the final boxes that survive suppression, best first.
 
         Args:
-            boxes: in pixels of the network's input, not clipped.
-            clipped: the same as ``x1 y1 x2 y2``, in pixels of the image and clipped to it.
+            boxes: boxes in pixels of the network input, not clipped.
+            clipped: the same boxes as ``x1 y1 x2 y2`` in pixels of the image, clipped to it.
             logits: second scores.
-            overlap: largest IoU with a better box.
+            overlap: maximum IoU with a better box.
         """
         return nms(clipped, logits, overlap)
 
@@ -325,12 +325,12 @@ class BoxCoder:
 def propose(
     coder: BoxCoder, rpn: Any, size: tuple[float, float], nms_iou: float, pre_nms_top_n: int | None, post_nms_top_n: int
 ) -> tuple[Array, Array]:
-    """Return the best proposals of one image after clipping and suppression (DenseCap, section 3.1.2).
+    """Return the best proposals of an image after clipping and suppression (DenseCap, section 3.1.2).
 
     Args:
-        coder: format of the boxes.
+        coder: box format.
         rpn: see :class:`saywhere.engines.engine.RpnOutput`.
-        size: width and height of the network's input.
+        size: width and height of the network input.
         nms_iou, pre_nms_top_n, post_nms_top_n: see :class:`saywhere.configs.parts.ProposalConfig`.
 
     Returns:

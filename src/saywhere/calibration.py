@@ -1,7 +1,7 @@
-"""Probabilities that are fitted after training: logistic regressions of named evidence (Platt scaling).
+"""Calibrated probabilities, fitted after training: logistic regressions on named evidence (Platt scaling).
 
-Each is the logistic function of a weighted sum of evidence. ``saywhere calibrate`` fits the weights, and
-``calibration.json`` of a model folder has them by question (:class:`Calibration`).
+A probability is the logistic function of a weighted sum. ``saywhere calibrate`` fits the weights and stores them by
+question in ``calibration.json`` of the model folder (:class:`Calibration`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from saywhere.files import read_json, write_text
 
 FILE = "calibration.json"
 MATCH = 0.5
-"""A box is right if it has this IoU or more with a true one."""
+"""A box is right if its IoU with a true box is at least this."""
 BINS = 15
 """Number of bins of :func:`reliability`, as in Guo et al. (2017)."""
 QUESTIONS: dict[str, tuple[str, ...]] = {
@@ -39,28 +39,28 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "chance": ("expected",),
     "meant": ("similarity",),
 }
-"""For each question the names of its evidence."""
+"""Names of the evidence for each question."""
 PARTS = dict.fromkeys(QUESTIONS, "aligner") | dict.fromkeys(
     ("box", "person", "colour", "caption", "densecap_place"), "densecap"
 )
-"""For each question the part of a model that it is asked of, and with which its weights go from model to model."""
+"""The part of a model that each question is about; its weights are copied to another model with that part."""
 DIGITS = 5
 RIDGE = 1e-4
-"""Penalty on weights of evidence that is scaled to a standard deviation of 1."""
+"""L2 penalty on the weights of standardised evidence."""
 LEAST = 1e-9
-"""Fitted probabilities are held this far from 0 and 1."""
+"""Probabilities are clipped to this distance from 0 and 1 during fitting."""
 INSIDE = 1e-6
-"""Probabilities are held this far from 0 and 1 where their log-odds would be infinite."""
+"""Probabilities are clipped to this distance from 0 and 1 before :func:`logit`, to keep log-odds finite."""
 TOLERANCE = 1e-12
-"""A fit ends when the mean log-likelihood grows by less."""
+"""Fitting stops when the mean log-likelihood improves by less than this."""
 
 Evidence = Mapping[str, Any] | np.ndarray
-"""Arrays of one shape by name; or an array with the evidence in the last axis, in the order of the names."""
+"""Arrays of equal shape by name, or one array with the evidence in the last axis, in the order of the names."""
 
 
 @dataclass(frozen=True)
 class Logistic:
-    """A probability: the logistic function of ``constant`` and evidence by name, times its ``weights``.
+    """A probability: the logistic function of the weighted sum of evidence plus a constant.
 
     Example:
         >>> box = Logistic({"logit": 1.0, "confidence": 0.5}, 1.0)
@@ -72,7 +72,7 @@ class Logistic:
     constant: float = 0.0
 
     def log_odds(self, evidence: Evidence) -> np.ndarray:
-        """Return the weighted sum of evidence, in the precision of the evidence."""
+        """Return the weighted sum, in the precision of the evidence."""
         if isinstance(evidence, np.ndarray):
             return evidence @ np.array([*self.weights.values()]) + self.constant
         first, *others = (evidence[name] * weight for name, weight in self.weights.items())
@@ -81,20 +81,20 @@ class Logistic:
         return first + self.constant
 
     def apply(self, evidence: Evidence) -> np.ndarray:
-        """Return the probabilities; they never overflow."""
+        """Return the probabilities; large sums do not overflow."""
         return logistic(self.log_odds(evidence))
 
     @classmethod
     def fit(
         cls, evidence: Mapping[str, ArrayLike], true: np.ndarray, counted: np.ndarray | None = None, what: str = "cases"
     ) -> Logistic:
-        """Return the weights of the largest likelihood, with a little ridge; ``UserError`` if all are true, or none.
+        """Fit the weights by maximum likelihood with a small ridge; ``UserError`` if all labels are equal.
 
         Args:
-            evidence: by name, ``(N,)`` each.
-            true: ``(N,)`` what is to be predicted.
-            counted: ``(N,)`` how much each counts; all alike if None.
-            what: they are, for messages.
+            evidence: ``(N,)`` arrays by name.
+            true: ``(N,)`` labels.
+            counted: ``(N,)`` sample weights. Default: all equal.
+            what: plural noun for the samples, for messages.
         """
         if true.all() or not true.any():
             raise UserError(f"calibration needs right and wrong {what}, and all {len(true)} are of one kind")
@@ -113,16 +113,16 @@ class Logistic:
         return cls(weights, round(float(found[-1] - plain @ mean), DIGITS))
 
     def reliability(self, evidence: Evidence, true: ArrayLike, bins: int = BINS) -> Reliability:
-        """Return how far the probabilities of evidence are from the share that is true, see :func:`reliability`."""
+        """Return how far the predicted probabilities are from the observed frequencies, see :func:`reliability`."""
         return reliability(np.ravel(self.apply(evidence)), np.ravel(true), bins)
 
     def to_dict(self) -> dict[str, float]:
-        """Return the weights and, as ``constant``, the constant."""
+        """Return the weights by name, and the constant as ``constant``."""
         return {**self.weights, "constant": self.constant}
 
     @classmethod
     def from_dict(cls, stored: Any, names: Sequence[str], source: str) -> Logistic:
-        """Read what :meth:`to_dict` returned; ``UserError``, naming ``source``, if it has other names or no numbers."""
+        """Read the result of :meth:`to_dict`; ``UserError``, naming ``source``, for other names or wrong values."""
         wanted = (*names, "constant")
         if not isinstance(stored, Mapping) or set(stored) != set(wanted):
             wrong = f"{source} must be a mapping of {', '.join(wanted)}, not {stored!r}"
@@ -142,13 +142,13 @@ def logistic(log_odds: ArrayLike) -> np.ndarray:
 
 
 def logit(probabilities: np.ndarray) -> np.ndarray:
-    """Return the log-odds ``(N,)`` of probabilities ``(N,)``, no nearer to 0 and 1 than :data:`INSIDE`, in float64."""
+    """Return the float64 log-odds ``(N,)`` of probabilities ``(N,)``, clipped by :data:`INSIDE`."""
     inside = np.clip(probabilities.astype(np.float64), INSIDE, 1 - INSIDE)
     return np.log(inside / (1 - inside))
 
 
 def standardised(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return columns ``(N, F)`` with mean 0 and standard deviation 1, their means, and what they were divided by."""
+    """Return columns ``(N, F)`` with mean 0 and standard deviation 1, and their original means and scales."""
     mean, spread = columns.mean(axis=0), columns.std(axis=0)
     scale = np.where(spread > 0, spread, 1)
     return (columns - mean) / scale, mean, scale
@@ -162,14 +162,14 @@ def climb(
     counted: np.ndarray | None = None,
     steps: int = 50,
 ) -> np.ndarray:
-    """Return the weights ``(W,)`` of the largest likelihood, by Fisher's scoring; steps that go too far are halved.
+    """Return the maximum-likelihood weights ``(W,)``, by Fisher scoring with step halving.
 
     Args:
-        probability: returns for weights the probabilities ``(N,)``, and their slopes ``(N, W)``.
-        true, counted: ``(N,)`` see :meth:`Logistic.fit`.
-        start: the weights to begin with.
+        probability: function of the weights that returns probabilities ``(N,)`` and their gradients ``(N, W)``.
+        true, counted: ``(N,)``, see :meth:`Logistic.fit`.
+        start: initial weights.
         ridge: ``(W,)`` penalty on half the square of each weight.
-        steps: at most.
+        steps: maximum number of steps.
     """
     share = np.full(len(true), 1 / len(true)) if counted is None else counted / len(true)
 
@@ -198,7 +198,7 @@ def climb(
 
 @dataclass(frozen=True)
 class Bin:
-    """The number of scores from ``low`` to ``high``, their mean, and the share that is right."""
+    """A bin of scores from ``low`` to ``high``: their number, their mean, and the fraction that is right."""
 
     low: float
     high: float
@@ -209,14 +209,14 @@ class Bin:
 
 @dataclass(frozen=True)
 class Reliability:
-    """How far scores are from probabilities.
+    """Deviation of scores from probabilities.
 
     Attributes:
-        ece: expected calibration error: the mean distance between the mean score of a bin and its share of right ones,
-            weighted by the number of scores in it; bins of equal width.
-        brier: mean squared distance of the scores from 1 (right) and 0 (wrong).
+        ece: expected calibration error: the difference between a bin's mean score and its fraction of right ones,
+            averaged over bins of equal width, weighted by their counts.
+        brier: mean squared difference of the scores from 1 (right) or 0 (wrong).
         boxes: number of scores.
-        bins: of equal width; empty ones are left out.
+        bins: nonempty bins of equal width.
     """
 
     ece: float
@@ -225,12 +225,12 @@ class Reliability:
     bins: tuple[Bin, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: every attribute by its name."""
+        """Return the JSON form: all attributes by name."""
         return asdict(self)
 
 
 def reliability(scores: ArrayLike, right: ArrayLike, bins: int = BINS) -> Reliability:
-    """Return the reliability of ``scores (N,)`` in 0 to 1, given the mask ``right (N,)``; N is above 0."""
+    """Return the reliability of ``scores (N,)`` from 0 to 1, given the mask ``right (N,)``; N must not be 0."""
     score, match = np.asarray(scores, dtype=np.float64), np.asarray(right, dtype=np.float64)
     places = np.minimum((score * bins).astype(np.int64), bins - 1)
     rows = ((i, np.flatnonzero(places == i)) for i in range(bins))
@@ -245,25 +245,24 @@ def reliability(scores: ArrayLike, right: ArrayLike, bins: int = BINS) -> Reliab
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was fitted to a model after training, by question; None for one that it cannot answer.
+    """Logistic regressions of a model by question; None for questions that it cannot answer.
 
     Attributes:
-        box: a region's box is right, by the logit of its second score and by the mean log-probability of its words.
-        person: a word of a phrase gives somebody the right sex and age, by its log-probability and by the aligner's
-            similarity of it with the region, less that of the word for the other sex.
-        colour: the likeliest colour of a thing by its pixels is right, by its log-probability, by the aligner's
-            similarity of it with the region, less the mean of those of other colours, and by whether the decoder said
-            it.
-        caption: the phrase of a region names what is in its box, see :func:`saywhere.models.phrases.caption_evidence`.
-        phrase: an image shows what a phrase names, see :meth:`saywhere.models.placing.Evidence.inputs`.
-        rare_phrase, indexed_phrase: take the place of ``phrase`` for phrases with a rare noun, and of both for an image
-            of an index, of which less is known.
-        densecap_place, aligner_place: the box that the dense captioner, or the aligner, finds for a phrase is right, if
-            the image shows the phrase, see :meth:`saywhere.models.placing.Evidence.place_inputs`.
-        count: an image shows as many things as a phrase says, by how much more the phrase fits the image than that for
-            one thing.
-        hit: an image that a search found shows all of the query, see :func:`saywhere.search.phrases.hit_evidence`.
-        chance, meant: an image of an index shows a query by chance, or was meant by it, see
+        box: is a region's box right? By the logit of its second score and the mean log-probability of its words.
+        person: does a word give a person the right sex and age? By its log-probability, and by its similarity with the
+            region (aligner) minus that of the word for the other sex.
+        colour: is the most probable colour by the pixels right? By its log-probability, by its similarity with the
+            region (aligner) minus the mean of the other colours', and by whether the decoder said it.
+        caption: does a region's phrase name what is in its box? See :func:`saywhere.models.phrases.caption_evidence`.
+        phrase: does an image show what a phrase names? See :meth:`saywhere.models.placing.Evidence.inputs`.
+        rare_phrase, indexed_phrase: replace ``phrase`` for a rare noun, and both for an image of an index, about which
+            less is known.
+        densecap_place, aligner_place: is the box that this part finds for a phrase right, given that the image shows
+            it? See :meth:`saywhere.models.placing.Evidence.place_inputs`.
+        count: does an image show as many things as a phrase says? By how much better the phrase fits the image than its
+            singular does.
+        hit: does a search result show the whole query? See :func:`saywhere.search.phrases.hit_evidence`.
+        chance, meant: does an image of an index show a query by chance, or is it the one meant? See
             :func:`saywhere.search.phrases.in_index_probability`.
     """
 
@@ -282,15 +281,15 @@ class Calibration:
     meant: Logistic | None = None
 
     def to_dict(self) -> dict[str, dict[str, float]]:
-        """Return the weights of each question that has some."""
+        """Return the weights of each fitted question."""
         found = {f.name: getattr(self, f.name) for f in fields(self)}
         return {question: fit.to_dict() for question, fit in found.items() if fit is not None}
 
     @classmethod
     def read(cls, folder: Path) -> Calibration:
-        """Read ``calibration.json`` of a model folder; the defaults if there is none, or of questions not in it.
+        """Read ``calibration.json`` of a model folder; a missing file or question means the default.
 
-        It is a ``UserError`` if the file cannot be read, or a question, or its evidence, is none of :data:`QUESTIONS`.
+        ``UserError`` if the file cannot be read, or has a question or evidence that is not in :data:`QUESTIONS`.
         """
         path = folder / FILE
         stored = read_json(path) if path.is_file() else {}
@@ -299,7 +298,7 @@ class Calibration:
         return cls(**{q: Logistic.from_dict(answer, QUESTIONS[q], f"{path}: {q}") for q, answer in stored.items()})
 
     def write(self, folder: Path) -> None:
-        """Write ``calibration.json`` of a model folder; the file is whole or as it was."""
+        """Write ``calibration.json`` of a model folder atomically."""
         write_text(folder / FILE, self.text())
 
     def text(self) -> str:
@@ -307,5 +306,5 @@ class Calibration:
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
     def of_parts(self, parts: Sequence[str]) -> dict[str, Logistic | None]:
-        """Return the answers to the questions about some parts, by question."""
+        """Return the regressions of all questions about the given parts, by question."""
         return {question: getattr(self, question) for question, part in PARTS.items() if part in parts}

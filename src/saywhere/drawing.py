@@ -1,4 +1,4 @@
-"""Images with boxes, captions and attention drawn on them, for people to read."""
+"""Drawing of boxes, captions and attention on images."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 COLOURS = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (204, 121, 167), (213, 94, 0), (0, 114, 178))
-"""Okabe and Ito's colours, which people with any kind of colour vision can tell apart; used in turn, best box first."""
+"""Colours by Okabe and Ito, which are safe for all kinds of colour vision; used in turn, best box first."""
 
 UNSURE = 0.5
-"""A caption whose probability to be right is below this is drawn pale."""
+"""Captions with a lower probability are drawn pale."""
 STEADY = 0.2
-"""Extra share of labels and boxes that a label may hide if it stays where it was in the last frame."""
+"""How much more of labels and boxes a label may hide to stay in its place of the previous frame."""
 
 Rectangle = tuple[float, float, float, float]
 Colour = tuple[int, int, int]
@@ -32,7 +32,7 @@ BLACK, WHITE = (0, 0, 0), (255, 255, 255)
 
 @dataclass(frozen=True)
 class Label:
-    """A caption broken into lines, and the size of its plate in pixels."""
+    """A caption broken into lines, with the size of its plate in pixels."""
 
     text: str
     width: int
@@ -41,7 +41,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Style:
-    """Sizes that follow from the size of the image, in pixels."""
+    """Sizes in pixels, derived from the image size."""
 
     line: int
     padding: int
@@ -50,15 +50,15 @@ class Style:
 
     @classmethod
     def of(cls, width: int, height: int, count: int) -> Style:
-        """Return the style for an image of this size with ``count`` boxes: many captions are written smaller."""
-        side = min(max(width, height), 2 * min(width, height) + 200)  # a long strip is not a big image
+        """Return the style for an image of this size; with many boxes (``count``) the font is smaller."""
+        side = min(max(width, height), 2 * min(width, height) + 200)  # a long strip gets the sizes of a smaller image
         size = max(11, round(side / (45 if count <= 15 else 55)))
         font = ImageFont.load_default(size)
         return cls(max(1, round(side / 260)), max(2, round(size / 4)), font, round(size * 1.2))
 
 
 def fit_label(text: str, box: Sequence[float], size: tuple[int, int], style: Style) -> Label | None:
-    """Return ``text`` in lines about as wide as the box, at least a third of the image; None if not one letter fits."""
+    """Break a text into lines as wide as the box, or a third of the image if more; None if no letter fits."""
     margin = 2 * style.padding
     room = (size[0] - margin, (size[1] - margin) // style.line_height)
     if not text or room[1] < 1 or style.font.getlength(text[0] + "…") > room[0]:
@@ -74,7 +74,7 @@ def fit_label(text: str, box: Sequence[float], size: tuple[int, int], style: Sty
 
 
 def _break(text: str, limit: float, style: Style) -> list[str]:
-    """Lines of whole words at most ``limit`` pixels long; a longer word is cut short."""
+    """Break a text at spaces into lines of at most ``limit`` pixels; longer words are shortened."""
     lines: list[str] = []
     for word in text.split(" "):
         longer = f"{lines[-1]} {word}" if lines else word
@@ -94,7 +94,7 @@ def _shorten(line: str, limit: float, style: Style) -> str:
 
 
 class Place(NamedTuple):
-    """The place of a label, and the number of the candidate that was chosen."""
+    """The place of a label, and the index of the chosen candidate."""
 
     rectangle: Rectangle
     number: int
@@ -107,16 +107,16 @@ def place_labels(
     style: Style,
     before: Sequence[int | None] | None = None,
 ) -> list[Place | None]:
-    """Return a place inside the image for each label, greedily: of the candidates the one that hides the least.
+    """Place each label inside the image, greedily, at the candidate that hides the least.
 
-    Hiding a label counts by the part of this one that lies on it, hiding a box by the part of the box that is hidden:
-    small boxes are kept free, in large ones a caption does no harm.
+    Hiding a label costs the fraction of the new label that covers it. Hiding a box costs the hidden fraction of the
+    box, so that small boxes stay visible, while a caption in a large box does no harm.
 
     Args:
-        labels: of the boxes, the most important first; None for a box without one.
-        boxes: ``(N, 4)`` float64 in pixels of the image that is drawn on, which has this ``size``.
-        before: of each label the number of its candidate in the frame before, which it keeps unless another hides far
-            less.
+        labels: one per box, most important first; None for a box without one.
+        boxes: ``(N, 4)`` float64 in pixels of the drawn image, which has this ``size``.
+        before: candidate index of each label in the previous frame; a label keeps it unless another candidate hides
+            much less.
     """
     places: list[Place | None] = []
     taken = np.zeros((0, 4))
@@ -138,7 +138,7 @@ def place_labels(
 
 
 def _candidates(label: Label, box: Sequence[float], size: tuple[int, int], style: Style) -> np.ndarray:
-    """Places ``(K, 4)`` for a label, the most natural first: on the box, in its corners, under it, along its sides."""
+    """Return candidate places ``(K, 4)`` of a label, best first: above the box, in its corners, below, at its sides."""
     x1, y1, x2, y2 = box
     w, h, line = label.width, label.height, style.line
     right, middle = x2 - w, (x1 + x2 - w) / 2
@@ -155,7 +155,7 @@ def _candidates(label: Label, box: Sequence[float], size: tuple[int, int], style
 
 
 def _overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Areas ``(K, M)`` in square pixels that rectangles ``a (K, 4)`` and ``b (M, 4)`` share."""
+    """Return the intersection areas ``(K, M)`` of rectangles ``a (K, 4)`` and ``b (M, 4)`` in square pixels."""
     low = np.maximum(a[:, None, :2], b[None, :, :2])
     high = np.minimum(a[:, None, 2:], b[None, :, 2:])
     return (high - low).clip(min=0).prod(axis=2)
@@ -164,7 +164,7 @@ def _overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def draw_label(
     draw: ImageDraw.ImageDraw, label: Label, place: Rectangle, colour: Colour, style: Style, unsure: bool = False
 ) -> None:
-    """Draw the caption on a plate in the colour of its box, black or white, whichever is clearer; pale if unsure."""
+    """Draw a caption on a plate in its box's colour, in the more legible of black and white; pale if unsure."""
     x1, y1, x2, y2 = place
     plate = _mixed(colour, WHITE, 0.65) if unsure else colour
     luminance = 0.299 * plate[0] + 0.587 * plate[1] + 0.114 * plate[2]
@@ -177,7 +177,7 @@ def draw_label(
 
 
 def _mixed(colour: Colour, other: Colour, share: float) -> Colour:
-    """A colour with a share of another."""
+    """Blend a colour with another, whose share is given."""
     red, green, blue = (round(a + (b - a) * share) for a, b in zip(colour, other, strict=True))
     return red, green, blue
 
@@ -190,18 +190,18 @@ def draw_boxes(
     scores: ArrayLike | None = None,
     caption_scores: ArrayLike | None = None,
 ) -> Image:
-    """Return an RGB copy of an image with boxes and their captions (or else their scores).
+    """Return an RGB copy of an image with boxes and their captions (or scores, without captions).
 
-    Lines and letters grow with the image. The best box is drawn last, on top; its caption takes the best place, and
-    each further one goes where it covers the least of the captions before it and of the boxes. Captions of one and the
-    same box stand together. Captions stay inside the image, long ones are broken into lines, and in an image too small
-    for a single letter only boxes are drawn.
+    Line widths and font grow with the image. The best box is drawn last, on top. Its caption gets the best place; each
+    following caption goes where it hides the least of earlier captions and of boxes. Captions of identical boxes share
+    one label. Labels stay inside the image, and long captions are broken into lines. An image too small for a single
+    letter gets only boxes.
 
     Args:
         boxes: ``(N, 4)`` ``x1 y1 x2 y2``; N may be 0.
-        size: width and height of the image in the pixels that ``boxes`` are in.
+        size: width and height of the image in the pixels of ``boxes``.
         captions: N texts.
-        scores: ``(N,)``, larger is better; if not given, the first box is the best.
+        scores: ``(N,)``, larger is better. Default: boxes are in order, best first.
         caption_scores: ``(N,)`` probabilities of the captions; those below :data:`UNSURE` are pale.
     """
     canvas = image.copy() if image.mode == "RGB" else image.convert("RGB")
@@ -238,7 +238,7 @@ def _text(row: int, captions: Sequence[str] | None, scores: np.ndarray | None) -
 
 
 def _draw_box(draw: ImageDraw.ImageDraw, box: np.ndarray, colour: Colour, style: Style) -> None:
-    """Draw the box in its colour between thin dark lines, so that it shows on any background."""
+    """Draw a box in its colour between thin dark lines, visible on any background."""
     left, top, right, bottom = box.tolist()
     x1, y1 = round(left), round(top)
     x2, y2 = max(x1, round(right) - 1), max(y1, round(bottom) - 1)
@@ -249,9 +249,9 @@ def _draw_box(draw: ImageDraw.ImageDraw, box: np.ndarray, colour: Colour, style:
 
 
 PANEL = 320
-"""Longest side in pixels of the image under each word; a smaller image stays as it is."""
+"""Maximum side in pixels of the image for each word; a smaller image keeps its size."""
 WIDEST = 24
-"""The line around the region of most weight is the panel's longest side divided by this."""
+"""The widest outline, for the largest weight, is the longer side of the image divided by this."""
 
 Point = tuple[float, float]
 
@@ -259,17 +259,16 @@ Point = tuple[float, float]
 def draw_attention(
     image: Image, words: Sequence[str], weights: ArrayLike, regions: ArrayLike, size: tuple[float, float]
 ) -> Image:
-    """Return an RGB sheet with the image once for each word, and on it the regions in lines as wide as their weights.
+    """Return an RGB sheet that shows the image once per word, with regions outlined in proportion to their weights.
 
-    It is about twice as wide as high. Line widths are proportional to the weights on all of the sheet: the largest
-    has the widest line, and regions whose line would be less than half a pixel wide are not drawn. Heavier regions
-    are drawn over lighter ones.
+    The sheet is about twice as wide as high. All its line widths are proportional to the weights: the largest weight
+    gets the widest line, and lines below half a pixel are left out. Larger weights are drawn over smaller ones.
 
     Args:
-        words: of the caption; without any the sheet is the bare image.
-        weights: ``(T, R)`` of the regions for each word, or for more steps than words (the END).
-        regions: boxes ``(R, 4)`` or corners of warped regions ``(R, 4, 2)``; parts outside the image are not seen.
-        size: width and height of the image in the pixels that ``regions`` are in.
+        words: words of the caption; without any, the sheet is just the image.
+        weights: ``(T, R)`` weights of the regions for each word; further rows (END) are ignored.
+        regions: boxes ``(R, 4)`` or corners of warped regions ``(R, 4, 2)``; parts outside the image are cut off.
+        size: width and height of the image in the pixels of ``regions``.
     """
     panel = image.convert("RGB")
     panel.thumbnail((PANEL, PANEL))
@@ -298,14 +297,14 @@ def draw_attention(
 
 
 def _with_outlines(panel: Image, outlines: list[list[Point]], widths: list[float]) -> Image:
-    """A copy of the panel with the outlines in lines of so many pixels, between thin dark ones where they are wide."""
+    """Return a copy of the image with outlines of these widths in pixels, wide ones between thin dark lines."""
     canvas = panel.copy()
     draw = ImageDraw.Draw(canvas)
     for width, corners in sorted(zip(widths, outlines, strict=True), key=lambda pair: pair[0]):
         line = round(width)
         if width < 0.5:
             continue
-        around = [*corners, *corners[:2]]  # past the first corner again, so that the joint there is drawn too
+        around = [*corners, *corners[:2]]  # continue past the first corner, to draw its joint too
         if line >= 3:
             draw.line(around, fill=(20, 20, 20), width=line + 2, joint="curve")
         draw.line(around, fill=COLOURS[0], width=max(1, line), joint="curve")

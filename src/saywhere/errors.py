@@ -1,4 +1,4 @@
-"""Invalid input of a user, and what else a user can mend."""
+"""Errors that the user can fix, such as invalid input."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 class UserError(ValueError):
-    """One line that names the file, the value and the way out; the command line prints it and exits with 2.
+    """An error whose message is one line with the file, the value and the way out; the program exits with code 2.
 
     Example:
         >>> try:
@@ -19,14 +19,14 @@ class UserError(ValueError):
 
 
 def is_oom(error: Exception) -> bool:
-    """Return whether an error is too little memory, for which torch and ONNX Runtime have errors of their own."""
+    """Return whether an error means too little memory; torch and ONNX Runtime have their own such errors."""
     full = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return full or "allocate memory" in str(error)
 
 
 @contextlib.contextmanager
 def explain_oom(batch: int) -> Iterator[None]:
-    """Turn too little memory on a device into a ``UserError`` that names the ways out."""
+    """Turn a device's out-of-memory error into a ``UserError`` that suggests ways out."""
     try:
         yield
     except Exception as error:

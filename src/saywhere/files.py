@@ -1,6 +1,6 @@
-"""Files: written whole or not at all, also after a power cut, under names that file systems take, and read strictly.
+"""File access: atomic writes that survive a power cut, valid file names, and strict readers.
 
-What people write, JSON, YAML and lines, is read so that nothing in it is lost without a word.
+The readers of user files (JSON, YAML and lines) report everything that they cannot keep.
 """
 
 from __future__ import annotations
@@ -22,47 +22,47 @@ from saywhere.errors import UserError
 P = ParamSpec("P")
 
 LONGEST_NAME = 255
-"""Bytes of a file's name that file systems take."""
+"""Maximum length of a file name in bytes."""
 TOO_LONG = "its name is too long for the file that would be written"
-"""What is said of an image or a video where :func:`fits` says no."""
+"""Message for an image or video for which :func:`fits` returns False."""
 NOT_SYNCED = frozenset((errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP))
-"""What file systems answer that have no fsync of a file or folder."""
+"""Errors of file systems without fsync for files or folders."""
 FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
-"""What a disk answers that is full, or of which somebody may have no more."""
+"""Errors for a full disk or an exhausted quota."""
 OPENING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-"""Flags to open a file with, so that a pipe in its place does not make anybody wait."""
+"""Flags for opening files; a pipe in the place of a file does not block."""
 TAR = ".tar"
-"""Ending of the archives that images are read from, see :mod:`saywhere.archives`."""
+"""Extension of archives that images are read from, see :mod:`saywhere.archives`."""
 _PART = re.compile(r"\.[0-9a-f]{16}\.part")
 
 
 def short_name(name: str) -> str:
-    """Return 16 letters and digits that stand for a name of any length."""
+    """Return a hash of a name of any length as 16 hexadecimal digits."""
     import hashlib
 
     return hashlib.blake2b(os.fsencode(name), digest_size=8).hexdigest()
 
 
 def part_of(path: Path) -> Path:
-    """Return where a file or folder is written before it takes the place of ``path``: a short hidden name beside it."""
+    """Return the temporary path that is renamed to ``path`` when complete: a short hidden name in the same folder."""
     return path.with_name(f".{short_name(path.name)}.part")
 
 
 def beside(path: Path, pattern: str) -> Path:
-    """Return a path beside ``path``: its name is ``pattern`` with that of ``path``, or its short name, for ``{}``."""
+    """Return a sibling of ``path`` named by ``pattern``; its ``{}`` becomes the name of ``path``, or its short name."""
     name = pattern.format(path.name)
     return path.with_name(name if len(os.fsencode(name)) <= LONGEST_NAME else pattern.format(short_name(path.name)))
 
 
 def fit_name(stem: str, ending: str) -> str:
-    """Return ``stem`` and ``ending`` as a file's name, with the end of ``stem`` left out where it would be too long."""
+    """Return ``stem`` and ``ending`` as a file name, with ``stem`` cut where the name would be too long."""
     while len(os.fsencode(stem + ending)) > LONGEST_NAME:
         stem = stem[:-1]
     return stem + ending
 
 
 def fits(write: Callable[P, object], *arguments: P.args, **options: P.kwargs) -> bool:
-    """Call what writes a file; return whether the file could have its name, and was not refused as too long."""
+    """Call a function that writes a file; return False if the file system refuses the name as too long."""
     try:
         write(*arguments, **options)
     except OSError as error:
@@ -73,28 +73,28 @@ def fits(write: Callable[P, object], *arguments: P.args, **options: P.kwargs) ->
 
 
 def is_utf8(name: str) -> bool:
-    """Return whether a file name is UTF-8, without which it is no text for other programs."""
+    """Return whether a file name is valid UTF-8; other programs cannot read other names as text."""
     return not any("\udc80" <= letter <= "\udcff" for letter in name)
 
 
 def printable(name: str) -> str:
-    """Return a file name as text that can be printed on one line, also if it is not UTF-8 or has control characters."""
+    """Return a file name as printable text on one line; escape control characters and bytes that are not UTF-8."""
     text = name.encode("utf-8", "replace").decode("utf-8")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def sync(file: Path | int) -> None:
-    """Wait until the bytes of a file (a path, or open for writing), or the names in a folder, are on the disk."""
+    """Wait until a file's bytes (by path, or open for writing) or a folder's names are on the disk."""
     try:
         if isinstance(file, int):
             os.fsync(file)
-        elif os.name != "nt":  # where only files that are open for writing can be waited for
+        elif os.name != "nt":  # which can sync only files open for writing
             opened = os.open(file, os.O_RDONLY)
             try:
                 os.fsync(opened)
             finally:
                 os.close(opened)
-    except PermissionError:  # a folder that may be written to, but not read
+    except PermissionError:  # a folder that can be written to but not read
         return
     except OSError as error:
         if error.errno not in NOT_SYNCED:
@@ -103,7 +103,7 @@ def sync(file: Path | int) -> None:
 
 @contextmanager
 def explain_full_disk(place: Path) -> Iterator[None]:
-    """Turn the error of a full disk into a ``UserError`` that names ``place``: the file may be a temporary one."""
+    """Turn a full disk's error into a ``UserError`` that names ``place`` instead of a temporary file."""
     try:
         yield
     except OSError as error:
@@ -114,15 +114,15 @@ def explain_full_disk(place: Path) -> Iterator[None]:
 
 
 def require_there(file: int, path: Path) -> None:
-    """Refuse an open file that was removed meanwhile, for what is written to it is lost: ``UserError``."""
+    """Raise ``UserError`` if an open file has been deleted, because further writes to it would be lost."""
     if os.fstat(file).st_nlink == 0:
         raise UserError(f"{path}: was removed while this run wrote to it; give the same command again")
 
 
 def put_in_place(part: Path, path: Path) -> None:
-    """Give a file or folder its name when all its bytes are on the disk, and wait until the name is, too.
+    """Rename a file or folder after its bytes are on the disk, and wait until the new name is on the disk too.
 
-    What is put into a folder that has no name of its own yet is waited for with that folder.
+    A file within a folder that still has a temporary name is only renamed; it is synced with that folder.
     """
     if any(_PART.fullmatch(folder.name) for folder in path.parents):
         os.replace(part, path)
@@ -130,7 +130,7 @@ def put_in_place(part: Path, path: Path) -> None:
     if part.is_dir():
         from concurrent.futures import ThreadPoolExecutor
 
-        with ThreadPoolExecutor(16) as pool:  # the disk writes together what is waited for at the same time
+        with ThreadPoolExecutor(16) as pool:  # concurrent syncs are written together
             list(pool.map(sync, part.rglob("*")))
     sync(part)
     os.replace(part, path)
@@ -139,14 +139,14 @@ def put_in_place(part: Path, path: Path) -> None:
 
 @contextmanager
 def atomic_path(path: Path, folder: bool = False) -> Iterator[Path]:
-    """Yield the path of a file to fill, which takes the place of ``path`` at the end, or vanishes after an error.
+    """Yield a temporary path to fill, which replaces ``path`` at the end or is deleted after an error.
 
-    Folders are made. After a power cut, too, ``path`` is the old file or the new one. If it is a link, the file that it
-    leads to is replaced; the mode of an old file stays. Another process that writes the same file is waited for. A
-    device or a pipe, such as /dev/null, is written to as it is. An ``OSError``, such as of a full disk, names ``path``.
+    Parent folders are created. ``path`` is always the old file or the new one, even after a power cut. A link stays and
+    its target is replaced; the mode of an old file is kept. Another process that writes the same file is waited for. A
+    device or pipe, such as /dev/null, is written to directly. An ``OSError``, such as a full disk, names ``path``.
 
     Args:
-        folder: fill a new folder instead; there must be none at ``path`` at the end, or an empty one.
+        folder: fill a new folder instead; at the end ``path`` must not exist or be an empty folder.
     """
     place = Path(os.path.realpath(path)) if path.is_symlink() else path
     if place.exists() and not place.is_file() and not place.is_dir():
@@ -157,7 +157,7 @@ def atomic_path(path: Path, folder: bool = False) -> Iterator[Path]:
         place.parent.mkdir(parents=True, exist_ok=True)
         held = _hold(part, folder)
         yield part
-        with suppress(OSError):  # there is none, or its file system has no modes
+        with suppress(OSError):  # no old file, or a file system without modes
             os.chmod(part, os.stat(place).st_mode & 0o7777)
         put_in_place(part, place)
     except BaseException as error:
@@ -173,10 +173,10 @@ def atomic_path(path: Path, folder: bool = False) -> Iterator[Path]:
 
 
 def _hold(part: Path, folder: bool) -> int:
-    """Make an empty file or folder that no other process fills: return what holds it until it is closed, or -1."""
+    """Create an empty file or folder and lock it against other processes; return the open descriptor, or -1."""
     try:
         import fcntl
-    except ImportError:  # Windows, where an open file cannot be renamed either
+    except ImportError:  # Windows, where an open file cannot be renamed
         _remove(part)
         part.mkdir() if folder else part.touch()
         return -1
@@ -185,10 +185,10 @@ def _hold(part: Path, folder: bool) -> int:
             part.mkdir(exist_ok=True)
         held = os.open(part, os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            with suppress(OSError):  # of a file system without locks
+            with suppress(OSError):  # a file system without locks
                 fcntl.flock(held, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(held), os.stat(part)):  # and it has not been put in place meanwhile
+                if os.path.samestat(os.fstat(held), os.stat(part)):  # it has not been renamed meanwhile
                     for left_over in part.iterdir() if folder else ():  # by a run that was killed
                         _remove(left_over)
                     if not folder and os.fstat(held).st_size:
@@ -201,7 +201,7 @@ def _hold(part: Path, folder: bool) -> int:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, or a folder with all in it, if there is one."""
+    """Remove a file, or a folder with its content, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -209,28 +209,28 @@ def _remove(path: Path) -> None:
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Let ``write`` fill a file that is at ``path`` when it is complete, and not before; folders are made."""
+    """Write a file by ``write``, which gets a stream; it appears at ``path`` when complete. Folders are created."""
     with atomic_path(path) as part, open(part, "wb") as stream:
         write(stream)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` as UTF-8, file names in it that are not as escapes; the file is whole or not there."""
+    """Write a text atomically as UTF-8; bytes of file names that are not UTF-8 are escaped."""
     write_atomically(path, lambda stream: stream.write(text.encode("utf-8", "backslashreplace")))
 
 
 LARGEST = 1 << 30
-"""Bytes of a file that is read whole: a list of some ten million paths."""
+"""Maximum size in bytes of files that are read whole: about ten million paths."""
 LARGEST_YAML = 1_000_000
-"""Values that a YAML document may have, those behind its aliases counted each time."""
+"""Maximum number of values in a YAML document, counting those behind an alias each time."""
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:]')
 
 
 def read_whole(path: str | Path, stream: IO[bytes] | None = None) -> bytes:
-    """Return what a file that somebody wrote has, or a pipe; ``stream`` is the file, if it is open.
+    """Return the content of a user's file or pipe; ``stream`` is the file if it is already open.
 
-    ``ValueError`` if it is a device, such as ``/dev/zero``, or longer than :data:`LARGEST` bytes.
+    ``ValueError`` for a device, such as ``/dev/zero``, or for more than :data:`LARGEST` bytes.
     """
     if stream is None:
         if stat.S_IFMT(os.stat(path).st_mode) in (stat.S_IFCHR, stat.S_IFBLK):
@@ -246,7 +246,7 @@ def read_whole(path: str | Path, stream: IO[bytes] | None = None) -> bytes:
 
 
 def decode(data: bytes) -> str:
-    """Return UTF-8 (or ``ValueError``) as text, without the byte order mark that some programs put before it."""
+    """Decode UTF-8 without its byte order mark, if it has one; ``ValueError`` for other bytes."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -254,19 +254,19 @@ def decode(data: bytes) -> str:
 
 
 def split_lines(text: str) -> list[str]:
-    r"""Return the lines of a text, which end with ``\n`` or ``\r\n`` and nothing else.
+    r"""Return the lines of a text, separated by ``\n`` or ``\r\n`` only.
 
-    ``str.splitlines`` also cuts at U+2028, U+0085 and others, which may stand inside a line of JSON.
+    ``str.splitlines`` also splits at U+2028, U+0085 and others, which can occur within a line of JSON.
     """
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     return lines if lines[-1] else lines[:-1]
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON document, or of one line of JSON; a byte order mark before it is passed over.
+    """Return the value of a JSON document, or of one line of JSON; an initial byte order mark is ignored.
 
-    Errors name a line only where the text has several: who reads a file of lines knows which one it is. ``ValueError``
-    if it is not JSON, is nested too deeply, or has a key twice in one object, of which usual readers keep the last.
+    ``ValueError`` if it is no JSON, is nested too deeply, or repeats a key in an object (other readers keep the last
+    one). Messages name the line only for texts of several lines; readers of JSON lines add their own line number.
     """
     try:
         text = text.decode(json.detect_encoding(text), "surrogatepass") if isinstance(text, bytes) else text
@@ -285,7 +285,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file that a program wrote for itself; an empty one if it cannot be read as one."""
+    """Return the JSON object in a file that a program wrote for itself; an empty one if it cannot be read."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -294,7 +294,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path, kind: type = dict) -> Any:
-    """Return what a JSON file holds; ``UserError`` if it cannot be read, or is no ``kind``: ``list`` or ``dict``."""
+    """Return the content of a JSON file; ``UserError`` if it cannot be read or is no ``kind``: ``list`` or ``dict``."""
     try:
         content = parse_json(read_whole(path))
     except (OSError, ValueError) as error:
@@ -316,7 +316,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _repeated_key(text: str) -> str:
-    """Return the first key of a JSON document that its object has already, and its line if there are several."""
+    """Return a message with the first repeated key of a JSON document, and its line if there are several."""
     keys: list[set[str]] = []
     before = None
     for token in _TOKEN.finditer(text):
@@ -338,7 +338,7 @@ def _repeated_key(text: str) -> str:
 def parse_yaml(text: str | bytes) -> Any:
     """Return the value of a YAML document as PyYAML's ``safe_load`` does; ``ModuleNotFoundError`` without PyYAML.
 
-    ``ValueError`` if it is not YAML, is nested too deeply or without an end, or has a key twice in one mapping.
+    ``ValueError`` if it is no YAML, is nested too deeply or endlessly, or repeats a key in a mapping.
     """
     import yaml
 
@@ -353,7 +353,7 @@ def parse_yaml(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:
         raise ValueError(" ".join(str(error).split())) from error
-    except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:  # of tags with odd values
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:  # tags with invalid values
         raise ValueError(f"a value in it is not what its tag says ({error})") from error
 
 
@@ -362,7 +362,7 @@ def _yaml_loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """The safe loader, which also refuses a mapping with a key twice."""
+        """The safe loader, which also refuses a mapping with a repeated key."""
 
         def compose_mapping_node(self, anchor: Any) -> Any:
             node = super().compose_mapping_node(anchor)
@@ -378,9 +378,9 @@ def _yaml_loader() -> Any:
 
 
 def _count_values(node: Any, counts: dict[int, int]) -> int:
-    """Return how many values a YAML node stands for; aliases can make a short text of endless ones."""
+    """Return the number of values in a YAML node; aliases can make a short text endless."""
     if id(node) not in counts:
-        counts[id(node)] = -1  # until it is known
+        counts[id(node)] = -1  # marks a node in progress
         children = node.value if isinstance(node.value, list) else []
         flat = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
         counts[id(node)] = 1 + sum(_count_values(child, counts) for child in flat)
@@ -390,7 +390,7 @@ def _count_values(node: Any, counts: dict[int, int]) -> int:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Make a new file the same as another: a link where the disk can, for no file is ever changed in place."""
+    """Make a new file equal to another: by a hard link if possible, because files are never changed in place."""
     try:
         target.hardlink_to(source)
     except OSError:

@@ -1,4 +1,4 @@
-"""Images from files, arrays and PIL, upright and in RGB, and their way into a network."""
+"""Images from files, arrays and PIL: decoding to upright RGB, and preprocessing for a network."""
 
 from __future__ import annotations
 
@@ -40,43 +40,43 @@ U = TypeVar("U")
 ImageLike = str | Path | Image.Image | np.ndarray
 
 MAX_PIXELS = 150_000_000
-"""Larger images are refused before they are decoded."""
+"""Larger images are refused before decoding."""
 
 DRAWN_SIDES = (800, 1600)
-"""Drawn images have their long side within these: small ones are enlarged so that captions can be read."""
+"""Range of the long side of drawn images; small ones are enlarged so that captions are legible."""
 RAW_SUFFIXES = frozenset((".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2"))
-"""Endings of RAW files of cameras."""
+"""File extensions of camera RAW files."""
 SUFFIXES = RAW_SUFFIXES | frozenset((
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif",
     ".heic", ".heif", ".hif",
 ))  # fmt: skip
-"""Files with these endings are taken from a folder; a file named by itself may have any ending."""
+"""File extensions that are read in a folder; a file named explicitly may have any."""
 FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "JPEG2000", "AVIF", "PPM", "ICO")
-"""Formats of Pillow that are read, beside those of :mod:`saywhere.pixels`; not those that run another program, or have
-no mark by which to know them."""
+"""Pillow formats that are read, besides those of :mod:`saywhere.pixels`. Formats that run another program, or have no
+signature, are left out."""
 PLUGINS = ("Jpeg", "Mpo", "Png", "Gif", "Bmp", "WebP", "Tiff", "Jpeg2K", "Avif", "Ppm", "Ico")
-"""Pillow's modules for them: all of its modules take longer to import than an image takes to decode."""
+"""Pillow plugins for FORMATS; importing all plugins takes longer than decoding an image."""
 
 _COMMON = {b"\xff\xd8\xff": "Jpeg", b"\x89PNG": "Png"}
-"""How files of the most common formats begin: for them one module of Pillow is enough."""
+"""First bytes of the most common formats, for which one plugin suffices."""
 
 _PACKED = (b"\x1f\x8b", b"PK\3\4", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"BZh")
-"""How compressed files and archives begin."""
+"""First bytes of compressed files and archives."""
 
 NEEDS_PHOTOS = "HEIC and RAW images need an extra: pip install 'saywhere[photos]'"
-"""What is said of an image of a phone or a camera if that extra is not installed."""
+"""Message for a phone or camera image without that extra."""
 
 _ICON = b"\0\0\1\0"
-"""How icon files begin."""
+"""First bytes of icon files."""
 ICON_PIXELS = 4_000_000
-"""Larger images in icons are refused: Pillow decodes them when the file is opened, and believes no size before that."""
+"""Larger images in icons are refused here: Pillow decodes them on opening, without checking their real size."""
 
 NAMELESS = "<image>"
-"""Name of an image that comes from no file."""
+"""Name of an image that is not from a file."""
 
 
 class ImageError(UserError):
-    """An image that cannot be read; the message is one line that names it.
+    """An image that cannot be read; the message is one line and names the image.
 
     Example:
         >>> try:
@@ -92,7 +92,7 @@ class MissingImageError(ImageError):
 
 
 class DiskSize(NamedTuple):
-    """Size of an image file in pixels as a viewer shows it, and the EXIF orientation by which it does."""
+    """Size of an image file in pixels as a viewer shows it, and its EXIF orientation."""
 
     width: int
     height: int
@@ -100,7 +100,7 @@ class DiskSize(NamedTuple):
 
 
 def flip(boxes: np.ndarray, orientation: int, width: float = 1, height: float = 1) -> np.ndarray:
-    """Mirror boxes ``(N, 4)`` of an image of that size, in shares of it or in pixels, as an EXIF orientation says."""
+    """Mirror boxes ``(N, 4)`` by EXIF orientation; boxes and image size are both in pixels, or boxes are fractions."""
     x1, y1, x2, y2 = boxes.T
     if orientation in (2, 3, 7, 8):
         x1, x2 = width - x2, width - x1
@@ -110,7 +110,7 @@ def flip(boxes: np.ndarray, orientation: int, width: float = 1, height: float = 
 
 
 def to_upright(boxes: np.ndarray, orientation: int, width: float = 1, height: float = 1) -> np.ndarray:
-    """Turn boxes ``(N, 4)`` of an image stored in that size into boxes of the upright image, by EXIF orientation."""
+    """Convert boxes ``(N, 4)`` of an image as stored, with that size, to the upright image, by EXIF orientation."""
     flipped = flip(boxes, orientation, width, height)
     return flipped[:, [1, 0, 3, 2]] if orientation in LYING else flipped
 
@@ -121,8 +121,8 @@ class LoadedImage:
 
     Attributes:
         pixels: the RGB image; smaller than ``width x height`` if it was decoded for a given ``long_side``.
-        width, height: size of the image as a viewer shows it (after EXIF rotation), in pixels.
-        name: where it comes from, for reports.
+        width, height: image size as a viewer shows it (after EXIF rotation), in pixels.
+        name: source of the image, for messages.
     """
 
     pixels: Image.Image
@@ -134,15 +134,15 @@ class LoadedImage:
 def open_image(source: ImageLike | LoadedImage, long_side: int | None = None) -> LoadedImage:
     """Open a path, a PIL image or an ``(H, W)`` / ``(H, W, 3 or 4)`` uint8 or float [0, 1] array.
 
-    A path may lead into a tar archive: ``shard.tar/a.jpg``.
+    A path can lead into a tar archive: ``shard.tar/a.jpg``.
 
-    EXIF rotation is applied; grey, palette, CMYK, 16-bit and transparent images become RGB (transparency on white);
-    of an animation the first frame counts. With ``long_side``, a large image from a file is made smaller by a whole
-    number that leaves at least that many pixels on its long side (a JPEG is decoded at that fraction, which is much
-    faster); boxes are in ``width x height`` all the same.
+    The result is upright RGB: EXIF rotation is applied, and grey, palette, CMYK, 16-bit and transparent images (on
+    white) are converted. An animation gives its first frame. With ``long_side``, a large image from a file is reduced
+    by an integer factor that keeps at least that many pixels on its long side; a JPEG is decoded at the smaller size,
+    which is much faster. Boxes still refer to ``width x height``.
 
     Raises:
-        ImageError: not an image, damaged, empty, or more than ``MAX_PIXELS`` pixels.
+        ImageError: it is no image, damaged, empty, or larger than ``MAX_PIXELS`` pixels.
     """
     if isinstance(source, LoadedImage):
         return source
@@ -154,7 +154,7 @@ def open_image(source: ImageLike | LoadedImage, long_side: int | None = None) ->
     _check_size(source, name, MAX_PIXELS)
     try:
         pixels, _ = upright_rgb(source)
-    except (OSError, SyntaxError, ValueError) as error:  # PIL decodes a file when its pixels are first used
+    except (OSError, SyntaxError, ValueError) as error:  # PIL decodes lazily
         raise ImageError(f"{name}: damaged image ({' '.join(str(error).split())})") from error
     return LoadedImage(pixels, *pixels.size, name=name)
 
@@ -162,13 +162,13 @@ def open_image(source: ImageLike | LoadedImage, long_side: int | None = None) ->
 def read_image(
     data: bytes, name: str, long_side: int | None = None, max_pixels: int | None = None, refuse_slow: bool = False
 ) -> LoadedImage:
-    """Open an image file that is in memory, as :func:`open_image` opens one on the disk.
+    """Open an image file in memory; otherwise as :func:`open_image`.
 
     Args:
-        name: what messages call it.
-        max_pixels: larger images are refused before they are decoded; ``MAX_PIXELS`` if None.
-        refuse_slow: refuse a large JPEG 2000 that does not store itself in about ``long_side``, too, as most do: its
-            decoder stops all threads of the process, for a second a megapixel or so.
+        name: name of the image for messages.
+        max_pixels: larger images are refused before decoding. Default: ``MAX_PIXELS``.
+        refuse_slow: also refuse a large JPEG 2000 without a stored resolution near ``long_side`` (most have one). Its
+            decoder blocks all threads of the process, for about a second per megapixel.
     """
     if not data:
         raise ImageError(f"{name}: empty file")
@@ -178,7 +178,7 @@ def read_image(
 
 
 def readable(items: Iterable[T], read: Callable[[T], U]) -> Iterator[tuple[T, U]]:
-    """Yield the items whose image can be read, each with what ``read`` returns of it, and name the others."""
+    """Yield each item whose image ``read`` can open, with the result, and report the other items."""
     for item in items:
         try:
             found = read(item)
@@ -189,7 +189,7 @@ def readable(items: Iterable[T], read: Callable[[T], U]) -> Iterator[tuple[T, U]
 
 
 def measure(path: str | Path) -> DiskSize:
-    """Width and height of an image file as :func:`open_image` gives them, mostly by its header; as it raises."""
+    """Return the size of an image file as :func:`open_image` does, mostly from its header; same errors."""
     with opened(Path(path), str(path)) as image, DECODING.take(decoding_bytes(image, image.size)):
         return _upright(*stored_size(image), orientation(image))
 
@@ -202,7 +202,7 @@ def _open_file(path: Path, name: str, long_side: int | None) -> LoadedImage:
 
 
 def _read_member(path: Path, name: str) -> bytes | None:
-    """The bytes of an image in an archive; None if the path is that of a file."""
+    """Return the bytes of an image in an archive; None if the path is that of a file."""
     from saywhere import archives
 
     try:
@@ -220,7 +220,7 @@ def _read_member(path: Path, name: str) -> bytes | None:
 
 @contextlib.contextmanager
 def opened(source: Path | io.BytesIO, name: str | None = None, max_pixels: int | None = None) -> Iterator[Image.Image]:
-    """Yield an opened file, not yet decoded; whatever is wrong with it, also while it is used, is an ``ImageError``."""
+    """Yield an opened, not yet decoded file; all errors, also those during the context, become ``ImageError``."""
     max_pixels = MAX_PIXELS if max_pixels is None else max_pixels
     name = str(source) if name is None else name
     if isinstance(source, Path):
@@ -247,14 +247,14 @@ def opened(source: Path | io.BytesIO, name: str | None = None, max_pixels: int |
         raise ImageError(f"{name}: {size}over the limit of {max_pixels // 1_000_000} megapixels") from None
     except MemoryError:
         raise ImageError(f"{name}: needs more memory than there is") from None
-    except Exception as error:  # on damaged files Pillow's encoders raise anything: struct.error, KeyError, SyntaxError
+    except Exception as error:  # Pillow raises anything for damaged files: struct.error, KeyError, SyntaxError
         reason = " ".join(str(error).split()) or type(error).__name__
         kind = "cannot be read" if isinstance(error, OSError) and error.errno else "damaged image"
         raise ImageError(f"{name}: {kind} ({reason})") from error
 
 
 def _check_file(path: Path, name: str) -> None:
-    """Refuse what is no file with something in it; a pipe would wait for ever to be written to."""
+    """Refuse anything but a nonempty regular file; reading a pipe could block for ever."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -272,7 +272,7 @@ def _check_file(path: Path, name: str) -> None:
 
 
 def _open(source: Path | io.BytesIO, name: str) -> Image.Image:
-    """An opened file, by that of Pillow's modules, or of the extra ``photos``, that it may be for."""
+    """Open a file with the matching Pillow plugins, or with the extra ``photos``."""
     start = _start(source, 64)
     plugins = next(((plugin,) for mark, plugin in _COMMON.items() if start.startswith(mark)), None)
     raw = Path(name).suffix.lower() in RAW_SUFFIXES
@@ -291,7 +291,7 @@ def _open(source: Path | io.BytesIO, name: str) -> Image.Image:
 
 
 def _check_icon(source: Path | io.BytesIO, name: str) -> None:
-    """Refuse an icon with too large an image in it, whatever its list of images says of their sizes."""
+    """Refuse an icon that contains too large an image, whatever size its directory claims."""
     with _stream(source) as file:
         count = int.from_bytes(file.read(6)[4:], "little")
         for entry in range(count):
@@ -311,12 +311,12 @@ def _check_icon(source: Path | io.BytesIO, name: str) -> None:
 
 
 def _stream(source: Path | io.BytesIO) -> BinaryIO:
-    """A file from its beginning on."""
+    """Return a stream at the beginning of a file."""
     return source.open("rb") if isinstance(source, Path) else io.BytesIO(source.getbuffer())
 
 
 def _start(source: Path | io.BytesIO, count: int) -> bytes:
-    """The first bytes of a file."""
+    """Return the first bytes of a file."""
     if not isinstance(source, Path):
         return source.getbuffer()[:count].tobytes()
     with source.open("rb") as file:
@@ -326,7 +326,7 @@ def _start(source: Path | io.BytesIO, count: int) -> bytes:
 def _decode(
     image: Image.Image, source: Path | io.BytesIO, name: str, long_side: int | None, refuse_slow: bool = False
 ) -> LoadedImage:
-    """The upright RGB pixels of an opened file, no more of them than needed, and the size that a viewer shows."""
+    """Decode an opened file to upright RGB, at no more resolution than needed, with the size that a viewer shows."""
     full = stored_size(image)
     if long_side is not None and image.format == "JPEG2000":
         reduce_jpeg2000(image, _start(source, 1 << 20), long_side)
@@ -347,7 +347,7 @@ def _decode(
 
 
 def _upright(width: int, height: int, turn: int) -> DiskSize:
-    """The size that a viewer shows, of an image that is stored in this size and orientation."""
+    """Return the size that a viewer shows for an image of this stored size and orientation."""
     return DiskSize(height, width, turn) if turn in LYING else DiskSize(width, height, turn)
 
 
@@ -375,7 +375,7 @@ def _from_array(array: Any) -> Image.Image:
 
 
 def resized(image: LoadedImage, least: int, most: int) -> Image.Image:
-    """Return the pixels of ``image``, resized if its long side is not within ``least`` and ``most``."""
+    """Return the pixels of an image, resized if its long side is not between ``least`` and ``most``."""
     long_side = max(image.width, image.height)
     target = min(max(long_side, least), most)
     size = (max(1, image.width * target // long_side), max(1, image.height * target // long_side))
@@ -385,7 +385,7 @@ def resized(image: LoadedImage, least: int, most: int) -> Image.Image:
 
 
 def save_image(path: Path, image: Image.Image) -> None:
-    """Write ``image`` as PNG if the name says so, else as JPEG, atomically."""
+    """Write an image atomically, as PNG if the name ends in .png, else as JPEG."""
     if path.suffix.lower() == ".png":
         write_atomically(path, lambda stream: image.save(stream, "PNG"))
     else:
@@ -394,11 +394,11 @@ def save_image(path: Path, image: Image.Image) -> None:
 
 @dataclass(frozen=True)
 class Preprocess:
-    """How a network wants its images: size, then ``(value - mean) / std`` of values in [0, 1].
+    """Preprocessing of images for a network: resizing, then ``(value - mean) / std`` of values in [0, 1].
 
     Attributes:
-        long_side: pixels of the longer side after resizing.
-        multiple: both sides are rounded to multiples of this, at most half of it away from the true aspect ratio.
+        long_side: length of the longer side after resizing, in pixels.
+        multiple: both sides are rounded to multiples of this, which changes each by at most half of it.
         mean, std: per channel, R G B.
     """
 
@@ -408,7 +408,7 @@ class Preprocess:
     std: tuple[float, ...]
 
     def size(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height after resizing; at least ``multiple`` each."""
+        """Return width and height after resizing, at least ``multiple`` each."""
         factor = self.long_side / max(width, height)
         w, h = (max(self.multiple, round(side * factor / self.multiple) * self.multiple) for side in (width, height))
         return w, h
@@ -419,12 +419,12 @@ class Preprocess:
         resized = image.pixels.resize(size, Image.Resampling.BILINEAR, reducing_gap=3.0)
         pixels = np.ascontiguousarray(np.asarray(resized).transpose(2, 0, 1)).astype(np.float32)
         mean, std = (np.asarray(values, np.float32)[:, None, None] for values in (self.mean, self.std))
-        pixels /= np.float32(255)  # in place: new arrays of this size cost more than the arithmetic
+        pixels /= np.float32(255)  # in place: allocating arrays of this size costs more than the arithmetic
         pixels -= mean
         pixels /= std
         return pixels
 
     def restore(self, pixels: np.ndarray) -> np.ndarray:
-        """Return pixels ``(3, h, w)`` that it made as they are shown: ``(h, w, 3)`` uint8, R G B."""
+        """Convert preprocessed pixels ``(3, h, w)`` back to ``(h, w, 3)`` uint8, R G B."""
         mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
         return np.round((pixels.transpose(1, 2, 0) * std + mean) * 255).astype(np.uint8)

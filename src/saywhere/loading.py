@@ -1,4 +1,4 @@
-"""Load a model, at once or when it is first needed: find its folder and choose the engine that runs it."""
+"""Model loading, immediate or at first use: finds the folder and chooses the engine."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from saywhere.models.model import Model
 
 ENGINES = {"onnx": "saywhere.engines.onnx", "torch": "saywhere.engines.torch"}
-"""The module of each engine; it has ``load(name_or_folder, device, options, threads, precision)``."""
+"""Module of each engine, with a function ``load(name_or_folder, device, options, threads, precision)``."""
 ADAPTED = "adapted"
-"""What runs models of other people; it is not chosen."""
+"""Internal name of the engine for third-party models, which users cannot choose."""
 EXTRAS = {
     "onnxruntime": "",
     "torch": "torch",
@@ -30,7 +30,7 @@ EXTRAS = {
     "transformers": "transformers",
     "tokenizers": "hub",
 }
-"""The extra that installs what an engine needs; the core has what is marked by an empty text."""
+"""The extra that installs each package an engine needs; empty for packages of the core."""
 
 
 def load(
@@ -44,26 +44,25 @@ def load(
     revision: str | None = None,
     cache_dir: str | Path | None = None,
 ) -> Model:
-    """Return a model that is ready to use.
+    """Load a model.
 
     Args:
         name_or_folder: name of a bundled model (:func:`list_models`), a model folder, or
-            ``hub:OWNER/NAME`` of the Hugging Face hub; also models of other people (see docs/models.md).
-        device: where it runs, such as ``cpu`` or ``cuda``. If None, the CPU with the engine ``onnx``, and the first GPU
-            there is with the engine ``torch``. The engine ``onnx`` also has ``coreml``, ``directml`` and ``openvino``.
-        engine: ``onnx`` (no PyTorch) or ``torch``. If None, ``onnx`` for a model that has a graph, as the bundled one
-            and those that ``saywhere export`` writes, unless ``device`` is one of torch, such as ``cuda``.
-        threads: of a computation on the CPU; as many as the process may use if None.
-        precision: ``float32`` (so if None), or ``int8`` with the engine ``onnx`` and a model that ``saywhere export
-            --int8`` wrote: the trunk is faster, and answers differ a little. Of graphs of the hub also others.
-        options: of its configuration, to be others than the stored ones, by name with dots, such as
-            ``{"densecap.final_nms": 0.7}``; the part may be left out where only one has the option. Those that the
-            weights depend on cannot be changed.
-        revision: branch, tag or commit of a model of the hub; its main branch if None.
-        cache_dir: folder that models of the hub are downloaded to; that of huggingface_hub if None.
+            ``hub:OWNER/NAME``; third-party models by folder or from the hub (see docs/models.md).
+        device: device name, such as ``cpu`` or ``cuda``. Default: the CPU with the engine ``onnx``, the first available
+            GPU with ``torch``. The engine ``onnx`` also supports ``coreml``, ``directml`` and ``openvino``.
+        engine: ``onnx`` (without PyTorch) or ``torch``. Default: ``onnx`` for a model with a graph, such as the bundled
+            one and those of ``saywhere export``, unless ``device`` needs torch, such as ``cuda``.
+        threads: number of CPU threads per computation. Default: all that the process may use.
+        precision: ``float32`` (default), or ``int8`` with the engine ``onnx`` and a model of ``saywhere export
+            --int8``: a faster trunk and slightly different answers. Graphs of the hub can have other precisions.
+        options: changes to the stored configuration, by dotted name, such as ``{"densecap.final_nms": 0.7}``. The part
+            can be omitted if only one part has the option. Options that the weights depend on cannot be changed.
+        revision: branch, tag or commit of a hub model. Default: its main branch.
+        cache_dir: folder for downloads from the hub. Default: that of huggingface_hub.
 
     Raises:
-        UserError: there is no such model or engine, a file is missing or damaged, or an option does not fit.
+        UserError: there is no such model or engine, a file is missing or damaged, or an option is invalid.
 
     Example:
         >>> saywhere.load()
@@ -78,14 +77,14 @@ def load(
 def _as_model(runtime: Any, made: Any, name_or_folder: str | Path) -> Model:
     from saywhere.models.model import Model
 
-    kind: type[Model] = getattr(runtime, "AdaptedModel", Model)  # whose engine answers whole questions
+    kind: type[Model] = getattr(runtime, "AdaptedModel", Model)  # an engine that answers whole questions has its own
     return kind(made, Path(str(name_or_folder)).name)
 
 
 def _make(
     name_or_folder: str | Path, runtime: Runtime, options: Mapping[str, Any] | None = None, **hub: str
 ) -> tuple[Any, Any]:
-    """Return the module of an engine, and the engine of a model; arguments and errors as :func:`load`."""
+    """Return the module of the engine, and the engine loaded with a model; arguments and errors as :func:`load`."""
     from saywhere.models.bundle import GRAPH
     from saywhere.options import require_ints
 
@@ -110,7 +109,7 @@ def _make(
 def choose_engine(
     name_or_folder: str | Path, device: str | None, engine: str | None, precision: str | None = None, **hub: Any
 ) -> tuple[Any, str]:
-    """Return where a model is, and the name of what runs it; arguments and errors as :func:`load`."""
+    """Return the location of a model and the name of the engine for it; arguments and errors as :func:`load`."""
     from saywhere.models.bundle import GRAPH, GRAPH_DEVICES, find_folder, refuse_hub
 
     if engine is not None and engine not in ENGINES:
@@ -125,7 +124,7 @@ def choose_engine(
 
 
 def _find_adapted(name_or_folder: str | Path, *choice: str | None, **hub: Any) -> Adapted | None:
-    """Return where a model of other people is; None if the name is of something else, such as a bundled model."""
+    """Return the location of a third-party model; None for anything else, such as a bundled model."""
     if ":" not in str(name_or_folder) and not Path(name_or_folder).is_dir():  # "hub:OWNER/NAME", or a folder
         return None
     from saywhere.adapters.sources import find_adapted
@@ -134,7 +133,7 @@ def _find_adapted(name_or_folder: str | Path, *choice: str | None, **hub: Any) -
 
 
 class Runtime(NamedTuple):
-    """Where a model runs and by what: ``--device``, ``--engine``, ``--threads`` and ``--precision``."""
+    """How a model runs: ``--device``, ``--engine``, ``--threads`` and ``--precision``."""
 
     device: str | None = None
     engine: str | None = None
@@ -143,15 +142,15 @@ class Runtime(NamedTuple):
 
 
 class DeferredModel:
-    """A model that is loaded when it is first called for, so that a run without work for it does not wait.
+    """A model that is loaded at its first call, so that a run without work does not wait for it.
 
     Args:
-        name: of a bundled model, or a folder, or a loaded model; None for the model that is used if none is named.
-        runtime: where it runs and by what.
-        changes: ``OPTION=VALUE`` of ``--set``.
-        part: the part that the command uses: options are its own unless their names begin with another part.
-        ahead: parts that the first image is asked of: with the engine ``onnx`` a thread reads their weights, while the
-            caller loads the network that all parts share.
+        name: name of a bundled model, a folder, or a loaded model. None: the default model.
+        runtime: device, engine, threads and precision.
+        changes: ``OPTION=VALUE`` texts of ``--set``.
+        part: the part that the command uses; option names refer to it unless they begin with another part.
+        ahead: parts that the first image needs. With the engine ``onnx`` a thread reads their weights while the caller
+            loads the shared network.
 
     Example:
         >>> model = DeferredModel()
@@ -175,11 +174,11 @@ class DeferredModel:
         self._begun = False
 
     def __call__(self) -> Model:
-        """Return the model, which is loaded at the first call; raises as :func:`load`."""
+        """Return the model, and load it at the first call; errors as :func:`load`."""
         return self._model
 
     def begin(self) -> None:
-        """Begin to open the network that all parts share, if it is to be read ahead; the call raises the errors."""
+        """Start to open the shared network if parts are read ahead; errors are raised by the later call."""
         if self._loaded is None and self._ahead and not self._begun and self._engine == "onnx":
             self._begun = True
             with contextlib.suppress(Exception):
@@ -207,12 +206,12 @@ class DeferredModel:
 
     @property
     def name(self) -> str:
-        """The name or folder."""
+        """Name or folder of the model."""
         return self._name
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What answers follow from, however it was written: the model, its changed options, the precision."""
+        """Everything that determines answers, in normal form: the model, its changed options and the precision."""
         if self._loaded is not None:
             return {"model": self._loaded.digest()}
         model = str(Path(self.name).resolve()) if Path(self.name).is_dir() else self.name
@@ -227,7 +226,7 @@ class DeferredModel:
 
     @cached_property
     def _adapted(self) -> Adapted | None:
-        """A model of other people, which has no parts and no options."""
+        """Location of a third-party model, which has no parts and no options; else None."""
         device, engine, _, precision = self._runtime
         return _find_adapted(self._name, engine, device, precision)
 
@@ -252,15 +251,15 @@ class DeferredModel:
 
     @property
     def workers(self) -> int:
-        """How many threads ask the model at the same time, if there are many images."""
+        """Number of threads that should use the model at the same time for many images."""
         from saywhere.engines.onnx import available_threads
 
         threads = self._runtime.threads or available_threads()
-        return threads if self._engine == "onnx" else 1  # torch's own threads use all processors
+        return threads if self._engine == "onnx" else 1  # torch itself uses all processors
 
     @property
     def long_side(self) -> int:
-        """Pixels of the long side that images are decoded at; the weights need not be loaded for it."""
+        """Long side in pixels to decode images at; known without loading the weights."""
         if self._loaded is not None:
             return self._loaded.long_side
         if self._adapted:
@@ -274,12 +273,12 @@ def load_model(
     changes: Sequence[str] | None = None,
     part: str | None = None,
 ) -> Model:
-    """Load a model with changed options; arguments and errors are those of :class:`DeferredModel`."""
+    """Load a model with changed options; arguments and errors as :class:`DeferredModel`."""
     return DeferredModel(name, runtime, changes, part)()
 
 
 def _read_ahead(model: Any, parts: Sequence[str]) -> None:
-    """Read what is read otherwise when it is first used; if that fails, it is tried again then, and the user told."""
+    """Read files that are otherwise read at first use; errors are ignored, because they recur and are reported then."""
     with contextlib.suppress(Exception):
         if "nouns" in parts:
             from saywhere.models.nouns import noun_tree

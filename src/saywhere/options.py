@@ -1,4 +1,4 @@
-"""Options of users: dataclasses made from the plain values of YAML and JSON, each checked against its annotation."""
+"""User options: dataclasses made from plain values of YAML and JSON, checked against their annotations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 class UnknownKeyError(UserError):
-    """A key that is no option; ``problem`` is the message without the option that may be meant."""
+    """A key that is no option; ``problem`` is the message without the suggestion."""
 
     def __init__(self, problem: str, hint: str) -> None:
         super().__init__(f"{problem}; {hint}")
@@ -29,7 +29,7 @@ class UnknownKeyError(UserError):
 
 
 def assignments(pairs: Sequence[str]) -> dict[str, Any]:
-    """Return options of texts such as ``decoding.beam_size=3`` (or ``UserError``); values are JSON or plain text."""
+    """Parse texts such as ``decoding.beam_size=3`` (else ``UserError``); values are JSON or plain text."""
     values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -43,18 +43,18 @@ def assignments(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def from_dict(cls: type[T], values: Mapping[str, Any], source: str = "", prefix: str = "") -> T:
-    """Make the dataclass ``cls`` of nested plain values: lists become tuples, mappings dataclasses.
+    """Make the dataclass ``cls`` from nested plain values: lists become tuples, mappings become dataclasses.
 
-    A mapping for a field whose default is a dataclass changes the options it names and keeps that default's others.
+    If the default of a field is a dataclass, a mapping changes the options it names and keeps that default's others.
 
     Args:
-        cls: a dataclass whose fields are of int, float, bool, str, Literal, None, tuples, dictionaries, dataclasses.
-        values: by name of the field.
-        source: the file, or whatever the user should look at; stands before each message if it is given.
-        prefix: of the keys in messages, such as ``training.``.
+        cls: a dataclass with fields of int, float, bool, str, Literal, None, tuples, dictionaries and dataclasses.
+        values: values by field name.
+        source: file name or the like, which begins each message.
+        prefix: prefix of the keys in messages, such as ``training.``.
 
     Raises:
-        UserError: an unknown key (the nearest known one is named), a missing one, or a value of the wrong type.
+        UserError: a key is unknown (the message names the nearest known one) or missing, or a value has a wrong type.
     """
     return _made(cls, None, values, f"{source}: " if source else "", prefix)
 
@@ -65,7 +65,7 @@ def merge(base: T, values: Mapping[str, Any], source: str = "", prefix: str = ""
 
 
 def require_ints(least: int | None = None, /, **values: object) -> None:
-    """Refuse arguments, by name, that are given (not None) and no whole number of at least ``least``; ``UserError``."""
+    """Raise ``UserError`` for each named argument that is not None and no whole number of at least ``least``."""
     for name, value in values.items():
         good = isinstance(value, numbers.Integral) and not isinstance(value, bool)
         if value is not None and (not good or (least is not None and int(typing.cast(int, value)) < least)):
@@ -74,7 +74,7 @@ def require_ints(least: int | None = None, /, **values: object) -> None:
 
 
 def require_numbers(**values: object) -> None:
-    """Refuse arguments, by name, that are given (not None) and no finite numbers; ``UserError``."""
+    """Raise ``UserError`` for each named argument that is not None and no finite number."""
     for name, value in values.items():
         good = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
         if value is not None and not good:
@@ -82,9 +82,9 @@ def require_numbers(**values: object) -> None:
 
 
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with dotted names, such as ``decoding.beam_size``, as nested mappings.
+    """Return options with dotted names, such as ``decoding.beam_size``, as nested mappings.
 
-    It is a ``UserError`` if a name is both an option and the start of others, or has an empty part.
+    ``UserError`` if a name is both an option and the prefix of others, or has an empty part.
     """
     nested: dict[str, Any] = {}
     for name, value in values.items():
@@ -106,7 +106,7 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of a nested tree by their keys with dots."""
+    """Return the values of a nested mapping by dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
@@ -115,12 +115,12 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
-    """The types of a dataclass's fields; Python makes them of texts, which takes longer than all the checks."""
+    """Return the field types of a dataclass; cached, because resolving annotations takes longer than all checks."""
     return typing.get_type_hints(cls)
 
 
 def _made(cls: type[T], base: T | None, values: Mapping[str, Any], source: str, prefix: str) -> T:
-    """``base`` with other values, or a new ``cls``."""
+    """Return ``base`` with other values, or a new ``cls``."""
     fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, cls)) if f.init}
     for key in values:
         if key not in fields:
@@ -140,12 +140,12 @@ def _made(cls: type[T], base: T | None, values: Mapping[str, Any], source: str, 
 
 
 def _default(f: dataclasses.Field[Any]) -> Any:
-    """The default of a field, or MISSING."""
+    """Return the default of a field, or MISSING."""
     return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
 
 
 def _hint(key: str, fields: Mapping[str, dataclasses.Field[Any]], prefix: str) -> str:
-    """Name the option that may be meant: one of that name inside a part, or one of a similar name."""
+    """Return a suggestion: an option of that name inside a part, or one with a similar name."""
     parts = {name: default for name, f in fields.items() if dataclasses.is_dataclass(default := _default(f))}
     inside = [f"{name}.{key}" for name, part in parts.items() if hasattr(part, key)]
     near = inside or difflib.get_close_matches(key, list(fields), n=1, cutoff=0.5)
@@ -153,7 +153,7 @@ def _hint(key: str, fields: Mapping[str, dataclasses.Field[Any]], prefix: str) -
 
 
 def _converted(value: Any, hint: Any, source: str, key: str, current: Any = None) -> Any:
-    """``value`` as the type ``hint``; ``current`` is what is there before."""
+    """Convert ``value`` to the type ``hint``; ``current`` is the value so far."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:
@@ -186,14 +186,14 @@ def _converted(value: Any, hint: Any, source: str, key: str, current: Any = None
 
 
 def _choice(value: Any, choices: Sequence[Any]) -> Any:
-    """The one of ``choices`` that is meant: YAML reads 32 as a number where the choice is the text."""
+    """Return the choice that ``value`` stands for: YAML reads 32 as a number where the choice is a text."""
     same = [c for c in choices if type(c) is type(value) and c == value]
     spelt = [c for c in choices if isinstance(c, str) and not isinstance(value, bool) and c == str(value)]
     return next(iter(same + spelt), None)
 
 
 def _number(value: Any) -> float | None:
-    """A finite number; YAML reads 1e-3 as a text, so numbers in texts are numbers too."""
+    """Return ``value`` as a finite number, else None; texts count, because YAML reads 1e-3 as one."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:

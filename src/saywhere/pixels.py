@@ -1,7 +1,6 @@
-"""The pixels of opened image files: upright and in RGB, also where Pillow gives others, in a bounded part of memory.
+"""Decoding of opened image files to upright RGB within a memory budget, including modes that Pillow converts wrongly.
 
-Files of phones and cameras are opened for Pillow here: HEIF by pillow-heif, and the previews of RAW files by LibRaw
-(rawpy).
+Phone and camera files are opened for Pillow here: HEIF by pillow-heif, and previews of RAW files by LibRaw (rawpy).
 """
 
 from __future__ import annotations
@@ -28,56 +27,56 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What shows an image upright, by its EXIF orientation."""
+"""Transpose operation that turns an image upright, by EXIF orientation."""
 LYING = (5, 6, 7, 8)
-"""EXIF orientations whose upright image has width and height exchanged."""
+"""EXIF orientations whose upright image has width and height swapped."""
 
 ORIENTATION = 0x0112
-"""The EXIF tag of the turn, 1 to 8, that shows an image upright."""
+"""EXIF tag of the orientation, 1 to 8."""
 
 TIFF_WIDTH, TIFF_HEIGHT, TIFF_BITS, TIFF_PHOTOMETRIC = 256, 257, 258, 262
 TIFF_BYTES, TIFF_PLANES, TIFF_FORMAT = 279, 284, 339
 
 BUDGET = 1 << 30
-"""Bytes that all decoders of this process together may take; an image that needs more is decoded alone."""
+"""Memory budget in bytes of all decoders of the process; an image that needs more is decoded alone."""
 STRIP = 1 << 20
-"""Pixels that are converted at a time."""
+"""Number of pixels converted at a time."""
 
 _COPIES = {"WEBP": 4, "AVIF": 3, "HEIF": 3, "JPEG2000": 5, "TIFF": 2, "RAW": 5}
-"""How many times the size of the image a format's decoder takes, measured; once if it is not here."""
+"""Measured memory of a format's decoder as a multiple of the image size; default 1."""
 _PIXEL_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
-"""Bytes that Pillow takes for a pixel; 4 for other modes."""
+"""Bytes per pixel in Pillow; 4 for other modes."""
 _COEFFICIENTS = 8
-"""Bytes for each pixel of a progressive JPEG, which is kept whole however small it is decoded."""
+"""Bytes per pixel of a progressive JPEG, which is held at full size even when decoded at a smaller one."""
 
 _NATIVE = {"I;16BS": "I;16NS", "I;32B": "I;32N", "I;32BS": "I;32NS", "F;32BF": "F;32NF"}
-"""Raw modes of TIFF files in the order of bytes that libtiff gives, whatever that of the file is."""
+"""Raw modes of TIFF files in native byte order, which libtiff returns whatever the byte order of the file."""
 _KEYS = {"1": (1, 1), "L;2": (3, 85), "L;4": (15, 17), "L": (255, 1), "RGB": (255, 1)}
-"""The bits that count of a PNG's transparent value by its raw mode, and by how much Pillow multiplies its pixels."""
+"""For each raw mode of a PNG: the valid bits of its transparent value, and Pillow's scale factor for the pixels."""
 
 
 _BELOW_ZERO = [*range(128), *([0] * 128)]
-"""What becomes of bytes that are numbers with a sign."""
+"""Lookup table for signed bytes: negative values become 0."""
 
 
 class Budget:
-    """Share a number of bytes among threads; who asks first is served first."""
+    """A number of bytes shared by threads; requests are served in order."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self.reset()
 
     def reset(self) -> None:
-        """Forget who holds bytes: in a process that was forked off, these threads are not there."""
+        """Release everything: the threads that hold bytes do not exist in a forked process."""
         self._free = self._total
         self._turn = threading.Lock()
         self._returned = threading.Condition()
 
     @contextlib.contextmanager
     def take(self, amount: int) -> Iterator[None]:
-        """Wait until ``amount`` bytes are free, or all of them if it is more, and hold them within this context."""
+        """Wait until ``amount`` bytes (or all, if it is more) are free, and hold them within this context."""
         amount = min(amount, self._total)
-        with self._turn, self._returned:  # whoever waits keeps the turn, or small images would overtake a large one
+        with self._turn, self._returned:  # a waiting thread keeps its turn, or small images would overtake a large one
             self._returned.wait_for(lambda: self._free >= amount)
             self._free -= amount
         try:
@@ -89,13 +88,13 @@ class Budget:
 
 
 DECODING = Budget(BUDGET)
-"""What the decoders of this process share."""
+"""Memory budget of the decoders of this process."""
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=DECODING.reset)
 
 
 def decoding_bytes(image: Image.Image, full: tuple[int, int]) -> int:
-    """Estimate the bytes that it takes to decode an opened image, told how small it may be, of ``full`` size."""
+    """Estimate the bytes needed to decode an opened image of ``full`` size, after ``draft`` has set its own size."""
     pixels, each = math.prod(image.size), _PIXEL_BYTES.get(image.mode, 4)
     if "progressive" in image.info:
         return pixels * each + math.prod(full) * _COEFFICIENTS
@@ -105,49 +104,49 @@ def decoding_bytes(image: Image.Image, full: tuple[int, int]) -> int:
 def upright_rgb(
     image: Image.Image, long_side: int | None = None, again: Callable[[], Image.Image] | None = None
 ) -> tuple[Image.Image, int]:
-    """Return the upright RGB pixels of an image and the EXIF orientation that it is stored in.
+    """Return the upright RGB pixels of an image and its stored EXIF orientation.
 
-    Transparency is on white. What is needed beside the decoded image is converted a strip at a time. The pixels are
-    without the notes of the image: its orientation would turn them once more.
+    Transparent pixels are blended with white. Conversion works in strips, to save memory. The result has no metadata,
+    because its orientation would be applied a second time.
 
     Args:
-        image: opened, and decoded or not.
-        long_side: pixels that are needed on the long side: the image is made smaller by a whole number.
-        again: opens the file of the image once more; some 16-bit files need to be read twice.
+        image: opened image, decoded or not.
+        long_side: pixels needed on the long side; the image is reduced by an integer factor.
+        again: reopens the image file; some 16-bit files must be read twice.
     """
-    convert = _Converter(image, again)  # first: to ask a PNG for its orientation is to decode it
+    convert = _Converter(image, again)  # first: reading the orientation of a PNG decodes it
     stored = orientation(image)
     image.load()
     shrink = 1 if long_side is None else max(1, min(max(image.size) // long_side, *image.size))
     pixels = convert(image, shrink)
-    if (turn := TURNS.get(orientation(image))) is not None:  # asked again: Pillow turns a TIFF itself
+    if (turn := TURNS.get(orientation(image))) is not None:  # read again: Pillow turns a TIFF itself
         pixels = pixels.transpose(turn)
     pixels.info.clear()
     return pixels, stored
 
 
 def orientation(image: Image.Image) -> int:
-    """EXIF orientation, 1 to 8; an image whose EXIF block cannot be read is taken as upright."""
+    """Return the EXIF orientation, 1 to 8; 1 (upright) if the EXIF block cannot be read."""
     try:
         return image.getexif().get(ORIENTATION, 1)
-    except Exception:  # a damaged EXIF block raises anything, and the pixels may be sound
+    except Exception:  # a damaged EXIF block raises anything, while the pixels may be fine
         return 1
 
 
 def stored_size(image: Image.Image) -> tuple[int, int]:
-    """Width and height before any turn; some versions of Pillow give those of a TIFF after it."""
+    """Return the size before rotation; some versions of Pillow report a TIFF's size after it."""
     tags = getattr(image, "tag_v2", {})
     return (tags[TIFF_WIDTH], tags[TIFF_HEIGHT]) if TIFF_WIDTH in tags and TIFF_HEIGHT in tags else image.size
 
 
 @dataclass(frozen=True)
 class _Grey:
-    """How grey values become levels from 0 to 255.
+    """Conversion of grey values to levels from 0 to 255.
 
     Attributes:
-        top: the value that is white; None if it is found among the values.
-        inverted: whether the least value is white and not black.
-        unsigned: whether 32 bits are those of a number without sign, which Pillow takes for one with sign.
+        top: value of white; None: derived from the values.
+        inverted: whether the smallest value is white.
+        unsigned: whether 32-bit values are unsigned; Pillow reads them as signed.
     """
 
     top: float | None
@@ -155,19 +154,19 @@ class _Grey:
     unsigned: bool
 
     def values(self, piece: Image.Image) -> np.ndarray:
-        """The values of a piece of the image, float32; what is no number is 0."""
+        """Return the values of a part of the image as float32; NaN and infinity become 0."""
         values = np.asarray(piece)
         values = (values.view(np.uint32) if self.unsigned else values).astype(np.float32)
         return np.nan_to_num(values, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
 
     def levels(self, piece: Image.Image, top: float) -> Image.Image:
-        """The RGB pixels of a piece."""
+        """Return the RGB pixels of a part of the image."""
         levels = (self.values(piece) / np.float32(top) * 255).round().clip(0, 255).astype(np.uint8)
         return Image.fromarray(255 - levels if self.inverted else levels).convert("RGB")
 
 
 class _Converter:
-    """Convert an image to RGB, by what its file says beside its pixels; made before they are decoded."""
+    """Convert an image to RGB, using its file's metadata; create it before the pixels are decoded."""
 
     def __init__(self, image: Image.Image, again: Callable[[], Image.Image] | None) -> None:
         tags = getattr(image, "tag_v2", {})
@@ -187,7 +186,7 @@ class _Converter:
             self._key = self._key if self._low is not None else None
 
     def __call__(self, image: Image.Image, shrink: int) -> Image.Image:
-        """Return the RGB pixels of the decoded image, made smaller by ``shrink``."""
+        """Return the RGB pixels of the decoded image, reduced by the factor ``shrink``."""
         if image.mode == "RGB" and self._key is None:
             return Image.Image.reduce(image, shrink) if shrink > 1 else image.copy()
         top = self._top(image) if image.mode.startswith(("I", "F")) else 0.0
@@ -199,9 +198,9 @@ class _Converter:
         return whole
 
     def _top(self, image: Image.Image) -> float:
-        """The value that is white: of the format, or else the largest one.
+        """Return the value of white: that of the format, or else the maximum.
 
-        Of integers in 32 bits that are all below 256, or below 65,536, that is the range.
+        For 32-bit integers that are all below 256 or 65,536 it is the top of that range.
         """
         if self._grey.top is not None:
             return self._grey.top
@@ -217,7 +216,7 @@ class _Converter:
             background = Image.new("RGBA", piece.size, (255, 255, 255, 255))
             pixels = Image.alpha_composite(background, piece).convert("RGB")
         else:
-            piece.info.pop("transparency", None)  # which Pillow would convert, too, and may fail at
+            piece.info.pop("transparency", None)  # Pillow would convert it too, and can fail
             pixels = (piece.point(_BELOW_ZERO) if self._signed else piece).convert("RGB")
         if self._key is None:
             return pixels
@@ -231,7 +230,7 @@ class _Converter:
 
 
 def _strips(size: tuple[int, int], shrink: int) -> Iterator[tuple[int, int, int, int]]:
-    """Boxes of about ``STRIP`` pixels from the top to the bottom, their heights multiples of ``shrink``."""
+    """Yield boxes of about ``STRIP`` pixels from top to bottom; heights are multiples of ``shrink``."""
     width, height = size
     rows = max(1, STRIP // width // shrink) * shrink
     for top in range(0, height, rows):
@@ -239,14 +238,14 @@ def _strips(size: tuple[int, int], shrink: int) -> Iterator[tuple[int, int, int,
 
 
 def _raw_mode(image: Image.Image) -> str:
-    """How the pixels are stored, as Pillow calls it; empty for a decoded image."""
+    """Return Pillow's raw mode of the stored pixels; empty for a decoded image."""
     tiles = getattr(image, "tile", None)
     arguments: Any = tiles[0][3] if tiles else ""
     return str(arguments[0] if isinstance(arguments, tuple) and arguments else arguments or "")
 
 
 def _transparent_value(image: Image.Image, raw: str) -> np.ndarray | None:
-    """The value of pixels, grey or R G B, that a file says are transparent."""
+    """Return the pixel value, grey or R G B, that the file declares transparent; else None."""
     value = image.info.get("transparency")
     if not isinstance(value, tuple if image.mode == "RGB" else int) or image.mode in ("P", "PA"):
         return None
@@ -255,14 +254,14 @@ def _transparent_value(image: Image.Image, raw: str) -> np.ndarray | None:
 
 
 def _low_bytes(image: Image.Image) -> Image.Image:
-    """The lower halves of the values of a PNG with 16 bits a colour, of which Pillow keeps the upper ones."""
+    """Return the low bytes of a PNG with 16 bits per channel; Pillow keeps only the high ones."""
     image.tile = [_with_raw_mode(tile, "RGB;16L") for tile in image.tile]  # pyright: ignore[reportAttributeAccessIssue]
     image.load()
     return image
 
 
 def learn_tiffs() -> None:
-    """Let Pillow open grey TIFF files of 16 and 32 bits also in those orders of bytes that it leaves out."""
+    """Register grey TIFF files of 16 and 32 bits with Pillow in the byte orders that it lacks."""
     from PIL.TiffImagePlugin import OPEN_INFO
 
     for order, deep, wide in ((b"II", "I;16", "I;32N"), (b"MM", "I;16B", "I;32B")):
@@ -272,7 +271,7 @@ def learn_tiffs() -> None:
 
 
 def _repair_tiff(image: Any, tags: Any) -> None:
-    """Set in Pillow how the pixels of an opened TIFF are stored, where it takes them for something else."""
+    """Correct Pillow's raw modes for an opened TIFF where it misreads how pixels are stored."""
     bits, big = tags.get(TIFF_BITS, (1,)), tags.prefix == b"MM"
     planes = tags.get(TIFF_PLANES, 1) == 2
 
@@ -284,7 +283,7 @@ def _repair_tiff(image: Any, tags: Any) -> None:
 
     if tags.get(TIFF_PHOTOMETRIC) == 6 and any(tile[0] == "raw" for tile in image.tile):
         dense = sum(tags.get(TIFF_BYTES, (0,))) >= 3 * math.prod(image.size)
-        if not dense or image.mode != "YCbCr":  # versions of Pillow before 11.2 take it for RGB
+        if not dense or image.mode != "YCbCr":  # versions of Pillow before 11.2 read it as RGB
             raise ValueError("YCbCr with fewer colours than pixels is read only if it is compressed")
     image.tile = [_with_raw_mode(tile, raw_mode(tile)) for tile in image.tile]
 
@@ -294,16 +293,16 @@ def _with_raw_mode(tile: Any, mode: str) -> Any:
 
 
 def _changed(tile: Any, arguments: Any, extents: Any = None) -> Any:
-    """Pillow's note of what is to be decoded, with other arguments of the decoder and another place in the image."""
+    """Return a tile of Pillow (a decoding instruction) with other decoder arguments and another position."""
     parts = (tile[0], tile[1] if extents is None else extents, tile[2], arguments)
     return type(tile)(*parts) if hasattr(tile, "_fields") else parts
 
 
 def reduce_jpeg2000(image: Any, start: bytes, long_side: int) -> None:
-    """Let an opened JPEG 2000 be decoded at a half, a quarter, ... of its size that leaves ``long_side``.
+    """Make Pillow decode an opened JPEG 2000 at half, a quarter, ... of its size, but at least ``long_side``.
 
-    Only as far as it is stored in such sizes. Pillow's own way takes them for smaller than they are. ``start`` is that
-    of its file, with the main header.
+    Limited to the resolutions that the file stores. Pillow's own ``reduce`` gets their sizes wrong. ``start`` is the
+    beginning of the file, with the main header.
     """
     wanted = int(math.log2(max(1.0, max(image.size) / long_side)))
     halvings = min(wanted, _halvings(start))
@@ -312,14 +311,14 @@ def reduce_jpeg2000(image: Any, start: bytes, long_side: int) -> None:
 
 
 def _halvings(start: bytes) -> int:
-    """How many times a JPEG 2000 can be decoded at half the size, by its main header: the least of its colours."""
+    """Return how often a JPEG 2000 can be halved, by its main header: the minimum over its components."""
     at = start.find(b"\xff\x4f\xff\x51") + 2
     counts: list[int] = []
     wide = 0
     first_tile = b"\x90"
     while at >= 2 and start[at : at + 1] == b"\xff" and start[at + 1 : at + 2] != first_tile:
         kind, length = start[at + 1 : at + 2], int.from_bytes(start[at + 2 : at + 4])
-        if kind == b"\x51":  # sizes and places of the image and its tiles, and how dense its colours are
+        if kind == b"\x51":  # sizes and positions of the image and its tiles, and subsampling of components
             size, offset, tile, tile_offset = (_pair(start, at + place) for place in (6, 14, 22, 30))
             components = int.from_bytes(start[at + 38 : at + 40])
             dense = start[at + 40 : at + 40 + 3 * components]
@@ -327,7 +326,7 @@ def _halvings(start: bytes) -> int:
                 return 0
             several = [side for side, full in zip(tile, size, strict=True) if 0 < side < full]
             counts += [(side & -side).bit_length() - 1 for side in several]  # or Pillow would misplace the tiles
-            wide = int(components > 256)  # numbers of components are longer then
+            wide = int(components > 256)  # component indices are then longer
         elif kind in (b"\x52", b"\x53"):
             place = at + (9 if kind == b"\x52" else 6 + wide)
             counts.append(int.from_bytes(start[place : place + 1]))
@@ -340,26 +339,26 @@ def _pair(data: bytes, at: int) -> tuple[int, int]:
 
 
 _HEVC = frozenset((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"))
-"""Brands of HEIF files whose images are coded by HEVC; those coded by AV1 (AVIF) are Pillow's own."""
+"""Brands of HEIF files with HEVC images; Pillow itself reads those with AV1 (AVIF)."""
 _RAW_MARKS = (b"FUJIFILMCCD-RAW", b"IIU\0", b"IIRO", b"IIRS", b"MMOR")
-"""How RAW files begin that are neither TIFF nor HEIF: RAF, RW2 and ORF."""
+"""First bytes of RAW files that are neither TIFF nor HEIF: RAF, RW2 and ORF."""
 _TIFF_MARKS = (b"II*\0", b"MM\0*")
 _DNG_VERSION, _SUB_FILE, _SUB_IFDS, _PHOTOMETRIC = 50706, 254, 330, 262
 _SENSOR = (32803, 34892)
-"""Photometric interpretations of the values of a sensor, with a mosaic of colours and without."""
+"""Photometric interpretations of sensor values, with a colour mosaic and without."""
 _ORIENTATIONS = (1, 2, 4, 3, 5, 8, 6, 7)
-"""EXIF orientations by LibRaw's number of the turn."""
+"""EXIF orientations by LibRaw's flip code."""
 _UNTURNED = {6: 8, 8: 6}
-"""Orientations whose turn takes another one back; the others take back themselves."""
+"""Inverse of each orientation that is not its own inverse."""
 SAME_SHAPE = 0.02
-"""A preview whose ratio of width to height differs by more from that of the sensor's image does not show all of it."""
+"""A preview is cropped, and not used, if its aspect ratio differs by more than this from the sensor image's."""
 
 
 def photo_kind(start: bytes, raw: bool, opened: Callable[[], IO[bytes]]) -> str | None:
-    """Return Pillow's name of the format, ``HEIF`` or ``RAW``, of a file that Pillow cannot read alone, or None.
+    """Return Pillow's format name, ``HEIF`` or ``RAW``, of a file that Pillow cannot read alone, or None.
 
-    ``start`` is 64 bytes of the file. One whose name is that of a RAW file (``raw``) counts if it begins as TIFF does;
-    it is ``opened`` and read then.
+    ``start`` is the first 64 bytes of the file. A file with the name of a RAW file (``raw``) counts as one if it begins
+    like TIFF. Other TIFF files are ``opened`` to read their tags.
     """
     if start[4:8] == b"ftyp":
         length = min(int.from_bytes(start[:4]), len(start))
@@ -374,7 +373,7 @@ def photo_kind(start: bytes, raw: bool, opened: Callable[[], IO[bytes]]) -> str 
     from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
     tags: Any = ImageFileDirectory_v2(start[:8])
-    with opened() as file, contextlib.suppress(Exception):  # what is damaged, Pillow tells
+    with opened() as file, contextlib.suppress(Exception):  # Pillow will report damage
         file.seek(tags.next)
         tags.load(file)
     if _DNG_VERSION in tags or tags.get(_PHOTOMETRIC) in _SENSOR or (tags.get(_SUB_FILE) == 1 and _SUB_IFDS in tags):
@@ -383,7 +382,7 @@ def photo_kind(start: bytes, raw: bool, opened: Callable[[], IO[bytes]]) -> str 
 
 
 def photo_opener(kind: str) -> Callable[[Any], Image.Image]:
-    """Return what opens files of a kind; Pillow does not learn it, for it would try each TIFF that others open.
+    """Return the opener of a format; it is not registered with Pillow, which would try it on everybody's TIFF files.
 
     ``ModuleNotFoundError`` without the extra ``photos``.
     """
@@ -394,9 +393,9 @@ def photo_opener(kind: str) -> Callable[[Any], Image.Image]:
 
 
 class RawFile(ImageFile.ImageFile):
-    """A RAW file: the largest preview in it, as the sensor lies; half of the sensor's pixels where it is too small.
+    """A RAW file, read as its largest preview in sensor orientation, or at half resolution if that is too small.
 
-    The size is that of the sensor's image until :meth:`draft` or :meth:`load` chooses what is decoded.
+    The size is that of the sensor image until :meth:`draft` or :meth:`load` chooses what to decode.
     """
 
     format = "RAW"
@@ -425,12 +424,12 @@ class RawFile(ImageFile.ImageFile):
             raise ValueError(reason.decode() if isinstance(reason, bytes) else str(reason)) from error
 
     def draft(self, mode: str | None, size: tuple[int, int] | None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Choose what is decoded: the preview if it is as large as ``size`` on its long side, else half the sensor."""
+        """Choose what to decode: the preview if its long side reaches that of ``size``, else half the resolution."""
         if self._chosen:
             return
         self._chosen = True
         width, height = self._full
-        least = min(max(size or self._full), -(-max(self._full) // 2))  # the sensor's pixels would give no more
+        least = min(max(size or self._full), -(-max(self._full) // 2))  # half the resolution gives no more
         preview = self._find_preview()
         if preview is None or max(preview.size) < least or math.prod(preview.size) > 2 * width * height:
             self._size = (-(-width // 2), -(-height // 2))
@@ -443,7 +442,7 @@ class RawFile(ImageFile.ImageFile):
         self._size = preview.size[::-1] if turned else preview.size
 
     def _find_preview(self) -> Image.Image | None:
-        """The largest preview, not yet decoded, and in ``_back`` the turn that makes it lie as the sensor does."""
+        """Return the largest preview, not yet decoded, and set ``_back``, the turn to the sensor's orientation."""
         rawpy: Any = importlib.import_module("rawpy")
         try:
             thumb = self._call(self._raw.extract_thumb)
@@ -453,7 +452,7 @@ class RawFile(ImageFile.ImageFile):
                 preview = Image.open(io.BytesIO(thumb.data), formats=["JPEG"])
         except (ValueError, TypeError, OSError):
             return None
-        own = preview.getexif().get(ORIENTATION, self._turn)  # LibRaw gives a preview without EXIF that of the file
+        own = preview.getexif().get(ORIENTATION, self._turn)  # LibRaw gives a preview without EXIF the file's own
         if own != self._turn:
             preview = preview.transpose(TURNS[own]) if own in TURNS else preview
         elif _same_shape(preview.size, self._full):
@@ -464,7 +463,7 @@ class RawFile(ImageFile.ImageFile):
         return None
 
     def load(self) -> Any:
-        """Decode what was chosen."""
+        """Decode what :meth:`draft` chose."""
         if self._raw is not None:
             self.draft(None, None)
             if self._preview is None:

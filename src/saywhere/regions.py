@@ -1,4 +1,4 @@
-"""Regions of an image with their scores and captions: the result of most questions."""
+"""Regions of an image with scores and captions: the result of most questions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SLACK = 1e-3
-"""A box may leave the image by this many pixels, as rounding does."""
+"""Tolerance in pixels by which a box may leave the image, because of rounding."""
 LARGEST_SIDE = 1 << 31
-"""Pixels that no image has on a side."""
+"""Exclusive upper limit of an image side in pixels."""
 SHOWN, SHOWN_WORDS = 0.3, 0.4
-"""Least probabilities of boxes, and of words, unless others are asked for (docs/describe.md#which-regions)."""
+"""Default minimum probabilities of boxes and of captions (docs/describe.md#which-regions)."""
 COLUMNS = ("scores", "similarities", "captions", "caption_scores", "features")
 NUMBERS = ("scores", "similarities", "caption_scores")
 TEXTS = ("not_found", "unused")
@@ -36,7 +36,7 @@ class _Row(NamedTuple):
 
 
 class Box(tuple[float, float, float, float]):
-    """A box that prints the digits that results have in JSON, and not all of those of its numbers."""
+    """A box whose ``repr`` is rounded like the JSON form; its values are not."""
 
     __slots__ = ()
 
@@ -45,9 +45,9 @@ class Box(tuple[float, float, float, float]):
 
 
 class Region(_Row):
-    """One row of :class:`Regions`, in plain Python values; it unpacks into ``box, score, caption``.
+    """One row of :class:`Regions` as plain Python values; it unpacks into ``box, score, caption``.
 
-    What is printed of the numbers is rounded, to 2 decimals of a pixel and 5 of a score; the values are not.
+    The ``repr`` is rounded to 2 decimals for pixels and 5 for scores; the values are not.
 
     Attributes:
         caption_score: probability that the caption names what is in the box, or None.
@@ -67,25 +67,25 @@ class Region(_Row):
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """Regions of one image; any number of them, also none.
+    """Regions of one image; any number, including none.
 
     Attributes:
-        width, height: size of the image as a viewer shows it, in pixels.
+        width, height: image size as a viewer shows it, in pixels.
         boxes: ``(N, 4)`` float32 ``x1 y1 x2 y2`` in pixels of that image, inside it.
         scores: ``(N,)`` float32 probabilities, or None.
-        captions: N plain texts, or None.
+        captions: N texts, or None.
         features: ``(N, D)`` float32 region embeddings, or None.
-        image: name of the image (a path as the user gave it), or None.
+        image: image name (a path as the user gave it), or None.
         caption_scores: ``(N,)`` float32 probabilities that the captions name what is in the boxes, or None.
-        similarities: ``(N,)`` float32, of any range; larger is better; or None.
-        not_found: phrases that :meth:`saywhere.Model.ground` looked for and did not find in the image.
-        unused: words of the sentence by which no phrase was placed, such as "on the left".
+        similarities: ``(N,)`` float32 of any range, larger is better; or None.
+        not_found: phrases that :meth:`saywhere.Model.ground` did not find in the image.
+        unused: words of the sentence that placed no phrase, such as "wearing".
 
-    All arrays are numpy's; anything that numpy converts is accepted.
+    Arrays are stored as NumPy arrays; anything that NumPy can convert is accepted.
 
     Raises:
-        ValueError: lengths differ, a number is not finite, a box is inside out or leaves the image, a score is not a
-            probability.
+        ValueError: lengths differ, a number is not finite, a box has negative size or leaves the image, or a score is
+            no probability.
 
     Example:
         >>> boxes = [[0, 0, 10, 10], [5, 5, 90, 40]]
@@ -111,7 +111,7 @@ class Regions:
     caption_scores: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        with np.errstate(over="ignore"):  # what is not finite is refused below
+        with np.errstate(over="ignore"):  # _check refuses values that are not finite
             self._convert()
         self._check()
 
@@ -152,17 +152,17 @@ class Regions:
 
     @classmethod
     def empty(cls, width: int, height: int, image: str | None = None) -> Self:
-        """Return no regions of an image."""
+        """Return an empty result for an image."""
         return cls(width, height, np.zeros((0, 4)), [], (), None, image)  # pyright: ignore[reportArgumentType]
 
     @classmethod
     def merge(cls, parts: Sequence[Regions]) -> Regions:
-        """Return the rows of several results of one image one after the other.
+        """Concatenate several results for one image.
 
-        What not all of them have (scores, captions, ...) is left out; results without rows have everything.
+        Columns that some results lack (scores, captions, ...) are dropped; results without rows count as complete.
 
         Raises:
-            ValueError: there are none, or they are of images of different sizes or names.
+            ValueError: there are no results, or they differ in image size or name.
         """
         if len({(part.width, part.height, part.image) for part in parts}) != 1:
             raise ValueError("only regions of one image can be merged")
@@ -194,7 +194,7 @@ class Regions:
     @overload
     def __getitem__(self, rows: slice | Sequence[int] | np.ndarray) -> Regions: ...
     def __getitem__(self, rows: int | np.integer | slice | Sequence[int] | np.ndarray) -> Region | Regions:
-        """Return a :class:`Region` for an integer, and :class:`Regions` for a slice, a list of indices, or a mask."""
+        """Return a :class:`Region` for an integer, and :class:`Regions` for a slice, a list of indices or a mask."""
         if isinstance(rows, int | np.integer) and not isinstance(rows, bool):
             if not -len(self) <= rows < len(self):
                 raise IndexError(f"row {rows} of {len(self)} regions")
@@ -212,13 +212,13 @@ class Regions:
         return replace(self, boxes=self.boxes[index], captions=captions, **arrays)
 
     def at_least(self, probability: float | None = None) -> Regions:
-        """Return the regions whose score is at least this, and of whose words the probability is, if there is one.
+        """Return the regions whose score, and caption score if there is one, is at least ``probability``.
 
         Args:
-            probability: if None, :data:`SHOWN` of the score and :data:`SHOWN_WORDS` of the words.
+            probability: one threshold for both. Default: :data:`SHOWN` for scores, :data:`SHOWN_WORDS` for captions.
 
         Raises:
-            UserError: they have no scores.
+            UserError: the regions have no scores.
         """
         if not len(self):
             return self
@@ -232,10 +232,10 @@ class Regions:
         """Return the regions that survive non-maximum suppression, best first.
 
         Args:
-            threshold: largest IoU with a better region; between 0 and 1.
+            threshold: maximum IoU with a better region, from 0 to 1.
 
         Raises:
-            ValueError: there are neither scores nor similarities to order them by.
+            ValueError: there are neither scores nor similarities to rank by.
         """
         order = self.similarities if self.scores is None else self.scores
         if order is None:
@@ -243,7 +243,7 @@ class Regions:
         return self[geometry.nms(self.boxes, order, threshold)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: every attribute but ``features``; those that are None or nothing are left out."""
+        """Return the JSON form: all attributes except ``features`` and those that are None or empty."""
         row: dict[str, Any] = {"image": self.image, "width": self.width, "height": self.height}
         row["boxes"] = [[round(v, 2) for v in box] for box in self.boxes.tolist()]
         for name in NUMBERS:
@@ -255,7 +255,7 @@ class Regions:
 
     @classmethod
     def from_dict(cls, row: dict[str, Any]) -> Regions:
-        """Read what :meth:`to_dict` wrote; ``ValueError`` says which part is missing or of the wrong kind."""
+        """Read the result of :meth:`to_dict`; ``ValueError`` says what is missing or has a wrong type."""
         try:
             width, height, boxes = row["width"], row["height"], row["boxes"]
         except (KeyError, TypeError) as error:
@@ -268,9 +268,9 @@ class Regions:
             raise ValueError(f"regions of {row.get('image')}: {error}") from error
 
     def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
-        """Return COCO results: for each region ``image_id, bbox`` (x, y, width, height).
+        """Return COCO results: ``image_id, bbox`` (x, y, width, height) of each region.
 
-        Beside these are its ``score``, ``phrase`` and ``phrase_score``, if it has them.
+        If present, they also have ``score``, ``phrase`` and ``phrase_score``.
         """
         rows: list[dict[str, Any]] = []
         for region, box in zip(self, geometry.to_size(self.boxes).tolist(), strict=True):
@@ -285,7 +285,7 @@ class Regions:
         return rows
 
     def to_supervision(self) -> Any:
-        """Return a ``supervision.Detections`` with the captions in its ``data["caption"]``.
+        """Return a ``supervision.Detections`` with the captions in ``data["caption"]``.
 
         Raises:
             UserError: the package ``supervision`` is not installed.
@@ -299,10 +299,10 @@ class Regions:
         return supervision.Detections(xyxy=self.boxes, confidence=self.scores, class_id=kinds, data=data)
 
     def to_pandas(self) -> Any:
-        """Return a ``pandas.DataFrame`` with one row for each region.
+        """Return a ``pandas.DataFrame`` with one row per region.
 
-        Its columns are ``image``, ``width``, ``height``, ``x1``, ``y1``, ``x2``, ``y2``, and those of ``score``,
-        ``similarity``, ``caption`` and ``caption_score`` that these regions have.
+        The columns are ``image``, ``width``, ``height``, ``x1``, ``y1``, ``x2``, ``y2`` and, if present, ``score``,
+        ``similarity``, ``caption`` and ``caption_score``.
 
         Raises:
             UserError: the package ``pandas`` is not installed.
@@ -319,14 +319,14 @@ class Regions:
         return pandas.DataFrame(columns)
 
     def draw(self, image: Image | str | Path | np.ndarray | None = None) -> Image:
-        """Return a copy of the image with the boxes and captions drawn legibly.
+        """Return a copy of the image with the boxes and captions drawn on it.
 
         Args:
-            image: a PIL image, array or path, of any size and the same aspect; the file ``self.image`` if not given.
+            image: PIL image, array or path of any size, with the same aspect ratio. Default: the file ``self.image``.
 
         Raises:
-            ImageError: it cannot be read.
-            UserError: no image is given and the regions do not name the file that they are of.
+            ImageError: the image cannot be read.
+            UserError: no image is given and ``self.image`` is not a file.
         """
         from saywhere.drawing import draw_boxes
 
@@ -334,16 +334,16 @@ class Regions:
         return draw_boxes(pixels, self.boxes, size, self.captions, self.scores, self.caption_scores)
 
     def show(self, image: Image | str | Path | np.ndarray | None = None) -> None:
-        """Show the drawn image, in a notebook below the cell, else in the system's viewer; raises as :meth:`draw`."""
+        """Show :meth:`draw` below the notebook cell, or else in the system's image viewer; errors as :meth:`draw`."""
         show_image(self.draw(image))
 
     def _repr_png_(self) -> bytes | None:
-        """Return the drawn image for a notebook; None, and so the ``repr``, if the image's file cannot be read."""
+        """Return the drawing for a notebook. None if the image cannot be read: the notebook then shows the ``repr``."""
         return drawn_png(self.draw)
 
 
 def open_pixels(name: str | None, image: Image | str | Path | np.ndarray | None) -> Image:
-    """Return the image that a result is drawn on: the one given, or the file that it names, or ``UserError``."""
+    """Return the image to draw a result on: ``image``, or the file ``name``; ``UserError`` without either."""
     from saywhere.images import NAMELESS, open_image
 
     if image is None and name in (None, NAMELESS):
@@ -352,7 +352,7 @@ def open_pixels(name: str | None, image: Image | str | Path | np.ndarray | None)
 
 
 def show_image(image: Image) -> None:
-    """Show an image: in a notebook below the cell, else in the system's viewer."""
+    """Show an image below the notebook cell, or else in the system's image viewer."""
     if "ipykernel" in sys.modules:
         from IPython.display import display  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
 
@@ -362,7 +362,7 @@ def show_image(image: Image) -> None:
 
 
 def drawn_png(draw: Callable[[], Image]) -> bytes | None:
-    """Return the PNG of what ``draw`` returns; None if the image cannot be read or is not known."""
+    """Return the drawn image as PNG; None if the image is unknown or cannot be read."""
     try:
         image = draw()
     except UserError:
@@ -373,22 +373,22 @@ def drawn_png(draw: Callable[[], Image]) -> bytes | None:
 
 
 def boxes_inside(boxes: np.ndarray, width: float, height: float) -> np.ndarray:
-    """Return the mask ``(N,)`` of boxes that are not inside out and leave the image by no more than rounding does."""
+    """Return the mask ``(N,)`` of boxes with nonnegative size that leave the image by no more than rounding."""
     x1, y1, x2, y2 = boxes[:, 0], boxes[:, 1], boxes[:, 2], boxes[:, 3]
     within = (x1 >= -SLACK) & (y1 >= -SLACK) & (x2 <= width + SLACK) & (y2 <= height + SLACK)
     return within & (x2 >= x1) & (y2 >= y1)
 
 
 def check_boxes(boxes: ArrayLike, width: float, height: float, name: str) -> np.ndarray:
-    """Return a user's boxes of an image as float32 ``(N, 4)``, cut to it.
+    """Return a user's boxes of an image as float32 ``(N, 4)``, clipped to it.
 
-    The one check of all boxes that users give: to :meth:`saywhere.Model.describe` and its like, and in files.
+    All boxes from users pass this check, as arguments of :meth:`saywhere.Model.describe` etc. and in files.
 
     Args:
-        boxes: ``(N, 4)`` in pixels of the image; N may be 0. Up to a pixel outside, as rounding leaves it, is cut off.
+        boxes: ``(N, 4)`` in pixels of the image; N may be 0. Up to a pixel outside the image is clipped silently.
 
     Raises:
-        UserError: another shape, a number that is not finite, or a box that is inside out or outside the image.
+        UserError: the shape is wrong, a number is not finite, or a box is empty or outside the image.
     """
     try:
         with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""What a user is told: lines and a bar while a run goes on, and a report of what is missing, broken or left out."""
+"""Messages for users: lines and a progress bar during a run, and a report of what is missing, broken or left out."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 LONGEST = 300
-"""Characters of a name in a report; a damaged file may have a megabyte in the place of one."""
+"""Maximum length of a name in a report in characters; a damaged file can contain very long ones."""
 Tell = Callable[..., object]
-"""Called with a line that a command prints, with ``err=True`` if it goes to the standard error, as ``typer.echo``."""
+"""Function that prints a line, to standard error with ``err=True``, such as ``typer.echo``."""
 
 
 def counted(number: int, thing: str) -> str:
-    """Return a number of things, named in the singular: ``1 image``, ``2,000 boxes``, ``0 queries``."""
+    """Return a count with its noun, which is given in the singular: ``1 image``, ``2,000 boxes``, ``0 queries``."""
     if number != 1:
         thing = f"{thing[:-1]}ies" if thing.endswith("y") else thing + ("es" if thing.endswith("x") else "s")
     return f"{number:,} {thing}"
@@ -37,7 +37,7 @@ _left_out: ContextVar[dict[str, None] | None] = ContextVar("left_out", default=N
 
 @contextlib.contextmanager
 def collect_left_out() -> Iterator[dict[str, None]]:
-    """Yield the lines of :func:`leave_out` meanwhile; those of an outer call, if there is one, are in it too."""
+    """Yield the lines that :func:`leave_out` collects in this context; a nested context shares the outer one's."""
     if (outer := _left_out.get()) is not None:
         yield outer
         return
@@ -49,9 +49,9 @@ def collect_left_out() -> Iterator[dict[str, None]]:
 
 
 def leave_out(line: str) -> None:
-    """Print what a run leaves out though it should be part of it, such as a damaged image; the same line once.
+    """Print that a run leaves something out that belongs to it, such as a damaged image; equal lines only once.
 
-    Commands collect these lines, and end with exit code 1 if there are any.
+    Commands collect these lines, and exit with code 1 if there are any.
     """
     line, known = printable(line), _left_out.get()
     if known is None or line not in known:
@@ -62,7 +62,7 @@ def leave_out(line: str) -> None:
 
 @contextlib.contextmanager
 def progress(what: str, total: int | None, completed: int = 0, shown: bool = True) -> Iterator[Callable[[], None]]:
-    """Show a bar on a terminal; yields the function that moves it by one. Nothing is shown for a total of 1."""
+    """Show a progress bar on a terminal; yields the function that advances it. A total of 1 shows nothing."""
     if not shown or total == 1 or not sys.stderr.isatty():
         yield lambda: None
         return
@@ -74,7 +74,7 @@ def progress(what: str, total: int | None, completed: int = 0, shown: bool = Tru
 
 
 def start_bar(title: str, total: int | None, done: int, transient: bool = False) -> Progress:
-    """Show a bar, which is to be stopped, on the terminal of the standard error; ``note`` stands at its end."""
+    """Show a progress bar on standard error until it is stopped; its field ``note`` is shown at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -88,12 +88,12 @@ def start_bar(title: str, total: int | None, done: int, transient: bool = False)
 
 @dataclass
 class Report:
-    """Collect what is missing, broken or left out of a data set, or of another program's results.
+    """Collect what is missing, broken or left out in a data set, or in another program's results.
 
     Attributes:
-        listed: images that the split names.
-        problems: what is missing or broken: the kind, and the names of what it affects.
-        left_out: what was left out or changed by design or by an option: the kind, and how often.
+        listed: number of images in the split.
+        problems: names of what is missing or broken, by kind of problem.
+        left_out: counts of what was left out or changed on purpose, by kind.
         notes: remarks on the data set as a whole.
     """
 
@@ -104,20 +104,20 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """True if nothing is missing or broken."""
+        """Whether nothing is missing or broken."""
         return not self.problems
 
     def problem(self, kind: str, name: str) -> None:
-        """Add something missing or broken: its kind, and the name of what it affects, which is cut if it is long."""
+        """Add something missing or broken by kind of problem and name; a long name is cut."""
         self.problems.setdefault(kind, []).append(name if len(name) <= LONGEST else f"{name[:LONGEST]}...")
 
     def leave_out(self, name: str) -> None:
-        """Print what is missing or broken in ``name``, and all else of the report with it, see :func:`leave_out`."""
+        """Print the report by :func:`leave_out`, each line with ``name``, if something is missing or broken."""
         for line in () if self.ok else self.lines():
             leave_out(f"{name}: {line}")
 
     def lines(self, names: int = 5) -> list[str]:
-        """Return the report as lines of text, with at most ``names`` names for each kind of problem."""
+        """Return the report as lines of text, with at most ``names`` names per kind of problem."""
         lines = [f"note: {note}" for note in self.notes]
         for kind, found in self.problems.items():
             more = f", and {len(found) - names} more" if len(found) > names else ""

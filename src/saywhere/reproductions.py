@@ -1,7 +1,7 @@
-"""What only reproduces a published program or table, looked up by the option or command that asks for it.
+"""Lookup of code that only reproduces a published program or table, by the option or command that needs it.
 
-Nothing outside :mod:`saywhere.papers` imports that package: whoever finds one of these values among a user's options
-calls :func:`find`, which imports the one module that it needs.
+No code outside :mod:`saywhere.papers` imports that package. Code that meets one of these values in a user's options
+calls :func:`find`, which imports just the module that is needed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ PLACES = {
     "kind=original_adam": "densecap2016.conventions:Adam",
     "protocol=original": "densecap2016.evaluator:ORIGINAL",
 }
-"""For each option with its value the module of :mod:`saywhere.papers`, and a name in it if not all of it is meant."""
+"""Location in :mod:`saywhere.papers` of each option value: a module, or a name in a module."""
 
 
 def values(option: str) -> list[str]:
-    """Return the values of an option that are looked up here."""
+    """Return the values of an option that are registered here."""
     return [place.partition("=")[2] for place in PLACES if place.startswith(f"{option}=")]
 
 
 def find(option: str) -> Any:
-    """Return what an option of :data:`PLACES` asks for: a module, or a function, class or object in it."""
+    """Import and return what an option of :data:`PLACES` stands for: a module, or an object in one."""
     place, _, name = PLACES[option].partition(":")
     module = import_module(f"saywhere.papers.{place}")
     return getattr(module, name) if name else module

@@ -1,4 +1,4 @@
-"""From strings to token ids and back."""
+"""Tokenization: texts to token ids and back."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ ARTICLE = re.compile(
     r"(?<!\S)an?(?= (?!(?:an?|and)\b)((?!eu|ewe|onc?e|uk|uni[cfoqstv]|ur[ai]|us(?:[abeiu]|\b)|ut[eio]|u\b)[aeiou]"
     r"|8|1[18]\b|heir|hono|hones|hour|[fhlmnrsx]\b|hd|lcd|mp3|rv|suv|xray)?)"
 )
-"""An "a" or "an" before a word; its group matches where that begins with the sound of a vowel, by spelling and those
-exceptions that captions have ("a uniform", "a one way sign", "an hour", "an 18 wheeler", "an x ray")."""
+"""An "a" or "an" before a word. Its group matches if the word begins with a vowel sound: by its spelling, and by the
+exceptions that occur in captions ("a uniform", "a one way sign", "an hour", "an 18 wheeler", "an x ray")."""
 
 STUTTER = re.compile(r"(?<!\S)(?!yo )(\S+)(?: (?:and )?\1(?!\S))+")
-"""A word that is said again at once, but for the toy."""
+"""A word repeated at once, except "yo yo"."""
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 
 
 def two_digits(probability: float) -> str:
-    """Return a probability as people are shown it: with two digits, and never 1.00, for no box is certain."""
+    """Format a probability for people: two digits, and never 1.00, because no box is certain."""
     return f"{min(probability, 0.99):.2f}"
 
 
 def tokenize(text: str) -> list[str]:
-    """Lower-case words without punctuation: ``"A man's T-shirt."`` gives ``a man's t shirt``."""
+    """Split a text into lower-case words without punctuation: ``"A man's T-shirt."`` gives ``a man's t shirt``."""
     return _WORD.findall(_normalize(text))
 
 
 def with_articles(text: str) -> str:
-    """Return a generated text with "a" or "an" as the next word has it.
+    """Correct "a" and "an" in a generated text to fit the following word.
 
     Example:
         >>> with_articles("an man in a orange uniform on an unicycle")
@@ -49,7 +49,7 @@ def with_articles(text: str) -> str:
 
 
 def without_stutter(text: str) -> str:
-    """Return a generated text without words that are said again at once.
+    """Remove immediate repetitions of words from a generated text.
 
     Example:
         >>> without_stutter("a red and red car in front of a green green field")
@@ -59,7 +59,7 @@ def without_stutter(text: str) -> str:
 
 
 def split_words(text: str) -> tuple[list[str], list[str]]:
-    """Return the words of :func:`tokenize`, and what stands before each of them and after the last.
+    """Return the words of :func:`tokenize`, and the texts before each word and after the last.
 
     Example:
         >>> split_words("A dog, a cat.")
@@ -74,10 +74,10 @@ def _normalize(text: str) -> str:
 
 
 class Vocabulary:
-    """Words and their numbers; 0 to 3 are padding, START, END and the unknown word.
+    """Words and their token ids; 0 to 3 are padding, START, END and the unknown word.
 
     Args:
-        counts: how often each word was seen; the order of its items gives the numbers from 4 on.
+        counts: number of occurrences of each word; ids from 4 on follow the order of the items.
     """
 
     def __init__(self, counts: dict[str, int]):
@@ -89,7 +89,7 @@ class Vocabulary:
 
     @classmethod
     def build(cls, texts: Iterable[str], min_count: int = 1, max_words: int | None = None) -> Vocabulary:
-        """Words of ``texts`` seen at least ``min_count`` times, most frequent first, at most ``max_words``."""
+        """Keep the ``max_words`` most frequent words of ``texts`` that occur ``min_count`` times or more."""
         counts = Counter(word for text in texts for word in tokenize(text))
         kept = [(word, n) for word, n in counts.items() if n >= min_count]
         kept.sort(key=lambda item: (-item[1], item[0]))
@@ -111,11 +111,11 @@ class Vocabulary:
         return f"Vocabulary({counted(len(self.counts), 'word')})"
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of ``text``, without START and END; unknown words become ``UNKNOWN``."""
+        """Return the token ids of a text, without START and END; unknown words become ``UNKNOWN``."""
         return [self._index.get(word, UNKNOWN) for word in tokenize(text)]
 
     def decode(self, token_ids: Iterable[int], unknown: str = RESERVED[UNKNOWN]) -> str:
-        """Return the text of token ids up to the first END; padding and START are left out, UNKNOWN is ``unknown``."""
+        """Return the text of token ids up to the first END, without padding and START; UNKNOWN becomes ``unknown``."""
         words = []
         for token in token_ids:
             if token == END:
@@ -125,12 +125,12 @@ class Vocabulary:
         return " ".join(words)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the words and their counts as JSON holds them."""
+        """Return the JSON form: reserved tokens, and words with their counts."""
         return {"reserved": list(RESERVED), "counts": self.counts}
 
     @classmethod
     def from_dict(cls, data: Any) -> Vocabulary:
-        """Read what :meth:`to_dict` wrote; ``ValueError`` if it is something else."""
+        """Read the result of :meth:`to_dict`; ``ValueError`` for anything else."""
         if not isinstance(data, dict) or not isinstance(data.get("counts"), dict):
             raise ValueError("no mapping with counts of words")
         if data.get("reserved") != list(RESERVED):
@@ -141,7 +141,7 @@ class Vocabulary:
 
 
 def pad(sequences: Sequence[Sequence[int]]) -> np.ndarray:
-    """Return token ids as one ``(N, T)`` int64 array, filled up with ``PAD`` on the right."""
+    """Stack token ids into one ``(N, T)`` int64 array, with ``PAD`` on the right."""
     length = max((len(s) for s in sequences), default=0)
     rows = [[*sequence, *[PAD] * (length - len(sequence))] for sequence in sequences]
     return np.array(rows, np.int64).reshape(len(sequences), length)

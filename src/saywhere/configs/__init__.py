@@ -1,1 +1,1 @@
-"""The options of networks, importable without torch."""
+"""Configuration of the networks, importable without torch."""

@@ -1,4 +1,4 @@
-"""The options of the aligner, with today's defaults and those of the paper."""
+"""Options of the aligner: our defaults, and those of the paper."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ PROPOSALS = ProposalConfig(nms_iou=0.5, post_nms_top_n=19)
 VECTOR_OPTIONS = frozenset({
     "trunk", "proposals", "levels", "head", "branch", "regions", "signed_sqrt", "embed_dim", "encoders", "hubness",
 })  # fmt: skip
-"""Options on which the vectors of regions depend; the others are those of texts, of scores and of training."""
+"""Options that affect region embeddings; the others affect texts, scores or training."""
 
 
 @dataclass(frozen=True)
 class GroundingConfig(Config):
-    """Options of how phrases are placed, and when they count as found; ``saywhere calibrate`` chooses the weights.
+    """Options of grounding: how phrases are placed and when they are found; ``saywhere calibrate`` fits the weights.
 
     Attributes:
-        nms_iou: phrases are placed in regions none of which overlaps a better one by more than this, in place of the
-            dense captioner's ``final_nms`` and ``repeat_nms`` and of the aligner's ``proposals.nms_iou``: of boxes that
-            are closer together one fits better. None leaves those.
-        score_weight: of the log-probability that a region is there, beside that of the phrase for it; both are the
-            dense captioner's.
-        kind_weight: of the log-probability, by the classes, that a region is of the kind that a phrase names.
-        rare: the text encoder hardly knows a noun that it saw fewer times than this in training.
-        rare_kind_weight: takes the place of ``kind_weight`` for phrases with such a noun.
-        similarity_kind_weight: takes the place of both where the aligner places phrases: its similarities are larger
-            than log-probabilities.
-        threshold: a phrase is found from this probability on, if the model is calibrated for phrases.
+        nms_iou: maximum IoU of the candidate regions; replaces ``final_nms`` and ``repeat_nms`` of the dense captioner
+            and ``proposals.nms_iou`` of the aligner. A higher value allows boxes that fit better. None: keep those.
+        score_weight: weight of the log-probability that a region contains something, relative to that of the phrase;
+            both are the dense captioner's.
+        kind_weight: weight of the noun classifier's log-probability that a region shows the phrase's kind of thing.
+        rare: a noun is rare if the text encoder saw it fewer times than this in training.
+        rare_kind_weight: replaces ``kind_weight`` for phrases with a rare noun.
+        similarity_kind_weight: replaces both where the aligner places phrases, because similarities are larger than
+            log-probabilities.
+        threshold: minimum probability of a phrase that counts as found, if the model has a calibration of phrases.
     """
 
     nms_iou: float | None = None
@@ -51,42 +50,41 @@ class GroundingConfig(Config):
 
 @dataclass(frozen=True)
 class AlignerConfig(RegionConfig):
-    """Options of :class:`saywhere.networks.aligner.network.Aligner`; ``AlignerConfig()`` is the good default.
+    """Options of :class:`saywhere.networks.aligner.network.Aligner`; ``AlignerConfig()`` is the recommended default.
 
     Attributes:
-        trunk, proposals: parts, see :mod:`saywhere.configs.parts`; section 3.1.1 has 19 proposals.
+        trunk, proposals: see :mod:`saywhere.configs.parts`; section 3.1.1 has 19 proposals.
         localizer, levels, head, branch: see :class:`saywhere.configs.parts.RegionConfig`.
-        regions: ``proposals`` of DenseCap's localization layer and the whole image, or the ``whole`` image alone.
-        signed_sqrt: features enter as the square root of their size, sign kept, which tames the strong ones.
-        embed_dim: of the space that regions and words share.
-        encoders: so many text encoders share the space out between them. Each has word vectors and a projection of the
-            regions of its own and is trained by a loss of its own; the mean of their products ranks better than each
-            (an ensemble in one model).
-        word_size, hidden_size, cell, rectified, residual: of each encoder, see
+        regions: ``proposals`` of DenseCap's localization layer and the whole image, or only the ``whole`` image.
+        signed_sqrt: take the signed square root of region features, which compresses large values.
+        embed_dim: dimension of the joint space of regions and words.
+        encoders: number of text encoders that divide the joint space, an ensemble in one model. Each has its own word
+            embeddings, projection of regions and loss. The mean of their products ranks better than each alone.
+        word_size, hidden_size, cell, rectified, residual: options of each encoder, see
             :class:`saywhere.networks.aligner.network.TextEncoder`.
-        parses: CoNLL-U file of parsed sentences (:mod:`saywhere.papers.relations`). Their relations then take the place
-            of words, and only these sentences can be encoded. None encodes words.
-        relations: kinds of relations that have a map each; all others share one. Training takes the frequent ones if
-            none are named.
-        feature_dropout: on the features of regions.
-        dropout: in the text encoder.
-        word_dropout: share of the words that the text encoder reads as the unknown word, in training.
+        parses: CoNLL-U file of parsed sentences (:mod:`saywhere.papers.relations`). Relations then replace words, and
+            only these sentences can be encoded. None: encode words.
+        relations: types of relations with their own map; all others share one. Default: training takes the frequent
+            ones.
+        feature_dropout: dropout of region features.
+        dropout: dropout in the text encoder.
+        word_dropout: fraction of words replaced by the unknown word in training.
         score: ``max`` (Eq. 8) or ``fragments`` (Eq. 7).
-        mean_over_words: the score is the mean over the words instead of the sum.
-        sentence_token: the END of a sentence is a word too; it comes after all others and stands for the sentence.
+        mean_over_words: whether the score is the mean over words instead of the sum.
+        sentence_token: whether END, which represents the whole sentence, also counts as a word.
         loss: ``margin`` (Eq. 9) or ``contrastive`` (cross-entropy over the batch).
         margin: see :func:`saywhere.networks.aligner.loss.max_margin`.
-        temperature: that scores of the contrastive loss are divided by at first; it is learnt.
-        phrase_weight: of the loss of phrases whose boxes are known (Flickr30k Entities); 0 learns from sentences alone.
-        sentences: of each image in a batch, drawn anew in each epoch.
-        region_phrases: the phrases of an image's regions are texts of it as its sentences are, so that short texts and
-            names of things are learnt, too.
-        hubs: so many typical texts, and typical images, tell how similar an image is to texts at large, and a text to
-            images (:class:`saywhere.engines.engine.Hubness`); ``saywhere calibrate`` fits them.
-        hubness: take that off similarities, if there are hubs.
-        score_bonus, size_bonus: a region's logit that there is something, and the log of its share of the image, are
-            added, with these weights, to its products with all words when a sentence is aligned; 0 for Eq. 11 as it is.
-        beta: affinity of neighbouring words to the same region (Eq. 12), unless a call gives another.
+        temperature: initial temperature of the contrastive loss; it is learnt.
+        phrase_weight: weight of the loss of phrases with known boxes (Flickr30k Entities); 0: sentences alone.
+        sentences: number of sentences per image in a batch, drawn anew each epoch.
+        region_phrases: whether the phrases of an image's regions are training texts like its sentences; teaches short
+            texts and names of things.
+        hubs: number of typical texts, and of typical images, for estimating the hubness of images and texts
+            (:class:`saywhere.engines.engine.Hubness`); fitted by ``saywhere calibrate``.
+        hubness: whether to subtract hubness from similarities, if there are hubs.
+        score_bonus, size_bonus: weights of a region's objectness logit and of the log of its fraction of the image in
+            the bonus that alignment adds to its products with words; 0: Eq. 11 as published.
+        beta: default affinity of neighbouring words to the same region (Eq. 12).
         grounding: see :class:`GroundingConfig`.
     """
 
@@ -144,9 +142,9 @@ class AlignerConfig(RegionConfig):
             self.require_proposals()
 
     def vector_options(self) -> dict[str, Any]:
-        """Return the options on which the vectors of regions depend, beside the weights."""
+        """Return the options that affect region embeddings, besides the weights."""
         stored = {name: value for name, value in self.to_dict().items() if name in VECTOR_OPTIONS}
-        stored["normalize"] = "none"  # an option that is gone: indexes that were made with it stay valid
+        stored["normalize"] = "none"  # a former option; keeps older indexes valid
         return stored if self.branch else {name: value for name, value in stored.items() if name != "branch"}
 
     @property

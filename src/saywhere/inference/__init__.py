@@ -1,4 +1,4 @@
-"""A model on many images: find them, read ahead, ask in batches, keep what is done."""
+"""Batch inference on many images: find them, read ahead, run the model in batches, and save the results."""
 
 from saywhere.inference.results import ImageResult, Outputs, ResultsFile, compare_settings, ensure_same_settings
 from saywhere.inference.run import run_images

@@ -1,8 +1,8 @@
-"""Which process may write: claims to parts of a work that several processes share, and locks of files.
+"""Write access: claims to parts of a job that several processes share, and file locks.
 
-A claim is a file that only one process can make, on one machine or on many with one file system. Its time is its
-heartbeat: a claim whose process is gone, or whose heart has stopped, is taken over by a claim of the next generation,
-so that no claim is ever removed to make room for another one, and of two processes only one succeeds.
+A claim is a file that only one process can create, on one machine or on many with a shared file system. Its
+modification time is a heartbeat. If its process is gone, or the heartbeat has stopped, a claim of the next generation
+takes over. So no claim is ever deleted to make room for another, and only one process succeeds.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from saywhere.files import short_name
 T = TypeVar("T")
 
 BEAT = 10.0
-"""Seconds between two signs of life."""
+"""Seconds between heartbeats."""
 STALE = 120.0
-"""Seconds without one after which the process of another machine counts as dead."""
+"""Seconds without a heartbeat after which a process on another machine counts as dead."""
 LOCK_WAIT = 5.0
-"""Seconds that a lock is waited for: a killed process holds its own until the last of its threads has ended."""
+"""Seconds to wait for a lock; a killed process holds its locks until its last thread has ended."""
 LOCK_PAUSE = 0.02
-"""Seconds from one try to the next."""
+"""Seconds between attempts."""
 NO_LOCKS = frozenset((errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP))
-"""What file systems answer that have no locks, such as Lustre without the option ``flock``."""
+"""Errors of file systems without locks, such as Lustre without the option ``flock``."""
 NO_LINKS = frozenset((errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK))
-"""What file systems answer that have no hard links."""
+"""Errors of file systems without hard links."""
 PROCESSES = Path("/proc")
-"""Where the system says what processes there are."""
+"""Where the system lists its processes."""
 
 
 class LostClaimError(Exception):
-    """Another process has taken over what this one works on, because it seemed dead."""
+    """Another process has taken over this one's work, because it seemed dead."""
 
 
 class Claim:
-    """The right to work on a part, held until it is released; use it as a context manager.
+    """The right to work on a part, held until it is released; a context manager.
 
     Attributes:
-        generation: how often it was taken over before.
+        generation: number of earlier claims that were taken over.
     """
 
     def __init__(self, folder: Path, name: str, generation: int) -> None:
@@ -60,11 +60,11 @@ class Claim:
         return _lock(self.folder, self.name, self.generation)
 
     def held(self) -> bool:
-        """Return whether no other process has taken over."""
+        """Return whether the claim has not been taken over."""
         return self._lock.exists() and not _lock(self.folder, self.name, self.generation + 1).exists()
 
     def check(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items as long as the claim is held; ``LostClaimError`` if it is not any more."""
+        """Yield the items while the claim is held; ``LostClaimError`` when it no longer is."""
         for item in items:
             if not self.held():
                 raise LostClaimError(self.name)
@@ -76,11 +76,11 @@ class Claim:
                 os.utime(self._lock)
             except FileNotFoundError:
                 return
-            except OSError:  # a file system that is away for a moment
+            except OSError:  # a file system that is temporarily unavailable
                 continue
 
     def release(self) -> None:
-        """Give up the right; a lost claim leaves those of others alone."""
+        """Release the claim; if it was lost, the claims of others stay."""
         self._released.set()
         for generation in range(self.generation, -1, -1):
             _lock(self.folder, self.name, generation).unlink(missing_ok=True)
@@ -94,7 +94,7 @@ class Claim:
 
 
 class Claims:
-    """Make claims in a folder that all processes see."""
+    """Make claims in a shared folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -110,7 +110,7 @@ class Claims:
             _create(_lock(self.folder, name, claim.generation), json.dumps(owner()))
         except (FileExistsError, FileNotFoundError):
             return None
-        if self._generations(name)[-1:] != [claim.generation]:  # others took over, and were done, since we looked
+        if self._generations(name)[-1:] != [claim.generation]:  # others took over and finished in the meantime
             _lock(self.folder, name, claim.generation).unlink(missing_ok=True)
             return None
         return claim
@@ -123,15 +123,15 @@ class Claims:
         return sorted(int(parts[1]) for parts in found if parts[::2] == [name, "lock"] and parts[1].isdecimal())
 
     def _is_dead(self, lock: Path) -> bool:
-        """Whether a claim's process is gone: on this machine the system knows.
+        """Return whether the process of a claim is gone: the system knows its own processes.
 
-        Of others it is believed when no heartbeat has come for some time by our clock.
+        Those of other machines count as dead after a time without heartbeat, by our clock.
         """
         try:
             text, beat = lock.read_text(encoding="utf-8", errors="replace"), lock.stat().st_mtime_ns
         except FileNotFoundError:
             return False
-        if not text:  # whoever made it was killed before it could say who it was
+        if not text:  # its process was killed before it wrote its identity
             return True
         if (lives := _lives(text)) is not None:
             return not lives
@@ -147,13 +147,13 @@ def _lock(folder: Path, name: str, generation: int) -> Path:
 
 
 def owner() -> dict[str, Any]:
-    """Return what a claim says of this process."""
+    """Return the identity of this process for claims."""
     started, _ = _status(os.getpid()) or ("", True)
     return {"host": socket.gethostname(), "place": _place(), "process": os.getpid(), "started": started}
 
 
 def _place() -> str:
-    """The machine since its start, and the container, of processes that see each other; empty if it is not known."""
+    """Return an id of the current boot and container, shared by processes that see each other; empty if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
@@ -162,7 +162,7 @@ def _place() -> str:
 
 
 def _lives(text: str) -> bool | None:
-    """Whether the process is there whose claim has this text; None if this machine cannot know."""
+    """Return whether the process with this claim text is alive; None if this machine cannot tell."""
     try:
         holder = json.loads(text)
         place, process, started = holder["place"], holder["process"], holder["started"]
@@ -172,20 +172,20 @@ def _lives(text: str) -> bool | None:
     if not here or place != here or not isinstance(process, int) or not 0 < process < 1 << 31:
         return None
     try:
-        os.kill(process, 0)  # asks, and sends nothing
+        os.kill(process, 0)  # only tests for existence
     except ProcessLookupError:
         return False
-    except PermissionError:  # it is another user's
+    except PermissionError:  # another user's process
         pass
     found = _status(process)
     return None if found is None else found == (started, True)
 
 
 def _status(process: int) -> tuple[str, bool] | None:
-    """When a process was started, which tells it from a later one of the same number, and whether it still does work.
+    """Return the start time of a process, which distinguishes it from later ones with its id, and whether it works.
 
-    A killed process does until the last of its threads has ended: its locks are held so long, although it is a zombie
-    already. None if the system does not say it, as for the processes of others where ``/proc`` has ``hidepid``.
+    A killed process works until its last thread has ended: it holds its locks although it is already a zombie. None if
+    the system does not tell, such as for other users' processes under ``hidepid``.
     """
     try:
         text = (PROCESSES / str(process) / "stat").read_text(encoding="utf-8", errors="replace")
@@ -196,7 +196,7 @@ def _status(process: int) -> tuple[str, bool] | None:
 
 
 def _create(path: Path, text: str) -> None:
-    """Make a file that has its text from the first moment on, if there is none."""
+    """Create a file with its text atomically, unless it exists."""
     part = path.with_name(f".{uuid.uuid4().hex}.claim")
     try:
         part.write_text(text, encoding="utf-8")
@@ -206,20 +206,20 @@ def _create(path: Path, text: str) -> None:
             if error.errno in NO_LINKS:
                 with open(path, "x", encoding="utf-8") as stream:
                     stream.write(text)
-            elif part.stat().st_nlink < 2:  # else it was made, and only the answer of a server was lost
+            elif part.stat().st_nlink < 2:  # otherwise it was created, and only a server's answer was lost
                 raise
     finally:
         part.unlink(missing_ok=True)
 
 
 def lock(file: int) -> bool | None:
-    """Lock an open file for this process, until it is closed; wait a little for a process that is just ending.
+    """Lock an open file for this process until it is closed; wait briefly for a process that is just ending.
 
-    Return whether no other process has it; None if the file system has no locks.
+    Returns False if another process has the lock, None if the file system has no locks.
     """
     try:
         import fcntl
-    except ImportError:  # Windows, where users start one run at a time
+    except ImportError:  # on Windows users must not start two runs at a time
         return True
 
     def attempt() -> bool:
@@ -238,7 +238,7 @@ def lock(file: int) -> bool | None:
 
 
 def _patiently(attempt: Callable[[], T]) -> T:
-    """What an attempt gives, again and again for a while where that is nothing."""
+    """Repeat an attempt for a while until it returns something true."""
     end = time.monotonic() + LOCK_WAIT
     while not (found := attempt()) and time.monotonic() < end:
         time.sleep(LOCK_PAUSE)
@@ -246,13 +246,13 @@ def _patiently(attempt: Callable[[], T]) -> T:
 
 
 def claim_file(file: int, path: Path, way_out: str) -> Claim | None:
-    """Become the one process that writes to an open file; its lock is given up when it is closed.
+    """Become the only writer of an open file, until it is closed.
 
-    ``path`` is of it, or of the folder that it stands for; ``way_out`` is what the ``UserError`` says to do if another
-    process writes to it.
+    ``path`` is that of the file, or of the folder it stands for. ``way_out`` is the advice in the ``UserError`` if
+    another process is writing.
 
     Returns:
-        where the file system has no locks a claim beside the file, to be released when it is closed.
+        None, or on a file system without locks a claim beside the file, to be released when the file is closed.
     """
     locked = lock(file)
     if locked is None:
@@ -269,13 +269,13 @@ def claim_file(file: int, path: Path, way_out: str) -> Claim | None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make a folder if there is none, and keep other runs out of it (``UserError``); a killed run releases it."""
+    """Create a folder if needed and keep other runs out of it (``UserError``); the lock ends with the process."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "lock").open("a") as file:
             claim = claim_file(file.fileno(), folder, "wait for it, or name another folder with --out")
             try:
-                if os.fstat(file.fileno()).st_nlink:  # and the folder was not removed by who had the lock
+                if os.fstat(file.fileno()).st_nlink:  # the previous holder has not deleted the folder
                     yield
                     return
             finally:

@@ -1,4 +1,4 @@
-"""Results on disk: JSON lines that survive a kill, and drawings, in an order in which a kill loses nothing."""
+"""Results on disk: JSON lines and drawings, written in an order in which a killed run loses nothing."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _BEGINNING = b'{"image":'
-"""What each line begins with: only a half line that does is taken for one of ours and cut off."""
+"""Beginning of each line of ours; only an incomplete line that begins like this is cut off."""
 
 
 @dataclass(frozen=True)
 class ImageResult(Generic[T]):
-    """What became of one image: its result, or the error.
+    """The outcome for one image: its result, or the error.
 
-    ``image`` is what the model saw; its pixels are dropped with this object.
+    ``image`` is the model's input; its pixels are freed with this object.
     """
 
     source: Source
@@ -42,17 +42,17 @@ class ImageResult(Generic[T]):
 
 
 class NotKeptError(Exception):
-    """An answer that has no place beside its image; the text says why."""
+    """An answer that cannot be saved beside its image; the text says why."""
 
 
 class AppendedFile:
-    """A file that one process at a time appends to, all of what it has to add or nothing; its folders are made.
+    """A file that one process at a time appends to; each append is complete or undone. Folders are created.
 
     Args:
-        way_out: what to do if another process writes to it.
+        way_out: advice if another process is writing the file.
 
     Raises:
-        UserError: the file cannot be written, is no regular file, or another process is writing it.
+        UserError: the file cannot be written, is not a regular file, or another process is writing it.
     """
 
     def __init__(self, path: Path, way_out: str) -> None:
@@ -71,7 +71,7 @@ class AppendedFile:
             raise
 
     def _begin(self, way_out: str) -> None:
-        """Refuse what is no regular file, and a file that another run is writing."""
+        """Refuse anything but a regular file, and a file that another run is writing."""
         from saywhere.inference.claims import claim_file
 
         if not stat.S_ISREG(os.fstat(self._file).st_mode):
@@ -79,10 +79,10 @@ class AppendedFile:
         self._claim = claim_file(self._file, self.path, way_out)
 
     def _resume(self) -> None:
-        """Go on with what an earlier run has left."""
+        """Continue what an earlier run has left."""
 
     def _write(self, data: bytes) -> None:
-        """Append all of ``data``, or nothing of it."""
+        """Append all of ``data``, or nothing."""
         end, written = os.fstat(self._file).st_size, 0
         try:
             while written < len(data):
@@ -94,7 +94,7 @@ class AppendedFile:
             raise
 
     def close(self) -> None:
-        """Close the file, and let other processes write it."""
+        """Close the file, so that other processes can write it."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -109,16 +109,15 @@ class AppendedFile:
 
 
 class ResultsFile(AppendedFile):
-    """JSON lines with the name of an image in ``image`` and its result, one an image, each written whole.
+    """JSON lines with the result of one image each, under the image's name in ``image``; lines are written atomically.
 
-    An existing file is resumed: :attr:`done` has the images in it, and the half line that a killed run may have left
-    at its end is cut off.
+    An existing file is continued: :attr:`done` has its images, and an incomplete last line of a killed run is cut off.
 
     Args:
-        key: what each line has beside ``image``: ``boxes`` as :meth:`Regions.to_dict` has them, or ``caption``.
+        key: key of each line's result: ``boxes``, as in :meth:`Regions.to_dict`, or ``caption``.
 
     Raises:
-        UserError: the file is not one of these, or cannot be written.
+        UserError: the file has other content or cannot be written.
     """
 
     def __init__(self, path: Path, key: str = "boxes") -> None:
@@ -135,7 +134,7 @@ class ResultsFile(AppendedFile):
                 if row is not None:
                     self._starts[row["image"]] = end
                 elif not whole and (line[: len(_BEGINNING)] == _BEGINNING[: len(line)] or not line.strip(b"\0")):
-                    whole = True  # without this torn line; a power cut may leave zeros
+                    whole = True  # cuts off this incomplete line; a power cut can leave zeros
                     break
                 elif line.strip():
                     raise UserError(f"{self.path} line {number} is not a result with {self.key}; give another file")
@@ -152,14 +151,14 @@ class ResultsFile(AppendedFile):
 
     @property
     def done(self) -> frozenset[str]:
-        """Names of the images that are in the file."""
+        """Names of the images in the file."""
         return frozenset(self._starts)
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows in the order of the file."""
+        """Yield the rows in file order."""
         return (self[name] for name in list(self._starts))
 
     def __getitem__(self, name: str) -> dict[str, Any]:
@@ -169,7 +168,7 @@ class ResultsFile(AppendedFile):
             return json.loads(lines.readline())
 
     def merge(self, other: Path) -> int:
-        """Append what another file has and this one has not; return how many images those are."""
+        """Append the images of another file that this one lacks; return their number."""
         with ResultsFile(other, self.key) as lines:
             new = [row for row in lines if row["image"] not in self._starts]
             for row in new:
@@ -177,14 +176,14 @@ class ResultsFile(AppendedFile):
         return len(new)
 
     def regions(self, name: str, read: Callable[[dict[str, Any]], Any] = Regions.from_dict) -> Any:
-        """Return the regions of an image, or what ``read`` makes of its row; ``UserError`` if it cannot."""
+        """Return the regions of an image, or what ``read`` makes of its row; ``UserError`` if that fails."""
         try:
             return read(self[name])
         except ValueError as error:
             raise UserError(f"{self.path}: the result for {name} cannot be used ({error})") from error
 
     def append(self, row: Mapping[str, Any], name: str) -> None:
-        """Add the row of the image ``name``; if the disk is full the file is as it was, and OSError is raised."""
+        """Append the row of the image ``name``; on a full disk the file is unchanged, and OSError is raised."""
         if self.key not in row:
             raise ValueError(f"the row of {name} has no {self.key}")
         line, start = json_line(row, name), self._end
@@ -193,7 +192,7 @@ class ResultsFile(AppendedFile):
         self._starts[name] = start
 
     def close(self) -> None:
-        """Wait until all lines are on the disk, and close the file; if it is not called, a power cut may cost some."""
+        """Sync all lines to disk and close the file; without this call a power cut can lose lines."""
         try:
             if self._changed and self._file >= 0:
                 sync(self._file)
@@ -212,7 +211,7 @@ class ResultsFile(AppendedFile):
 
 
 def json_line(row: Mapping[str, Any], name: str) -> bytes:
-    """Return the line of results about the image ``name``."""
+    """Return the JSON line of the image ``name``."""
     full = {"image": name, **{key: value for key, value in row.items() if key != "image"}}
     try:
         return (json.dumps(full, ensure_ascii=False) + "\n").encode()
@@ -222,15 +221,15 @@ def json_line(row: Mapping[str, Any], name: str) -> bytes:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where the answers about images are kept: regions or, without a folder, others that have ``to_dict``.
+    """Destinations of answers: regions or, without a folder, other results with ``to_dict``.
 
     Attributes:
-        lines: the file of results, or None.
-        folder: of the images, or None.
-        beside: writes an answer beside its image, and returns why it could not or None.
-        bare: None to draw the regions on the images; else these are only resized, to this long side in pixels.
-        draw: returns an image with an answer drawn on it.
-        read: returns an answer of its row in the file; ``ValueError`` says what the row lacks.
+        lines: results file, or None.
+        folder: folder for images, or None.
+        bare: None: draw the regions on the images. Otherwise only resize these, to this long side in pixels.
+        beside: function that writes an answer beside its image and returns None, or why it cannot.
+        draw: function that draws an answer on an image and returns it.
+        read: function that turns a row of the file into an answer; ``ValueError`` if the row is incomplete.
     """
 
     lines: ResultsFile | None = None
@@ -242,7 +241,7 @@ class Outputs:
 
     @property
     def long_side(self) -> int:
-        """Pixels that an image needs on its long side to be written; 0 if none are."""
+        """Long side in pixels that images need for being written; 0 if none are."""
         return 0 if self.folder is None else self._sides[1]
 
     @property
@@ -250,7 +249,7 @@ class Outputs:
         return DRAWN_SIDES if self.bare is None else (self.bare, self.bare)
 
     def check(self, sources: Sequence[Source]) -> None:
-        """Make the folder; ``UserError`` if it cannot be made, or an image to be described would be written over."""
+        """Create the folder; ``UserError`` if that fails, or if an input image would be overwritten."""
         if self.folder is None:
             return
         try:
@@ -263,13 +262,13 @@ class Outputs:
                 raise UserError(f"{path}: is an image to describe and would be written over; give another --out")
 
     def is_described(self, source: Source) -> bool:
-        """Return whether the result is in the file; at most its image is missing in the folder."""
+        """Return whether the results file has the image; its drawing may still be missing."""
         return self.lines is not None and source.name in self.lines.done
 
     def keep(self, done: ImageResult[Any]) -> None:
-        """Write the image, then the line if it is new: an image in the file is never without its drawing.
+        """Save the drawing first, then the line if it is new, so that an image in the file always has its drawing.
 
-        Nothing is left half written after an error, such as an ``OSError`` or a :class:`NotKeptError`.
+        No file is left incomplete after an error, such as an ``OSError`` or a :class:`NotKeptError`.
         """
         if done.result is None or done.image is None:
             return
@@ -283,12 +282,12 @@ class Outputs:
             self.lines.append(done.result.to_dict(), done.source.name)
 
     def keep_beside(self, source: Source, answer: Any) -> None:
-        """Write an answer beside its image, if that is wanted; ``NotKeptError`` if it cannot be."""
+        """Write an answer beside its image, if wanted; ``NotKeptError`` if that fails."""
         if self.beside is not None and (why := self.beside(source, answer)):
             raise NotKeptError(why)
 
     def lacks_image(self, source: Source) -> bool:
-        """Return whether the result is in the file, but its image is missing in the folder."""
+        """Return whether the results file has the image but the folder lacks its drawing."""
         return (
             self.is_described(source) and self.folder is not None and not os.path.exists(out_path(self.folder, source))
         )
@@ -308,16 +307,16 @@ class Outputs:
                 yield ImageResult(source, error=str(error).removeprefix(f"{source.path}: "))
 
     def answer(self, source: Source) -> Any:
-        """Return the answer about an image that is in the file."""
+        """Return the answer for an image from the results file."""
         if self.lines is None:
             raise ValueError("these outputs have no file of results")
         return self.lines.regions(source.name, self.read)
 
 
 def read_names(path: Path) -> frozenset[str]:
-    """Return the names of the images in a file of results that another process may be writing; none if it is not there.
+    """Return the image names in a results file, which another process may be writing; none if it does not exist.
 
-    What is no whole line of results is passed over; :class:`ResultsFile` tells of it.
+    Other lines are ignored; :class:`ResultsFile` reports them.
     """
     names: set[str] = set()
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as lines:
@@ -328,10 +327,9 @@ def read_names(path: Path) -> frozenset[str]:
 
 
 def ensure_same_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse to add to results that were begun with other settings (``UserError``), and write down those of new ones.
+    """Refuse to add to results with other settings (``UserError``), and store the settings of new results.
 
-    They stand in a hidden file beside the results. Results without one are taken as they are, and what is no file, such
-    as a pipe, gets none.
+    They are stored in a hidden file beside the results. Results without it are accepted. Pipes and the like get none.
     """
     compare_settings(path, settings)
     if path.is_file() and not path.stat().st_size:
@@ -339,23 +337,23 @@ def ensure_same_settings(path: Path, settings: Mapping[str, Any]) -> None:
 
 
 def note_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Write down beside results what they follow from, where files can be written there."""
+    """Store the settings of results in a file beside them, if its folder is writable."""
     with contextlib.suppress(PermissionError):
         write_text(_note(path), json.dumps(settings) + "\n")
 
 
 def read_settings(path: Path) -> dict[str, Any] | None:
-    """Return what results follow from; None if it was not written down."""
+    """Return the settings of results; None if they are not stored."""
     return read_record(_note(path)) or None
 
 
 def forget_settings(path: Path) -> None:
-    """Remove what was written down of results."""
+    """Remove the stored settings of results."""
     _note(path).unlink(missing_ok=True)
 
 
 def compare_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse results that were begun with other settings: ``UserError`` names which, and how to begin anew."""
+    """Refuse results with other settings: ``UserError`` names these, and how to begin anew."""
     try:
         known = read_settings(path) if path.stat().st_size else None
     except OSError:
@@ -367,5 +365,5 @@ def compare_settings(path: Path, settings: Mapping[str, Any]) -> None:
 
 
 def _note(path: Path) -> Path:
-    """The hidden file of the settings of results: beside the file itself, if the path is a link to it."""
+    """Return the hidden settings file of results; if the path is a link, it is beside the target."""
     return beside(path.resolve(), ".{}.settings.json")

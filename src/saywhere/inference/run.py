@@ -1,6 +1,6 @@
-"""A run over many images: read ahead, asked in batches, each answer kept as soon as it is there.
+"""A run over many images: reads ahead, runs the model in batches and saves each answer at once.
 
-A stopped run goes on where it was.
+An interrupted run can be continued.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 HELD = 1 << 30
-"""Bytes of decoded images from which on no more are read ahead, and what was read is worked on, however few it is."""
+"""Bytes of decoded images above which reading ahead pauses, and incomplete batches are processed."""
 
 Ask = Callable[[list[LoadedImage], list[np.ndarray] | None], Sequence[T]]
-"""Returns the answer for each image; the boxes are given for all images or for none."""
+"""Function that returns one answer per image; boxes are given for all images or for none."""
 
 
 @dataclass(frozen=True)
@@ -69,17 +69,17 @@ def run_images(
     long_side: int | None = None,
     workers: int = 1,
 ) -> Iterator[ImageResult[T]]:
-    """Yield what ``ask`` answers for ``sources``, in their order; one that cannot be read gives its error and no more.
+    """Yield the answers of ``ask`` for ``sources`` in order; an image that cannot be read yields only its error.
 
-    Each image is decoded once, and the next batch is read while the model works: at most ``(1 + workers) * batch``
-    decoded images are held at any time, and at most ``HELD`` bytes of them and one image more.
+    Each image is decoded once, and the next batch is read while the model runs. At any time at most ``(1 + workers) *
+    batch`` decoded images are in memory, and at most ``HELD`` bytes of them plus one image.
 
     Args:
-        ask: called with ``batch`` images at a time, for the first time when one could be read.
+        ask: called with up to ``batch`` images at a time, for the first time when one has been read.
         sources: images from :func:`find_images`.
-        boxes: by name of the image, passed to ``ask``; each source has an entry. A bad box is an error of its image.
-        long_side: pixels that are needed; larger images are decoded to about this size.
-        workers: calls of ``ask`` at the same time, from as many threads.
+        boxes: boxes for ``ask`` by image name, with an entry for each source. Invalid boxes are an error of the image.
+        long_side: pixels needed on the long side; larger images are decoded at about this size.
+        workers: number of threads that call ``ask`` concurrently.
     """
     line: queue.Queue[_Read | BaseException | Literal["full"] | None] = queue.Queue()
     room = _Room((1 + workers) * batch, lambda: line.put("full"))
@@ -98,7 +98,7 @@ def run_images(
             ended, pressed = item is None, item is None or item == "full"
             if isinstance(item, _Read):
                 waiting.append(item)
-            del item  # or the last image would be held while the next ones are waited for
+            del item  # otherwise it keeps the last image in memory while waiting for the next
             if waiting and (pressed or sum(read.image is not None for read in waiting) == batch):
                 running.append(pool.submit(_ask_batch, ask, waiting, boxes is not None))
                 waiting = []
@@ -107,7 +107,7 @@ def run_images(
                 while done:
                     held = _bytes_of(done[0].image)
                     yield done.pop(0)
-                    if before is not None:  # the caller's loop lets go of an image only when it has the next one
+                    if before is not None:  # the caller's loop frees an image only when it gets the next one
                         room.leave(before)
                     before = held
             if ended:
@@ -118,9 +118,9 @@ def run_images(
 
 
 class _Room:
-    """Room for so many decoded images, and about ``HELD`` bytes of them.
+    """Limit on the number of decoded images in memory, and on their size, about ``HELD`` bytes.
 
-    ``press`` is called if the bytes are too many: what is held must be worked on, or nothing would ever leave.
+    ``press`` is called when the size limit is exceeded: waiting images must then be processed to be freed.
     """
 
     def __init__(self, places: int, press: Callable[[], object]) -> None:
@@ -130,35 +130,35 @@ class _Room:
         self._changed = threading.Condition()
 
     def wait(self) -> bool:
-        """Wait until one more may enter; False if the room is closed."""
+        """Wait until another image may enter; False if the room is closed."""
         with self._changed:
             if self._bytes > HELD:
                 self._press()
-            self._changed.wait_for(  # the last one that was handed out is held until the caller asks for the next one
+            self._changed.wait_for(  # the caller holds the last yielded image until it asks for the next one
                 lambda: self._closed or (self._count < self._places and (self._bytes <= HELD or self._count <= 1))
             )
             return not self._closed
 
     def enter(self, size: int) -> None:
-        """Count an image of so many bytes."""
+        """Add an image of this size in bytes."""
         with self._changed:
             self._count, self._bytes = self._count + 1, self._bytes + size
 
     def leave(self, size: int) -> None:
-        """Count it no more."""
+        """Remove an image of this size."""
         with self._changed:
             self._count, self._bytes = self._count - 1, self._bytes - size
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let nobody in any more, nor wait."""
+        """Refuse further images, and end all waiting."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
 
 def _bytes_of(image: LoadedImage | None) -> int | None:
-    """What Pillow holds of an RGB image; None if there is none."""
+    """Return Pillow's memory for an RGB image in bytes; None without an image."""
     return None if image is None else 4 * image.pixels.width * image.pixels.height
 
 
@@ -179,7 +179,7 @@ def _read_ahead(
             line.put(read)
             del read
         line.put(None)
-    except BaseException as error:  # passed to the caller, who would wait for ever
+    except BaseException as error:  # passed on to the caller, who would otherwise wait for ever
         line.put(error)
 
 
@@ -193,7 +193,7 @@ def _read(source: Source, boxes: ArrayLike | None, long_side: int | None) -> _Re
 
 
 def _ask_batch(ask: Ask[Any], reads: Sequence[_Read], given: bool) -> list[ImageResult[Any]]:
-    """What became of each, in order; ``ask`` is called once for all that could be read."""
+    """Return the outcome for each image in order; ``ask`` is called once with all that could be read."""
     good = [read for read in reads if read.image is not None]
     images = [read.image for read in good if read.image is not None]
     boxes = [read.boxes for read in good if read.boxes is not None] if given else None
@@ -205,26 +205,26 @@ def _ask_batch(ask: Ask[Any], reads: Sequence[_Read], given: bool) -> list[Image
 
 
 TOP = 10
-"""Regions an image, unless the user says otherwise (docs/describe.md#which-regions)."""
+"""Default number of regions per image (docs/describe.md#which-regions)."""
 FOR_EVALUATION = ("coco-results", "densecap")
-"""Formats whose programs rank regions of any score."""
+"""Formats for programs that rank regions of any score."""
 
 
 @dataclass
 class Summary:
-    """What became of the images, or videos, of a run.
+    """Outcome of a run over images or videos.
 
     Attributes:
-        count: images in all, without those that the file of boxes does not name.
-        done, already: images answered by this run, and by an earlier one.
-        regions: found by this run; None where answers are no regions.
-        empty: images of this run without a region that reaches the threshold.
-        without_boxes: images that the file of boxes does not name.
-        skipped: names of the images without an answer, with the reasons.
-        damaged: names of the videos that could only be read in part, with what could not.
+        count: number of images, without those missing in the boxes file.
+        done, already: number of images answered by this run, and by an earlier one.
+        regions: number of regions found by this run; None if answers are not regions.
+        empty: number of images of this run without a region above the threshold.
+        without_boxes: number of images missing in the boxes file.
+        skipped: images without an answer, with reasons.
+        damaged: videos that were only partly readable, with details.
         written: files and folders with results.
-        verb: what was done, such as ``described``.
-        lines: file of the results, or None.
+        verb: past participle of the task, such as ``described``.
+        lines: results file, or None.
     """
 
     count: int = 0
@@ -248,19 +248,19 @@ class Summary:
 
 
 Each = Callable[[ImageResult[T], Summary], object]
-"""Called with each new answer when it is kept, and with what the run has done so far."""
+"""Called with each new answer after it is saved, and with the run's state so far."""
 
 
 @dataclass(frozen=True)
 class Run(Generic[T]):
-    """A model asked about images that have no answer yet, and drawings made that are missing.
+    """Run a model on the images that have no answer yet, and make missing drawings.
 
     Attributes:
         ask, boxes: see :func:`run_images`.
-        model: that ``ask`` uses; it is not looked for if nothing is to be asked.
-        verbs: what is being done with an image, and was: ``("describing", "described")``.
-        claim: of the shard that the images are; it ends the run when it is lost.
-        long_side: pixels that ``each`` needs on the long side of an image; the model and drawings may need more.
+        model: model that ``ask`` uses; not loaded if all images have answers.
+        verbs: present and past participle of the task: ``("describing", "described")``.
+        claim: claim to the shard of these images; losing it ends the run.
+        long_side: long side in pixels that ``each`` needs; the model and drawings may need more.
     """
 
     ask: Ask[T]
@@ -275,7 +275,7 @@ class Run(Generic[T]):
     long_side: int = 0
 
     def __call__(self, sources: Sequence[Source]) -> Summary:
-        """Go through the images; ``UserError`` if the model cannot be used. Ctrl-C says how far it came."""
+        """Process the images; ``UserError`` if the model cannot be used. Ctrl-C reports the progress."""
         outputs = self.outputs
         todo = [source for source in sources if not outputs.is_described(source)]
         undrawn = [source for source in sources if outputs.lacks_image(source)]
@@ -301,7 +301,7 @@ class Run(Generic[T]):
         return summary
 
     def _fresh(self, todo: Sequence[Source]) -> Iterator[ImageResult[T]]:
-        if todo:  # or the model would be looked for
+        if todo:  # otherwise the model is not needed
             self.model.begin()
             long_side = max(self.outputs.long_side, self.model.long_side, self.long_side)
             workers = self.model.workers
@@ -327,30 +327,30 @@ def describe(
     each: Each[Regions] | None = None,
     tell: Tell = silent,
 ) -> Summary:
-    """Describe images, as the command ``saywhere describe`` does; a stopped run goes on when it is called again.
+    """Describe images, as the command ``saywhere describe`` does; calling it again continues an interrupted run.
 
     Args:
-        images: files, folders, patterns, archives or lists, see :func:`saywhere.inference.find_images`.
-        model: its name or folder, or the model; the bundled one if None.
-        json: JSON lines with the results; images that are in it are not described again.
-        out: folder of the drawn images, or of what ``output_format`` writes; without it ``xmp`` lies beside the images.
-        boxes: file of the boxes to describe, see :func:`saywhere.inference.read_boxes`: all of them, and no others.
-        top: at most so many regions an image; all of them if None.
-        threshold: only regions whose box and words are right with at least this probability, see
-            :meth:`saywhere.Regions.at_least`, whose default (0.3 and 0.4) is taken if None, for people look at the
-            results, or all for an evaluation (:data:`FOR_EVALUATION`), as of :meth:`saywhere.Model.describe`.
-        batch: images at a time.
+        images: files, folders, glob patterns, archives or lists, see :func:`saywhere.inference.find_images`.
+        model: model, its name or its folder. Default: the bundled one.
+        json: JSON lines file for the results; images that it already has are not described again.
+        out: folder for drawn images, or for files of ``output_format``; without it ``xmp`` goes beside the images.
+        boxes: file of boxes to describe, see :func:`saywhere.inference.read_boxes`: all of them and no others.
+        top: maximum number of regions per image; None: all.
+        threshold: minimum probability that a region's box and caption are right. Default: 0.3 and 0.4, those of
+            :meth:`saywhere.Regions.at_least`, for results that people look at; 0 for evaluation formats
+            (:data:`FOR_EVALUATION`).
+        batch: batch size.
         output_format: one of :data:`saywhere.formats.registry.FORMATS`.
-        classes: only regions whose phrase has one of these, which are also the classes of ``output_format``.
-        copy_images: of the format yolo, also write the images.
-        embed: write ``xmp`` into JPEG, PNG and WebP files, through ExifTool, and beside the others.
-        shards: divide the images into so many, which other processes work on too; None to do all of them here.
-        progress: show a bar on a terminal.
-        each: called with each new result, and with the summary so far.
-        tell: called with what the command prints; nothing is printed if it is not given.
+        classes: keep only regions whose phrase has one of these classes; also the classes of ``output_format``.
+        copy_images: also write the images, for the format yolo.
+        embed: write ``xmp`` into JPEG, PNG and WebP files by ExifTool, and beside all others.
+        shards: divide the images into this many shards, which other processes work on too. None: no shards.
+        progress: show a progress bar on a terminal.
+        each: called with each new result and the summary so far.
+        tell: called with the lines that the command prints. Default: print nothing.
 
     Raises:
-        UserError: wrong arguments, no images, or results that were begun with other options.
+        UserError: arguments are invalid, there are no images, or the results were begun with other options.
 
     Example:
         >>> print(saywhere.describe("photos", json="regions.jsonl", out="drawn", progress=True))
@@ -382,7 +382,7 @@ def describe(
 
 
 def _require_sayable(classes: Classes, words: Container[str]) -> None:
-    """Refuse names of classes that no phrase of a model with these words can have."""
+    """Refuse class names that no phrase of a model with these words can contain."""
     from difflib import get_close_matches
 
     from saywhere.models.nouns import noun_tree
@@ -412,7 +412,7 @@ def _check_places(
 
 @dataclass(frozen=True)
 class _Description:
-    """What is asked of each image, and what is told of it; for the rest see :func:`describe`."""
+    """The task for each image and its messages; for the fields see :func:`describe`."""
 
     model: DeferredModel
     given: Mapping[str, ArrayLike] | None
@@ -428,12 +428,12 @@ class _Description:
 
     @property
     def least(self) -> float:
-        """The threshold of boxes; 0 for none."""
+        """Threshold of boxes; 0: none."""
         return SHOWN if self.threshold is None else self.threshold
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the results follow from."""
+        """Settings that determine the results."""
         boxes = None if self.boxes is None else str(self.boxes)
         classes = None if self.classes is None else list(self.classes.names)
         least = f"{SHOWN:g}, {SHOWN_WORDS:g} of words" if self.threshold is None else self.threshold or None
@@ -441,7 +441,7 @@ class _Description:
         return {**self.model.facts, **options}
 
     def keep(self, sources: Sequence[Source], json: Path | None, out: Path | None, format: str, embed: bool) -> Summary:
-        """Describe images, with lines and drawings where they are wanted, or in a format that lies beside images."""
+        """Describe images and save lines, drawings, or files of a format beside the images."""
         beside, report = (None, None) if format == "saywhere" else _beside(format, embed)
         with contextlib.ExitStack() as stack:
             lines = stack.enter_context(ResultsFile(json)) if json else None
@@ -462,7 +462,7 @@ class _Description:
     def convert(
         self, sources: Sequence[Source], output_format: str, json: Path, out: Path, copy_images: bool
     ) -> Summary:
-        """Describe images, and write the results of all of them for another program into the folder ``out``."""
+        """Describe images, and write all results in another program's format into the folder ``out``."""
         from saywhere.formats.classes import NOUNS
         from saywhere.formats.densecap import LONG_SIDE, write_results
         from saywhere.formats.registry import FORMATS
@@ -478,7 +478,7 @@ class _Description:
             outputs = Outputs(lines, out, LONG_SIDE) if original else Outputs(lines)
             summary = self._run(sources, outputs)
             kept = [source for source in sources if outputs.is_described(source)]
-            if original:  # whose viewer needs the images beside it, under these names
+            if original:  # its viewer needs the images beside the results, under these names
                 options = {"model": self.model.name, "image_size": LONG_SIDE, "top": self.top}
                 named = ((out_path(Path(), source).as_posix(), outputs.answer(source)) for source in kept)
                 write_results(place, named, {**options, "threshold": self.threshold})
@@ -491,7 +491,7 @@ class _Description:
         return self._report(summary, [json, out, place] if original else [json, *new.files(place)])
 
     def share(self, sources: Sequence[Source], count: int, json: Path, out: Path | None) -> Summary:
-        """Describe shards beside other processes, and merge them into ``json`` if this is the last one."""
+        """Describe shards together with other processes; the last process merges them into ``json``."""
         from saywhere.inference.shards import Shards, work_on
 
         compare_settings(json, self.facts)
@@ -560,7 +560,7 @@ class _Description:
 
 
 def _beside(format: str, embed: bool) -> tuple[Callable[[Source, Regions], str | None], Report]:
-    """What writes the regions of an image beside it, and the report of the characters that it replaces."""
+    """Return a function that writes an image's regions beside it, and the report of replaced characters."""
     from saywhere.formats.registry import FORMATS
 
     chosen, report = FORMATS[format], Report()
@@ -573,7 +573,7 @@ def _beside(format: str, embed: bool) -> tuple[Callable[[Source, Regions], str |
 
 
 def _refused(keep: Callable[P, object], *arguments: P.args, **options: P.kwargs) -> str | None:
-    """Why an answer could not be kept; None if it was."""
+    """Return why an answer could not be saved; None if it was."""
     try:
         return None if fits(keep, *arguments, **options) else TOO_LONG
     except NotKeptError as error:
@@ -589,13 +589,13 @@ def keep_each(
     resumes: bool = True,
     bar: bool = True,
 ) -> dict[str, str]:
-    """Pass each result to ``keep`` beside a progress bar; return the images that were skipped, with the reasons.
+    """Pass each result to ``keep``, with a progress bar; return the skipped images with reasons.
 
     Args:
-        results: from :func:`saywhere.inference.run_images`.
-        keep: called with those that have a result.
-        total, completed: images in all, and those that an earlier run has done.
-        resumes: the same command, given again, goes on where this one was stopped by ``KeyboardInterrupt``.
+        results: results of :func:`saywhere.inference.run_images`.
+        keep: called with the images that have a result.
+        total, completed: number of images, and how many of them an earlier run has done.
+        resumes: whether the same command continues after a ``KeyboardInterrupt``.
     """
     skipped: dict[str, str] = {}
     count = completed

@@ -1,4 +1,4 @@
-"""Many images in shards: any number of processes work on one folder, and what they have is merged without loss."""
+"""Images divided into shards, for any number of processes on one folder; results are merged without loss."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from saywhere.report import Tell, counted
 
 PLAN, MERGE = "shards.json", "merge"
 PAUSE = 0.5
-"""Seconds between two looks at shards that others work on."""
+"""Seconds between checks of shards that other processes work on."""
 
 
 def require_listed(paths: Sequence[str]) -> None:
-    """Refuse standard input in place of a list: only one process could read it; ``UserError``."""
+    """Raise ``UserError`` for a list on standard input, which only one process could read."""
     if "@-" in paths:
         raise UserError("--shards needs a list that every process can read: give @FILE instead of @-")
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One part of the images, claimed by this process.
+    """A part of the images, claimed by this process.
 
     Attributes:
-        part: where its results are written; those of an earlier run that did not come to its end are there.
+        part: file for its results; contains those of an earlier, interrupted run.
     """
 
     number: int
@@ -46,9 +46,9 @@ class Shard:
     _result: Path = field(repr=False)
 
     def finish(self, skipped: Mapping[str, str]) -> bool:
-        """Put the results where those of finished shards are, beside the names of the images that were skipped.
+        """Move the results to those of finished shards, with a file of the skipped images.
 
-        Return whether it was so; not if another process has taken over.
+        Returns False if another process has taken over.
         """
         if not self.claim.held():
             return False
@@ -58,7 +58,7 @@ class Shard:
             write_text(errors, "".join(rows))
         else:
             errors.unlink(missing_ok=True)
-        if self._result.is_dir():  # of a process that seemed dead
+        if self._result.is_dir():  # by a process that seemed dead
             shutil.rmtree(self.part)
         else:
             put_in_place(self.part, self._result)
@@ -66,14 +66,14 @@ class Shard:
 
 
 class Shards:
-    """The images of a work in so many parts, and a folder for what becomes of each.
+    """The shards of a job, and the folder of their results.
 
-    The folder has for a shard ``NNNNN.jsonl`` (or another ``suffix``) when it is done, ``NNNNN.errors`` with the images
-    that were skipped, ``NNNNN.G.part`` while it is worked on, and ``NNNNN.G.lock``, the claim.
+    The folder has these files per shard: ``NNNNN.jsonl`` (or another ``suffix``) when it is done, ``NNNNN.errors`` with
+    the skipped images, ``NNNNN.G.part`` during work, and ``NNNNN.G.lock``, the claim.
 
     Args:
-        sources: all images; each shard has neighbours of this order.
-        options: what else the results follow from, such as the model.
+        sources: all images; a shard has consecutive ones.
+        options: other settings that determine the results, such as the model.
 
     Raises:
         UserError: the folder was begun with other images, options or another count.
@@ -91,10 +91,10 @@ class Shards:
         self._begin({"shards": count, "images": images, **options})
 
     def _begin(self, plan: Mapping[str, Any]) -> None:
-        """Write down what the shards are, or compare it with what is written there."""
+        """Store the plan of the shards, or compare it with the stored one."""
         self._clear()
         known = None
-        while known is None:  # again, if another process merges just now
+        while known is None:  # repeat if another process is just merging
             with contextlib.suppress(FileNotFoundError):
                 known = self._agree(plan)
         if other := [name for name in sorted({*plan, *known}) if plan.get(name) != known.get(name)]:
@@ -103,7 +103,7 @@ class Shards:
             raise UserError(f"{self.folder}: was begun otherwise ({told}); {way_out}")
 
     def _agree(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        """The plan that is in the folder, ours if there was none."""
+        """Return the plan in the folder, after storing ours if there was none."""
         file = self.folder / PLAN
         self.folder.mkdir(parents=True, exist_ok=True)
         if not file.exists():
@@ -113,7 +113,7 @@ class Shards:
         return _read_json(file)
 
     def result(self, number: int) -> Path:
-        """Return where the results of a shard are when it is done."""
+        """Return the path of a finished shard's results."""
         return self.folder / f"{number:05}{self.suffix}"
 
     def is_done(self, number: int) -> bool:
@@ -121,11 +121,11 @@ class Shards:
         return self.result(number).exists()
 
     def done(self) -> int:
-        """Return how many shards are done."""
+        """Return the number of finished shards."""
         return sum(self.is_done(number) for number in range(self.count))
 
     def skipped(self, number: int) -> dict[str, str]:
-        """Return the images of a finished shard that were skipped, with the reasons."""
+        """Return the skipped images of a finished shard, with reasons."""
         try:
             lines = _errors(self.folder, number).read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
@@ -138,9 +138,9 @@ class Shards:
         return self.sources[total * number // self.count : total * (number + 1) // self.count]
 
     def work(self, waiting: Callable[[int], object] = lambda _: None) -> Generator[Shard, None, None]:
-        """Yield shards to work on, each claimed until the next one is asked for, until all are done by somebody.
+        """Yield shards to work on until all are done; each is claimed until the next one is requested.
 
-        What others work on is waited for, of which ``waiting`` is told the first time, and taken over if they die.
+        Waits for the shards of other processes, after calling ``waiting`` once, and takes them over if those die.
         """
         told = False
         while left := [number for number in range(self.count) if self._is_open(number)]:
@@ -151,7 +151,7 @@ class Shards:
                     if claim is None:
                         continue
                     stack.enter_context(claim)
-                    if self._is_open(number):  # or it was done since we looked
+                    if self._is_open(number):  # otherwise it was done in the meantime
                         yield Shard(number, self.block(number), self._part(claim, number), claim, self.result(number))
                         worked = True
             if not worked:
@@ -164,22 +164,22 @@ class Shards:
         return not self.is_done(number) and not self.is_merged()
 
     def _part(self, claim: Claim, number: int) -> Path:
-        """The place of a claimed shard's results, to which those of an earlier claim are moved."""
+        """Return the file for a claimed shard's results, after moving those of an earlier claim there."""
         part = self.folder / f"{number:05}.{claim.generation}.part"
         for before in [*self.folder.glob(f"{number:05}.*.part")]:
             if before != part:
-                with contextlib.suppress(FileNotFoundError):  # it seemed dead, and was just done
+                with contextlib.suppress(FileNotFoundError):  # its process was alive and has just finished
                     before.replace(part)
         return part
 
     def is_merged(self) -> bool:
-        """Return whether the results were merged, and the folder removed."""
+        """Return whether the results have been merged and the folder removed."""
         return not (self.folder / PLAN).exists()
 
     def merging(self) -> Iterator[list[Path]]:
-        """Yield once, to merge them, the results of all shards, if all are done and no other process does it.
+        """Yield the results of all shards once, for merging, if all are done and no other process merges.
 
-        Afterwards the folder is removed. If another process merges, it is waited for.
+        Then the folder is removed. If another process merges, wait for it.
         """
         while not self.is_merged() and self.done() == self.count:
             claim = self._claims.make(MERGE)
@@ -187,7 +187,7 @@ class Shards:
                 time.sleep(PAUSE)
                 continue
             with claim:
-                if self.is_merged() or self.done() != self.count:  # by another process, since we looked
+                if self.is_merged() or self.done() != self.count:  # by another process in the meantime
                     continue
                 yield [self.result(number) for number in range(self.count)]
                 if claim.held():
@@ -195,20 +195,20 @@ class Shards:
                 return
 
     def _remove(self) -> None:
-        """Remove the folder, of which nobody may see a half."""
+        """Remove the folder; the renaming is atomic, so that no process sees half of it."""
         self.folder.replace(self.folder.with_name(f".{short_name(self.folder.name)}.{uuid.uuid4().hex}.merged"))
         self._clear()
 
     def _clear(self) -> None:
-        """Remove what was to be removed, also by a run that was killed while it did."""
+        """Remove renamed folders, including those left by a killed run."""
         for away in self.folder.parent.glob(f".{short_name(self.folder.name)}.*.merged"):
             shutil.rmtree(away, ignore_errors=True)
 
 
 def work_on(shards: Shards, do: Callable[[Shard], Mapping[str, str]], done: str, tell: Tell) -> dict[str, str]:
-    """Do shards until all are done by this or other processes; return the images skipped here, and why.
+    """Process shards until all are done by this or other processes; return the images skipped here, with reasons.
 
-    ``do`` does one, and returns the images that were skipped; ``done`` is what is done with an image, such as
+    ``do`` processes a shard and returns its skipped images. ``done`` is the past participle for messages, such as
     ``described``.
     """
 
@@ -222,7 +222,7 @@ def work_on(shards: Shards, do: Callable[[Shard], Mapping[str, str]], done: str,
             try:
                 missed = do(shard)
                 kept = shard.finish(missed)
-            except (LostClaimError, OSError):  # who takes over moves the files away
+            except (LostClaimError, OSError):  # the process that takes over moves the files
                 if shard.claim.held():
                     raise
                 missed, kept = {}, False

@@ -1,4 +1,4 @@
-"""Which images are meant, and which boxes of them."""
+"""Selection of input images, and of boxes in them."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from saywhere.images import SUFFIXES
 from saywhere.report import counted
 
 LIST = "@"
-"""Before the name of a file with a path on each line; ``@-`` is standard input."""
+"""Prefix of a file that lists paths, one per line; ``@-`` is standard input."""
 
 VIDEO_SUFFIXES = frozenset((
     ".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts", ".ogv",
 ))  # fmt: skip
-"""Files with these endings are taken for videos."""
+"""File extensions of videos."""
 WITH_VIDEOS = (
     "videos in folders are taken by saywhere describe with --every TIME, such as --every 0.5s, and by saywhere index; "
     "saywhere caption takes each by its name"
 )
-"""What to do with them, as a user is told."""
+"""Advice to users about videos in folders."""
 
 DRAWN_SUFFIXES = frozenset((".jpg", ".jpeg", ".png"))
-"""Drawings of images with these endings keep their names; to the names of others ``.jpg`` is appended."""
+"""File extensions whose drawings keep the image's name; other drawings get ``.jpg`` appended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An image to describe.
+    """An input image.
 
     Attributes:
-        path: where it is; ``shard.tar/a.jpg`` is in an archive.
-        name: the path as the user gave it (a file in a folder: the folder as given, and on); ``image`` in the results.
-        relative: its place below the folder that all paths share.
-        ending: what is appended to ``relative`` to give the place of its drawing below an output folder.
+        path: file path; ``shard.tar/a.jpg`` is in an archive.
+        name: path as the user gave it, or below the folder that the user gave; ``image`` in the results.
+        relative: path relative to the common folder of all inputs.
+        ending: suffix appended to ``relative`` for the path of the drawing below an output folder.
     """
 
     path: Path
@@ -51,12 +51,12 @@ class Source:
 
     @property
     def is_video(self) -> bool:
-        """Whether the file is taken for a video, by its ending."""
+        """Whether the file is a video, by its extension."""
         return self.path.suffix.lower() in VIDEO_SUFFIXES
 
 
 class NoImages(UserError):
-    """A folder, a pattern or a list has no images, and may get some."""
+    """A folder, pattern or list without images, which may get some later."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path}: {why}")
@@ -66,14 +66,14 @@ class NoImages(UserError):
 def find_images(
     paths: Sequence[str | Path], leave_out: Iterable[Path] = (), suffixes: frozenset[str] = SUFFIXES
 ) -> list[Source]:
-    """Return the images that ``paths`` mean.
+    """Return the images that ``paths`` stand for.
 
-    A path is a file, a folder (all below it, sorted), a pattern such as ``a/*.jpg``, a tar archive (all in it, in its
-    order; also where a pattern fits it, but not in a folder), or ``@list.txt``, a file with the path of an image or an
-    archive on each line. Hidden files and folders, links to folders, and folders in ``leave_out`` (where results go)
-    are passed over; an image named twice counts once. An archive that is damaged is an image that cannot be read,
-    beside those that are found in it; what a list names is not looked for here. Of a folder the files with an ending in
-    ``suffixes`` count. ``UserError`` if a path is not there, or has no images, or a folder or a list cannot be read.
+    A path is a file; a folder (recursive, sorted); a glob pattern such as ``a/*.jpg``; a tar archive (all its images in
+    order; also as a match of a pattern, but not within a folder); or ``@list.txt``, a file with the path of an image or
+    archive on each line. Hidden files and folders, links to folders, and folders in ``leave_out`` (for results) are
+    skipped. Duplicates count once. A damaged archive yields itself as an unreadable image, besides its readable ones.
+    Files of a list are not checked here. In folders, files with an extension in ``suffixes`` count. ``UserError`` if a
+    path does not exist or has no images, or a folder or list cannot be read.
     """
     found, roots = name_images(paths, leave_out, suffixes)
     roots |= {os.path.dirname(full) for full in found}  # a pattern with .. finds images outside its root
@@ -86,13 +86,13 @@ def find_images(
 def find_media(
     paths: Sequence[str | Path], leave_out: Iterable[Path] = (), in_folders: bool = False
 ) -> tuple[list[Source], list[Source]]:
-    """Return the images and the videos that ``paths`` mean, see :func:`find_images`.
+    """Return the images and the videos that ``paths`` stand for, see :func:`find_images`.
 
     Args:
-        in_folders: also take the videos in folders.
+        in_folders: also return videos in folders.
 
     Raises:
-        UserError: there is nothing, or only videos in a folder that are not asked for.
+        UserError: there is nothing, or only videos in a folder without ``in_folders``.
     """
     found = find_images(paths, leave_out, SUFFIXES | VIDEO_SUFFIXES if in_folders else SUFFIXES)
     return [source for source in found if not source.is_video], [source for source in found if source.is_video]
@@ -101,9 +101,9 @@ def find_media(
 def name_images(
     paths: Sequence[str | Path], leave_out: Iterable[Path] = (), suffixes: frozenset[str] = SUFFIXES
 ) -> tuple[dict[str, str], set[str]]:
-    """Return the names of images by their paths from the root on, and the folders that they are below.
+    """Return image names by absolute path, and the folders that contain them.
 
-    Arguments and errors are those of :func:`find_images`. A hundred thousand images take about a second.
+    Arguments and errors as :func:`find_images`. A hundred thousand images take about a second.
     """
     hidden = {_absolute(folder) for folder in leave_out}
     found: dict[str, str] = {}
@@ -122,29 +122,29 @@ def name_images(
 
 
 def named_source(name: str) -> Source:
-    """Return the image of this name, alone."""
+    """Return the source for a single image of this name."""
     return Source(Path(name), name, Path(os.path.basename(name)))
 
 
 def _absolute(folder: str | Path) -> str:
-    """The folder from the root on; links in it are followed only where ``..`` makes them count."""
+    """Return the absolute folder; links are resolved only where ``..`` requires it."""
     return os.path.abspath(folder) if _is_plain(str(folder)) else os.path.realpath(folder)
 
 
 def _tidy(name: str) -> str:
-    """``name`` without ``.`` and ``x/..``, unless that would be another file."""
+    """Return ``name`` without ``.`` and ``x/..``, unless that would be another file."""
     return os.path.normpath(name) if _is_plain(name) else name
 
 
 def _is_plain(name: str) -> bool:
-    """Whether ``x/..`` may be taken out of ``name``: there is none, or none where ``x`` is a link to elsewhere."""
+    """Return whether ``x/..`` can be removed from ``name`` without changing the file it leads to, because of links."""
     if ".." not in name or ".." not in Path(name).parts:
         return True
     return os.path.realpath(os.path.normpath(name)) == os.path.realpath(name)
 
 
 def _endings(places: Sequence[Path]) -> list[str]:
-    """What is appended to each place for its drawing, so that no two drawings, nor a drawing and a folder, meet."""
+    """Return the suffix for each drawing that keeps drawings distinct from one another and from folders."""
     kept = {place for place in places if place.suffix.lower() in DRAWN_SUFFIXES}
     taken = kept | {folder for place in places for folder in place.parents}
     endings = []
@@ -160,7 +160,7 @@ def _endings(places: Sequence[Path]) -> list[str]:
 
 
 def _expand(path: str, hidden: set[str], suffixes: frozenset[str]) -> tuple[list[str], str | None]:
-    """Names of the images that one argument means, and the folder below which they are, if there is such a one."""
+    """Return the image names of one argument, and the folder that contains them, if there is one."""
     if os.path.isdir(path):
         if names := _walk(path, hidden, suffixes):
             return names, path
@@ -181,7 +181,7 @@ def _expand(path: str, hidden: set[str], suffixes: frozenset[str]) -> tuple[list
     for match in sorted(glob.glob(path, recursive=True)):
         if not os.path.isdir(match):
             names.extend(_members(match))
-        elif not path.endswith("**"):  # ** gives what is below each folder anyway
+        elif not path.endswith("**"):  # ** already matches everything below each folder
             names.extend(_walk(match, hidden, suffixes))
     if not names:
         raise NoImages(path, "no file fits this pattern")
@@ -191,7 +191,7 @@ def _expand(path: str, hidden: set[str], suffixes: frozenset[str]) -> tuple[list
 
 
 def _members(path: str) -> list[str]:
-    """The images in an archive, and the archive itself if it is damaged; of what is none, the path."""
+    """Return the images of an archive, plus the archive itself if it is damaged; for other files the path."""
     name = _tidy(path)
     if not path.endswith(TAR):
         return [name]
@@ -202,7 +202,7 @@ def _members(path: str) -> list[str]:
     try:
         listing = archives.list_archive(path)
     except OSError:
-        return [name]  # whoever opens it says what is wrong
+        return [name]  # the error is reported when it is opened
     named = (*listing.members, *listing.broken)
     images = [member for member in named if os.path.splitext(member)[1].lower() in SUFFIXES]
     return [os.path.join(name, member) for member in images] + ([name] if listing.damage else [])
@@ -217,13 +217,13 @@ def _is_member(path: str) -> bool:
 
 
 def _archives_in(folder: str) -> str:
-    """What a user may have meant who named a folder of archives."""
+    """Return advice for a user who gave a folder of archives."""
     pattern = os.path.join(folder, f"*{TAR}")
     return f"; for the archives in it give the pattern {pattern!r}" if glob.glob(pattern) else ""
 
 
 def _lines(file: str) -> list[str]:
-    """The lines of a list that are not empty."""
+    """Return the nonempty lines of a list."""
     try:
         data = read_whole(file, sys.stdin.buffer if file == "-" else None)
     except (OSError, ValueError) as error:
@@ -236,7 +236,7 @@ def _lines(file: str) -> list[str]:
 def _walk(folder: str, hidden: set[str], suffixes: frozenset[str]) -> list[str]:
     def stop(error: OSError) -> None:
         if isinstance(error, FileNotFoundError | NotADirectoryError) and error.filename != folder:
-            return  # it was removed since it was listed
+            return  # removed after it was listed
         raise UserError(f"{error.filename}: this folder cannot be read ({error.strerror})")
 
     names = []
@@ -249,18 +249,18 @@ def _walk(folder: str, hidden: set[str], suffixes: frozenset[str]) -> list[str]:
 
 
 def out_path(folder: Path, source: Source) -> Path:
-    """Return where the drawn image goes: its place below ``folder`` and no other (``ValueError``), with its ending."""
+    """Return the path of the drawing, with its suffix; ``ValueError`` if it would not be below ``folder``."""
     if source.relative.is_absolute() or ".." in source.relative.parts:
         raise ValueError(f"{source.relative} is not a place below {folder}")
     return folder / source.relative.with_name(source.relative.name + source.ending)
 
 
 def read_boxes(file: Path, sources: Sequence[Source]) -> dict[str, list[Any]]:
-    """Return the boxes to describe, by the name of the image, from JSON lines or from one list for one image.
+    """Return the boxes to describe by image name, from JSON lines, or from a single list for a single image.
 
-    A line is ``{"image": NAME, "boxes": [[x1, y1, x2, y2], ...]}``; NAME is that of the image as given to the
-    command, or its place below the folder. Images that are not in the file are not in the answer. The boxes are checked
-    with their image. ``UserError`` if the file cannot be read, a line is malformed, or no image is in the file.
+    A line is ``{"image": NAME, "boxes": [[x1, y1, x2, y2], ...]}``; NAME is the image as given to the command, or
+    relative to the folder. Images without boxes are left out. Boxes are checked later, with their image. ``UserError``
+    if the file cannot be read, a line is malformed, or no image has boxes.
     """
     try:
         text = decode(read_whole(file))

@@ -1,4 +1,4 @@
-"""Words and regions: Deep Visual-Semantic Alignments in use: scores of Eqs. 7 and 8, segments of Eqs. 10 to 12."""
+"""Deep Visual-Semantic Alignments at inference: similarities (Eqs. 7, 8) and aligned segments (Eqs. 10 to 12)."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ TEXTS_AT_ONCE = 256
 
 @dataclass(frozen=True, eq=False)
 class ImageVectors:
-    """Vectors of an image's regions in the space of words.
+    """Embeddings of an image's regions, in the space shared with words.
 
     Attributes:
-        width, height: of the image as a viewer shows it.
-        boxes: ``(R, 4)`` of its regions in its pixels, the whole image first.
-        vectors: ``(R, D)``.
-        image: its name.
-        logits: ``(R,)`` that there is something in the region; 0 where nothing is known, as of the whole image.
-        hubness: similarity of the image to texts at large; 0 if the aligner does not know it.
-        nouns: ``(R, KEPT)`` what the classes say of the regions, see :func:`saywhere.models.nouns.pack_leaves`; None if
-            they were not asked.
+        width, height: image size as a viewer shows it.
+        boxes: ``(R, 4)`` region boxes in pixels of the image; the first is the whole image.
+        vectors: ``(R, D)`` region embeddings.
+        image: image name.
+        logits: ``(R,)`` objectness logits; 0 where unknown, as for the whole image.
+        hubness: similarity of the image to texts in general; 0 if the aligner has no estimate.
+        nouns: ``(R, KEPT)`` packed noun predictions of the regions, see :func:`saywhere.models.nouns.pack_leaves`; None
+            if not requested.
 
     Example:
         >>> saywhere.load().embed("photo.jpg", regions=5).vectors.shape[0]
@@ -64,22 +64,22 @@ class ImageVectors:
 
     @property
     def regions(self) -> Regions:
-        """The boxes; a score is the probability that there is something, 0.5 where nothing is known."""
+        """The boxes as regions; scores are probabilities that a region contains something, 0.5 where unknown."""
         return Regions(self.width, self.height, self.boxes, logistic(self.logits), image=self.image)
 
 
 @dataclass(frozen=True, eq=False)
 class TextVectors:
-    """Vectors of a sentence's words in the space of regions.
+    """Embeddings of a sentence's words, in the space shared with regions.
 
-    Its similarity with an image is the sum over the rows of their product with the best region (Eq. 8), less the
+    The similarity with an image sums, over the rows, the product with the best region (Eq. 8), and subtracts the
     hubness of both.
 
     Attributes:
-        words: as they were tokenised.
-        vectors: ``(T, D)``, weighted as the similarity wants them; there is one row more if the model has a vector for
-            the sentence as a whole.
-        hubness: similarity of the text to images at large; 0 if the aligner does not know it.
+        words: tokens of the sentence.
+        vectors: ``(T, D)`` word embeddings, already multiplied by their weights in the similarity. One more row if the
+            model also embeds the sentence as a whole.
+        hubness: similarity of the text to images in general; 0 if the aligner has no estimate.
 
     Example:
         >>> saywhere.load().embed_text("a cat")
@@ -98,12 +98,12 @@ class TextVectors:
 
 
 class AlignedPhrase(NamedTuple):
-    """Neighbouring words on one region.
+    """Consecutive words aligned with one region.
 
     Attributes:
-        start, stop: number of its first word in the sentence, and of the word after its last.
-        box: of the region, in pixels of the image.
-        similarity: the mean over the words of their product with the region (Eq. 11).
+        start, stop: indices in the sentence of the first word and of the word after the last.
+        box: box of the region in pixels of the image.
+        similarity: mean product of the words with the region (Eq. 11).
 
     Example:
         >>> alignment = saywhere.load().align("photo.jpg", "a woman", beta=100)
@@ -124,11 +124,11 @@ class Alignment:
     """Alignment of a sentence with the regions of an image.
 
     Attributes:
-        image: name of the image.
-        width, height: its size as a viewer shows it.
-        words: of the sentence, as they were tokenised.
-        boxes: ``(R, 4)`` of the regions in pixels of the image, the whole image first.
-        products: ``(T, R)`` of each word with each region (Eq. 11), and what is added for the regions themselves.
+        image: image name.
+        width, height: image size as a viewer shows it.
+        words: tokens of the sentence.
+        boxes: ``(R, 4)`` region boxes in pixels of the image; the first is the whole image.
+        products: ``(T, R)`` product of each word with each region (Eq. 11), plus the bonus of the region.
         beta: affinity of neighbouring words to the same region (Eq. 12).
 
     Example:
@@ -150,7 +150,7 @@ class Alignment:
 
     @property
     def phrases(self) -> tuple[AlignedPhrase, ...]:
-        """The sentence in order, cut where the region changes (Eqs. 10 to 12)."""
+        """The phrases in order: the sentence is cut where the region changes (Eqs. 10 to 12)."""
         corners = self.boxes.tolist()
         return tuple(
             AlignedPhrase(
@@ -161,15 +161,15 @@ class Alignment:
         )  # fmt: skip
 
     def with_beta(self, beta: float) -> Alignment:
-        """Return the same words and regions, aligned with another affinity (Eq. 12)."""
+        """Return the same words and regions, aligned with another ``beta`` (Eq. 12)."""
         return Alignment(self.image, self.width, self.height, self.words, self.boxes, self.products, beta)
 
     def snippets(self) -> list[tuple[Box, str]]:
-        """Return boxes and the words aligned with them: what a region decoder is trained on (section 3.2)."""
+        """Return each box with its words: the training data of a region decoder (section 3.2)."""
         return [(phrase.box, phrase.words) for phrase in self.phrases]
 
     def regions(self) -> Regions:
-        """Return the phrases as regions with captions and similarities, in the order of the sentence."""
+        """Return the phrases as regions with captions and similarities, in sentence order."""
         phrases = self.phrases
         boxes = np.array([phrase.box for phrase in phrases], np.float32).reshape(-1, 4)
         captions = tuple(phrase.words for phrase in phrases)
@@ -177,14 +177,14 @@ class Alignment:
         return Regions(self.width, self.height, boxes, captions=captions, image=self.image, similarities=similarities)
 
     def draw(self, image: ImageLike | None = None) -> PILImage:
-        """Return a copy of the image with the boxes of the phrases, and on a strip below the phrases in their colours.
+        """Return a copy of the image with the phrases' boxes, and below it a strip with the phrases in their colours.
 
         Args:
-            image: a PIL image, array or path; the file ``self.image`` if not given.
+            image: PIL image, array or path. Default: the file ``self.image``.
 
         Raises:
-            ImageError: it cannot be read.
-            UserError: no image is given and the alignment does not name a file.
+            ImageError: the image cannot be read.
+            UserError: no image is given and ``self.image`` is not a file.
         """
         from saywhere.drawing import draw_boxes
 
@@ -193,15 +193,15 @@ class Alignment:
         return draw_boxes(open_pixels(self.image, image), found.boxes, size, found.captions or ())
 
     def show(self, image: ImageLike | None = None) -> None:
-        """Show the drawn sentence, in a notebook below the cell, else in the system's viewer; as :meth:`draw`."""
+        """Show :meth:`draw` below the notebook cell, or else in the system's image viewer."""
         show_image(self.draw(image))
 
     def _repr_png_(self) -> bytes | None:
-        """Return the drawn sentence for a notebook; None, and so the ``repr``, if the image cannot be read."""
+        """Return the drawing for a notebook. None if the image cannot be read: the notebook then shows the ``repr``."""
         return drawn_png(self.draw)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: ``image, width, height, sentence``, and of each of ``phrases`` words and place."""
+        """Return the JSON form: ``image, width, height, sentence, phrases``, each phrase with its words and box."""
         phrases = [
             {"words": p.words, "start": p.start, "stop": p.stop, "box": [round(v, 2) for v in p.box],
              "similarity": round(p.similarity, 5)}
@@ -220,16 +220,16 @@ def embed_images(
     placing: bool = False,
     plain: bool = False,
 ) -> list[ImageVectors]:
-    """Return the regions of images and their vectors (Eq. 1).
+    """Return the region embeddings of each image (Eq. 1).
 
     Args:
-        boxes: of each image ``(N, 4)`` in its pixels: use these regions and the whole image.
-        limit: at most this many regions beside the whole image, instead of the configuration's.
-        placing: words are to be placed in them; see :class:`saywhere.configs.aligner.GroundingConfig`.
+        boxes: one ``(N, 4)`` array per image, in its pixels; use these regions and the whole image.
+        limit: maximum number of regions besides the whole image. Default: that of the configuration.
+        placing: the regions are for grounding phrases; see :class:`saywhere.configs.aligner.GroundingConfig`.
         plain: leave the hubness at 0.
 
     Raises:
-        UserError: boxes of another shape, or outside their image; or a negative ``limit``.
+        UserError: boxes have a wrong shape or leave their image, or ``limit`` is negative.
     """
     if limit is not None and limit < 0:
         raise UserError(f"regions must be at least 0, not {limit}")
@@ -268,7 +268,7 @@ def _regions(
 
 
 def embed_texts(aligner: Aligner, texts: Sequence[str], plain: bool = False) -> list[TextVectors]:
-    """Return the words of each sentence (``UserError`` without any) and their weighted vectors."""
+    """Return the weighted word embeddings of each sentence; ``UserError`` for a sentence without words."""
     found: list[TextVectors] = []
     hubness = None if plain else aligner.hubness
     for start in range(0, len(texts), TEXTS_AT_ONCE):
@@ -283,13 +283,13 @@ def embed_texts(aligner: Aligner, texts: Sequence[str], plain: bool = False) -> 
 
 
 def similarities(images: Sequence[ImageVectors], texts: Sequence[TextVectors], score: Score) -> np.ndarray:
-    """Return how well each text fits each image ``(K, L)``: Eq. 8 less the hubness of both."""
+    """Return the similarity ``(K, L)`` of each image and text: Eq. 8 minus the hubness of both."""
     matrix = similarity_matrix([image.vectors for image in images], [text.vectors for text in texts], score)
     return matrix - hubness_of(images)[:, None] - hubness_of(texts)
 
 
 def plain_similarities(image: ImageVectors, texts: Sequence[TextVectors], score: Score) -> np.ndarray:
-    """Return how well each text fits an image ``(L,)`` by Eq. 8 alone: what it says may be true of many images."""
+    """Return the similarity ``(L,)`` of an image and each text by Eq. 8 alone, without subtracting hubness."""
     return similarity_matrix([image.vectors], [text.vectors for text in texts], score)[0]
 
 
@@ -299,9 +299,9 @@ def hubness_of(items: Sequence[ImageVectors] | Sequence[TextVectors]) -> np.ndar
 
 
 def token_ids(aligner: Aligner, texts: Sequence[str]) -> np.ndarray:
-    """Return the token ids ``(S, T)`` of sentences as the text encoder takes them; with ``parses`` ``(S, T, 3)``.
+    """Return the token ids ``(S, T)`` of sentences for the text encoder; ``(S, T, 3)`` with the option ``parses``.
 
-    ``UserError`` for a sentence without a word, or one that was not parsed.
+    ``UserError`` for a sentence without words, or one that has no parse.
     """
     if wordless := [text for text in texts if not tokenize(text)]:
         raise UserError(f"the sentence {wordless[0]!r} has no word")
@@ -316,10 +316,10 @@ def token_ids(aligner: Aligner, texts: Sequence[str]) -> np.ndarray:
 
 
 def word_weights(mask: np.ndarray, config: AlignerConfig) -> np.ndarray:
-    """Return how much each word ``(S, T)`` counts in the sum of Eq. 8.
+    """Return the weight ``(S, T)`` of each word in the sum of Eq. 8: 1 by default.
 
-    With ``mean_over_words`` a word counts by its share in the sentence, and END, which stands for all of it, as much as
-    all words together; otherwise each counts 1.
+    With ``mean_over_words`` the words of a sentence share a weight of 1 equally. END, which stands for the whole
+    sentence, has a weight of 1 of its own.
     """
     weights = mask.astype(np.float32)
     if not config.mean_over_words:
@@ -332,16 +332,16 @@ def word_weights(mask: np.ndarray, config: AlignerConfig) -> np.ndarray:
 
 
 def region_bonus(config: AlignerConfig, image: ImageVectors) -> np.ndarray:
-    """Return what is added to the products of all words with a region ``(R,)``: how likely it is to be named at all."""
+    """Return the bonus ``(R,)`` that all words get with a region: larger for regions that are likelier to be named."""
     shares = geometry.area(image.boxes) / (image.width * image.height)
     return config.size_bonus * np.log(np.maximum(shares, np.float32(1e-3))) + config.score_bonus * image.logits
 
 
 def align(aligner: Aligner, image: ImageVectors, sentence: str, beta: float | None = None) -> Alignment:
-    """Return which words of a sentence belong to which region of an embedded image (Eqs. 10 to 12).
+    """Align the words of a sentence with the regions of an embedded image (Eqs. 10 to 12).
 
-    ``beta`` is the configuration's if None. ``UserError`` for a sentence without a word, a negative ``beta``, or an
-    aligner of relations.
+    ``beta`` defaults to that of the configuration. ``UserError`` for a sentence without words, a negative ``beta``, or
+    an aligner of relations.
     """
     if aligner.config.parses is not None:
         raise UserError("this aligner embeds relations between words (its option parses): it aligns no single words")
@@ -355,18 +355,18 @@ def align(aligner: Aligner, image: ImageVectors, sentence: str, beta: float | No
 
 
 BLOCK = 1 << 24
-"""Products of a region and a word that are in memory together: 64 MB in single precision."""
+"""Maximum number of region-word products in memory at a time: 64 MB in single precision."""
 
 
 def similarity_blocks(
     regions: Sequence[np.ndarray], words: Sequence[np.ndarray], score: Score = "max", block: int = BLOCK
 ) -> Iterator[tuple[slice, slice, np.ndarray]]:
-    """Yield the similarities of K images and L sentences a block at a time: rows, columns, and ``(k, l)`` of both.
+    """Yield the similarities of K images and L sentences block by block: row slice, column slice, ``(k, l)`` values.
 
-    ``max`` is Eq. 8, the sum over the words of their best region; ``fragments`` is Eq. 7, the sum of all positive
-    products. An image without regions, or a sentence without words, has similarity 0. A block has at most about
-    ``block`` products, so that memory is bounded whatever the size of the sets. ``regions (R, D)`` are of each image,
-    ``words (T, D)`` of each sentence, weighted.
+    ``regions`` has one ``(R, D)`` array per image, ``words`` one weighted ``(T, D)`` array per sentence. ``max`` is
+    Eq. 8: the sum over words of the best region. ``fragments`` is Eq. 7: the sum of all positive products. The
+    similarity is 0 for an image without regions or a sentence without words. A block has about ``block`` products at
+    most, which bounds the memory for sets of any size.
     """
     columns = _parts([len(vectors) for vectors in words], round(block**0.5) * 2)
     for row in _parts([len(vectors) for vectors in regions], max(1, block // (round(block**0.5) * 2))):
@@ -380,7 +380,7 @@ def similarity_blocks(
 def similarity_matrix(
     regions: Sequence[np.ndarray], words: Sequence[np.ndarray], score: Score = "max", block: int = BLOCK
 ) -> np.ndarray:
-    """Return the similarities ``(K, L)`` of :func:`similarity_blocks` together."""
+    """Return the whole matrix ``(K, L)`` whose blocks :func:`similarity_blocks` yields."""
     matrix = np.zeros((len(regions), len(words)), np.float32)
     for row, column, part in similarity_blocks(regions, words, score, block):
         matrix[row, column] = part
@@ -388,7 +388,7 @@ def similarity_matrix(
 
 
 def _parts(lengths: Sequence[int], most: int) -> list[slice]:
-    """Cut items of such lengths into runs of about ``most`` in all, at least one item each."""
+    """Cut items of the given lengths into runs with a total of about ``most``, at least one item each."""
     parts: list[slice] = []
     start = total = 0
     for number, length in enumerate(lengths):
@@ -400,7 +400,7 @@ def _parts(lengths: Sequence[int], most: int) -> list[slice]:
 
 
 def over_regions(products: np.ndarray, counts: Sequence[int] | np.ndarray, score: Score) -> np.ndarray:
-    """Reduce products ``(sum of R, W)`` to ``(K, W)``: the best region of each image, or the sum of all positive."""
+    """Reduce products ``(sum of R, W)`` to ``(K, W)``: each image's best region, or its sum of positive products."""
     if score == "fragments":
         return _sums(np.maximum(products, 0), counts)
     full = np.flatnonzero(counts)
@@ -411,7 +411,7 @@ def over_regions(products: np.ndarray, counts: Sequence[int] | np.ndarray, score
 
 
 def _sums(values: np.ndarray, counts: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Sum runs of rows ``(sum of counts, X)`` to ``(K, X)``; a run of none is 0."""
+    """Sum runs of rows, ``(sum of counts, X)`` to ``(K, X)``; an empty run gives 0."""
     full = np.flatnonzero(counts)
     sums = np.zeros((len(counts), values.shape[1]), values.dtype)
     if len(full) and values.shape[1]:
@@ -424,7 +424,7 @@ def _starts(counts: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 class Chain(NamedTuple):
-    """The best alignment of a sentence: the region ``(T,)`` of each word, and its ``total`` (Eq. 10)."""
+    """The best alignment of a sentence: the region ``(T,)`` of each word, and the maximum of Eq. 10 (``total``)."""
 
     regions: np.ndarray
     total: float
@@ -433,14 +433,14 @@ class Chain(NamedTuple):
 def decode_chain(products: np.ndarray, beta: float = 0.0) -> Chain:
     """Return the alignment a that maximises ``sum_j v_(a_j) . s_j + beta * (number of neighbours on the same region)``.
 
-    Found exactly by dynamic programming over the words. (The paper calls the sum an energy and its terms
-    log-probabilities; it is the largest sum that is wanted.) Coming to region i at word j, either the word before was
-    on i, which is worth ``beta``, or on the best of all regions, so that a step costs R operations and not R squared.
-    ``beta = 0`` aligns word by word, a large ``beta`` puts the whole sentence on one region.
+    The maximum is exact, by dynamic programming over the words. (The paper calls the sum an energy and its terms
+    log-probabilities; it means the largest sum.) The predecessor of region i at word j is either region i, with a bonus
+    of ``beta``, or the best of all regions. So a step takes R operations, not R squared. ``beta = 0`` aligns word by
+    word; a large ``beta`` puts the whole sentence on one region.
 
     Args:
-        products: ``(T, R)`` of the words with the regions; a region that does not count has minus infinity.
-        beta: affinity to longer segments, not negative.
+        products: ``(T, R)`` product of each word with each region; minus infinity excludes a region.
+        beta: affinity to longer segments, at least 0.
     """
     length, count = products.shape
     if not length or not count:
@@ -460,7 +460,7 @@ def decode_chain(products: np.ndarray, beta: float = 0.0) -> Chain:
 
 
 def segments(regions: list[int]) -> list[tuple[int, int, int]]:
-    """Return runs of equal regions as (first word, word after the last, region); words on region -1 are left out."""
+    """Return runs of equal regions as (first word, word after the last, region), without words on region -1."""
     found: list[tuple[int, int, int]] = []
     for place, region in enumerate(regions):
         if found and found[-1][2] == region and found[-1][1] == place:

@@ -1,11 +1,11 @@
-"""Model folders: one format for the bundled model, for training's checkpoints and for what ``saywhere export`` makes.
+"""Model folders: one format for the bundled model, training checkpoints and the output of ``saywhere export``.
 
 A folder holds ``config.json`` (description, trunk, parts), ``model.safetensors`` (weights, named ``trunk.*`` and
-``<part>.*``), ``vocabulary.json`` (words of each part), ``calibration.json`` (what was
-fitted after training, see :mod:`saywhere.calibration`; perhaps) and ``README.md`` (the card). A training run writes one
-part; a bundle has several on one trunk. What ``saywhere export`` writes has also ``trunk.onnx``, the trunk as a graph
-without weights, and ``trunk.json``, which says where its weights are in the weight file; and perhaps
-``trunk-int8.onnx``, the graph in int8 with its weights, and ``tower.onnx``, CLIP's image tower with its weights.
+``<part>.*``), ``vocabulary.json`` (words of each part), optionally ``calibration.json`` (fitted after training, see
+:mod:`saywhere.calibration`), and ``README.md`` (model card). A training run writes one part; a bundle has several parts
+on one trunk. ``saywhere export`` adds ``trunk.onnx``, the trunk as a graph without weights, and ``trunk.json``, which
+maps the graph's weights to the weight file. It can also add ``trunk-int8.onnx``, the int8 graph with its weights, and
+``tower.onnx``, CLIP's image tower with its weights.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _reading = threading.Lock()
 BUNDLED = Path(__file__).parents[1] / "pretrained"
 """Folder of the models that ship with the package."""
 SHIPPED = "86b885c5b195a07e4eaa1207462fe31ed98cb85e5725bf2d87b33478ce8e54a0"
-"""SHA-256 of the bundled model's ``config.json``, which is not checked again at each start."""
+"""SHA-256 of the bundled model's ``config.json``; with this hash the file is not validated at each start."""
 WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "vocabulary.json", "README.md"
 GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, GRAPH_TOWER = "trunk.onnx", "trunk.json", "trunk-int8.onnx", "tower.onnx"
 HUB = "hub:"
@@ -50,13 +50,13 @@ HUB = "hub:"
 REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 """A repository of the hub, ``OWNER/NAME``; ``./folder`` is none."""
 PACKAGES = {"large": "saywhere_large"}
-"""Models that are packages of their own, by name."""
+"""Models that are packages of their own: name and package."""
 GRAPH_DEVICES = (None, "cpu", "coreml", "directml", "openvino")
-"""Devices on which a model with a graph runs by the engine onnx, if no engine is named; None is the CPU."""
+"""Devices for which a model with a graph defaults to the engine onnx; None is the CPU."""
 CHECKED = "saywhere-checked.json"
-"""Which files of a model in the hub's cache have the content that their names stand for."""
+"""Record of the files in the hub's cache whose content matches the hash in their name."""
 MAX_MESSAGE = 400
-"""Letters of a message about a file."""
+"""Maximum length of a message about a file, in characters."""
 FILES = (WEIGHTS, CONFIG, VOCABULARY)
 OPTIONAL = (CARD, GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, GRAPH_TOWER, calibration.FILE)
 CONFIGS: dict[str, type[Config]] = {
@@ -65,17 +65,17 @@ CONFIGS: dict[str, type[Config]] = {
     "captioner": CaptionerConfig,
     "nouns": NounsConfig,
 }
-"""The options of each part, but for those that only reproduce a paper."""
+"""Configuration class of each part, except those that only reproduce a paper."""
 
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """Contents of a model folder, all checked; the weights are still on the disk.
+    """Validated contents of a model folder; the weights stay on disk.
 
     Attributes:
         trunk: options of the network that all parts share.
-        mean, std: of the pixels that the network takes, per channel.
-        shipped: it is the bundled model as it ships, whose files fit each other.
+        mean, std: normalisation of the input pixels, per channel.
+        shipped: whether this is the unchanged bundled model, whose files are known to match.
     """
 
     folder: Path
@@ -90,17 +90,17 @@ class Bundle:
 
     @classmethod
     def read(cls, name_or_folder: str | Path) -> Bundle:
-        """Read a model folder's configuration and vocabularies.
+        """Read the configuration and vocabularies of a model folder.
 
         Raises:
-            UserError: there is no such model, a file is missing, or one of its values is wrong; the message names the
-                file and the value.
+            UserError: there is no such model, a file is missing, or a value is wrong; the message names the file and
+                the value.
         """
         try:
             folder = find_folder(name_or_folder)
             files = [path for name in (CONFIG, VOCABULARY, calibration.FILE) if (path := folder / name).is_file()]
             found = [path.stat() for path in files]
-            with _reading:  # a command asks for it before it opens an image, and a thread that opens the network too
+            with _reading:  # the command and the thread that opens the network read the bundle at the same time
                 return cls._read(folder, tuple((f.st_dev, f.st_ino, f.st_size, f.st_mtime_ns) for f in found))
         except UserError as error:
             raise UserError(_one_line(str(error))) from error
@@ -108,7 +108,7 @@ class Bundle:
     @classmethod
     @lru_cache(maxsize=1)
     def _read(cls, folder: Path, _: tuple[tuple[int, ...], ...]) -> Bundle:
-        """Read a folder, or return what was read if its files are the same."""
+        """Read a folder, or return the cached bundle if its files have not changed."""
         path = folder / CONFIG
         shipped = folder.parent == BUNDLED and hashlib.sha256(path.read_bytes()).hexdigest() == SHIPPED
         stored = read_json(path)
@@ -139,14 +139,14 @@ class Bundle:
 
     @classmethod
     def read_own(cls, folder: str | Path) -> Bundle:
-        """Read the folder of a model that is to be changed; as :meth:`read`, but not one that comes with saywhere."""
+        """Read a model folder that is going to be changed: as :meth:`read`, but refuse models shipped with saywhere."""
         bundle = cls.read(folder)
         if bundle.folder.resolve().parent == BUNDLED.resolve():
             raise UserError(f"{folder} comes with saywhere; copy {bundle.folder} and change the copy")
         return bundle
 
     def with_options(self, values: Mapping[str, Any]) -> Bundle:
-        """Return the bundle with some options changed, by name; raises as :func:`saywhere.configs.parts.override`."""
+        """Return the bundle with some options changed, by name; errors as :func:`saywhere.configs.parts.override`."""
         if not values:
             return self
         configs: dict[str, Any] = override(self.configs, values)
@@ -155,12 +155,12 @@ class Bundle:
 
 @dataclass(frozen=True)
 class GraphWeight:
-    """Source of a weight of the graph.
+    """Where a weight of the graph comes from.
 
     Attributes:
-        layer: name of the convolution or other layer in the weight file, below ``trunk.``.
-        kind: the name of the array in that layer, such as ``weight`` or ``bias``.
-        normalisation: name of the batch normalisation that is folded into it, or None.
+        layer: layer name in the weight file, without the prefix ``trunk.``.
+        kind: array name within the layer, such as ``weight`` or ``bias``.
+        normalisation: name of the batch normalisation folded into the layer, or None.
     """
 
     layer: str
@@ -171,12 +171,12 @@ class GraphWeight:
 
 @dataclass(frozen=True)
 class GraphInfo:
-    """Weights that a graph takes, and the files it belongs to.
+    """The weights of a graph, and the files it belongs to.
 
     Attributes:
-        graph: SHA-256 of the graph's file.
+        graph: SHA-256 of the graph file.
         trunk: SHA-256 of the trunk's weights.
-        weights: by the name that the graph gives them.
+        weights: source of each weight, by its name in the graph.
     """
 
     graph: str
@@ -185,7 +185,7 @@ class GraphInfo:
 
     @classmethod
     def read(cls, folder: Path, shipped: bool = False) -> GraphInfo:
-        """Read ``trunk.json`` of a model folder; ``UserError`` if it is missing or, unless ``shipped``, unknown."""
+        """Read ``trunk.json`` of a model folder; ``UserError`` if it is missing or, unless ``shipped``, invalid."""
         path = folder / GRAPH_WEIGHTS
         try:
             if shipped:
@@ -197,7 +197,7 @@ class GraphInfo:
 
 
 def list_models() -> dict[str, str]:
-    """Return the models that ship with the package or are installed beside it: name and one line of description.
+    """Return the name and one-line description of each model that is bundled or installed as a package.
 
     Example:
         >>> list(saywhere.list_models())
@@ -209,10 +209,10 @@ def list_models() -> dict[str, str]:
 
 
 def find_folder(name_or_folder: str | Path, **hub: Any) -> Path:
-    """Return the folder of a model: a folder, a bundled model's name, or ``hub:OWNER/NAME``, which is fetched.
+    """Return the folder of a model: a folder, a bundled model's name, or ``hub:OWNER/NAME``, which is downloaded.
 
     Args:
-        hub: ``revision`` and ``cache_dir`` of a model of the hub.
+        hub: ``revision`` and ``cache_dir`` for a model of the hub.
 
     Raises:
         UserError: there is no such model, or one of its files is missing.
@@ -224,7 +224,7 @@ def find_folder(name_or_folder: str | Path, **hub: Any) -> Path:
 
 
 def _packaged(name: str) -> Path | None:
-    """Return the folder of a model that is a package of its own; None if it is not installed."""
+    """Return the folder of a model with its own package; None if it is not installed."""
     spec = importlib.util.find_spec(PACKAGES[name])
     return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
@@ -253,7 +253,7 @@ def _find(name_or_folder: str | Path, hub: Mapping[str, Any]) -> Path:
 
 
 def refuse_hub(name: str, hub: Mapping[str, Any]) -> None:
-    """Raise a ``UserError`` if there are options of the hub, ``revision`` or ``cache_dir``, for a local model."""
+    """Raise a ``UserError`` if hub options (``revision``, ``cache_dir``) are given for a local model."""
     if hub:
         raise UserError(f"{name}: {next(iter(hub))} is only for models of the hub, and this one is local; leave it out")
 
@@ -291,11 +291,11 @@ def asking_hub(name: str) -> Iterator[tuple[Any, str]]:
 
 
 def check_hashes(name: str, folder: Path) -> None:
-    """Check a model's files in the hub's cache by the hashes that the cache names them by, each file once.
+    """Check a model's files in the hub's cache against the hashes in their names, once per file.
 
-    These are the SHA-256 of large files and Git's hash of others, as the hub gave them; huggingface_hub compares sizes.
-    Files of a cache without links are not checked. A file with another content is removed, to be fetched again, and a
-    ``UserError``.
+    The hub names large files by SHA-256 and others by Git's hash; huggingface_hub itself compares only sizes. A cache
+    without symbolic links is not checked. A file with the wrong content is deleted, so that it is downloaded again, and
+    raises a ``UserError``.
     """
     record = folder.parent.parent / CHECKED
     checked = read_record(record)
@@ -315,12 +315,12 @@ def check_hashes(name: str, folder: Path) -> None:
             raise UserError(f"{name}: {link.relative_to(folder)} is not what the hub has, by its hash: {way_out}")
         checked[wanted] = stamp
     if checked != before:
-        with contextlib.suppress(OSError):  # where the cache may not be written, files are checked each time
+        with contextlib.suppress(OSError):  # in a read-only cache, files are checked every time
             write_text(record, json.dumps(checked))
 
 
 def _one_line(text: str) -> str:
-    """A message about a file, whose own texts may have line breaks, escape sequences or half characters, or be long."""
+    """Return a message as one printable line: file contents may add line breaks, escapes, surrogates, or be long."""
     text = text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]} ..."
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
@@ -342,7 +342,7 @@ def _config(cls: type[C], options: Any, path: Path, name: str) -> C:
 
 
 def _part(part: str, options: Any, trunk: TrunkConfig, path: Path) -> Config:
-    """Return the options of a part, which stands on ``trunk``."""
+    """Return the options of a part, which uses ``trunk``."""
     name = f"parts.{part}"
     if "trunk" in _mapping(options, f"{path}: {name}"):
         raise UserError(f"{path}: {name}.trunk: the trunk's options stand at the top of the file")

@@ -1,7 +1,7 @@
-"""A sentence of an image, and where the model looked at each word (Areas of Attention; the multimodal RNN).
+"""Captions of images, with the attention to regions at each word (Areas of Attention; the multimodal RNN).
 
-A caption is the hypothesis of the beam with the highest sum of length-normalised log-probability and weighted reasons
-(:class:`saywhere.models.decoding.Reranker`); its nouns are edited after that (:class:`NounChecker`, docs/nouns.md).
+The caption is the beam hypothesis with the highest score: length-normalised log-probability plus the weighted terms of
+:class:`saywhere.models.decoding.Reranker`. Its nouns are then corrected (:class:`NounChecker`, docs/nouns.md).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from saywhere.images import ImageLike
 
 SHORTLIST = 10
-"""Hypotheses of an image that the aligner compares: with more a caption takes longer, and is hardly better."""
+"""Hypotheses per image that the aligner scores; more take longer and hardly improve captions."""
 
 
 NEVER = 1e3
-"""Weight of what a caption is not to have: far above all other reasons."""
+"""Weight of a defect that a caption must not have: far above all other terms."""
 
 
 def build_reranker(
@@ -56,9 +56,9 @@ def build_reranker(
     aligner: Aligner | None = None,
     nouns: NounChecker | None = None,
 ) -> Reranker:
-    """Return what ranks captions of images, by the weights of a captioner, and the other parts if the model has them.
+    """Return the reranker of captions, with the weights of the captioner and the terms that the model's parts allow.
 
-    ``embeddings (N, F)`` are of the images.
+    ``embeddings`` are ``(N, F)``, one row per image.
     """
     config, ngrams, reasons = captioner.config, captioner.ngrams, list[Reason]()
     if ngrams is not None and config.ngrams.weight:
@@ -68,7 +68,7 @@ def build_reranker(
             return ngrams.agreement(embeddings, weighed)
 
         reasons.append(Reason(expected, config.ngrams.weight))
-    if nouns is not None:  # who repeats a thing is chosen only where all do
+    if nouns is not None:  # a caption that repeats a thing is chosen only if all do
         reasons.append(Reason(lambda sentences: [-nouns.repeats(own) for own in _texts(sentences)], NEVER))
     if nouns is not None and config.seen_weight:
         reasons.append(Reason(lambda sentences: nouns.support(_texts(sentences)), config.seen_weight))
@@ -85,7 +85,7 @@ def _texts(sentences: Sequence[Sequence[Sentence]]) -> list[list[str]]:
 def _similarities(
     aligner: Aligner, encodings: Sequence[Encoding], sentences: Sequence[Sequence[Sentence]]
 ) -> list[np.ndarray]:
-    """Return how well each of its sentences fits each image, without hubness: a caption may be one that fits many."""
+    """Return the similarity of each image with each of its sentences, without hubness: generic captions are fine."""
     texts = _texts(sentences)
     known = iter(embed_texts(aligner, [text for its in texts for text in its], plain=True))
     pairs = zip(embed_images(aligner, encodings, plain=True), texts, strict=True)
@@ -95,17 +95,17 @@ def _similarities(
 
 @dataclass(frozen=True, eq=False)
 class Caption:
-    """A sentence of an image, and the attention to the image's regions at each word.
+    """A caption of an image, with the attention to regions at each word.
 
     Attributes:
-        sentence: its words with spaces between them.
+        sentence: the words joined by spaces.
         words: the T words.
-        width, height: of the image as a viewer shows it.
-        image: name of the image.
-        boxes: ``(R, 4)`` the regions attended to in pixels of the image, inside it; of warped regions the boxes around
-            them. None if the model attends to no regions.
-        attention: ``(T, R)`` p(r | w, h) of the regions at each word; each row sums to 1. None if it was not asked for.
-        corners: ``(R, 4, 2)`` of warped regions in pixels of the image, which they may leave; None if none is warped.
+        width, height: image size as a viewer shows it.
+        image: image name.
+        boxes: ``(R, 4)`` attended regions in pixels of the image, clipped to it; of warped regions the enclosing boxes.
+            None if the model attends to no regions.
+        attention: ``(T, R)`` weights p(r | w, h) of the regions at each word; rows sum to 1. None if not requested.
+        corners: ``(R, 4, 2)`` corners of warped regions in pixels of the image, not clipped; None if none is warped.
 
     Example:
         >>> saywhere.Caption("a cat on a sofa", ("a", "cat", "on", "a", "sofa"), 640, 480, "cat.jpg")
@@ -129,18 +129,18 @@ class Caption:
 
     @property
     def outlines(self) -> np.ndarray | None:
-        """The corners if regions are warped, else the boxes."""
+        """The corners if regions are warped, otherwise the boxes."""
         return self.boxes if self.corners is None else self.corners
 
     def draw(self, image: ImageLike | None = None) -> PILImage:
-        """Return a sheet with the image once for each word, and the attention to its regions in lines of that width.
+        """Return a sheet that shows the image once per word; the width of an outline shows the attention to the region.
 
         Args:
-            image: a PIL image, array or path; the file ``self.image`` if not given.
+            image: PIL image, array or path. Default: the file ``self.image``.
 
         Raises:
-            ImageError: it cannot be read.
-            UserError: no image is given and the caption does not name a file; or the caption has no attention.
+            ImageError: the image cannot be read.
+            UserError: no image is given and ``self.image`` is not a file, or the caption has no attention.
         """
         if self.attention is None or self.outlines is None:
             raise UserError(f"{self.image}: this caption has no attention to draw; caption it with attention=True")
@@ -150,7 +150,7 @@ class Caption:
         return draw_attention(pixels, self.words, self.attention, self.outlines, (self.width, self.height))
 
     def show(self, image: ImageLike | None = None) -> None:
-        """Show the drawn attention, in a notebook below the cell, else in the system's viewer; as :meth:`draw`."""
+        """Show :meth:`draw` below the notebook cell, or else in the system's image viewer."""
         show_image(self.draw(image))
 
     def to_dict(self) -> dict[str, Any]:
@@ -173,16 +173,16 @@ def caption(
     aligner: Aligner | None = None,
     nouns: NounChecker | None = None,
 ) -> list[Caption]:
-    """Return a sentence for each image.
+    """Return a caption for each image.
 
     Args:
-        beam_size: hypotheses in decoding, instead of the configuration's; 1 is greedy.
-        boxes: of each image ``(R, 4)`` in its pixels, to attend to instead of the model's own proposals.
-        attention: also return where the model looked at each word, if it attends to regions.
-        aligner, nouns: help to choose among the hypotheses of the beam; the latter edits the sentence that is chosen.
+        beam_size: number of hypotheses; 1 is greedy. Default: that of the configuration.
+        boxes: one ``(R, 4)`` array per image, in its pixels, to attend to instead of the model's own proposals.
+        attention: whether to return the attention at each word, if the model attends to regions.
+        aligner, nouns: help to choose among the beam hypotheses; ``nouns`` also corrects the chosen sentence.
 
     Raises:
-        UserError: ``beam_size`` is below 1, or wrong ``boxes``.
+        UserError: ``beam_size`` is below 1, or ``boxes`` are invalid.
     """
     bound = bind(captioner, encodings, boxes)
     never = None if nouns is None else nouns.refuse_people(captioner)
@@ -203,12 +203,12 @@ def caption(
 def attend(
     captioner: Captioner, encoding: Encoding, sentences: Sequence[str], boxes: ArrayLike | None = None
 ) -> list[Caption]:
-    """Return where the model looks at each word of given sentences of one image; END is left out.
+    """Return the attention at each word of given sentences about one image, without END.
 
-    Words that the vocabulary does not have count as the unknown word.
+    Words outside the vocabulary count as the unknown word.
 
     Raises:
-        UserError: a decoder that attends to no regions, one sentence that is not in a list, or wrong ``boxes``.
+        UserError: the decoder attends to no regions, ``sentences`` is a single string, or ``boxes`` are invalid.
     """
     if isinstance(sentences, str):
         raise UserError(f"sentences must be a list of strings, not one string: [{sentences!r}]")
@@ -224,12 +224,12 @@ def attend(
 
 
 def describe_boxes(captioner: Captioner, encodings: Sequence[Encoding], boxes: Sequence[ArrayLike]) -> list[Regions]:
-    """Return a phrase for each of the given boxes; they have no scores.
+    """Return a caption for each of the given boxes, without scores.
 
-    A model trained on sentences of images can be given boxes too, as the full-frame model of Alignments' Table 3.
+    A model trained on whole images works on boxes too: the full-frame model of Alignments' Table 3.
 
     Raises:
-        UserError: boxes that leave their image, or a decoder that attends to regions of its own.
+        UserError: boxes leave their image, or the decoder attends to its own regions.
     """
     if captioner.config.decoder == "attention":
         raise UserError("a captioner with the decoder attention captions whole images; boxes need another model")
@@ -245,7 +245,7 @@ def describe_boxes(captioner: Captioner, encodings: Sequence[Encoding], boxes: S
 
 
 def bind(captioner: Captioner, encodings: Sequence[Encoding], boxes: Sequence[ArrayLike] | None = None) -> BoundImages:
-    """Return what decoding sentences of images begins with; ``boxes`` as in :func:`caption`."""
+    """Return the images prepared for decoding; ``boxes`` as in :func:`caption`."""
     config = captioner.config
     given: list[np.ndarray | None] = [None] * len(encodings)
     if boxes is not None:
@@ -277,52 +277,52 @@ def _with_attention(
 
 
 FEW, REGIONS = 10, 40
-"""Proposals of an image that are looked at: at first, and if they do not show all that its sentence names."""
+"""Proposals per image to look at: first FEW, then REGIONS if the first do not show everything the sentence names."""
 LEAST_REGION = 0.2
-"""Probability, before calibration, that there is something in a region; others are left out."""
+"""Minimum uncalibrated probability that a region contains something; other regions are left out."""
 OF_PEOPLE = (
     "biker", "bikers", "climber", "climbers", "couple", "couples", "crowd", "crowds", "families", "family", "female",
     "females", "he", "her", "him", "his", "human", "humans", "male", "males", "pitcher", "pitchers", "she", "team",
     "teams", "their", "them", "they",
 )  # fmt: skip
-"""Words for people that are no names of a person in the tree of nouns: some may be said of other things."""
+"""Words for people that are not in the person branch of the noun tree; some also describe other things."""
 UNSEEN = 0.1
-"""No region shows a thing if none has this probability for it."""
+"""A thing is unseen if no region gives it this probability."""
 LEAST_SUPPORT = -3.0
-"""Of a noun that no region shows; a lower one would say more than the classes know."""
+"""Minimum support of an unseen noun; a lower value would overstate what the classifier knows."""
 SURE = 0.6
-"""A thing that the captioner did not name is named if some region shows it with a higher probability."""
+"""A thing that the caption does not name may be inserted if some region's probability for it is higher than this."""
 LISTED = 2
-"""Things that take the place of a sentence of which nothing is seen."""
+"""Number of things listed instead of a sentence of which nothing is seen."""
 PREPOSITIONS = frozenset({
     "across", "against", "along", "around", "at", "behind", "below", "beneath", "beside", "between", "by", "down",
     "for", "from", "in", "inside", "into", "near", "of", "off", "on", "onto", "out", "outside", "over", "through", "to",
     "toward", "towards", "under", "up", "with",
 })  # fmt: skip
-"""Words with which the closing phrase of a sentence may begin."""
+"""Words that may begin the closing phrase of a sentence."""
 BEFORE_PREPOSITIONS = PREPOSITIONS | {"away", "close", "next"}
-"""Words that belong to the closing phrase before its preposition."""
+"""Words that belong to the closing phrase if they precede its preposition."""
 LONGEST_ENDING = 4
-"""Words of a closing phrase, with its last preposition: "in a grassy area"."""
+"""Maximum length of a closing phrase in words, counted from its last preposition: "in a grassy area"."""
 
 
 MONOCHROME = re.compile(r"(?<!\S)black and white (?=(?:photo|photograph|picture|image)s?(?!\S))")
-"""Words for a photograph that are left out where it has colours."""
+"""Words that are removed if the photograph has colours."""
 SPREAD, COLOURED = 50, 0.05
-"""A pixel has a colour if its channels, up to 255, are so far apart, and an image if such a share of its pixels do."""
+"""A pixel has colour if its channels (0 to 255) differ by SPREAD; an image, if a COLOURED share of its pixels do."""
 
 
 def without_monochrome(sentence: str, pixels: np.ndarray) -> str:
-    """Return a sentence that does not call an image, ``(h, w, 3)`` uint8, a black and white photo if it has colours."""
+    """Remove "black and white" before words for a photo, if the image ``(h, w, 3)`` uint8 has colours."""
     spreads = pixels.max(axis=2) - pixels.min(axis=2)
     return MONOCHROME.sub("", sentence) if (spreads >= SPREAD).mean() >= COLOURED else sentence
 
 
 def closing_phrase(words: Sequence[str]) -> int | None:
-    """Return where the phrase begins that closes a sentence: before "in the air", "next to a dog"; None without.
+    """Return the index at which the closing phrase begins, such as "in the air" or "next to a dog"; None without one.
 
-    Those with "of" stay: "a plate of food" needs it, and "standing in front of" is mostly right even where "a city" is
-    not. So does that of "a sign is in the air".
+    Phrases with "of" do not count: "a plate of food" needs its phrase, and "standing in front of" is mostly right even
+    when "a city" is not. A phrase after "is" or "are" does not count either: "a sign is in the air".
     """
     places = range(len(words) - 2, max(len(words) - 1 - LONGEST_ENDING, 1), -1)
     start = next((i for i in places if words[i] in PREPOSITIONS), 0)
@@ -332,10 +332,10 @@ def closing_phrase(words: Sequence[str]) -> int | None:
 
 
 def without_unlikely_endings(captioner: Captioner, embeddings: np.ndarray, sentences: Sequence[str]) -> list[str]:
-    """Return the sentence of each image without a closing phrase that the image speaks against.
+    """Remove the closing phrase of each image's sentence if it is unlikely for that image.
 
-    It does if the n-grams expect the last word there less than ``ngrams.least_lift`` times as often as of any image: "a
-    woman holds a baby in the air" becomes "a woman holds a baby". Without n-grams sentences stay as they are.
+    It is unlikely if the n-grams expect its last word less than ``ngrams.least_lift`` times as often as for an average
+    image: "a woman holds a baby in the air" becomes "a woman holds a baby". Without n-grams nothing changes.
     """
     least, ngrams = captioner.config.ngrams.least_lift, captioner.ngrams
     if ngrams is None:
@@ -350,7 +350,7 @@ def without_unlikely_endings(captioner: Captioner, embeddings: np.ndarray, sente
 
 
 class NounChecker:
-    """Check the nouns of sentences by what their images show; a look at an image serves all questions."""
+    """Check the nouns of sentences against what their images show; each image is looked at once for all questions."""
 
     def __init__(self, detector: DenseCap, classes: NounEvidence, encodings: Sequence[Encoding]) -> None:
         self._detector, self._classes, self._encodings = detector, classes, encodings
@@ -358,11 +358,11 @@ class NounChecker:
 
     @cached_property
     def _first(self) -> list[np.ndarray]:
-        """What the first :data:`FEW` proposals of each image show."""
+        """Posteriors of the first :data:`FEW` proposals of each image."""
         return see(self._detector, self._classes, self._encodings, FEW)
 
     def _more(self, rows: Sequence[int]) -> list[np.ndarray]:
-        """Return what the first :data:`REGIONS` proposals of some images show."""
+        """Return the posteriors of the first :data:`REGIONS` proposals of the images ``rows``."""
         new = [row for row in rows if row not in self._looked]
         if new:
             seen = see(self._detector, self._classes, [self._encodings[row] for row in new], REGIONS)
@@ -370,10 +370,10 @@ class NounChecker:
         return [self._looked[row] for row in rows]
 
     def refuse_people(self, captioner: Captioner) -> np.ndarray | None:
-        """Return the words ``(N, V)`` bool that no sentence of an image has: those for people, where nobody is seen.
+        """Return a mask ``(N, V)`` of forbidden words: words for people, in images that show nobody.
 
-        Somebody is seen if one of the first :data:`REGIONS` regions shows people with a probability of at least
-        ``people_threshold``. None if people may be named of all images.
+        An image shows somebody if one of its first :data:`REGIONS` regions shows a person with a probability of at
+        least ``people_threshold``. None if no image forbids any word.
         """
         least, person = captioner.config.people_threshold, self._classes.tree.named("person")
         if not least or person is None:
@@ -387,14 +387,14 @@ class NounChecker:
         return empty[:, None] & words if empty.any() else None
 
     def support(self, sentences: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Return for each image how far it shows what its sentences name, see :func:`support`."""
+        """Return how well each image supports the nouns of its sentences, see :func:`support`."""
         return [support(self._classes, posterior, own) for posterior, own in zip(self._first, sentences, strict=True)]
 
     def correct(self, sentences: Sequence[str]) -> list[str]:
-        """Return the sentence of each image as :func:`correct` does it, with the first :data:`REGIONS` of each image.
+        """Correct the sentence of each image by :func:`correct`, with the first :data:`REGIONS` regions of the image.
 
-        No sentence names a thing twice, see :func:`saywhere.models.nouns.without_repetition`, nor a word again at once.
-        The first :data:`FEW` mostly show all that a sentence names; then it stays, and the others need no look.
+        Repetitions are removed: of things, see :func:`saywhere.models.nouns.without_repetition`, and of adjacent words.
+        Often the first :data:`FEW` regions show everything the sentence names, and the others are not looked at.
         """
         corrected, classes = list(sentences), self._classes
         doubtful = [i for i, shown in enumerate(self._first) if not all_seen(classes, shown, sentences[i])]
@@ -403,7 +403,7 @@ class NounChecker:
         return [without_repetition(without_stutter(sentence), classes.tree) for sentence in corrected]
 
     def repeats(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return for each sentence 1 if it names a thing twice, else 0; see :func:`saywhere.models.nouns.repeated`."""
+        """Return 1 for each sentence that names a thing twice, else 0; see :func:`saywhere.models.nouns.repeated`."""
         tree = self._classes.tree
         return np.array([repeated(tokenize(sentence), tree) is not None for sentence in sentences], np.float32)
 
@@ -411,9 +411,9 @@ class NounChecker:
 def see(
     detector: DenseCap, classes: NounEvidence, encodings: Sequence[Encoding], limit: int = REGIONS
 ) -> list[np.ndarray]:
-    """Return what the regions of each image show: probabilities ``(N, K)`` of the K leaves of the tree of nouns.
+    """Return the noun posteriors ``(N, K)`` of each image's regions, over the K leaves of the noun tree.
 
-    Thin regions (:data:`saywhere.models.nouns.THIN`) are left out: the classes take them for people.
+    Thin regions (:data:`saywhere.models.nouns.THIN`) are left out, because the classifier mistakes them for people.
     """
     settings, coder = detector.config.proposals, detector.box_coder
     proposals = [propose_boxes(encoding, settings, coder, limit)[0] for encoding in encodings]
@@ -430,12 +430,12 @@ def see(
 
 
 def correct(classes: NounEvidence, posterior: np.ndarray, sentence: str) -> str:
-    """Return a caption whose nouns the image shows, as far as the classes know.
+    """Replace the nouns of a caption that the image does not show, as far as the classifier can tell.
 
-    A noun that no region shows gives way to the surest thing that one does show, that is of the same sort and that the
-    sentence does not name yet: a dog to a cat, for both are animals. Words for people stay. If then nothing of what the
-    sentence names is in the image, it is about another one, and the surest things are named instead. ``posterior`` is
-    that of the image's regions, see :func:`see`.
+    An unseen noun is replaced by the most probable thing that is seen, is of the same sort (a cat for a dog: both are
+    animals) and is not named yet. Words for people stay. If the image then shows nothing that the sentence names, the
+    sentence is about something else, and the most probable things are listed instead. ``posterior`` is that of the
+    image's regions, see :func:`see`.
     """
     words = tokenize(sentence)
     heads = find_heads(words, classes.tree)
@@ -457,7 +457,7 @@ def correct(classes: NounEvidence, posterior: np.ndarray, sentence: str) -> str:
 
 
 def all_seen(classes: NounEvidence, posterior: np.ndarray, sentence: str) -> bool:
-    """Return whether regions show all that a sentence names, so that :func:`correct` leaves it as it is."""
+    """Return whether regions show everything that a sentence names, so that :func:`correct` would not change it."""
     nouns = find_nouns(sentence, classes.tree)
     seen = [is_seen(classes, posterior, noun) for noun in nouns]
     unseen = [noun for noun, there in zip(nouns, seen, strict=True) if not there]
@@ -471,14 +471,14 @@ def is_person(classes: NounEvidence, noun: Noun) -> bool:
 
 
 def is_seen(classes: NounEvidence, posterior: np.ndarray, noun: Noun) -> bool:
-    """Return whether a region may show what a noun names, see :func:`shown`."""
+    """Return whether some region shows what a noun names, see :func:`shown`."""
     return shown(classes, posterior, noun) >= UNSEEN
 
 
 def shown(classes: NounEvidence, posterior: np.ndarray, noun: Noun) -> float:
-    """Return the largest probability that a region shows what a noun names; of words for people, that it shows anybody.
+    """Return the highest probability over regions that a region shows the noun; for words for people, any person.
 
-    It is 1 for a kind that the classifier was not taught: it knows nothing of that.
+    1 for a kind that the classifier was not trained on, because it cannot tell.
     """
     person = classes.tree.named("person")
     asked = person if person is not None and is_person(classes, noun) else noun
@@ -488,9 +488,9 @@ def shown(classes: NounEvidence, posterior: np.ndarray, noun: Noun) -> float:
 
 
 def support(classes: NounEvidence, posterior: np.ndarray, sentences: Sequence[str]) -> np.ndarray:
-    """Return how far an image shows what each of S sentences names: the sum over its nouns of log(p / :data:`UNSEEN`).
+    """Return the support of each of S sentences by an image: the sum over its nouns of log(p / :data:`UNSEEN`).
 
-    p is that of :func:`shown`. A noun adds nothing if it is seen, and at least :data:`LEAST_SUPPORT`.
+    p is that of :func:`shown`. A seen noun adds 0; an unseen one adds at least :data:`LEAST_SUPPORT`.
     """
     named = [find_nouns(sentence, classes.tree) for sentence in sentences]
     likely = {noun.row: shown(classes, posterior, noun) for noun in {n.row: n for ns in named for n in ns}.values()}
@@ -500,7 +500,7 @@ def support(classes: NounEvidence, posterior: np.ndarray, sentences: Sequence[st
 
 
 def sure_things(classes: NounEvidence, posterior: np.ndarray) -> list[Noun]:
-    """Return the kinds and classes that regions show with a probability above :data:`SURE`, the surest first."""
+    """Return the kinds and classes that regions show with a probability above :data:`SURE`, most probable first."""
     if not len(posterior):
         return []
     found = [one for one in classes.name(posterior) if one[1] > SURE]
@@ -508,7 +508,7 @@ def sure_things(classes: NounEvidence, posterior: np.ndarray) -> list[Noun]:
 
 
 def listed(things: Sequence[Noun]) -> str:
-    """Return the first of some things, of which none is a kind of another, as a phrase: ``a banana and an orange``."""
+    """Return the first few things as a phrase, none of them a kind of another: ``a banana and an orange``."""
     kept = list[Noun]()
     for noun in things:
         if len(kept) < LISTED and not any(related(noun, other) for other in kept):

@@ -1,10 +1,10 @@
-"""Phrases of a sentence, cut as people cut them: a tagger that learnt from the markup of Flickr30k Entities.
+"""Noun phrases of a sentence, as annotators cut them: a tagger trained on the markup of Flickr30k Entities.
 
-Each word gets one of five tags: outside of phrases, the first or a later word of a phrase, or the same of a phrase that
-names nothing visible ("him", "each other", "the background"). An averaged perceptron (Collins, 2002) tags from left to
-right, from the words around, their last letters, the punctuation before them and the two tags before. A feature is the
-hash of its text, so that the weights are one array ``(buckets, 5)`` without a list of words. Nouns that the captions of
-its training hardly have are found by the tree of nouns: see :func:`complete`.
+Each word gets one of five tags: outside of phrases; first or later word of a phrase; or first or later word of a phrase
+that names nothing visible ("him", "each other", "the background"). An averaged perceptron (Collins, 2002) tags from
+left to right. Its features are the neighbouring words, their last letters, the punctuation and the previous two tags.
+Features are hashed, so the weights are one array ``(buckets, 5)`` without a word list. Nouns that are rare in the
+training captions come from the noun tree: see :func:`complete`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ TRAINED = Path(__file__).parents[1] / "pretrained" / "chunker.npz"
 OUTSIDE, BEGIN, INSIDE, BEGIN_HIDDEN, INSIDE_HIDDEN = range(5)
 TAGS = 5
 NONE = 9
-"""The tag before the first word."""
+"""Tag before the first word."""
 INSIDES = {INSIDE: (BEGIN, INSIDE), INSIDE_HIDDEN: (BEGIN_HIDDEN, INSIDE_HIDDEN)}
-"""For each tag of a later word those that may stand before it."""
+"""The tags that may precede each tag of a later word."""
 
 PLACES = frozenset({"left", "right", "middle", "center", "centre", "top", "bottom", "side", "corner", "edge"})
-"""Places in an image, which are no things in it."""
+"""Words for places in an image, as opposed to things in it."""
 
 
 class Phrase(NamedTuple):
     """A phrase of a sentence.
 
     Attributes:
-        start, stop: number of its first word in the sentence, and of the word after its last.
+        start, stop: indices in the sentence of the first word and of the word after the last.
         visible: whether it names something that an image can show.
     """
 
@@ -56,7 +56,7 @@ class Chunker:
     """Cut sentences into phrases.
 
     Attributes:
-        weights: ``(B, 5)`` of the features by their hash, for each tag; B is a power of two.
+        weights: ``(B, 5)`` weights of each hashed feature for each tag; B is a power of two.
 
     Example:
         >>> [phrase.words for phrase in Chunker.load().chunk("a man in a red shirt and a dog on the grass")]
@@ -67,29 +67,29 @@ class Chunker:
 
     @classmethod
     def load(cls, path: Path = TRAINED) -> Chunker:
-        """Read the weights that :meth:`save` wrote; ``UserError`` if the file is missing or something else."""
+        """Read weights written by :meth:`save`; ``UserError`` if the file is missing or is no chunker."""
         return _load(path)
 
     def save(self, path: Path) -> None:
-        """Write the weights in half precision; not compressed, to be read in no time."""
+        """Write the weights in half precision, uncompressed so that they load fast."""
         half = self.weights.astype(np.float16)
         write_atomically(path, lambda stream: np.savez(stream, weights=half))
 
     def chunk(self, text: str) -> list[Phrase]:
-        """Return the phrases of a text in order; there may be none."""
+        """Return the phrases of a text in order; possibly none."""
         words, gaps = split_words(text)
         if not words:
             return []
-        read = ["and" if word == "or" else word for word in words]  # which captions hardly have
+        read = ["and" if word == "or" else word for word in words]  # "or" is rare in captions
         tags, _ = self.tag(hash_words(read, gaps, len(self.weights)), read)
         found = parted(joined(complete(spans(tags), words, gaps), gaps), words, gaps)
         found = [(a, b, visible and not _is_place(words[a:b])) for a, b, visible in found]
         return [Phrase(" ".join(words[a:b]), a, b, visible) for a, b, visible in found]
 
     def tag(self, rows: np.ndarray, words: Sequence[str]) -> tuple[list[int], list[np.ndarray]]:
-        """Return the tag of each of the T words, and the rows of the weights that decided it.
+        """Return the tag of each of the T words, and for each the rows of the weights that were summed.
 
-        ``rows (T, F)`` are of the features that do not depend on tags, of :func:`hash_words`.
+        ``rows`` are ``(T, F)`` hashes of the features that do not depend on tags, from :func:`hash_words`.
         """
         tags, used = [NONE, NONE], []
         buckets = len(self.weights)
@@ -114,7 +114,7 @@ def _load(path: Path) -> Chunker:
             weights = stored["weights"]
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except Exception as error:  # of other files numpy and zipfile raise anything, such as EOFError
+    except Exception as error:  # for other files numpy and zipfile raise anything, such as EOFError
         raise UserError(f"{path} is not a chunker") from error
     if weights.ndim != 2 or weights.shape[1] != TAGS or len(weights).bit_count() != 1 or weights.dtype != np.float16:
         raise UserError(f"{path} is not a chunker: its weights are {weights.shape} of {weights.dtype}")
@@ -122,10 +122,9 @@ def _load(path: Path) -> Chunker:
 
 
 def hash_words(words: Sequence[str], gaps: Sequence[str], buckets: int) -> np.ndarray:
-    """Return the hashes ``(T, F)`` of the features of T words that do not depend on tags.
+    """Return the hashes ``(T, F)`` of those features of T words that do not depend on tags.
 
-    ``gaps`` stand before each word and after the last, see :func:`saywhere.text.split_words`; ``buckets`` is a power of
-    two.
+    ``gaps`` are the T + 1 texts between words, see :func:`saywhere.text.split_words`; ``buckets`` is a power of two.
     """
     padded = ["<", "<", *words, ">", ">"]
     marks = [_mark(gap) for gap in gaps]
@@ -151,7 +150,7 @@ def _hash(features: Sequence[str], buckets: int) -> list[int]:
 
 
 def spans(tags: Sequence[int]) -> list[tuple[int, int, bool]]:
-    """Return the phrases that tags mark: first word, word after the last, and whether it is visible."""
+    """Return the phrases that tags mark, as (first word, word after the last, visible)."""
     found: list[tuple[int, int, bool]] = []
     for i, tag in enumerate(tags):
         if tag in (BEGIN, BEGIN_HIDDEN):
@@ -162,7 +161,7 @@ def spans(tags: Sequence[int]) -> list[tuple[int, int, bool]]:
 
 
 def joined(found: Sequence[tuple[int, int, bool]], gaps: Sequence[str]) -> list[tuple[int, int, bool]]:
-    """Return phrases of which none ends within words that hyphens join: of "a jack-o-lantern" one, not two."""
+    """Extend phrases to whole hyphenated words: "a jack-o-lantern" is one phrase, not two."""
     whole: list[tuple[int, int, bool]] = []
     for start, stop, visible in found:
         while start and gaps[start] == "-":
@@ -179,9 +178,9 @@ def joined(found: Sequence[tuple[int, int, bool]], gaps: Sequence[str]) -> list[
 def parted(
     found: Sequence[tuple[int, int, bool]], words: Sequence[str], gaps: Sequence[str]
 ) -> list[tuple[int, int, bool]]:
-    """Return phrases that are cut at punctuation between two names of the tree: of "dog, cat" two phrases.
+    """Split phrases at punctuation between two names of the noun tree: "dog, cat" becomes two phrases.
 
-    A colour is no name here: "an orange, white and blue shirt" is one phrase.
+    Colours do not count as names: "an orange, white and blue shirt" stays one phrase.
     """
     marked = [i for i, gap in enumerate(gaps) if _mark(gap) == ","]
     if not any(start < i < stop for start, stop, _ in found for i in marked):
@@ -196,18 +195,18 @@ def parted(
 
 
 def _is_place(words: Sequence[str]) -> bool:
-    """Whether a phrase says where in an image something is, and names nothing: "the left"."""
+    """Return whether a phrase only says where in the image something is: "the left"."""
     return words[-1] in PLACES and all(word in STARTS | PLACES for word in words)
 
 
 def complete(
     found: Sequence[tuple[int, int, bool]], words: Sequence[str], gaps: Sequence[str]
 ) -> list[tuple[int, int, bool]]:
-    """Return phrases with the nouns of the tree that they were cut off from: of "a" and "sheep" the phrase "a sheep".
+    """Extend phrases to the nouns of the tree that they were cut off from: "a" and "sheep" become "a sheep".
 
-    A name of several words is in one phrase. A phrase that ends with a word such as "a", or has only such words and
-    adjectives, takes in the name right behind it. A name in no phrase is one with the words such as "a" before it; and
-    by itself where it stands behind punctuation, or a text begins with it.
+    A name of several words ends up in one phrase. A phrase takes in the name behind it if it ends with a word such as
+    "a", or has only such words and adjectives. A name in no phrase forms one with the words such as "a" before it.
+    Without these it must begin the text or follow punctuation, and must not run into another noun.
     """
     spanned = list(found)
     for name in find_names(words, noun_tree()):

@@ -1,4 +1,4 @@
-"""From a decoder to words: greedy and beam search for any number of items at once, and the choice among hypotheses."""
+"""Greedy and beam search for any number of items at once, and the reranking of hypotheses."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Decoded:
     """One sentence for each of N items.
 
     Attributes:
-        token_ids: ``(N, T)`` int64; END and then padding after the last word, if that fits in T.
-        log_probs: ``(N, T)`` float32 natural log-probability of each word and of END; 0 where padded.
+        token_ids: ``(N, T)`` int64; the last word is followed by END, if it fits in T, and padding.
+        log_probs: ``(N, T)`` float32 natural log-probability of each word and of END; 0 for padding.
     """
 
     token_ids: np.ndarray
@@ -28,12 +28,12 @@ class Decoded:
 
     @property
     def total(self) -> np.ndarray:
-        """Log-probability ``(N,)`` of each whole sentence."""
+        """Log-probability ``(N,)`` of each sentence."""
         return self.log_probs.sum(axis=1)
 
     @property
     def confidence(self) -> np.ndarray:
-        """Mean log-probability ``(N,)`` of the words of each sentence, its END included."""
+        """Mean log-probability ``(N,)`` of the tokens of each sentence, END included."""
         return self.total / np.maximum((self.token_ids != PAD).sum(axis=1), 1).astype(np.float32)
 
 
@@ -43,7 +43,7 @@ class Hypotheses:
 
     Attributes:
         token_ids, log_probs: ``(N, B, T)``, see :class:`Decoded`.
-        ranks: ``(N, B)`` log-probability / length ** ``length_penalty``; -inf of those that there are not.
+        ranks: ``(N, B)`` log-probability / length ** ``length_penalty``; -inf for missing hypotheses.
     """
 
     token_ids: np.ndarray
@@ -51,14 +51,14 @@ class Hypotheses:
     ranks: np.ndarray
 
     def best(self, ranks: np.ndarray | None = None) -> Decoded:
-        """Return for each item the hypothesis with the largest of ``ranks``, :attr:`ranks` if not given."""
+        """Return the hypothesis of each item with the largest of ``ranks``; default: :attr:`ranks`."""
         rows = (self.ranks if ranks is None else ranks).argmax(axis=1)
         items = np.arange(len(rows))
         return Decoded(self.token_ids[items, rows], self.log_probs[items, rows])
 
 
 def decode(decoder: Decoder, embeddings: Any, settings: DecodingConfig, beam_size: int | None = None) -> Decoded:
-    """Return the best hypothesis of :func:`search` for each item; arguments and errors are the same."""
+    """Return the best hypothesis of :func:`search` for each item; same arguments and errors."""
     return search(decoder, embeddings, settings, beam_size).best()
 
 
@@ -69,15 +69,15 @@ def search(
     beam_size: int | None = None,
     never: np.ndarray | None = None,
 ) -> Hypotheses:
-    """Decode at most ``settings.max_words`` words for each item: greedy with one hypothesis, else beam search.
+    """Decode at most ``settings.max_words`` words per item, by greedy search for one hypothesis, else by beam search.
 
     A sentence that reaches ``max_words`` has no END.
 
     Args:
-        embeddings: ``(N, D)`` that the decoder starts from; N may be 0.
-        beam_size: hypotheses kept for each item, instead of those of ``settings``.
-        never: ``(N, V)`` bool, the words that sentences of each item do not have; None for no more than those that the
-            decoder never chooses.
+        embeddings: ``(N, D)`` inputs of the decoder; N may be 0.
+        beam_size: hypotheses kept per item. Default: that of ``settings``.
+        never: ``(N, V)`` bool mask of the words that each item must not contain, besides those that the decoder never
+            chooses. None: no further words.
 
     Raises:
         UserError: ``beam_size`` is below 1 or above :data:`saywhere.configs.parts.MOST_HYPOTHESES`.
@@ -93,10 +93,10 @@ def search_each(
     beam_sizes: Sequence[int],
     never: Sequence[np.ndarray | None] | None = None,
 ) -> list[Hypotheses]:
-    """Search for several groups of items, each with its own ``beam_size``, as :func:`search` for each.
+    """Run :func:`search` for several groups of items, each with its own ``beam_size``.
 
-    The groups take their steps together, so that the decoder's weights are read once for all of them; it is an
-    ``independent`` one, if there are several groups. ``embeddings`` are ``(N, D)`` of each group, and so is ``never``.
+    The groups advance together, so that the decoder's weights are read once for all of them. Several groups require an
+    ``independent`` decoder. ``embeddings`` has one ``(N, D)`` array per group, ``never`` one mask or None per group.
     """
     for size in beam_sizes:
         if not 1 <= size <= MOST_HYPOTHESES:
@@ -135,12 +135,12 @@ def search_each(
 
 
 _Search = Generator[tuple[np.ndarray, np.ndarray | None], np.ndarray, Hypotheses]
-"""Yields the last words ``(N,)`` of the hypotheses and which of the rows before they are of, None for all; is sent
-the log-probabilities ``(N, V)`` of the words after them."""
+"""Yields the last words ``(N,)`` of the hypotheses and the previous row of each (None: the same rows). Is sent the
+log-probabilities ``(N, V)`` of the next words."""
 
 
 def _select(decoder: Decoder, state: State, rows: Mapping[int, np.ndarray | None], counts: Mapping[int, int]) -> State:
-    """Return the rows of a state that the searches that are not over ask for; ``counts`` are those of all before."""
+    """Return the state rows that the unfinished searches need; ``counts`` are the row counts of all searches before."""
     kept: list[np.ndarray] = []
     start = 0
     for number, count in counts.items():
@@ -154,7 +154,7 @@ def _select(decoder: Decoder, state: State, rows: Mapping[int, np.ndarray | None
 
 
 def _greedy(decoder: Decoder, count: int, settings: DecodingConfig, never: np.ndarray | None) -> _Search:
-    """Follow the likeliest word of each item until all have ended; ended items leave the batch if they may."""
+    """Follow the most probable word until all items have ended; ended items leave the batch of independent decoders."""
     max_words = settings.max_words
     token_ids, chosen = np.full((count, max_words), PAD, np.int64), np.zeros((count, max_words), np.float32)
     last, rows, kept = np.full(count, START, np.int64), np.arange(count), None
@@ -178,9 +178,9 @@ def _greedy(decoder: Decoder, count: int, settings: DecodingConfig, never: np.nd
 
 
 def _beam(decoder: Decoder, n: int, settings: DecodingConfig, beam_size: int, never: np.ndarray | None) -> _Search:
-    """Keep hypotheses of an item in neighbouring rows: one at first, then ``beam_size``.
+    """Run beam search with the hypotheses of an item in adjacent rows: one at first, then ``beam_size``.
 
-    One that has ended goes on with PAD at no cost, and leaves the batch if it may.
+    An ended hypothesis continues with PAD at no cost, and leaves the batch of an independent decoder.
     """
     items, length_penalty = np.arange(n)[:, None], settings.length_penalty
     last, rows, going = np.full(n, START, np.int64), None, np.arange(n)
@@ -209,7 +209,7 @@ def _beam(decoder: Decoder, n: int, settings: DecodingConfig, beam_size: int, ne
         ended = ended[items, parent] | (word == END)
         if ended.all():
             break
-        asked = np.empty(count, np.int64)  # the row of each hypothesis before in what the decoder was asked
+        asked = np.empty(count, np.int64)  # row of each previous hypothesis in the decoder's batch
         asked[going] = np.arange(len(going))
         going = np.flatnonzero(~ended) if decoder.independent else np.arange(ended.size)
         last, rows = word.reshape(-1)[going], asked[parents[going]]
@@ -226,10 +226,10 @@ def _penalty(lengths: np.ndarray, length_penalty: float) -> np.ndarray:
 
 
 def largest(values: np.ndarray, count: int) -> np.ndarray:
-    """Return the places ``(N, count)`` of the largest of each row, best first; of equal ones the first.
+    """Return the column indices ``(N, count)`` of the largest values per row, best first; ties in column order.
 
-    Each row is cut into parts: all that it has of the largest are at least as large as the ``count``-th largest of the
-    parts' maxima, as few others are.
+    Each row is cut into parts. The largest values are all at least the ``count``-th largest of the parts' maxima, and
+    few other values are, so that only few need sorting.
     """
     rows, length = values.shape
     count = min(count, length)
@@ -244,7 +244,7 @@ def largest(values: np.ndarray, count: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A hypothesis: its text, and its token ids without END."""
+    """A hypothesis as text and as token ids without END."""
 
     text: str
     token_ids: list[int]
@@ -252,12 +252,11 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Reason:
-    """What speaks for a hypothesis beside its log-probability.
+    """A term of the reranking score, besides the log-probability.
 
     Attributes:
-        score: returns for each image how much speaks for each of its sentences, none of which is empty.
-        shortlist: it scores only so many hypotheses of an image, the best so far, and the others are no longer chosen
-            from; None for all.
+        score: function that returns the values of each image's sentences, one array per image; no sentence is empty.
+        shortlist: number of hypotheses per image to score: the best so far. The others drop out. None: all.
     """
 
     score: Callable[[Sequence[Sequence[Sentence]]], Sequence[np.ndarray]]
@@ -266,16 +265,16 @@ class Reason:
 
 
 class Reranker:
-    """Rank hypotheses by the sum of their length-normalised log-probability and weighted reasons.
+    """Rank hypotheses by length-normalised log-probability plus weighted terms (:class:`Reason`).
 
-    The reasons count in their order; what costs most comes last, and may be asked about a shortlist alone.
+    The terms are added in the given order. An expensive term comes last and can be limited to a shortlist.
     """
 
     def __init__(self, reasons: Sequence[Reason]) -> None:
         self.reasons = tuple(reasons)
 
     def rank(self, found: Hypotheses, vocabulary: Vocabulary) -> np.ndarray:
-        """Return the sums ``(N, B)``; -inf for hypotheses off a shortlist. One hypothesis needs no reason."""
+        """Return the scores ``(N, B)``; -inf for hypotheses off a shortlist. A single hypothesis is not rescored."""
         sums = found.ranks
         if sums.shape[1] == 1 or not self.reasons:
             return sums

@@ -1,4 +1,4 @@
-"""Which regions are found, described and shown: DenseCap in use (sections 3.1.2, 3.1.3 and 3.4)."""
+"""DenseCap at inference: find, describe, rank and select regions (sections 3.1.2, 3.1.3 and 3.4)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from saywhere.regions import SHOWN, Regions
 
 @dataclass(frozen=True, eq=False)
 class Detections:
-    """The N described regions of an image before they are calibrated, ranked and selected.
+    """The N described regions of an image, before calibration, ranking and selection.
 
     Attributes:
         boxes: ``(N, 4)`` in pixels of the image.
-        logits: ``(N,)`` second scores.
-        embeddings: ``(N, D)`` by the region head.
-        codes: ``(N, D)`` that the captions are decoded from; the embeddings, if there is no phrase head.
-        posterior: ``(N, K)`` probabilities of kinds by the part nouns; None if they are not asked.
+        logits: ``(N,)`` objectness logits of the region head (the second score).
+        embeddings: ``(N, D)`` outputs of the region head.
+        codes: ``(N, D)`` inputs of the caption decoder; equal to the embeddings without a phrase head.
+        posterior: ``(N, K)`` noun probabilities by the part nouns; None if not needed.
     """
 
     encoding: Encoding
@@ -41,27 +41,27 @@ class Detections:
 
     @property
     def captions(self) -> tuple[str, ...]:
-        """The phrase of each."""
+        """The phrase of each region."""
         return self.phrases.texts
 
     @property
     def confidence(self) -> np.ndarray:
-        """Mean natural log-probability ``(N,)`` of the words of each phrase, its END included."""
+        """Mean natural log-probability ``(N,)`` of the tokens of each phrase, END included."""
         return self.phrases.confidence
 
     @property
     def evidence(self) -> dict[str, np.ndarray]:
-        """What says how probably each box is right: ``logit`` and ``confidence``, ``(N,)`` each."""
+        """Inputs of the box calibration: ``logit`` and ``confidence``, ``(N,)`` each."""
         return {"logit": self.logits, "confidence": self.confidence}
 
     def caption_evidence(self, nouns: NounEvidence | None, rows: Sequence[int]) -> dict[str, np.ndarray]:
-        """Return what says how probably the phrases of some regions, by number, name what is in their boxes."""
+        """Return the inputs of the caption calibration (is the phrase right for its box?) for the regions ``rows``."""
         numbers = np.array(rows, np.int64)
         posterior = None if self.posterior is None else self.posterior[numbers]
         return caption_evidence(nouns, posterior, [self.captions[row] for row in rows], self.confidence[numbers])
 
     def regions(self, box: Logistic) -> Regions:
-        """Return the regions in their order; a score is the probability that the IoU with a true box is 0.5."""
+        """Return the regions in their order; a score is the probability of an IoU of at least 0.5 with a true box."""
         scores = box.apply(self.evidence)
         size = (self.encoding.width, self.encoding.height)
         return Regions(*size, self.boxes, scores, self.captions, self.codes, self.encoding.image)
@@ -80,18 +80,18 @@ def detect(
 ) -> list[Detections]:
     """Return the regions of each image, or those in ``boxes``, described but neither calibrated nor ranked.
 
-    Captions are decoded only for the boxes that survive the final suppression, from the embedding of their proposal.
+    Only boxes that survive the final suppression get a caption, decoded from the embedding of their proposal.
 
     Args:
-        boxes: of each image ``(N, 4)`` in its pixels: describe just these, in this order.
-        proposals: of each image boxes in pixels of the network's input, in place of the localization layer's.
-        nms_iou: of the final suppression, in place of ``final_nms``.
-        writer: of the phrases, with the other parts of the model; by the dense captioner alone if None.
+        boxes: one ``(N, 4)`` array per image, in its pixels; describe exactly these, in this order.
+        proposals: boxes of each image in pixels of the network input, instead of those of the localization layer.
+        nms_iou: IoU threshold of the final suppression. Default: ``final_nms``.
+        writer: writes the phrases with the other parts of the model. None: the dense captioner alone.
         calibration, doubts: see :meth:`saywhere.models.phrases.PhraseWriter.write`.
-        threshold: leave out found regions whose score is below it whatever their phrase.
+        threshold: drop regions whose score is below it whatever their phrase.
 
     Raises:
-        UserError: boxes of another shape, or outside their image.
+        UserError: boxes have a wrong shape or leave their image.
     """
     if boxes is None:
         if proposals is None:
@@ -131,7 +131,7 @@ def detect(
 
 
 def can_reach(score: float, box: Logistic, logits: np.ndarray) -> np.ndarray:
-    """Return whether regions ``(N,)`` can have a score, by their second scores, whatever their phrases are."""
+    """Return whether regions ``(N,)`` with these logits can reach a score with any phrase."""
     if box.weights["confidence"] < 0:
         return np.ones(len(logits), bool)
     return box.apply({"logit": logits, "confidence": np.zeros(len(logits), np.float32)}) >= score
@@ -140,7 +140,7 @@ def can_reach(score: float, box: Logistic, logits: np.ndarray) -> np.ndarray:
 def select(
     coder: BoxCoder, encoding: Encoding, proposals: np.ndarray, output: RegionHeadOutput, nms_iou: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the final boxes ``(N, 4)`` in pixels of the image, and their proposals' numbers, by falling logit."""
+    """Return the final boxes ``(N, 4)`` in pixels of the image and the indices of their proposals, by falling logit."""
     decoded = coder.decode(output.offsets, coder.from_xyxy(proposals))
     boxes = encoding.to_image(coder.to_xyxy(decoded))
     rows = coder.suppress_final(decoded, boxes, output.logits, nms_iou)
@@ -163,11 +163,11 @@ def describe(
     Args:
         boxes, writer: see :func:`detect`.
         top, threshold: see :func:`rank`.
-        nms_iou: regions that overlap a better one by more than this are left out, and no others, in place of the
-            configuration's ``final_nms`` and ``repeat_nms``.
+        nms_iou: IoU threshold of the only suppression, instead of ``final_nms`` and ``repeat_nms`` of the
+            configuration.
 
     Raises:
-        UserError: as :func:`detect`, ``boxes`` together with ``top`` or ``threshold``, or a negative ``top``.
+        UserError: as :func:`detect`; ``boxes`` together with ``top`` or ``threshold``; or a negative ``top``.
     """
     if top is not None and top < 0:
         raise UserError(f"top must be at least 0, not {top}")
@@ -192,10 +192,10 @@ def describe(
 def rank(
     regions: Regions, repeat_nms: float | None, threshold: float | None = None, top: int | None = None
 ) -> list[int]:
-    """Return the numbers of the regions to keep, at most ``top``, best first.
+    """Return the indices of the regions to keep, at most ``top``, best first.
 
-    Those with the caption of a better one that they overlap by an IoU above ``repeat_nms`` are left out, and those with
-    a score below ``threshold``.
+    A region is dropped if its score is below ``threshold``, or if its IoU with a better region of the same caption is
+    above ``repeat_nms``.
     """
     assert regions.scores is not None and regions.captions is not None
     close = geometry.iou(regions.boxes, regions.boxes) > (1.0 if repeat_nms is None else repeat_nms)

@@ -1,4 +1,4 @@
-"""An image after one pass of the network, to be asked several times; and questions about one image or many."""
+"""Encodings, which are images after one pass of the network, and questions about one image or many."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from saywhere.regions import check_boxes
 from saywhere.report import progress as show_progress
 
 STEP = 2
-"""Of the network's pixels an encoding keeps every second, across and down."""
+"""An encoding keeps every second pixel of the network input, horizontally and vertically."""
 
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """Feature maps of one image, to be asked several questions.
+    """Feature maps of one image, reusable for several questions.
 
     Attributes:
-        maps: as the engine keeps them.
-        width, height: of the image as a viewer shows it, in pixels.
-        input_width, input_height: of the network's input.
-        image: name of the image.
+        maps: feature maps in the engine's format.
+        width, height: image size as a viewer shows it, in pixels.
+        input_width, input_height: size of the network input.
+        image: image name.
         trunk: the network that made the maps; no other can read them.
-        pixels: ``(h, w, 3)`` uint8, every second of the network's input (:data:`STEP`).
+        pixels: ``(h, w, 3)`` uint8, every second pixel of the network input (:data:`STEP`).
 
     Example:
         >>> model = saywhere.load()
@@ -59,34 +59,34 @@ class Encoding:
 
     @property
     def input_size(self) -> tuple[int, int]:
-        """Width and height of the network's input."""
+        """Width and height of the network input."""
         return self.input_width, self.input_height
 
     @property
     def scale(self) -> tuple[float, float]:
-        """Pixels of the image in one of the network's input, across and down."""
+        """Image pixels per pixel of the network input, horizontally and vertically."""
         return self.width / self.input_width, self.height / self.input_height
 
     def check(self, boxes: ArrayLike) -> np.ndarray:
-        """Return a user's boxes in pixels of the image; raises as :func:`saywhere.regions.check_boxes`."""
+        """Return a user's boxes as an array in pixels of the image; errors as :func:`saywhere.regions.check_boxes`."""
         return check_boxes(boxes, self.width, self.height, self.image)
 
     def to_input(self, boxes: np.ndarray) -> np.ndarray:
-        """Return boxes of the image in pixels of the network's input."""
+        """Convert boxes from pixels of the image to pixels of the network input."""
         return geometry.scale(boxes, self.input_width / self.width, self.input_height / self.height)
 
     def to_image(self, boxes: np.ndarray) -> np.ndarray:
-        """Return boxes of the network's input in pixels of the image, clipped to it."""
+        """Convert boxes from pixels of the network input to pixels of the image, and clip them to it."""
         return geometry.clip(geometry.scale(boxes, *self.scale), self.width, self.height)
 
 
 def propose_boxes(
     encoding: Encoding, settings: ProposalConfig, coder: BoxCoder, limit: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the best proposals of an image, at most ``limit``, or ``settings.post_nms_top_n``, and their logits.
+    """Return the best proposals of an image and their logits, at most ``limit`` (default: ``post_nms_top_n``).
 
     Returns:
-        boxes ``(B, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input, and logits ``(B,)``, best first.
+        boxes ``(B, 4)`` ``x1 y1 x2 y2`` in pixels of the network input, and logits ``(B,)``, best first.
     """
     limit = settings.post_nms_top_n if limit is None else limit
     rpn = encoding.trunk.propose(encoding.maps)
@@ -97,7 +97,7 @@ def propose_boxes(
 Result = TypeVar("Result")
 
 AT_ONCE = 16
-"""Images of a list that are in memory together."""
+"""Number of images of a list in memory at a time."""
 
 
 def is_one(images: Any) -> bool:
@@ -113,22 +113,22 @@ def answer(
     batch: int | None = None,
     progress: bool = False,
 ) -> Any:
-    """Ask one question of one image, or of many, a few at a time.
+    """Ask a question about one image, or about many in batches.
 
     Args:
-        ask: called with what ``see`` returns of some images, and with their part of each column; gives a result each.
-        see: opens or encodes some images.
-        images: one image, a list or tuple of them, or any other iterable, which is read as it is needed.
-        columns: what is given for each image (such as boxes or texts): one value for one image, a list (or an array
-            with a dimension more) for a list, an iterable for an iterable; or None.
-        batch: images at a time; :data:`AT_ONCE` if None.
-        progress: show a bar on a terminal while many images are worked on.
+        ask: called with the batch that ``see`` returns and its part of each column; returns one result per image.
+        see: opens or encodes a batch of images.
+        images: one image; a list or tuple of images; or any other iterable, which is read lazily.
+        columns: further values per image, such as boxes or texts: one value for one image, a list (or an array with one
+            more dimension) for a list, an iterable for an iterable. None: no values.
+        batch: batch size. Default: :data:`AT_ONCE`.
+        progress: show a progress bar on a terminal for many images.
 
     Returns:
-        the result; a list of them for a list; a generator for any other iterable.
+        the result for one image, a list for a list, a generator for any other iterable.
 
     Raises:
-        UserError: ``images`` is none of these, a column is one value for several images, or it has another length.
+        UserError: ``images`` is none of these; a column has one value for several images, or a different length.
     """
     require_ints(1, batch=batch)
     if is_one(images):
@@ -148,7 +148,7 @@ def answer(
 
 
 def _is_one_value(column: Any) -> bool:
-    """Whether a column cannot be what is given for several images: a text, or the boxes ``(N, 4)`` of one image."""
+    """Return whether a column can only be the value of one image: a text, or a boxes array ``(N, 4)``."""
     if isinstance(column, np.ndarray):
         return column.ndim < 3
     return is_one(column) or isinstance(column, dict | bytes) or not isinstance(column, Iterable)

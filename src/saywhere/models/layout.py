@@ -1,8 +1,8 @@
-"""Counts, places and relations that a text asks for, and how well the boxes of an image agree with them.
+"""Counts, places and relations in a text, and how well boxes agree with them.
 
-"Two dogs", "a man on the left" and "a cup on a table" say more than which things are there. The words that say it are
-read with a short table, and each becomes a probability of boxes: a logistic function of where their centres and edges
-are. They choose among regions that fit a phrase alike, and lower the probability of a phrase whose region disagrees.
+"Two dogs", "a man on the left" and "a cup on a table" say more than what things there are. A small table of words
+recognises this. Each place or relation becomes a probability of boxes, a logistic function of their centres and edges.
+It decides between regions that fit a phrase equally well, and lowers the probability of a phrase that disagrees.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from saywhere.models.nouns import noun_tree
 from saywhere.text import split_words, tokenize, with_articles
 
 JOINING = frozenset({"and", "of", "with", "a", "an", "the", "there", "is", "are"})
-"""Words beside phrases that say nothing about where these are."""
+"""Words between phrases that say nothing about where these are."""
 NUMBERS = {
     **{"two": 2, "both": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10},
     **{"several": 3, "many": 4, **{str(number): number for number in range(2, 11)}},
 }
-"""The least number of things that a word at the beginning of a phrase asks for."""
+"""Minimum count that a number at the beginning of a phrase stands for."""
 DETERMINERS = frozenset({"the", "these", "those", "his", "her", "their"})
-"""Words that may stand before a number."""
+"""Words that may precede a number."""
 UNREAD = frozenset({"or", "no", "not"})
-"""Words that change what a text asks for, and which nothing here reads: they are named as not used."""
+"""Words that change the meaning but are not interpreted; they are reported as unused."""
 EMPTY = (
     JOINING
     | DETERMINERS
@@ -38,20 +38,20 @@ EMPTY = (
 )
 """Words that name nothing by themselves."""
 STEEP, STEEPER = 8.0, 12.0
-"""Steepness of the logistic functions of relations (of mean sizes of boxes) and of places (of the image)."""
+"""Steepness of the logistic functions: of relations (per mean box size) and of places (per image size)."""
 SIDE = 0.4
-"""A box whose centre is here is as probably on the left as not: a box of the whole image is neither left nor right."""
+"""A box with this centre is "left" with probability 0.5; a box of the whole image is neither left nor right."""
 CHOOSES = frozenset({"on"})
-"""Relations that choose among regions and say nothing of whether they are true: grass around a dog is not below it."""
+"""Relations that only choose among regions and do not change probabilities: grass around a dog is not below it."""
 LEAST = 0.02
-"""No box agrees with a place or a relation with a lower probability than this: boxes are not exact."""
+"""Minimum probability that a box agrees with a place or relation, because boxes are inexact."""
 SWEEPS = 2
-"""How often the relations are gone through when regions are chosen together."""
+"""Number of passes over the relations when regions are chosen jointly."""
 
 Place = Callable[[np.ndarray], np.ndarray]
-"""Gives the probabilities ``(R,)`` of boxes ``(R, 4)`` in shares of the image."""
+"""Maps boxes ``(R, 4)``, in fractions of the image size, to probabilities ``(R,)`` of being in the place."""
 Relation = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""Gives the probabilities ``(R, S)`` that boxes ``(R, 4)`` stand so to others ``(S, 4)``, in shares of the image."""
+"""Maps two sets of boxes, ``(R, 4)`` and ``(S, 4)`` in fractions of the image size, to probabilities ``(R, S)``."""
 
 
 def _left(boxes: np.ndarray) -> np.ndarray:
@@ -67,7 +67,7 @@ def _middle(boxes: np.ndarray) -> np.ndarray:
 
 
 def _before(one: np.ndarray, other: np.ndarray, axis: int) -> np.ndarray:
-    """Whether the centre of a box comes before that of another on an axis, in units of their mean size."""
+    """Return the probability that one centre precedes another on an axis; the distance is relative to the mean size."""
     apart = (other[None, :, axis] + other[None, :, axis + 2] - one[:, None, axis] - one[:, None, axis + 2]) / 2
     sizes = (other[None, :, axis + 2] - other[None, :, axis] + one[:, None, axis + 2] - one[:, None, axis]) / 2
     return logistic(STEEP / 2 * apart / np.maximum(sizes, 1e-6))
@@ -82,19 +82,19 @@ def _above(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def _on(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Whether a box is higher than another and stands within its width."""
+    """Return the probability that a box is above another, times the width they share."""
     return _above(one, other) * _shared_width(one, other)
 
 
 def _shared_width(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """The share of the narrower of two boxes that is above, below or in the other one."""
+    """Return the fraction of the narrower box's width that overlaps the other box horizontally."""
     common = np.minimum(one[:, None, 2], other[None, :, 2]) - np.maximum(one[:, None, 0], other[None, :, 0])
     width = np.minimum((one[:, 2] - one[:, 0])[:, None], (other[:, 2] - other[:, 0])[None])
     return np.clip(common / np.maximum(width, 1e-6), 0, 1)
 
 
 def _in_front(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Whether a box ends lower than another and covers a part of its width, as what is nearer does."""
+    """Return the probability that a box ends lower than another, times the width they share: nearer things do."""
     lower = (one[:, None, 3] - other[None, :, 3]) / np.maximum(other[None, :, 3] - other[None, :, 1], 1e-6)
     return logistic(STEEP * lower) * _shared_width(one, other)
 
@@ -110,12 +110,12 @@ def _mirrored(place: Place) -> Place:
 PLACES: dict[str, Place] = {
     "left": _left, "right": _mirrored(_left), "top": _top, "bottom": _mirrored(_top), "middle": _middle,
 }  # fmt: skip
-"""The places of an image by name."""
+"""Places of an image by name."""
 RELATIONS: dict[str, Relation] = {
     "left of": _left_of, "right of": _reversed(_left_of), "above": _above, "below": _reversed(_above), "on": _on,
     "under": _reversed(_on), "in front of": _in_front, "behind": _reversed(_in_front),
 }  # fmt: skip
-"""The relations of two boxes by name."""
+"""Relations of two boxes by name."""
 
 _SAID = {"left": "on the left", "right": "on the right", "top": "at the top", "bottom": "at the bottom",
          "middle": "in the middle"}  # fmt: skip
@@ -154,7 +154,7 @@ _LONGEST = max(map(len, _PATTERNS))
 
 
 def require_names(phrases: Iterable[str]) -> None:
-    """Raise ``UserError`` if a phrase has no word, or none but :data:`EMPTY` ones: every image would show it."""
+    """Raise ``UserError`` if a phrase has no words or only :data:`EMPTY` ones, which every image would match."""
     for phrase in phrases:
         if (EMPTY | UNREAD).issuperset(words := tokenize(phrase)):
             what = "names nothing: say what is in the image, such as 'a dog'" if words else "has no word"
@@ -162,7 +162,7 @@ def require_names(phrases: Iterable[str]) -> None:
 
 
 class Asked(NamedTuple):
-    """A relation: its name, and the numbers of the two phrases."""
+    """A relation and the indices of its two phrases."""
 
     relation: str
     subject: int
@@ -171,14 +171,14 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """What a text says of its phrases: where they are, how they stand to each other, and how many things they name.
+    """The phrases of a text with their places, relations and counts.
 
     Attributes:
         phrases: P texts.
-        places: pairs of the number of a phrase and the name of its place, see :data:`PLACES`.
-        relations: see :data:`RELATIONS`.
-        unused: words that say something else, or something that cannot be placed.
-        listed: the P texts as they were given, with the words for their places; none of a text that was cut.
+        places: pairs of phrase index and place name, see :data:`PLACES`.
+        relations: relations between phrases, see :data:`RELATIONS`.
+        unused: words that were not interpreted, or name something without a place.
+        listed: the P phrases as given, with their place words; empty if a text was cut into phrases.
 
     Example:
         >>> layout = Layout.parse("two dogs to the left of a man on a bench")
@@ -196,7 +196,7 @@ class Layout:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Layout:
-        """Return the layout of phrases, each with the place that it ends with; "left of a dog" is not used.
+        """Return the layout of given phrases, each with the place at its end; "left of a dog" is reported as unused.
 
         Example:
             >>> layout = Layout.of(["a man", "a man in a coat on the right"])
@@ -215,7 +215,7 @@ class Layout:
 
     @classmethod
     def parse(cls, text: str) -> Layout:
-        """Return the layout of a text; the text itself is the phrase if none of it names something visible."""
+        """Return the layout of a text; the whole text is the only phrase if no part of it names something visible."""
         words, gaps = split_words(text)
         marks = _find_patterns(words)
         found = _visible_phrases(words, gaps, marks)
@@ -240,12 +240,12 @@ class Layout:
 
     @property
     def captions(self) -> tuple[str, ...]:
-        """The P phrases as results name them: as they were given, if they were listed."""
+        """The P phrases for results: as they were given, if they were listed."""
         return self.listed or self.phrases
 
     @property
     def without_noun(self) -> tuple[str, ...]:
-        """The phrases in which nothing is read as the name of a thing: each is compared as a whole."""
+        """The listed phrases without a recognised noun; they are compared with images as a whole."""
         chunker = Chunker.load()
         return tuple(text for text in self.listed if not any(phrase.visible for phrase in chunker.chunk(text)))
 
@@ -259,21 +259,21 @@ class Layout:
         return " ".join([self.phrases[number], *own]) if own or not subjects else self.said(subjects[0])
 
     def names(self, scores: np.ndarray, agree: np.ndarray, least: float) -> tuple[str, ...]:
-        """Return P texts: of a phrase that is there but not where it should be also its places and relations.
+        """Return the P phrases for messages; a phrase that is shown, but elsewhere, includes its places and relations.
 
-        ``scores (P,)`` are the probabilities that phrases are there, and where they should be; ``agree (P,)`` the
-        log-probabilities of the latter, see :meth:`choose`; ``least`` is the probability of what is found.
+        ``scores`` ``(P,)`` are the probabilities that phrases are shown in the right place, ``agree`` ``(P,)`` the
+        log-probabilities of the place alone, see :meth:`choose`. ``least`` is the threshold for phrases that are found.
         """
         misplaced = (scores < least) & (scores / np.exp(agree) >= least)
         return tuple(self.said(i) if misplaced[i] else phrase for i, phrase in enumerate(self.captions))
 
     def missing(self, scores: np.ndarray, agree: np.ndarray, least: float) -> tuple[str, ...]:
-        """Return the :meth:`names` of what is not found, each once."""
+        """Return :meth:`names` of the phrases that are not found, without duplicates."""
         names = self.names(scores, agree, least)
         return tuple(dict.fromkeys(names[i] for i in np.flatnonzero(scores < least)))
 
     def only(self, kept: Sequence[bool]) -> Layout:
-        """Return the layout of some of the phrases; the words of the others are not used."""
+        """Return the layout of the phrases in the mask ``kept``; the other phrases become unused words."""
         new = {old: number for number, old in enumerate(i for i, keep in enumerate(kept) if keep)}
         places = tuple((new[phrase], name) for phrase, name in self.places if phrase in new)
         pairs = (each for each in self.relations if each.subject in new and each.object in new)
@@ -284,20 +284,20 @@ class Layout:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The least number of things of each phrase; 1 where none is said."""
+        """Minimum number of things in each phrase; 1 if it has no number."""
         return tuple(count_of(phrase) for phrase in self.phrases)
 
     def choose(
         self, fits: np.ndarray, boxes: np.ndarray, size: tuple[int, int], weight: float = 1.0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the region of each phrase ``(P,)``, and the log-probability ``(P,)`` that it is where it should be.
+        """Return the region of each phrase ``(P,)``, and the log-probability ``(P,)`` that its place is right.
 
-        The latter counts, ``weight`` times, how much less the region fits than the best one does, wherever that is. A
-        weight below 1 is for fits that are too sure of one region where several are right.
+        The latter includes how much worse the region fits than the best region anywhere, multiplied by ``weight``. Use
+        a weight below 1 for fits that are overconfident when several regions are right.
 
         Args:
-            fits: ``(R, P)`` how well each region fits each phrase, as log-probabilities.
-            boxes: ``(R, 4)`` of the regions, in an image of this ``size``.
+            fits: ``(R, P)`` log-probability that each region fits each phrase.
+            boxes: ``(R, 4)`` region boxes in pixels of the image, which has this ``size`` (width, height).
         """
         shares = boxes / np.array([*size, *size], np.float64)
         agree = np.zeros(fits.shape)
@@ -325,7 +325,7 @@ class Layout:
         return rows, found
 
     def _said_by_others(self, number: int, phrase: int, rows: np.ndarray, logs: Sequence[np.ndarray]) -> np.ndarray:
-        """What the other relations say of the regions of a phrase, where the other phrases stay where they are."""
+        """Return what the other relations add for each region of a phrase, given the regions of the other phrases."""
         total = np.zeros(len(logs[0]))
         for other, ((_, one, two), log) in enumerate(zip(self.relations, logs, strict=True)):
             if other != number and phrase == one:
@@ -340,7 +340,7 @@ def _log(probability: np.ndarray) -> np.ndarray:
 
 
 def _find_patterns(words: Sequence[str]) -> list[tuple[int, int, str, str]]:
-    """The places and relations in words: first word, the word after the last, kind and name."""
+    """Return places and relations among words as (first word, word after the last, kind, name)."""
     found: list[tuple[int, int, str, str]] = []
     start = 0
     while start < len(words):
@@ -355,9 +355,9 @@ def _find_patterns(words: Sequence[str]) -> list[tuple[int, int, str, str]]:
 def _visible_phrases(
     words: Sequence[str], gaps: Sequence[str], marks: Sequence[tuple[int, int, str, str]]
 ) -> list[tuple[int, int]]:
-    """The phrases that name something visible; those of several words that say where something is are left out.
+    """Return the phrases that name something visible, except place and relation words of several words.
 
-    A phrase that goes on after a word for a relation ("clouds over mountains") is cut there. None begins with "no".
+    A phrase that continues after a relation word ("clouds over mountains") is cut there. An initial "no" is left out.
     """
     cuts = [(start, stop) for start, stop, _, _ in marks if stop - start > 1]
     found = _chunks(words, gaps, cuts)
@@ -370,7 +370,7 @@ def _visible_phrases(
 
 
 def _chunks(words: Sequence[str], gaps: Sequence[str], cuts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The visible phrases of the parts of a text between its cuts."""
+    """Return the visible phrases of the parts of a text between its cuts."""
     found: list[tuple[int, int]] = []
     for first, last in zip([0, *(stop for _, stop in cuts)], [*(start for start, _ in cuts), len(words)], strict=True):
         text = "".join(gap + word for gap, word in zip(gaps[first:last], words[first:last], strict=True))
@@ -381,7 +381,7 @@ def _chunks(words: Sequence[str], gaps: Sequence[str], cuts: Sequence[tuple[int,
 
 
 def unused_runs(words: Sequence[str], used: set[int]) -> tuple[str, ...]:
-    """Return the runs of words that are not used, without words such as "and" at their ends."""
+    """Return the runs of unused words, without joining words such as "and" at their ends."""
     runs: list[list[str]] = [[]]
     for i, word in enumerate(words):
         if i in used:
@@ -396,7 +396,7 @@ def unused_runs(words: Sequence[str], used: set[int]) -> tuple[str, ...]:
 
 
 def count_of(phrase: str) -> int:
-    """Return the least number of things that a phrase asks for; 1 if it says none."""
+    """Return the minimum number of things that a phrase names; 1 if it has no number."""
     words = tokenize(phrase)
     start = 1 if words[:1] and words[0] in DETERMINERS else 0
     if words[start : start + 2] in (["a", "couple"], ["a", "pair"]) and words[start + 2 : start + 3] == ["of"]:
@@ -405,7 +405,7 @@ def count_of(phrase: str) -> int:
 
 
 def one_of(phrase: str) -> str:
-    """Return the phrase for one of the things that a phrase with a number names: of "two brown dogs" "a brown dog"."""
+    """Return a counted phrase in the singular: "two brown dogs" becomes "a brown dog"."""
     words, tree = tokenize(phrase), noun_tree()
     start = 1 if words[0] in DETERMINERS else 0
     words = words[start + 3 if words[start] == "a" else start + 1 :]

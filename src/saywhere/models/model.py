@@ -1,4 +1,4 @@
-"""The model: one network and many questions."""
+"""The model: one network that answers many questions about images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from saywhere.models.encoding import STEP, Encoding, answer, is_one
 from saywhere.models.nouns import NounEvidence
 from saywhere.options import require_ints, require_numbers
 
-if TYPE_CHECKING:  # a verb imports what it needs
+if TYPE_CHECKING:  # each method imports what it needs
     from saywhere.engines.engine import Aligner, Captioner, DenseCap, Engine
     from saywhere.models.aligner import Alignment, ImageVectors, TextVectors
     from saywhere.models.captioner import Caption
@@ -25,19 +25,19 @@ if TYPE_CHECKING:  # a verb imports what it needs
     from saywhere.regions import Regions
 
 One = ImageLike | LoadedImage | Encoding
-"""An image: a path, a PIL image, an array ``(H, W)`` or ``(H, W, 3)``, an opened image, or an encoding."""
+"""One image: a path, a PIL image, an array ``(H, W)`` or ``(H, W, 3)``, an opened image, or an encoding."""
 Part = Literal["densecap", "aligner", "captioner", "nouns"]
 
 
 class Model:
-    """Answer questions about images; made by :func:`saywhere.load`.
+    """Answer questions about images; returned by :func:`saywhere.load`.
 
-    Every verb takes one image, or a list of them and returns a list, or a generator of them and returns a generator.
-    An image may be an :class:`Encoding`, made once by :meth:`encode` for several questions.
+    Every method takes one image and returns one result, a list and returns a list, or an iterator and returns one. An
+    image can also be an :class:`Encoding`, made once by :meth:`encode` and reused for several questions.
 
     Attributes:
-        nouns: the part, with the tree of nouns; None if this model lacks it.
-        calibration: what was fitted to it after training.
+        nouns: the part nouns with the noun tree; None if the model lacks it.
+        calibration: logistic regressions fitted after training.
 
     Example:
         >>> model = saywhere.load()
@@ -73,7 +73,7 @@ class Model:
 
     @cached_property
     def phrase_writer(self) -> PhraseWriter | None:
-        """Writes the phrases of regions, with all parts that count in them; None without a dense captioner."""
+        """Writer of region phrases that uses all suitable parts; None without a dense captioner."""
         from saywhere.models.phrases import PhraseWriter
 
         return None if self.densecap is None else PhraseWriter(self.densecap, lambda: self.aligner, self.nouns)
@@ -83,22 +83,22 @@ class Model:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The names of the parts that it has."""
+        """Names of the parts that the model has."""
         return tuple(name for name in get_args(Part) if getattr(self, name) is not None)
 
     @property
     def device(self) -> str:
-        """Where it runs, such as ``cpu`` or ``cuda:0``."""
+        """Device of the model, such as ``cpu`` or ``cuda:0``."""
         return str(self.engine.device)
 
     def to(self, device: str) -> Self:
-        """Move the model to a device and return it; encodings that were made on another device cannot be asked then.
+        """Move the model to a device and return it; existing encodings cannot be used on another device.
 
         Args:
-            device: such as ``cpu`` or ``cuda``; the engine ``onnx`` runs on the CPU only.
+            device: a name such as ``cpu`` or ``cuda``, see :func:`saywhere.load`.
 
         Raises:
-            UserError: there is no such device, or the model's engine does not run there.
+            UserError: there is no such device, or the engine does not support it.
 
         Example:
             >>> model.to("cpu").device
@@ -110,11 +110,11 @@ class Model:
 
     @property
     def long_side(self) -> int:
-        """Pixels on the long side of the network's input: what images should be decoded to at least."""
+        """Long side of the network input in pixels; images should be decoded to at least this size."""
         return self.engine.trunk.preprocess.long_side
 
     def digest(self) -> str:
-        """Return a hash of weights and configurations: models of one digest give the same answers.
+        """Return a hash of weights and configuration; models with equal hashes give equal answers.
 
         Example:
             >>> model.digest() == saywhere.load().digest()
@@ -123,7 +123,7 @@ class Model:
         return self.engine.digest()
 
     def check(self, part: Part, what: str) -> None:
-        """Raise a ``UserError`` if this model lacks a part and so cannot do ``what``.
+        """Raise a ``UserError`` if the model lacks a part and therefore cannot do ``what``.
 
         Example:
             >>> model.check("captioner", "caption images")
@@ -133,7 +133,7 @@ class Model:
             raise UserError(f"{self.name} cannot {what}: that needs a model with the part {part}; this one has {have}")
 
     def require(self, part: Part, what: str) -> Any:
-        """Return a part; raises as :meth:`check`.
+        """Return a part; errors as :meth:`check`.
 
         Example:
             >>> model.require("captioner", "caption images") is model.captioner
@@ -155,14 +155,14 @@ class Model:
     def encode(
         self, images: One | Sequence[One] | Iterator[One], *, batch: int | None = None, progress: bool = False
     ) -> Encoding | list[Encoding] | Iterator[Encoding]:
-        """Pass images through the network once, to be asked several times.
+        """Pass images through the network once, to ask several questions about them.
 
-        The maps of all encodings stay in memory: about a megabyte an image with the default configuration.
+        The feature maps of all encodings stay in memory: about a megabyte per image by default.
 
         Args:
             images: one or many.
-            batch: images that pass through the network together; 16 if None. Every verb has this option.
-            progress: show a bar on a terminal while many images are worked on; every verb has this option, too.
+            batch: number of images per pass; default 16. All methods for many images have this option.
+            progress: show a progress bar on a terminal for many images; an option of the same methods.
 
         Raises:
             ImageError: an image cannot be read.
@@ -176,11 +176,11 @@ class Model:
         return self._answer(lambda encodings: encodings, batch, progress, images)
 
     def _answer(self, ask: Callable[..., Sequence[Any]], batch: int | None, progress: bool, *given: Any) -> Any:
-        """Ask of one image or many, and of what is given for each, see :func:`saywhere.models.encoding.answer`."""
+        """Ask about one image or many, with further values per image; see :func:`saywhere.models.encoding.answer`."""
         return answer(ask, self._encode, *given, batch=batch, progress=progress)
 
     def _encode(self, images: Sequence[One]) -> list[Encoding]:
-        """Return encodings as they are, and the other images encoded together."""
+        """Encode those images that are not encodings yet, in one batch; return all in order."""
         trunk = self.engine.trunk
         fresh: list[LoadedImage] = []
         for image in images:
@@ -225,23 +225,23 @@ class Model:
     ) -> Regions | list[Regions] | Iterator[Regions]:  # fmt: skip
         """Find the regions of an image and describe each with a phrase.
 
-        Of overlapping regions with the same caption the best is kept. All others are returned, whatever their score,
-        for the caller to choose from or to measure; the commands and :func:`saywhere.describe`, whose results people
-        look at, keep ``top=10, threshold=0.3``.
+        Of overlapping regions with the same caption only the best is kept. All others are returned whatever their
+        score, so that the caller can select. The command line and :func:`saywhere.describe`, which show results to
+        people, use ``top=10, threshold=0.3``.
 
         Args:
             images: one or many.
-            boxes: ``(N, 4)`` in pixels of the image (for many images, of each): describe just these, in this order. A
-                model with only a captioner describes given boxes too, without scores.
-            top: at most this many regions, best first; all if None.
-            threshold: only regions with at least this score; all if None.
+            boxes: ``(N, 4)`` in pixels of the image, one array per image; describe exactly these, in this order. A
+                model with only a captioner can also describe given boxes, without scores.
+            top: maximum number of regions, best first. Default: all.
+            threshold: minimum score. Default: none.
 
         Returns:
-            :class:`Regions` with scores (probabilities that the box is right), captions and features.
+            :class:`Regions` with scores (probability that the box is right), captions and features.
 
         Raises:
             ImageError: an image cannot be read.
-            UserError: boxes of another shape or outside their image, or together with ``top`` or ``threshold``.
+            UserError: boxes have a wrong shape, leave their image, or come with ``top`` or ``threshold``.
 
         Example:
             >>> regions = model.describe("photo.jpg", top=3)
@@ -285,20 +285,20 @@ class Model:
         boxes: ArrayLike | Sequence[ArrayLike] | Iterator[ArrayLike] | None = None, *, batch: int | None = None,
         progress: bool = False,
     ) -> PhraseScores | list[PhraseScores] | Iterator[PhraseScores]:  # fmt: skip
-        """Return how likely each region is to be called each phrase: open-world detection (DenseCap, section 4.2).
+        """Return the log-probability of each phrase for each region: open-world detection (DenseCap, section 4.2).
 
-        Where the model has the part ``nouns`` and ``densecap.nouns`` is set, it says how likely the phrase's kind of
-        thing is.
+        If the model has the part ``nouns`` and ``densecap.nouns`` is set, the result also has the log-probability of
+        each phrase's kind of thing.
 
         Args:
             images: one or many.
-            phrases: texts of a word or more; the same for all images.
-            boxes: ``(R, 4)`` in pixels of the image (for many images, of each); if not given, the regions that
-                :meth:`describe` finds.
+            phrases: texts of at least one word; the same for all images.
+            boxes: ``(R, 4)`` in pixels of the image, one array per image. Default: the regions that :meth:`describe`
+                finds.
             batch, progress: see :meth:`encode`.
 
         Raises:
-            UserError: a phrase has no word; and what :meth:`describe` raises.
+            UserError: a phrase has no words; and as :meth:`describe`.
 
         Example:
             >>> scores = model.score("photo.jpg", ["a cat", "a dog"])
@@ -341,27 +341,27 @@ class Model:
         beta: float | None = None, regions: int | None = None, threshold: float | None = None,
         batch: int | None = None, progress: bool = False,
     ) -> Regions | list[Regions] | Iterator[Regions]:  # fmt: skip
-        """Find the region that each phrase of a text is about, if the image shows it.
+        """Find the region of each phrase of a text, if the image shows it.
 
         Args:
             images: one or many.
-            text: a sentence, which is cut into phrases as people cut it; or a list of phrases. For many images, one for
-                each.
-            boxes: ``(N, 4)`` in pixels of the image (for many images, of each): choose among these (and, with the
-                aligner, the whole image).
-            part: ``densecap`` or ``aligner`` says where; the dense captioner if there is one.
+            text: a sentence, which is cut into its noun phrases, or a list of phrases; for many images, one each.
+            boxes: ``(N, 4)`` in pixels of the image, one array per image; choose among these boxes, and with the
+                aligner also the whole image.
+            part: ``densecap`` or ``aligner``, the part that chooses the region. Default: the dense captioner, if there
+                is one.
             beta: cut a sentence where the region changes instead (Eqs. 10 to 12), with this affinity of neighbouring
-                words to the same region; 0 is word by word. All phrases are found. Only for the aligner.
-            regions: choose among at most this many regions.
-            threshold: least probability that the image shows a phrase that is found, by default 0.5; 0 finds all.
+                words to the same region; 0 is word by word. All phrases count as found. Only for the aligner.
+            regions: maximum number of regions to choose among.
+            threshold: minimum probability that the image shows a phrase; 0 finds all. Default: 0.5 unless configured.
 
         Returns:
-            :class:`Regions` whose captions are the phrases that are found, in their order; the others are in
-            ``not_found``. For ``scores`` and ``similarities`` see :meth:`saywhere.models.placing.Placer.find`.
+            :class:`Regions` with the found phrases as captions, in their order, and the other phrases in ``not_found``.
+            For ``scores`` and ``similarities`` see :meth:`saywhere.models.placing.Placer.find`.
 
         Raises:
             ImageError: an image cannot be read.
-            UserError: a text without a word, an option that the part does not have, or another part.
+            UserError: a text has no words, the part is not available, or it does not have the option.
 
         Example:
             >>> regions = model.ground("photo.jpg", ["a woman", "a smile"], threshold=0)
@@ -389,10 +389,10 @@ class Model:
         return [self.align(e, text, own, beta=beta, regions=limit).regions() for e, text, own in rows]
 
     def placer(self, part: Part | None = None) -> Placer:
-        """Return what places phrases: by ``part``, or by the dense captioner if there is one, else by the aligner.
+        """Return the placer of phrases for a part; default: the dense captioner if there is one, else the aligner.
 
         Raises:
-            UserError: this model lacks the part, or it places no phrases.
+            UserError: the model lacks the part, or the part cannot place phrases.
 
         Example:
             >>> model.placer().by
@@ -426,11 +426,11 @@ class Model:
         boxes: ArrayLike | Sequence[ArrayLike] | Iterator[ArrayLike] | None = None, *, beta: float | None = None,
         regions: int | None = None, batch: int | None = None, progress: bool = False,
     ) -> Alignment | list[Alignment] | Iterator[Alignment]:  # fmt: skip
-        """Return which words of a sentence belong to which region of an image (section 3.1.4), with all products.
+        """Align the words of a sentence with the regions of an image (section 3.1.4); the result has all products.
 
         Args:
             images, boxes, beta, regions: see :meth:`ground`.
-            sentences: the sentence; for many images, one for each.
+            sentences: one sentence per image.
 
         Example:
             >>> model.align("photo.jpg", "a woman in a suit", regions=5)
@@ -467,13 +467,13 @@ class Model:
         boxes: ArrayLike | Sequence[ArrayLike] | Iterator[ArrayLike] | None = None, *, regions: int | None = None,
         batch: int | None = None, progress: bool = False,
     ) -> ImageVectors | list[ImageVectors] | Iterator[ImageVectors]:  # fmt: skip
-        """Return the regions of images as vectors in the space of words: :meth:`similarity` compares them with texts.
+        """Embed the regions of images in the space shared with words; :meth:`similarity` compares them with texts.
 
         Args:
-            images, boxes, regions: see :meth:`ground`; the whole image is always the first region.
+            images, boxes, regions: see :meth:`ground`; the first region is always the whole image.
 
         Raises:
-            ImageError: an image cannot be read, or there is no such file. (Texts are embedded by :meth:`embed_text`.)
+            ImageError: an image does not exist or cannot be read. (For texts use :meth:`embed_text`.)
 
         Example:
             >>> model.embed("photo.jpg", regions=5)
@@ -490,10 +490,10 @@ class Model:
     @overload
     def embed_text(self, texts: list[str] | tuple[str, ...]) -> list[TextVectors]: ...
     def embed_text(self, texts: str | list[str] | tuple[str, ...]) -> TextVectors | list[TextVectors]:
-        """Return the words of a sentence, or of each of a list, as vectors in the space of regions.
+        """Embed the words of a sentence, or of each of a list, in the space shared with regions.
 
         Raises:
-            UserError: a sentence without a word.
+            UserError: a sentence has no words.
 
         Example:
             >>> tuple(text.words for text in model.embed_text(["a cat", "two dogs"]))
@@ -507,7 +507,7 @@ class Model:
         return embed_texts(aligner, list(texts))
 
     def similarity(self, images: Sequence[ImageVectors], texts: Sequence[TextVectors]) -> np.ndarray:
-        """Return how well each text fits each image, ``(K, L)``: Eq. 8 less the hubness of both, not a probability.
+        """Return the similarity ``(K, L)`` of each image and text: Eq. 8 minus the hubness of both; no probability.
 
         Example:
             >>> images = model.embed(["photo.jpg", "photos/motorcycle.jpg"])
@@ -539,17 +539,17 @@ class Model:
         boxes: ArrayLike | Sequence[ArrayLike] | Iterator[ArrayLike] | None = None, attention: bool = True,
         batch: int | None = None, progress: bool = False,
     ) -> Caption | list[Caption] | Iterator[Caption]:  # fmt: skip
-        """Return a sentence of an image, and where the model looked at each word.
+        """Return a caption of an image, and the attention to regions at each word.
 
         Args:
             images: one or many.
-            beam_size: hypotheses in decoding, instead of the configuration's; 1 is greedy.
-            boxes: ``(R, 4)`` in pixels of the image (of each image), to attend to instead of the model's own.
-            attention: leave out the attention if False, which saves a little time.
+            beam_size: number of hypotheses; 1 is greedy. Default: that of the configuration.
+            boxes: ``(R, 4)`` in pixels of the image, one array per image, to attend to instead of the model's own.
+            attention: whether to return the attention; False saves a little time.
 
         Raises:
             ImageError: an image cannot be read.
-            UserError: ``beam_size`` is below 1, or boxes for a model that attends to no boxes.
+            UserError: ``beam_size`` is below 1, or there are boxes for a model that attends to none.
 
         Example:
             >>> caption = model.caption("photo.jpg", beam_size=2)
@@ -570,11 +570,11 @@ class Model:
         return self._answer(ask, batch, progress, images, boxes)
 
     def attend(self, image: One, sentences: Sequence[str], boxes: ArrayLike | None = None) -> list[Caption]:
-        """Return where the model looks at each word of given sentences of one image.
+        """Return the attention at each word of given sentences about one image.
 
         Raises:
             ImageError: the image cannot be read.
-            UserError: a model that attends to no regions, or wrong ``boxes``.
+            UserError: the model attends to no regions, or ``boxes`` are invalid.
 
         Example:
             >>> model.attend("photo.jpg", ["a woman smiles"])[0].attention.shape[0]

@@ -1,7 +1,7 @@
-"""Names of things and what they are kinds of, what kinds regions show, and which noun a phrase gets (docs/nouns.md).
+"""Noun tree, the kinds of things that regions show, and the nouns of phrases (docs/nouns.md).
 
-ImageNet's classes and everyday kinds stand in WordNet's tree: the table ``nouns.tsv`` beside this file, which
-``benchmarks/noun_table.py`` compiles; ``nouns.LICENSE`` is WordNet's notice.
+ImageNet's classes and everyday kinds are arranged in WordNet's hierarchy: the table ``nouns.tsv`` beside this file,
+compiled by ``benchmarks/noun_table.py``. ``nouns.LICENSE`` is WordNet's notice.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ TABLE = Path(__file__).with_name("nouns.tsv")
 _reading = threading.Lock()
 
 Sort = Literal["class", "kind", "group"]
-"""A class of ImageNet, another kind of thing, or what several of them are."""
+"""A class of ImageNet, another kind of thing, or a common hypernym of several of them."""
 Use = Literal["count", "mass", "plural", ""]
-"""How a name is used: ``a dog``, ``grass``, ``skis``; empty if people say the name of a node above instead."""
+"""How a name is used: ``a dog``, ``grass``, ``skis``; empty if people use the name of a node above instead."""
 
 IRREGULAR = {
     "man": "men", "woman": "women", "child": "children", "person": "people", "foot": "feet", "tooth": "teeth",
@@ -39,43 +39,43 @@ IRREGULAR = {
     "sunglasses": "sunglasses", "scissors": "scissors", "shorts": "shorts", "pants": "pants", "goggles": "goggles",
     "stairs": "stairs", "jeans": "jeans",
 }  # fmt: skip
-"""Plurals that no rule gives."""
+"""Plurals that follow no rule."""
 AFTER = frozenset({
     "of", "with", "in", "on", "at", "from", "by", "near", "under", "over", "behind", "beside", "to", "for", "against",
     "into", "through", "onto", "next", "that", "who", "which", "while", "is", "are", "wearing", "holding", "riding",
     "carrying", "playing", "sitting", "standing", "walking", "running", "jumping", "looking",
 })  # fmt: skip
-"""Words before which the noun of a phrase stands."""
+"""Words that end the part of a phrase with its noun."""
 STARTS = frozenset({
     "a", "an", "the", "his", "her", "their", "its", "my", "your", "our", "this", "that", "these", "those", "another",
     "other", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "several", "some", "many",
     "few", "both", "all", "each", "every", "any", "no", "more",
 })  # fmt: skip
-"""Words with which phrases begin, and which cannot be their nouns."""
+"""Words that begin phrases and cannot be their nouns."""
 BEFORE_NOUNS = STARTS | {
     "red", "blue", "green", "yellow", "black", "white", "brown", "grey", "gray", "pink", "purple", "golden", "dark",
     "bright", "big", "small", "large", "little", "tiny", "huge", "long", "short", "tall", "old", "new", "beautiful",
     "wooden", "colorful", "colourful", "striped", "empty", "wet", "dirty", "young", "wild", "different",
 }  # fmt: skip
-"""Those, and adjectives that stand alone in no phrase."""
+"""STARTS, and adjectives that are never a phrase by themselves."""
 PARTICIPLES = frozenset({
     "seen", "held", "hidden", "worn", "lit", "hung", "taken", "thrown", "drawn", "written", "made",
 })  # fmt: skip
-"""Those that do not end in -ed: "a car seen" names a car."""
+"""Participles that do not end in -ed: "a car seen" names a car."""
 ARTICLES = frozenset(["a", "an", "the", "his", "her", "their", "its", "another", "two", "three"])
 """Words that begin another phrase after "and"."""
 OTHERS = frozenset({"another", "other", "each", "second"})
-"""Words before a noun that make it another thing than the one named before."""
+"""Words before a noun that make it a different thing from one named before."""
 DETERMINED = ("a", "an", "the")
-"""Words with which a phrase begins that is not to be said again."""
+"""First words of the phrases that must not be repeated."""
 AMOUNTS = frozenset({
     "group", "pair", "bunch", "couple", "piece", "line", "row", "kind", "type", "pile", "lot", "number", "slice",
     "plate", "stack", "herd", "flock", "set",
 })  # fmt: skip
-"""What is said of the noun after ``of``: ``a group of people``."""
+"""Nouns that give way to the noun after ``of``: ``a group of people``."""
 
 LONGEST = 3
-"""Words of a name in a text."""
+"""Maximum number of words in a name."""
 
 
 def plural(name: str) -> str:
@@ -95,7 +95,7 @@ def plural(name: str) -> str:
 
 
 def known_form(word: str, known: Container[str]) -> str:
-    """Return a word as it is if it is known, else its singular or its plural, or of "cat's" the cat, if that is."""
+    """Return a word if it is known, else its known singular, plural or form without "'s", else the word itself."""
     if word in known:
         return word
     singulars = [name for name, several in IRREGULAR.items() if several == word]
@@ -107,10 +107,10 @@ def known_form(word: str, known: Container[str]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Noun:
-    """A node of the tree: its ``row`` in the table, and what people call it, in the singular.
+    """A node of the tree: its ``row`` in the table, and its common name in the singular.
 
     Attributes:
-        ancestors: rows of the nodes at or above it, with the steps to each.
+        ancestors: rows of the node itself and of all nodes above it, with the number of steps to each.
         leaves: rows of the classes and kinds at or below it.
     """
 
@@ -124,7 +124,7 @@ class Noun:
 
 @dataclass(frozen=True)
 class Head:
-    """The noun of a phrase: its words ``start`` to ``stop``, the node or None, and whether it is in the plural."""
+    """The noun of a phrase: words ``start`` to ``stop``, its node or None, and whether it is in the plural."""
 
     start: int
     stop: int
@@ -133,12 +133,12 @@ class Head:
 
 
 class NounTree:
-    """Tree of nouns, from the lines of a table.
+    """Tree of nouns, read from the lines of a table.
 
-    A line has a synset, its sort, name and use, words that lead to it, synsets above; separated by tabs
-    (``ValueError``). ImageNet's classes come first, in their order, then the other kinds, then the groups; of the
-    ``nouns`` so many are ``leaves``, which are no groups. A line without a synset has names that lead nowhere, such as
-    "record player", whose last word leads to people.
+    A line has six fields separated by tabs (else ``ValueError``): synset, sort, name, use, words that lead to the
+    synset, and synsets above it. The classes of ImageNet come first, in their order, then other kinds, then groups. The
+    first ``leaves`` of the ``nouns`` are no groups. A line without a synset lists names that lead nowhere, such as
+    "record player", whose last word alone would lead to people.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
@@ -168,25 +168,25 @@ class NounTree:
             self._words.setdefault(plural(word), (number, True))
 
     def named(self, word: str) -> Noun | None:
-        """Return the node that a word, or a name of several words, leads to, in the singular or the plural."""
+        """Return the node of a word, or of a name of several words, in the singular or plural; None if unknown."""
         row, _ = self._words.get(word, (None, False))
         return None if row is None else self.nouns[row]
 
     def names(self) -> Iterator[tuple[str, Noun]]:
-        """Yield each word, or name of several words, that leads to a node, and the node; plurals too."""
+        """Yield each name with a node, singular or plural and of one word or several, together with the node."""
         return ((name, self.nouns[row]) for name, (row, _) in self._words.items() if row is not None)
 
     def entry(self, noun: Noun) -> Noun | None:
-        """Return the nearest node at or above one whose name people use; None if there is none."""
+        """Return the nearest node at or above ``noun`` whose name people use; None if there is none."""
         near = [(steps, row) for row, steps in noun.ancestors.items() if self.nouns[row].use]
         return self.nouns[min(near)[1]] if near else None
 
     def find(self, phrase: str) -> Noun | None:
-        """Return the node of the noun of a phrase: of ``two big dogs on the grass`` that of ``dog``."""
+        """Return the node of a phrase's noun: ``dog`` for ``two big dogs on the grass``; None if it has none."""
         return self.head(tokenize(phrase)).noun
 
     def share(self, phrase: str) -> float:
-        """Return the share of what the noun of a phrase leads to that it names: all, but for a role of people.
+        """Return the fraction of a noun's node that the noun covers: below 1 for roles, whose node is all people.
 
         Example:
             >>> [noun_tree().share(text) for text in ("a person", "two women", "a nurse", "a dog")]
@@ -197,11 +197,11 @@ class NounTree:
         return ROLE if role and " ".join(words[head.start : head.stop]) not in SOMEBODY else 1.0
 
     def head(self, words: Sequence[str]) -> Head:
-        """Return where the noun of a phrase is, and what it is.
+        """Return the noun of a phrase and its position.
 
-        It is the longest name in the tree that ends where the phrase, or its part before "of", "in", "wearing" and so
-        on, ends; a participle at the end of that part ("a car parked") is passed over. The noun of "a group of people"
-        comes after "of", if it is in the tree. Of a phrase without a noun in the tree it is the last of these words.
+        The noun is the longest name of the tree that ends the phrase, or its part before "of", "in", "wearing" etc. A
+        participle at the end of that part is skipped ("a car parked"). In "a group of people" it is the noun after
+        "of", if the tree has it. If the tree has no noun of the phrase, the head is the last word of that part.
         """
         whole = self._ending(words, 0, len(words))
         if whole is not None and whole.start <= 1:
@@ -218,7 +218,7 @@ class NounTree:
         return found or Head(max(stop - 1, 0), stop, None, stop > 0 and words[stop - 1].endswith("s"))
 
     def _ends(self, words: Sequence[str], place: int) -> bool:
-        """Whether a phrase's noun stands before the word at ``place``: "a dog running", but not "a running dog"."""
+        """Return whether the word at ``place`` follows the phrase's noun: "a dog running", but not "a running dog"."""
         word, after = words[place], words[place + 1] if place + 1 < len(words) else ""
         if word in ("and", "or"):
             return after in ARTICLES
@@ -229,12 +229,12 @@ class NounTree:
         return word in AFTER or after in ARTICLES | AFTER or self._ending(words, 0, place) is not None
 
     def _ending(self, words: Sequence[str], start: int, stop: int) -> Head | None:
-        """The longest name that ends at ``stop``, one that leads nowhere included."""
+        """Return the longest name that ends at ``stop``, including names that lead nowhere."""
         firsts = range(max(start, stop - 4), stop)
         return next((head for first in firsts if (head := self.name_at(words, first, stop))), None)
 
     def name_at(self, words: Sequence[str], start: int, stop: int) -> Head | None:
-        """Return the name that the words ``start`` to ``stop`` are; None if they are none, or there are fewer words."""
+        """Return the name formed by the words ``start`` to ``stop``; None if they form none or there are too few."""
         name = " ".join(words[start:stop])
         if stop > len(words) or name not in self._words:
             return None
@@ -252,7 +252,7 @@ def _ancestors(number: int, above: Sequence[tuple[int, ...]]) -> dict[int, int]:
 
 
 def find_names(words: Sequence[str], tree: NounTree) -> list[Head]:
-    """Return where the names of a text are that the tree has, in order; of names of several words the longest.
+    """Return the tree's names in a text, in order; the longest at each position.
 
     The noun of a name that leads nowhere is None.
     """
@@ -266,15 +266,15 @@ def find_names(words: Sequence[str], tree: NounTree) -> list[Head]:
 
 
 def find_heads(words: Sequence[str], tree: NounTree) -> list[Head]:
-    """Return those of :func:`find_names` that lead to a noun."""
+    """Return the names of :func:`find_names` that have a noun."""
     return [head for head in find_names(words, tree) if head.noun is not None]
 
 
 def repeated(words: Sequence[str], tree: NounTree) -> int | None:
-    """Return where a text would have to end to name nothing twice, but for "another man"; None if it does not.
+    """Return where a text must be cut so that it names nothing twice; None if it does not ("another man" is fine).
 
-    It names a thing twice that is in the tree, a name before another ("a cowboy hat") not counted; or anything with the
-    same words: "a kitchen in a kitchen".
+    It repeats a thing if two names lead to the same noun, unless one modifies the next name ("a cowboy hat"), or if it
+    repeats a phrase literally: "a kitchen in a kitchen".
     """
     named, said = set[int](), set[tuple[str, ...]]()
     heads, cuts = find_heads(words, tree), list[int]()
@@ -297,22 +297,22 @@ def repeated(words: Sequence[str], tree: NounTree) -> int | None:
 
 
 def without_repetition(text: str, tree: NounTree) -> str:
-    """Return a text up to where it names a thing again: "a dog near a cat and a dog" gives "a dog near a cat"."""
+    """Cut a text before it names a thing again: "a dog near a cat and a dog" becomes "a dog near a cat"."""
     words = tokenize(text)
     stop = repeated(words, tree)
     return text if stop is None else " ".join(words[:stop])
 
 
 def find_nouns(text: str, tree: NounTree) -> list[Noun]:
-    """Return the nouns of a text that are in the tree, see :func:`find_heads`."""
+    """Return the nouns of a text that the tree has, see :func:`find_heads`."""
     return [head.noun for head in find_heads(tokenize(text), tree) if head.noun is not None]
 
 
 def find_invented(said: Sequence[Noun], mentioned: Collection[Noun]) -> list[Noun]:
-    """Return the nouns that nobody mentions (CHAIR, Rohrbach et al. 2018).
+    """Return the nouns in ``said`` that are not mentioned (CHAIR, Rohrbach et al. 2018).
 
-    A noun counts as mentioned if people named it, a kind of it, or what it is a kind of: "a man" where they say "a
-    person".
+    A noun counts as mentioned if people named it, a kind of it, or something that it is a kind of: "a man" when they
+    say "a person".
     """
     rows = {noun.row for noun in mentioned}
     above = {row for noun in mentioned for row in noun.ancestors}
@@ -320,18 +320,18 @@ def find_invented(said: Sequence[Noun], mentioned: Collection[Noun]) -> list[Nou
 
 
 def kind_of(tree: NounTree, phrase: str) -> str:
-    """Return the kind that a true phrase names: the name that people use for its noun, or its last word."""
+    """Return the kind that a true phrase names: the common name of its noun, or the noun's own words if unknown."""
     head = tree.head(words := tokenize(phrase))
     entry = None if head.noun is None else tree.entry(head.noun)
     return entry.name if entry is not None else " ".join(words[head.start : head.stop])
 
 
 def is_right(tree: NounTree, said: str | Noun | None, truths: Sequence[str]) -> bool:
-    """Return whether a noun, a phrase's or a node, is right for a region of which true phrases are known.
+    """Return whether a noun (a node, or the noun of a phrase) is right for a region with known true phrases.
 
-    It is, if it is the noun of one of them, a synonym, or a kind of it: "man" and "skier" are right for "a person", and
-    "person" is wrong for "a man". A breed or a make counts as what people call it: "dog" is right for "a poodle". A
-    noun that the tree does not have is right if it is the same word. None is wrong.
+    It is right if it is the noun of a true phrase, a synonym, or a kind of it: "man" and "skier" are right for "a
+    person", but "person" is wrong for "a man". A breed or make counts as its common name: "dog" is right for "a
+    poodle". A noun outside the tree is right only if the words are equal. None is wrong.
     """
     if said is None:
         return False
@@ -352,7 +352,7 @@ def is_right(tree: NounTree, said: str | Noun | None, truths: Sequence[str]) -> 
 
 
 def noun_tree() -> NounTree:
-    """Return the tree of the table that comes with the package; the same in all threads."""
+    """Return the tree of the packaged table; all threads share one."""
     with _reading:
         return _noun_tree()
 
@@ -366,23 +366,23 @@ SOMEBODY = frozenset({
     "person", "persons", "people", "individual", "individuals", "somebody", "someone", "adult", "adults", "human",
     "humans",
 })  # fmt: skip
-"""Words that lead to the node of people and say no more; others there name a role, such as nurse."""
+"""Words for the node of people that say nothing more; other words for it name a role, such as nurse."""
 ROLE = 0.05
-"""Share of people that a role is taken to have: the classes know people, and no roles (docs/experiments.md)."""
+"""Assumed fraction of people who have a given role: the classifier knows people but no roles (docs/experiments.md)."""
 THIN = 0.02
-"""A box with a side below this share of the image's says nothing of what the image shows: to the classes any thin dark
-line is a person (docs/experiments.md)."""
+"""A box is ignored if one of its sides is below this fraction of the image's: the classifier takes any thin dark line
+for a person (docs/experiments.md)."""
 LEAST = 1e-4
-"""ImageNet's classifier gives a kind at least this probability, a region is of a kind with at least this one, and
-log-odds are those of probabilities at least this far from 0 and 1."""
+"""Minimum probability: of a kind by ImageNet's classifier, and of a region's kind. Probabilities are clipped to this
+distance from 0 and 1 before they become log-odds."""
 
 
 class NounEvidence:
-    """Nouns of the kinds of things in regions.
+    """Predictions of the kinds of things in regions, as nouns of the tree.
 
-    A region is of one of the kinds that the classifier was taught, of another class of ImageNet, or of none. ImageNet's
-    probabilities divide a kind among the classes below it. Where the classifier needs the embeddings of the dense
-    captioner, and there is none, it is a ``UserError``.
+    A region shows one of the kinds that the classifier was trained on, another class of ImageNet, or neither.
+    ImageNet's probabilities divide the probability of a kind among the classes below it. ``UserError`` if the
+    classifier needs the embeddings of a dense captioner and there is none.
     """
 
     def __init__(self, classifier: Nouns, detector: DenseCap | None = None) -> None:
@@ -392,12 +392,12 @@ class NounEvidence:
 
     @cached_property
     def tree(self) -> NounTree:
-        """Which nouns there are; read when they are first needed."""
+        """The noun tree, read at first use."""
         return noun_tree()
 
     @cached_property
     def kinds(self) -> tuple[Noun, ...]:
-        """The G kinds that the classifier was taught; ``UserError`` if the tree lacks one of them."""
+        """The G kinds that the classifier was trained on; ``UserError`` if the tree lacks one of them."""
         names = self._classifier.vocabulary.tokens[len(RESERVED) :]
         nouns = [(name, self.tree.named(name)) for name in names]
         if missing := [name for name, noun in nouns if noun is None]:
@@ -406,7 +406,7 @@ class NounEvidence:
 
     @cached_property
     def groups(self) -> np.ndarray:
-        """``(1000,)`` for each class of ImageNet the number of the nearest kind at or above it; G if there is none."""
+        """``(1000,)`` index of the nearest kind at or above each class of ImageNet; G if there is none."""
         numbers = {kind.row: number for number, kind in enumerate(self.kinds)}
         found: list[int] = []
         for noun in self.tree.nouns:
@@ -417,28 +417,28 @@ class NounEvidence:
 
     @cached_property
     def known(self) -> np.ndarray:
-        """``(G + 1,)`` whether ImageNet has a class of each kind, and of none of them."""
+        """``(G + 1,)`` whether ImageNet has a class of each kind; the last is for classes of no kind."""
         return self._members.sum(axis=0) > 0
 
     def of_groups(self, of_class: np.ndarray) -> np.ndarray:
-        """Return ImageNet's probabilities ``(N, 1000)`` summed over the classes of each kind: ``(N, G + 1)``."""
+        """Sum ImageNet's probabilities ``(N, 1000)`` over the classes of each kind: ``(N, G + 1)``."""
         return of_class @ self._members
 
     @cached_property
     def _members(self) -> np.ndarray:
-        """``(1000, G + 1)`` 1 where a class is in a group."""
+        """``(1000, G + 1)`` 1 where a class belongs to a kind."""
         return np.eye(len(self.kinds) + 1, dtype=np.float32)[self.groups]
 
     def posteriors(
         self, encodings: Sequence[Encoding], boxes: Sequence[ArrayLike],
         embeddings: Sequence[np.ndarray] | None = None, thin: bool = True,
     ) -> list[np.ndarray]:  # fmt: skip
-        """Return for each image's boxes the probabilities ``(N, K)`` of the K leaves of the tree, at most 1 together.
+        """Return the probabilities ``(N, K)`` of the tree's K leaves for the boxes of each image; rows sum to <= 1.
 
         Args:
-            boxes: of each image ``(N, 4)`` in its pixels.
-            embeddings: of each image's boxes ``(N, D)`` by the dense captioner, if they are known already.
-            thin: of boxes below :data:`THIN`, too; else all of theirs are 0.
+            boxes: one ``(N, 4)`` array per image, in its pixels.
+            embeddings: ``(N, D)`` embeddings of each image's boxes by the dense captioner, if already computed.
+            thin: whether to predict boxes thinner than :data:`THIN`; otherwise all their probabilities are 0.
         """
         rows = [e.to_input(e.check(b)) for e, b in zip(encodings, boxes, strict=True)]
         maps = [e.maps for e in encodings]
@@ -456,7 +456,7 @@ class NounEvidence:
         return found
 
     def combine(self, classes: np.ndarray, kinds: np.ndarray) -> np.ndarray:
-        """Return the probabilities ``(N, K)`` of the leaves, of logits ``(N, 1000)`` and ``(N, G + 2)``."""
+        """Combine logits of classes ``(N, 1000)`` and kinds ``(N, G + 2)`` into probabilities ``(N, K)`` of leaves."""
         config, count = self.config, len(self.kinds)
         of_class = softmax(classes / np.float32(config.temperature))
         of_group = self.of_groups(of_class)
@@ -471,7 +471,7 @@ class NounEvidence:
     def evidence(self, of_group: np.ndarray) -> np.ndarray:
         """Return what ImageNet's probabilities ``(N, G + 1)`` add to the logits ``(N, G + 2)`` of kinds.
 
-        It is their logarithm, and 0 for what has no class there.
+        This is their logarithm, and 0 for kinds without a class in ImageNet.
         """
         logs = np.where(self.known, np.log(np.maximum(of_group, LEAST)), 0)
         return np.concatenate((logs, np.zeros((len(logs), 1))), axis=1).astype(np.float32)
@@ -484,11 +484,11 @@ class NounEvidence:
         return self.tree.find(phrase)
 
     def knows(self, noun: Noun) -> bool:
-        """Return whether the classifier was taught what a noun names, or something that this is a kind of."""
+        """Return whether the classifier was trained on this noun, or on something that it is a kind of."""
         return not self._taught.isdisjoint(noun.ancestors)
 
     def tells(self, noun: Noun) -> bool:
-        """Return whether regions can be found to show what a noun names: a taught kind or class is at or below it."""
+        """Return whether the classifier can detect this noun: a trained kind or ImageNet class is at or below it."""
         classes = len(self.groups)
         return any(leaf < classes or leaf in self._taught for leaf in noun.leaves.tolist())
 
@@ -497,10 +497,10 @@ class NounEvidence:
         return frozenset(kind.row for kind in self.kinds)
 
     def words(self, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
-        """Return the words of a vocabulary that name something that the classifier was taught, and what they name.
+        """Return the words of a vocabulary that name something the classifier was trained on, and what they name.
 
-        They are a mask ``(V,)`` of W words; and ``(K, W)`` float32, 1 for the leaves of the tree that such a word
-        names, alone or in a name of several words, as "bear" in "teddy bear".
+        The W words are a mask ``(V,)``. What they name are ones in ``(K, W)`` float32: the leaves of each word, alone
+        or as part of a longer name, such as "bear" in "teddy bear".
         """
         columns: dict[str, int] = {}
         mask = np.zeros(len(vocabulary), bool)
@@ -516,13 +516,13 @@ class NounEvidence:
         return mask, members
 
     def probability(self, posterior: np.ndarray, noun: Noun) -> np.ndarray:
-        """Return the probability ``(N,)`` that regions show what a node names, of posteriors ``(N, K)``."""
+        """Return the probability ``(N,)`` that regions with posteriors ``(N, K)`` show a noun."""
         return posterior[:, noun.leaves].sum(axis=1)
 
     def log_kinds(self, encoding: Encoding, regions: Regions, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return natural log-probabilities ``(R, P)`` that regions show the kinds of things that phrases name.
+        """Return natural log-probabilities ``(R, P)`` that regions show the kind of thing in each phrase.
 
-        They are 0 where a phrase names no kind of the tree; ``(P,)`` says whether it does.
+        Also returns a mask ``(P,)`` of the phrases whose noun is in the tree; the others have 0.
         """
         nouns = [self.lookup(phrase) for phrase in phrases]
         kinds = np.zeros((len(regions), len(phrases)), np.float32)
@@ -538,9 +538,9 @@ class NounEvidence:
 
     @cached_property
     def _said(self) -> tuple[tuple[Noun, ...], np.ndarray, np.ndarray]:
-        """The S kinds and classes whose names people use, the leaves ``(L,)`` that are called so, and ``(S,)`` starts.
+        """The S kinds and classes with common names, the leaves ``(L,)`` that have them, and the starts ``(S,)``.
 
-        The leaves of a name stand one after the other.
+        The leaves of one name are adjacent.
         """
         entries = [self.tree.entry(noun) for noun in self.tree.nouns[: self.tree.leaves]]
         nouns = {entry.row: entry for entry in entries if entry is not None and entry.sort != "group"}
@@ -552,9 +552,9 @@ class NounEvidence:
         return tuple(nouns.values()), np.array(list(chain(*leaves.values()))), starts
 
     def name(self, posterior: np.ndarray) -> list[tuple[Noun, float]]:
-        """Return for each region the most probable kind or class, and its probability.
+        """Return the most probable kind or class of each region, and its probability.
 
-        Of kinds of which one is a kind of the other, such as a glass and a wine glass, a leaf counts for the nearest.
+        If one candidate is a kind of another, such as wine glass and glass, a leaf counts for the nearer one.
         """
         nouns, called, starts = self._said
         best = np.add.reduceat(posterior[:, called], starts, axis=1).argmax(axis=1)
@@ -563,15 +563,15 @@ class NounEvidence:
 
 
 KEPT = 12
-"""Leaves of the tree that are kept of a region when all its probabilities would be too many: the most probable ones."""
+"""Number of leaves kept per region where all would take too much space: the most probable ones."""
 LEAF_BITS, STEPS = 11, 31
-"""A kept leaf is a number of 16 bits: the leaf, and above it how improbable it is, in steps towards :data:`LEAST`."""
+"""A kept leaf has 16 bits: the leaf, and above it the log-probability, quantised in steps down to :data:`LEAST`."""
 NO_LEAF = STEPS << LEAF_BITS
-"""In place of a leaf that is as improbable as that, or where nothing is known."""
+"""Packed value for a leaf of that lowest probability, or for no leaf."""
 
 
 def pack_leaves(posterior: np.ndarray) -> np.ndarray:
-    """Return the most probable leaves ``(N, KEPT)`` of posteriors ``(N, K)``, with rough probabilities, in 16 bits."""
+    """Pack the most probable leaves of posteriors ``(N, K)``, with rounded probabilities, in 16 bits ``(N, KEPT)``."""
     leaves = np.argpartition(-posterior, KEPT, axis=1)[:, :KEPT]
     chosen = np.maximum(np.take_along_axis(posterior, leaves, axis=1), LEAST)
     steps = np.round(np.log(chosen) * (STEPS / np.log(LEAST))).astype(np.int64)
@@ -579,11 +579,11 @@ def pack_leaves(posterior: np.ndarray) -> np.ndarray:
 
 
 MOST = LEAST ** (1 / STEPS / 4)
-"""What is kept as 1 is as much on average: the middle of what is rounded to it."""
+"""Mean of the probabilities that are rounded to 1 when packed."""
 
 
 def leaf_tables(nouns: Sequence[Noun | None]) -> np.ndarray:
-    """Return what each kept leaf adds to the probability of the kind of thing that a noun names: ``(P, 65536)``."""
+    """Return what each packed value adds to the probability of each of P nouns: ``(P, 65536)``."""
     tables = np.zeros((len(nouns), STEPS + 1, 1 << LEAF_BITS), np.float32)
     chances = np.append(np.exp(np.arange(STEPS) * (np.log(LEAST) / STEPS)), 0)[:, None]
     for table, noun in zip(tables, nouns, strict=True):
@@ -593,16 +593,16 @@ def leaf_tables(nouns: Sequence[Noun | None]) -> np.ndarray:
 
 
 def packed_kinds(packed: np.ndarray, tables: np.ndarray) -> np.ndarray:
-    """Return probabilities ``(N, P)``, which rounding may put above 1, that regions show what nouns name.
+    """Return the probabilities ``(N, P)`` that regions show nouns; rounding can put them above 1.
 
-    ``packed`` is of N regions, see :func:`pack_leaves`, ``tables`` of P nouns, see :func:`leaf_tables`.
+    ``packed`` are the leaves of N regions (:func:`pack_leaves`), ``tables`` those of P nouns (:func:`leaf_tables`).
     """
     rows = np.ascontiguousarray(packed.T)
     return np.stack([table.take(rows).sum(axis=0) for table in tables], axis=1)
 
 
 def log_kinds(probabilities: np.ndarray) -> np.ndarray:
-    """Return the natural logarithms of probabilities that are at least :data:`LEAST`."""
+    """Return the natural logarithm of probabilities clipped to :data:`LEAST` and 1."""
     return np.log(np.clip(probabilities, np.float32(LEAST), 1))
 
 
@@ -613,16 +613,16 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def related(one: Noun, other: Noun) -> bool:
-    """Return whether one of two nouns is a kind of the other, or both are the same."""
+    """Return whether one noun is a kind of the other, or both are the same."""
     return one.row in other.ancestors or other.row in one.ancestors
 
 
 def with_noun(head: Head, words: Sequence[str], noun: Noun) -> str:
-    """Return a phrase with another noun.
+    """Replace the noun of a phrase and keep what fits the new one, including the plural.
 
-    Adjectives and what follows stay if both nouns are kinds of the same thing in the tree, as a brown dog and a brown
-    cow are animals; else only the article or number, colours, and where the thing is: "a black laptop with keys on a
-    desk" that is an oven is "a black oven", and "a black laptop on a desk" one "on a desk". The plural stays.
+    Adjectives and everything after the noun stay if both nouns have a common ancestor: a brown dog and a brown cow are
+    animals. Otherwise only the article or number, colours and a location stay. With "oven" for "laptop", "a black
+    laptop on a desk" becomes "a black oven on a desk", and "a black laptop with keys on a desk" becomes "a black oven".
     """
     alike = head.noun is not None and not head.noun.ancestors.keys().isdisjoint(noun.ancestors)
     before, after = list(words[: head.start]), list(words[head.stop :])
@@ -643,24 +643,24 @@ def with_noun(head: Head, words: Sequence[str], noun: Noun) -> str:
 NEUTRAL_DETERMINERS = frozenset({
     "a", "an", "the", "one", "two", "three", "four", "five", "several", "some", "many",
 })  # fmt: skip
-"""Words that may stand before any noun."""
+"""Words that can precede any noun."""
 
 
 PLACES = frozenset(
     {"in", "on", "at", "near", "under", "behind", "beside", "against", "next", "above", "below", "inside"}
 )
-"""Words that begin to say where a thing is."""
+"""Words that begin a location."""
 COLOURS = {
     **{name: name for name in ("red", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white")},
     **{"orange": "orange", "gray": "gray", "grey": "gray", "silver": "silver", "gold": "gold", "golden": "gold"},
     **{"beige": "beige", "tan": "beige", "turquoise": "turquoise", "teal": "turquoise"},
 }
-"""The colour that a word names; words for one colour are joined."""
+"""Colour that each word names; several words can name one colour."""
 COLOUR_NAMES = tuple(dict.fromkeys(COLOURS.values()))
 NOT_ORANGE = frozenset({"juice", "slice", "slices", "peel", "tree", "trees", "half", "halves", "segments"})
-"""Words before which "orange" is the fruit, as it is at the end of a phrase."""
+"""Words before which "orange" is the fruit; it also is at the end of a phrase."""
 STAYS_BEFORE = frozenset({"and", "or", "in", "on", "with", "of", "at", "to", "by", "from", "for", "over", "under"})
-"""Words that no adjective stands before: a colour before one of them is no adjective of what follows."""
+"""Words that take no adjective: a colour before them does not modify what follows."""
 
 
 def colour_of(words: Sequence[str], place: int) -> str | None:
@@ -672,7 +672,7 @@ def colour_of(words: Sequence[str], place: int) -> str | None:
 
 
 def end_of_colours(words: Sequence[str], place: int) -> int:
-    """Return the place behind the colours that begin at ``place``, joined by "and" or not; ``place`` without any."""
+    """Return the position after the run of colours, with "and" or not, that begins at ``place``; else ``place``."""
     colours = [colour_of(words, number) is not None for number in range(len(words))] + [False, False]
     stop = place
     while colours[stop] or (stop > place and words[stop : stop + 1] == ["and"] and colours[stop + 1]):
@@ -681,7 +681,7 @@ def end_of_colours(words: Sequence[str], place: int) -> int:
 
 
 def noun_of(words: Sequence[str], place: int) -> str:
-    """Return the last of the words that the colour at ``place`` stands before: what has it; "" if there is none.
+    """Return the word that the colour at ``place`` modifies: the last before the next phrase; "" if there is none.
 
     Example:
         >>> noun_of("a man in a red rain coat with a bag".split(), 4)

@@ -1,4 +1,4 @@
-"""Any phrase against the regions of an image: open-world detection (DenseCap, section 4.2)."""
+"""Scores of arbitrary phrases for the regions of an image: open-world detection (DenseCap, section 4.2)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from saywhere.report import counted
 from saywhere.text import END, START, Vocabulary, tokenize
 
 ROWS = 4096
-"""Decoder steps that are taken together at most; bounds the memory of their probabilities."""
+"""Maximum number of decoder steps in one batch, which bounds the memory of their probabilities."""
 LONGEST = 200
-"""Words of a phrase at most: it is decoded word by word."""
+"""Maximum number of words in a phrase, because decoding goes word by word."""
 STATES = 1 << 15
-"""States that are kept between two steps at most, unless one region alone has more."""
+"""Maximum number of states kept between steps, unless a single region has more."""
 DECODER = 0.3
-"""Weight of the decoder's log-probability beside that of the classes, who know kinds better: where boxes by class name
-are best on training images of COCO that taught the classes nothing."""
+"""Weight of the decoder's log-probability next to that of the noun classifier, which knows kinds better. It gives the
+best boxes by class name on training images of COCO that the classifier was not trained on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,14 +31,14 @@ class PhraseScores:
     """Log-probabilities of phrases for the regions of an image.
 
     Attributes:
-        regions: R of one image.
+        regions: the R regions of one image.
         phrases: P texts.
         log_probs: ``(R, P)`` natural ``log P(phrase | region)``, END included: the probability that the decoder
-            produces exactly this. Long phrases have low ones; compare regions, not phrases of different length.
-        unknown: for each phrase its words that the model does not know. They count as the unknown word of training;
-            the scores of a phrase of none but unknown words mean little, unless the classes know its noun.
-        kinds: ``(R, P)`` natural log-probability that a region is of the kind of thing that a phrase names, by the
-            classes (docs/nouns.md), 0 where it names none; None in a model without classes.
+            generates exactly this phrase. It falls with length, so compare regions, not phrases of different lengths.
+        unknown: words of each phrase outside the vocabulary. They count as the unknown word of training. The scores of
+            a phrase of only unknown words mean little, unless the noun classifier knows its noun.
+        kinds: ``(R, P)`` natural log-probability that a region shows the phrase's kind of thing, by the noun classifier
+            (docs/nouns.md); 0 for a phrase without a known kind. None for a model without it.
 
     Example:
         >>> scores = saywhere.load().score("photo.jpg", ["a woman", "a dog"])
@@ -59,10 +59,10 @@ class PhraseScores:
 
     @property
     def joint(self) -> np.ndarray:
-        """``(R, P)`` natural ``log P(region) P(phrase | region)``: region and phrase belong together.
+        """``(R, P)`` natural ``log P(region) P(phrase | region)``: that region and phrase belong together.
 
-        P(region) is its score; without it the decoder often prefers a poor box. Regions without scores count alike. Of
-        a phrase that names a kind it is ``log P(region) P(phrase | region)^w P(kind | region)``, w :data:`DECODER`.
+        P(region) is the score; without it the decoder often prefers a poor box. It is 1 for regions without scores. For
+        a phrase that names a kind: ``log P(region) P(phrase | region)^w P(kind | region)``, w = :data:`DECODER`.
         """
         joint = self.log_probs
         if self.kinds is not None:
@@ -73,7 +73,7 @@ class PhraseScores:
             return joint + np.log(self.regions.scores)[:, None]
 
     def find(self, phrase: str, top: int | None = None) -> Regions:
-        """Return the regions by :attr:`joint` with one of ``phrases``, their score and caption, best first."""
+        """Return the regions sorted by :attr:`joint` with a phrase, best first, with joint scores and this caption."""
         if phrase not in self.phrases:
             raise UserError(f"{phrase!r} was not scored, only {', '.join(map(repr, self.phrases))}")
         column = self.joint[:, self.phrases.index(phrase)]
@@ -83,7 +83,7 @@ class PhraseScores:
         )
 
     def best(self) -> Regions:
-        """Return for each phrase the region that :meth:`find` puts first, captioned with it; nothing if R is 0."""
+        """Return the best region of each phrase (see :meth:`find`), captioned with it; no regions if R is 0."""
         if not len(self.regions):
             return self.regions
         joint = self.joint
@@ -92,7 +92,7 @@ class PhraseScores:
 
 
 def score_regions(decoder: Decoder, vocabulary: Vocabulary, regions: Regions, phrases: Sequence[str]) -> PhraseScores:
-    """Return how likely the decoder is to call each region, by its features, each of ``phrases``, which have words."""
+    """Score each phrase, none of which is empty, for each region by the decoder, from the region's features."""
     token_ids = encode_phrases(vocabulary, phrases)
     assert regions.features is not None
     log_probs = phrase_log_probs(decoder, regions.features, token_ids)
@@ -103,7 +103,7 @@ def score_regions(decoder: Decoder, vocabulary: Vocabulary, regions: Regions, ph
 def score_image(
     detector: DenseCap, classes: NounEvidence | None, encoding: Encoding, regions: Regions, phrases: Sequence[str]
 ) -> PhraseScores:
-    """Return the scores of phrases on an image's regions, by the decoder and, unless ``nouns`` is off, the classes."""
+    """Score phrases for an image's regions by the decoder and, unless ``nouns`` is off, by the noun classifier."""
     scores = score_regions(detector.decoder, detector.vocabulary, regions, phrases)
     if classes is None or not detector.config.nouns:
         return scores
@@ -111,12 +111,12 @@ def score_image(
 
 
 def unknown_words(vocabulary: Vocabulary, text: str) -> tuple[str, ...]:
-    """Return the words of a text that a vocabulary does not have, each once, in order."""
+    """Return the words of a text outside a vocabulary, in order and without duplicates."""
     return tuple(dict.fromkeys(word for word in tokenize(text) if word not in vocabulary))
 
 
 def encode_phrases(vocabulary: Vocabulary, phrases: Sequence[str]) -> list[list[int]]:
-    """Return the token ids of phrases, unknown words among them as ``UNKNOWN``; raises as :func:`score_regions`."""
+    """Return the token ids of phrases, with ``UNKNOWN`` for unknown words; ``UserError`` for empty or long phrases."""
     if isinstance(phrases, str):
         raise UserError(f"phrases must be a list of strings, not one string: [{phrases!r}]")
     token_ids = [vocabulary.encode(phrase) for phrase in phrases]
@@ -129,12 +129,12 @@ def encode_phrases(vocabulary: Vocabulary, phrases: Sequence[str]) -> list[list[
 
 @dataclass(frozen=True, eq=False)
 class _Level:
-    """The prefixes of one length, in the order of their parents.
+    """All phrase prefixes of one length, ordered by parent.
 
     Attributes:
-        words: ``(K,)`` the last word of each.
-        parents: ``(K,)`` the prefix without that word, in the level above.
-        ends, phrases: ``(E,)`` each: the prefixes that are whole phrases, and which phrases.
+        words: ``(K,)`` last word of each prefix.
+        parents: ``(K,)`` index in the previous level of the prefix without that word.
+        ends, phrases: ``(E,)`` each: indices of prefixes that are whole phrases, and of those phrases.
     """
 
     words: np.ndarray
@@ -144,7 +144,7 @@ class _Level:
 
 
 def _tree(phrases: Sequence[Sequence[int]]) -> list[_Level]:
-    """Return the phrases' prefixes by length, START alone first; what several phrases begin with is there once."""
+    """Return the phrases' prefixes by length, START alone first; a prefix shared by several phrases occurs once."""
     levels: list[_Level] = []
     nodes: dict[tuple[int, ...], int] = {(): 0}
     words, parents = [START], [0]
@@ -162,11 +162,11 @@ def _tree(phrases: Sequence[Sequence[int]]) -> list[_Level]:
 
 
 def phrase_log_probs(decoder: Decoder, embeddings: np.ndarray, phrases: Sequence[Sequence[int]]) -> np.ndarray:
-    """Return the natural log-probability ``(R, P)`` of each phrase, END included, for each of ``embeddings (R, D)``.
+    """Return the natural log-probability ``(R, P)`` of each phrase, END included, for each row of ``embeddings``.
 
-    All phrases and regions go through the decoder together, a word at a time: it takes as many steps as the longest
-    phrase has words, and one more (more only where ``ROWS`` and ``STATES`` bound the memory). What several phrases
-    begin with is decoded once. ``phrases`` are token ids without START and END; R, P and a phrase may be empty.
+    ``embeddings`` are ``(R, D)``; ``phrases`` are token ids without START and END. R, P and a phrase may be empty. All
+    phrases and regions are decoded together, word by word, and shared prefixes only once. The number of decoder steps
+    is one more than the longest phrase has words, or more if ``ROWS`` and ``STATES`` bound the memory.
     """
     if not len(embeddings) or not phrases:
         return np.zeros((len(embeddings), len(phrases)), np.float32)
@@ -177,9 +177,9 @@ def phrase_log_probs(decoder: Decoder, embeddings: np.ndarray, phrases: Sequence
 
 
 def _walk(decoder: Decoder, embeddings: np.ndarray, levels: Sequence[_Level], count: int) -> np.ndarray:
-    """As :func:`phrase_log_probs`, for N regions whose states fit into memory.
+    """Compute :func:`phrase_log_probs` for N regions whose states fit into memory.
 
-    The states of a level stand prefix by prefix: those of prefix k are the rows ``k N`` to ``k N + N - 1``.
+    The states of a level are grouped by prefix: rows ``k N`` to ``k N + N - 1`` belong to prefix k.
     """
     n = len(embeddings)
     together = max(1, ROWS // n)

@@ -1,13 +1,13 @@
-"""The phrases of regions: hypotheses of a beam, the choice among them, and words that are not sure enough left out.
+"""Phrases of regions: beam search, reranking, and the removal of uncertain words.
 
-A phrase is the hypothesis with the highest sum of length-normalised log-probability, of how probable its noun is by the
-classes, and of how well the region fits it by the aligner; the classes count in each step before the noun, too. Words
-for somebody's sex stay where they are probably right, else the phrase says person or child; a colour is the likeliest
-by the pixels of the box, and is left out where it is probably wrong.
+A phrase is the hypothesis with the highest score: length-normalised log-probability, plus the weighted probability of
+its noun (noun classifier), plus its weighted similarity with the region (aligner). The noun classifier also guides each
+decoding step before the noun. A word for a person's sex stays only if it is probably right; otherwise the phrase says
+person or child. A colour is replaced by the most probable one in the box, or removed if that is probably wrong.
 
-The trunk was taught to tell kinds of things apart whatever their colour. So ``colours.npz`` beside this file has the
-weights of a small network, the same for all models, that names colours by the pixels in a box; it is trained by
-``benchmarks/colour_table.py`` on boxes whose phrases name a colour.
+The trunk was trained to recognise things whatever their colour. So ``colours.npz`` beside this file, shared by all
+models, has the weights of a small network that names colours from the pixels of a box. ``benchmarks/colour_table.py``
+trains it on boxes whose phrases name a colour.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ SEXES = {
     **dict.fromkeys(("man", "men", "boy", "boys", "guy", "guys", "gentleman", "gentlemen", "male"), "male"),
     **dict.fromkeys(("woman", "women", "girl", "girls", "lady", "ladies", "female"), "female"),
 }
-"""The sex that a word gives a person; words for relatives and roles are left out."""
+"""Sex that a word implies, without words for relatives and roles."""
 
 CHILDREN = frozenset({"boy", "boys", "girl", "girls"})
-"""Those of them that say that somebody is young."""
+"""Words in SEXES for the young."""
 
 WITHOUT_SEX = {
     **dict.fromkeys(("man", "guy", "gentleman", "woman", "lady"), "person"),
@@ -52,31 +52,31 @@ WITHOUT_SEX = {
     **dict.fromkeys(("boys", "girls"), "children"),
     **dict.fromkeys(("his", "her"), "their"),
 }
-"""What is said instead where the sex is not sure."""
+"""Replacements for words whose implied sex is uncertain."""
 
 UNTAUGHT, LEAST_NOUN = 0.1, 0.01
-"""Probability of a noun that the classifier was not taught, and the least of any."""
+"""Assumed probability of a noun that the classifier was not trained on, and minimum probability of any noun."""
 
 COMPARED_PHRASES = 3
-"""Hypotheses of a region that the aligner compares with it, the best without it; more change no figure."""
+"""Number of hypotheses per region that the aligner scores, best first; more do not improve results."""
 COMPARED = ("man", "woman", "boy", "girl", *COLOUR_NAMES)
-"""Words that are compared with regions where one of them is said."""
+"""Words compared with a region if its phrase has one of them."""
 COLOUR_TABLE = Path(__file__).with_name("colours.npz")
 GRID, CELLS, WHOLE = 16, 4, 8
-"""Pixels sampled across a box, parts of it across, and pixels sampled across the whole image."""
+"""Pixels sampled across a box, cells across a box, and pixels sampled across the whole image."""
 SOFTNESS = 0.02
-"""Squared distance at which a pixel counts for a typical colour 1/e times as much."""
+"""Squared distance at which the weight of a typical colour for a pixel falls to 1/e."""
 
 
 @dataclass(frozen=True, eq=False)
 class Doubtful:
-    """A word of a phrase that may be wrong, and the evidence for it.
+    """A word of a phrase that may be wrong, with evidence.
 
     Attributes:
         question: ``person`` or ``colour`` (:data:`saywhere.calibration.QUESTIONS`).
-        place: of the word in its phrase.
-        word: what should stand there: for a colour the likeliest by the pixels.
-        evidence: that ``word`` is right, by name, as a calibration takes it.
+        place: index of the word in its phrase.
+        word: the word that belongs there; a colour is the most probable one by the pixels.
+        evidence: inputs of the calibration of ``word`` being right, by name.
     """
 
     question: str
@@ -90,8 +90,8 @@ class Phrases:
     """The phrases of the N regions of an image.
 
     Attributes:
-        confidence: ``(N,)`` mean natural log-probability of the words of each that was decoded, its END included.
-        doubtful: of each the words that may be wrong.
+        confidence: ``(N,)`` mean natural log-probability of the decoded tokens, END included.
+        doubtful: words of each phrase that may be wrong.
     """
 
     texts: tuple[str, ...]
@@ -103,11 +103,11 @@ class PhraseWriter:
     """Write the phrases of regions.
 
     Args:
-        densecap: the dense captioner, with the weights of the reasons in its configuration.
-        aligner: returns the part that compares regions with phrases and words, when it is first needed; or None.
-        nouns: counts in the choice (:mod:`saywhere.models.nouns`), and its tree tells where a phrase names a thing
-            again, at which it ends; or None.
-        greedy: no region gets several hypotheses, for who needs phrases only to know how probable they are.
+        densecap: the dense captioner; its configuration has the weights for reranking.
+        aligner: function that returns the aligner, called at first use; or None.
+        nouns: noun classifier for reranking (:mod:`saywhere.models.nouns`); its tree also ends a phrase before it
+            repeats a thing. None: neither.
+        greedy: always decode greedily. Suffices if only the probabilities of other phrases are needed.
     """
 
     def __init__(
@@ -130,13 +130,13 @@ class PhraseWriter:
         """Return the phrases of the regions of images.
 
         Args:
-            boxes: of each image ``(N, 4)`` in its pixels.
-            inputs: of each image ``(N, D)``, what the decoder takes.
-            ranks: of each image ``(N,)``: only the ``beam_regions`` with the highest get several hypotheses, and none
-                with -inf; all do if None.
-            calibration: how probably words are right; those of questions that it does not answer all stay.
-            doubts: return the evidence for words that may be wrong.
-            posteriors: of each image ``(N, K)`` by the part nouns, if there is one.
+            boxes: one ``(N, 4)`` array per image, in its pixels.
+            inputs: one ``(N, D)`` array of decoder inputs per image.
+            ranks: one ``(N,)`` array per image; the ``beam_regions`` highest-ranked regions are decoded by beam search,
+                the rest greedily. None: beam search for all. -inf: always greedy.
+            calibration: probabilities that words are right; where it has none, the words stay.
+            doubts: whether to return the evidence for words that may be wrong.
+            posteriors: one ``(N, K)`` array per image by the part nouns, or None.
         """
         calibration = calibration or Calibration()
         doubts = bool(doubts or calibration.person or calibration.colour)
@@ -167,7 +167,7 @@ class PhraseWriter:
         return None if self._read_aligner is None else self._read_aligner()
 
     def _vectors(self, encodings: Sequence[Encoding], boxes: Sequence[np.ndarray], doubts: bool) -> np.ndarray | None:
-        """The regions of all images as vectors in the space of words, if anything asks for them."""
+        """Return the embeddings of all regions in the space of words; None if they are not needed."""
         compared = self._config.similarity_weight and self._config.decoding.beam_size > 1
         if not (doubts or compared) or self._aligner is None:
             return None
@@ -175,7 +175,7 @@ class PhraseWriter:
         return np.concatenate(self._aligner.last.region_vectors([e.maps for e in encodings], inputs))
 
     def _best(self, ranks: np.ndarray) -> np.ndarray:
-        """Which regions of an image get several hypotheses."""
+        """Return the mask of an image's regions that are decoded by beam search."""
         best = np.zeros(len(ranks), bool)
         if self._greedy:
             return best
@@ -185,7 +185,7 @@ class PhraseWriter:
     def _decode(
         self, inputs: np.ndarray, chosen: np.ndarray, vectors: np.ndarray | None, posterior: np.ndarray | None
     ) -> Decoded:
-        """The phrases of all regions: of those that are chosen the best of a beam, of the others the greedy one."""
+        """Return the phrases of all regions: the best of a beam for ``chosen`` regions, greedy for the others."""
         decoder, settings = self._densecap.decoder, self._config.decoding
         if self._named and posterior is not None:
             logs = self._noun_logs(np.concatenate([posterior[chosen], posterior[~chosen]]))
@@ -203,13 +203,13 @@ class PhraseWriter:
         return Decoded(token_ids, log_probs)
 
     def _rank(self, found: Hypotheses, vectors: np.ndarray | None, posterior: np.ndarray | None) -> np.ndarray:
-        """The sums ``(N, B)`` of the log-probabilities of hypotheses and of the reasons for them."""
+        """Return the scores ``(N, B)`` of hypotheses: log-probabilities plus weighted terms."""
         similarity = self._config.similarity_weight
         compared = vectors is not None and similarity and self._aligner is not None
         named = posterior is not None and self._named
         if not (compared or named):
             return found.ranks
-        from saywhere.models.decoding import Reason, Reranker, Sentence  # a model of one part needs none of it
+        from saywhere.models.decoding import Reason, Reranker, Sentence  # not needed by a model of one part
 
         def fits(sentences: Sequence[Sequence[Sentence]]) -> list[np.ndarray]:
             assert self._aligner is not None and vectors is not None
@@ -228,12 +228,12 @@ class PhraseWriter:
 
     @property
     def _named(self) -> bool:
-        """Whether the part nouns counts in the choice."""
+        """Whether the noun classifier takes part in decoding and reranking."""
         return self._config.noun_weight > 0 and self.nouns is not None
 
     @cached_property
     def _noun_words(self) -> tuple[np.ndarray, np.ndarray]:
-        """Which words ``(V,)`` name a kind that the classes know, and the leaves of each of those, ``(K, W)``."""
+        """Mask ``(V,)`` of the W words that name a kind known to the classifier, and their leaves ``(K, W)``."""
         assert self.nouns is not None
         return self.nouns.words(self._densecap.vocabulary)
 
@@ -242,17 +242,17 @@ class PhraseWriter:
         likely = np.maximum(posterior @ self._noun_words[1], np.float32(LEAST_NOUN))
         return np.float32(self._config.noun_weight) * np.log(likely)
 
-    # Words that are not sure
+    # Uncertain words
 
     @cached_property
     def _word_table(self) -> np.ndarray:
-        """``(D, W)`` the vectors of :data:`COMPARED`: their products with a region are similarities."""
+        """``(D, W)`` embeddings of the words :data:`COMPARED`; their products with a region are similarities."""
         assert self._aligner is not None
         sums = text_sums(self._aligner.last, COMPARED)
         return np.stack([sums[word] for word in COMPARED], axis=1)
 
     def _revise(self, words: list[str], doubtful: Sequence[Doubtful], calibration: Calibration) -> str:
-        """A phrase with its likeliest colours, without the words that are not sure enough; its articles fit."""
+        """Correct a phrase's colours, remove its uncertain words, and adapt the articles."""
         fits = {"person": calibration.person, "colour": calibration.colour}
         least = {"person": self._config.person_threshold, "colour": self._config.colour_threshold}
         unsure: dict[str, set[int]] = {"person": set(), "colour": set()}
@@ -269,14 +269,14 @@ class PhraseWriter:
 
 
 class NounGuide:
-    """A decoder whose nouns are weighed by the classes until one is said, see :class:`saywhere.engines.engine.Decoder`.
+    """A decoder whose first noun is guided by the noun classifier, see :class:`saywhere.engines.engine.Decoder`.
 
-    The probability that the decoder gives to all nouns together stays; each gets a share of it by the product of its
-    own probability and of that of the region's showing what it names.
+    The total probability of all nouns stays the same. It is divided among them in proportion to the product of the
+    decoder's probability and the probability that the region shows the noun.
 
     Args:
-        nouns: ``(V,)`` which words are nouns that the classes know, W of them.
-        logs: ``(N, W)`` what is added to their log-probabilities, for each of the regions that it starts with.
+        nouns: ``(V,)`` mask of the W words that are nouns known to the classifier.
+        logs: ``(N, W)`` log-probabilities to add for each of the N regions that decoding starts with.
     """
 
     def __init__(self, decoder: Decoder, nouns: np.ndarray, logs: np.ndarray) -> None:
@@ -284,7 +284,7 @@ class NounGuide:
         self.never, self.unknown, self.independent = decoder.never, decoder.unknown, decoder.independent
 
     def start(self, embeddings: Any) -> State:
-        """Return the state of regions of which no noun has been said: their numbers, whether one has, the decoder's."""
+        """Return the start state of regions: their indices, whether each has a noun yet, and the decoder's state."""
         count = len(embeddings)
         return (np.arange(count), np.zeros(count, bool), self._decoder.start(embeddings))
 
@@ -319,10 +319,10 @@ def _sums(log_probs: np.ndarray) -> np.ndarray:
 def _doubtful(
     words: Sequence[str], log_probs: np.ndarray, fits: np.ndarray, colours: Mapping[int, np.ndarray]
 ) -> tuple[Doubtful, ...]:
-    """What speaks for the words of a region's phrase that may be wrong.
+    """Return the words of a region's phrase that may be wrong, with evidence.
 
-    ``log_probs`` are of each word, ``fits (W,)`` similarities of :data:`COMPARED`, ``colours`` by the places of
-    colours, see :func:`name_colours`.
+    ``log_probs`` has one value per word; ``fits`` are ``(W,)`` similarities of :data:`COMPARED`; ``colours`` has the
+    log-probabilities of colours by word index, see :func:`name_colours`.
     """
     found: list[Doubtful] = []
     for place, word in enumerate(words):
@@ -346,28 +346,28 @@ def _doubtful(
 
 
 def _is_joined(words: Sequence[str], place: int) -> bool:
-    """Return whether the colour at ``place`` stands beside another: "black and white", "blue gray"."""
+    """Return whether the colour at ``place`` is next to another: "black and white", "blue gray"."""
     return end_of_colours(words, place) > place + 1 or any(
         colour_of(words, start) is not None and end_of_colours(words, start) > place for start in range(place)
     )
 
 
 def noun_log_probs(nouns: NounEvidence, posterior: np.ndarray, texts: Sequence[str]) -> np.ndarray:
-    """Return the natural log-probability ``(B,)`` of the noun of each phrase, of one region's posterior ``(K,)``.
+    """Return the natural log-probability ``(B,)`` of each phrase's noun for a region with the posterior ``(K,)``.
 
-    That of a noun of which the classifier knows nothing counts as :data:`UNTAUGHT`; none is below :data:`LEAST_NOUN`.
+    A noun unknown to the classifier counts as :data:`UNTAUGHT`; no noun is below :data:`LEAST_NOUN`.
     """
     return _log_probs(nouns, [posterior] * len(texts), [_taught_noun(nouns, text) for text in texts])
 
 
 def _taught_noun(nouns: NounEvidence, text: str) -> Noun | None:
-    """The noun of a phrase; None if the classifier knows nothing of it."""
+    """Return the noun of a phrase; None if the classifier was not trained on it."""
     noun = nouns.tree.find(text)
     return noun if noun is not None and nouns.knows(noun) else None
 
 
 def _log_probs(nouns: NounEvidence, posteriors: Sequence[np.ndarray], taught: Sequence[Noun | None]) -> np.ndarray:
-    """The log-probability of each noun by its own posterior ``(K,)``, see :func:`noun_log_probs`."""
+    """Return the log-probability of each noun by its own posterior ``(K,)``, see :func:`noun_log_probs`."""
     likely = [
         UNTAUGHT if noun is None else float(nouns.probability(posterior[None], noun)[0])
         for posterior, noun in zip(posteriors, taught, strict=True)
@@ -378,10 +378,10 @@ def _log_probs(nouns: NounEvidence, posteriors: Sequence[np.ndarray], taught: Se
 def caption_evidence(
     nouns: NounEvidence | None, posterior: np.ndarray | None, texts: Sequence[str], confidence: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return what says how probably each phrase names what is in its box, ``(N,)`` each.
+    """Return the inputs of the calibration of captions (does a phrase name what is in its box?), ``(N,)`` each.
 
-    ``confidence (N,)`` is the mean natural log-probability of its words, and says it alone in a model without the part
-    ``nouns``; else the ``posterior (N, K)`` says how probable its noun is, and whether the classes know it.
+    ``confidence`` is ``(N,)`` mean natural log-probability of the words, the only input in a model without the part
+    ``nouns``. Otherwise ``posterior (N, K)`` gives the noun's probability, and whether the classifier knows it.
     """
     likely, known = np.zeros((2, len(texts)), np.float32)
     if nouns is not None and posterior is not None:
@@ -392,7 +392,7 @@ def caption_evidence(
 
 
 def text_sums(aligner: Aligner, texts: Sequence[str]) -> Mapping[str, np.ndarray]:
-    """Return the sum of the weighted vectors of each text's words: its product with a region is their similarity."""
+    """Return the sum of each text's weighted word embeddings: its product with a region is their similarity."""
     from saywhere.models.aligner import embed_texts
 
     known = embed_texts(aligner, texts, plain=True)
@@ -400,7 +400,7 @@ def text_sums(aligner: Aligner, texts: Sequence[str]) -> Mapping[str, np.ndarray
 
 
 def without_sex(words: Sequence[str], places: set[int]) -> list[str]:
-    """Return the words of a phrase, those at ``places`` without the sex that they give somebody.
+    """Replace the words at ``places`` that imply a person's sex, and "his" and "her", by neutral words.
 
     Example:
         >>> without_sex("a man in his red coat".split(), {1})
@@ -411,10 +411,10 @@ def without_sex(words: Sequence[str], places: set[int]) -> list[str]:
 
 
 def without_colours(words: Sequence[str], places: set[int]) -> list[str]:
-    """Return the words of a phrase without the colours at ``places`` that are adjectives of the word behind them.
+    """Remove the colours at ``places`` that are adjectives of the following word.
 
-    Of colours that are joined by "and" all are left out, or none. What is alike without its colours is said once: a red
-    cup and a blue cup are a cup.
+    Colours joined by "and" are all removed or all kept. Things that become equal without their colours are named once:
+    "a red cup and a blue cup" becomes "a cup".
 
     Example:
         >>> without_colours("a black and white dog on a red apple".split(), {3, 7})
@@ -436,11 +436,11 @@ def without_colours(words: Sequence[str], places: set[int]) -> list[str]:
     return said
 
 
-# Colours by pixels
+# Colours from pixels
 
 
 def to_lab(pixels: np.ndarray) -> np.ndarray:
-    """Return sRGB pixels ``(..., 3)`` uint8 as CIE L*a*b* (D65) divided by 100, float32."""
+    """Convert sRGB pixels ``(..., 3)`` uint8 to CIE L*a*b* (D65) divided by 100, float32."""
     values = np.arange(256, dtype=np.float32) / 255
     linear = np.where(values > 0.04045, ((values + 0.055) / 1.055) ** 2.4, values / 12.92).astype(np.float32)[pixels]
     to_xyz = np.array([[0.4124, 0.2126, 0.0193], [0.3576, 0.7152, 0.1192], [0.1805, 0.0722, 0.9505]], np.float32)
@@ -459,16 +459,16 @@ def sample(pixels: np.ndarray, boxes: np.ndarray, count: int) -> np.ndarray:
 
 
 def features(pixels: np.ndarray, boxes: np.ndarray, typical: np.ndarray) -> np.ndarray:
-    """Return how often typical colours occur in boxes, in their parts, and in the image: square roots of the shares.
+    """Return how often typical colours occur in each box, its cells and the whole image: square roots of fractions.
 
-    ``pixels (H, W, 3)`` uint8 are of the image, ``boxes (N, 4)`` in these, and ``typical (K, 3)`` as :func:`to_lab`
-    gives colours.
+    ``pixels`` are ``(H, W, 3)`` uint8 of the image, ``boxes`` ``(N, 4)`` in these pixels, and ``typical`` ``(K, 3)``
+    colours as from :func:`to_lab`.
     """
 
     def shares(found: np.ndarray) -> np.ndarray:
-        """``(N, count, count, K)``."""
+        """Return the soft assignment ``(N, count, count, K)`` of pixels to typical colours."""
         lab = to_lab(found)
-        distances = np.square(typical).sum(axis=1) - 2 * (lab @ typical.T)  # less the square of the pixel's own
+        distances = np.square(typical).sum(axis=1) - 2 * (lab @ typical.T)  # up to a constant per pixel
         weights = np.exp((distances.min(axis=-1, keepdims=True) - distances) / SOFTNESS)
         return weights / weights.sum(axis=-1, keepdims=True)
 
@@ -479,11 +479,11 @@ def features(pixels: np.ndarray, boxes: np.ndarray, typical: np.ndarray) -> np.n
 
 
 class ColourNames:
-    """Natural log-probabilities of :data:`saywhere.models.nouns.COLOUR_NAMES` for what is in a box.
+    """Network that gives natural log-probabilities of :data:`saywhere.models.nouns.COLOUR_NAMES` for boxes.
 
     Args:
-        table: ``typical (K, 3)``; ``nouns`` with ``vectors (M, E)`` and ``biases (M, 15)``, of which the first, "",
-            stands for those that are missing; ``hidden (F + E, H)``, ``hidden_bias``, ``out (H, 15)``, ``out_bias``.
+        table: ``typical (K, 3)``; ``nouns`` with ``vectors (M, E)`` and ``biases (M, 15)``, whose first entry, "",
+            stands for all other nouns; ``hidden (F + E, H)``, ``hidden_bias``, ``out (H, 15)``, ``out_bias``.
     """
 
     def __init__(self, table: Mapping[str, np.ndarray]) -> None:
@@ -493,7 +493,7 @@ class ColourNames:
         self._nouns = {noun: row for row, noun in enumerate(table["nouns"].tolist())}
 
     def log_probs(self, pixels: np.ndarray, boxes: np.ndarray, nouns: Sequence[str]) -> np.ndarray:
-        """Return ``(N, 15)``; arguments as of :func:`features`, and the nouns of what has the colours."""
+        """Return ``(N, 15)``; arguments as for :func:`features`, and the noun of the coloured thing in each box."""
         rows = [self._nouns.get(noun, 0) for noun in nouns]
         inputs = np.concatenate([features(pixels, boxes, self._typical), self._vectors[rows]], axis=1)
         hidden = np.maximum(inputs @ self._hidden[0] + self._hidden[1], 0)
@@ -503,7 +503,7 @@ class ColourNames:
 
 @cache
 def colour_names() -> ColourNames:
-    """Return the network of :data:`COLOUR_TABLE`."""
+    """Return the network stored in :data:`COLOUR_TABLE`."""
     with np.load(COLOUR_TABLE, allow_pickle=False) as table:
         return ColourNames(dict(table))
 
@@ -511,9 +511,9 @@ def colour_names() -> ColourNames:
 def name_colours(
     encodings: Sequence[Encoding], boxes: Sequence[np.ndarray], said: Sequence[Sequence[str]]
 ) -> dict[int, dict[int, np.ndarray]]:
-    """Return log-probabilities ``(15,)`` for each colour that phrases name, by the number of the phrase and its place.
+    """Return log-probabilities ``(15,)`` for each colour word in phrases, by phrase index and word index.
 
-    ``boxes`` are ``(N, 4)`` of each image in its pixels, ``said`` the words of each box of all images.
+    ``boxes`` has one ``(N, 4)`` array per image, in its pixels; ``said`` the words of each box of all images.
     """
     found: dict[int, dict[int, np.ndarray]] = {}
     first = 0

@@ -1,8 +1,8 @@
-"""Phrases placed in an image by all that a model knows, and how probable it is that they are in it at all.
+"""Grounding of phrases by all parts of a model, and the probability that an image shows a phrase at all.
 
-The dense captioner says where: the region that is likeliest to be there and to be called so; a model without one asks
-the aligner. The classes (docs/nouns.md) count where a phrase names a kind of thing, the more so if its noun is rare.
-That the image shows it at all is a logistic regression on the aligner's similarity and on the classes.
+The dense captioner chooses the region: the most probable pair of region and phrase. A model without one uses the
+aligner. The noun classifier (docs/nouns.md) helps where a phrase names a kind of thing, most of all for rare nouns.
+Presence in the image is a logistic regression on the aligner's similarity and the classifier's log-odds.
 """
 
 from __future__ import annotations
@@ -42,34 +42,34 @@ from saywhere.regions import Regions
 from saywhere.text import Vocabulary, tokenize
 
 FIT_SCALE = 50.0
-"""Similarities of words and regions are so much larger than log-probabilities, if no weight of the classes says it."""
+"""Scale of the aligner's similarities relative to log-probabilities, if no weight of the noun classifier gives it."""
 A_PERSON = (["person"], ["a", "person"], ["the", "person"])
-"""Words of phrases that the aligner is asked for as people, see :func:`captioned`."""
+"""Phrases that the aligner reads as "people", see :func:`captioned`."""
 FIT_WEIGHTS = {"densecap": 0.3, "aligner": 0.01}
-"""How much a region's fit counts beside the classes' log-odds where its image is to show a phrase: without it, any thin
-dark box is a person to the classes (docs/experiments.md)."""
+"""Weight of a region's fit next to the classifier's log-odds when deciding whether an image shows a phrase. Without it
+the classifier takes any thin dark box for a person (docs/experiments.md)."""
 
 ALIKE, SHORT = 0.8, 3
-"""Share of the letters that two words have in common, by which one may be meant for the other; one of so few letters is
-not, nor one that has so many more."""
+"""Minimum similarity ratio of two words for a spelling suggestion. Words of at most SHORT letters get none, and the
+lengths differ by less than SHORT."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Scores of P phrases in an image's regions.
+    """Scores of P phrases for an image's regions.
 
     Attributes:
-        regions: R that the phrases may be about; a score is the probability that there is something.
-        fits: ``(R, P)`` how well each region fits each phrase: a log-probability (dense captioner) or a similarity
-            (aligner), before the classes are asked.
-        kinds: ``(R, P)`` log-probability that a region is of the kind that a phrase names; 0 if it names none.
-        named: ``(P,)`` whether the phrase names a kind that the classes know.
-        rare: ``(P,)`` whether the text encoder hardly saw the noun of the phrase in training.
-        similarity: ``(P,)`` of the phrase with the image (Eq. 8); 0 without an aligner.
-        by: the part that the fits are of.
-        counted: ``(P,)`` log-probability that there are as many things as each phrase says; None for 0.
-        lacking: ``(P,)`` whether the text encoder does not know the noun and the classes do: they alone tell; None for
-            no phrase.
+        regions: the R candidate regions; a score is the probability that a region contains something.
+        fits: ``(R, P)`` how well each region fits each phrase, before the noun classifier: a log-probability (dense
+            captioner) or a similarity (aligner).
+        kinds: ``(R, P)`` log-probability that a region shows the phrase's kind of thing; 0 if it names none.
+        named: ``(P,)`` whether the phrase names a kind in the noun tree.
+        rare: ``(P,)`` whether the phrase's noun was rare in the text encoder's training data.
+        similarity: ``(P,)`` similarity of the phrase with the image (Eq. 8); 0 without an aligner.
+        by: the part that ``fits`` comes from.
+        counted: ``(P,)`` log-probability that there are as many things as the phrase says; None: all 0.
+        lacking: ``(P,)`` whether only the noun classifier, not the text encoder, knows the noun and so decides alone;
+            None: no phrase.
     """
 
     regions: Regions
@@ -85,10 +85,9 @@ class Evidence:
     def place(
         self, config: GroundingConfig, layout: Layout, calibration: Calibration | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the region of each phrase ``(P,)``, and the log-probability ``(P,)`` of what the layout says of it.
+        """Return the region of each phrase ``(P,)``, and the log-probability ``(P,)`` of its places and relations.
 
-        A calibration says how much the fits count: "the dog on the right" is there if it fits a little less than
-        another dog.
+        A calibration sets the weight of the fits: "the dog on the right" may fit a little worse than another dog.
         """
         counted = np.zeros(len(layout.phrases)) if self.counted is None else self.counted
         if not layout.places and not layout.relations:
@@ -100,30 +99,30 @@ class Evidence:
         return rows, agree + counted
 
     def rows(self, config: GroundingConfig) -> np.ndarray:
-        """Return for each phrase ``(P,)`` the number of the region that it is about."""
+        """Return the index of the best region of each phrase ``(P,)``."""
         return self.fits_in(config).argmax(axis=0)
 
     def fits_in(self, config: GroundingConfig) -> np.ndarray:
-        """Return how well each region fits each phrase ``(R, P)`` when the classes are asked, too."""
+        """Return how well each region fits each phrase ``(R, P)``, including the noun classifier."""
         if self.by == "aligner":
             return self.fits + np.float32(config.similarity_kind_weight) * self.kinds
         weights = np.where(self.rare, config.rare_kind_weight, config.kind_weight)
         fits = self.fits + weights.astype(np.float32) * self.kinds
-        if self.regions.scores is not None and config.score_weight != 1:  # the fits have it once
+        if self.regions.scores is not None and config.score_weight != 1:  # the fits already include it with weight 1
             fits = fits + np.float32(config.score_weight - 1) * np.log(np.maximum(self.regions.scores, LEAST))[:, None]
         return fits
 
     def _log_fits(self, config: GroundingConfig) -> np.ndarray:
-        """The fits ``(R, P)`` as log-probabilities, up to a constant."""
+        """Return the fits ``(R, P)`` as log-probabilities, up to a constant."""
         scale = 1 if self.by == "densecap" else config.similarity_kind_weight or FIT_SCALE
         return self.fits_in(config).astype(np.float64) / scale
 
     @cached_property
     def inputs(self) -> dict[str, np.ndarray]:
-        """What says how probably the image shows each phrase, ``(P,)`` each, by its names in a calibration.
+        """Inputs of the calibration of presence (does the image show the phrase?), by name, ``(P,)`` each.
 
-        ``region`` is of the region for which it is highest: the log-odds that it is of the kind that the phrase names,
-        and its fit, times :data:`FIT_WEIGHTS`.
+        ``region`` is the maximum over regions of the log-odds that a region shows the phrase's kind, plus its fit times
+        :data:`FIT_WEIGHTS`.
         """
         odds = logit(np.clip(np.exp(self.kinds), LEAST, MOST)) + FIT_WEIGHTS[self.by] * self.fits
         best = odds.max(axis=0, initial=float(logit(np.array(LEAST)))) * self.named
@@ -132,18 +131,18 @@ class Evidence:
 
     @property
     def best_kinds(self) -> np.ndarray:
-        """The highest log-probability ``(P,)`` that a region is of the kind that a phrase names; 0 if it names none."""
+        """Highest log-probability ``(P,)`` over regions of the phrase's kind of thing; 0 if it names none."""
         return self.kinds.max(axis=0, initial=np.log(LEAST)) * self.named
 
     def presence(self, calibration: Calibration) -> np.ndarray | None:
-        """Return the probabilities ``(P,)`` that the phrases are in the image; None if they are not calibrated."""
+        """Return the probability ``(P,)`` that the image shows each phrase; None without a calibration."""
         odds = self.log_odds(calibration)
         return None if odds is None else logistic(odds).astype(np.float32)
 
     def log_odds(self, calibration: Calibration, indexed: bool = False) -> np.ndarray | None:
-        """Return the log-odds ``(P,)`` that the phrases are in the image; None if they are not calibrated.
+        """Return the log-odds ``(P,)`` that the image shows each phrase; None without a calibration.
 
-        ``indexed`` says that an index, and not the pixels, knows what the regions show.
+        ``indexed``: what regions show comes from an index, not from pixels.
         """
         if calibration.phrase is None:
             return None
@@ -158,10 +157,10 @@ class Evidence:
         return np.where(self.lacking, kinds - np.log1p(-np.exp(kinds)), odds)
 
     def place_inputs(self, config: GroundingConfig, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Return what says how probably the boxes of regions ``rows (P,)`` are right for the phrases, ``(P,)`` each.
+        """Return the inputs of the calibration of boxes (are the boxes ``rows (P,)`` right?), ``(P,)`` each.
 
-        ``share`` is the log-odds of the share of all regions, by how well they fit the phrase, that those have which
-        match the box: it is low if another place fits as well. ``box`` is the log-odds of the region's score.
+        ``share`` is the log-odds of the fit-weighted fraction of regions that match the box; it is low if another place
+        fits equally well. ``box`` is the log-odds of the region's score.
         """
         fits, boxes = self._log_fits(config), self.regions.boxes
         weights = np.exp(fits - fits.max(axis=0)).T
@@ -171,7 +170,7 @@ class Evidence:
         return {"share": logit(share), "box": logit(self.regions.scores[rows])}
 
     def box_probability(self, calibration: Calibration, config: GroundingConfig, rows: np.ndarray) -> np.ndarray:
-        """Return how probably the boxes of ``rows (P,)`` are right, if the phrases are there; 1 without calibration."""
+        """Return the probability that the boxes ``rows (P,)`` are right, given presence; 1 without a calibration."""
         fit = self._place_fit(calibration)
         if fit is None:
             return np.ones(len(rows), np.float32)
@@ -186,8 +185,8 @@ class Placer:
     """Place phrases in images.
 
     Attributes:
-        densecap, aligner, nouns: the parts of a model; of the first two at least one.
-        by: the part that says where.
+        densecap, aligner, nouns: parts of a model; at least one of the first two.
+        by: the part that chooses the region.
     """
 
     densecap: DenseCap | None
@@ -198,16 +197,16 @@ class Placer:
 
     @property
     def config(self) -> GroundingConfig:
-        """The options; without an aligner the defaults."""
+        """Options of the aligner; the defaults without one."""
         return GroundingConfig() if self.aligner is None else self.aligner.config.grounding
 
     def ground(
         self, encoding: Encoding, asked: Sequence[str] | Layout, boxes: ArrayLike | None = None,
         limit: int | None = None, threshold: float | None = None,
     ) -> Regions:  # fmt: skip
-        """Return the regions of the phrases that are found, and the others as ``not_found``.
+        """Return the regions of the phrases that are found, and the other phrases as ``not_found``.
 
-        Arguments are those of :meth:`find` and :meth:`least`.
+        For the arguments see :meth:`find` and :meth:`least`.
         """
         least, layout = self.least(threshold), asked if isinstance(asked, Layout) else Layout.of(asked)
         regions, presence, agree = self.find(encoding, layout, boxes, limit)
@@ -218,22 +217,22 @@ class Placer:
     def find(
         self, encoding: Encoding, layout: Layout, boxes: ArrayLike | None = None, limit: int | None = None
     ) -> tuple[Regions, np.ndarray | None, np.ndarray]:
-        """Return the region of each phrase, found or not, and what is known of the phrases.
+        """Return the best region of each phrase, whether it is found or not, and the probabilities of the phrases.
 
         Args:
             layout: P phrases with their places and relations, see :meth:`read`.
-            boxes: ``(N, 4)`` in pixels of the image: choose among these.
-            limit: choose among at most this many regions.
+            boxes: ``(N, 4)`` in pixels of the image, to choose among.
+            limit: maximum number of regions to choose among.
 
         Returns:
-            the regions, whose captions are the phrases; the probabilities ``(P,)`` that the image shows the phrases
-            where the layout says; the log-probabilities ``(P,)`` of the latter alone. A score is the probability that
-            the image shows the phrase and that this box is right; that the image shows it, if the model is not
-            calibrated for boxes; 0 for a phrase of none but unknown words. If the model is not calibrated for phrases,
-            the probabilities are None, and the dense captioner's score is the joint probability, the aligner has none.
+            the regions, with the phrases as captions; the probability ``(P,)`` that the image shows each phrase in its
+            stated place; and the log-probability ``(P,)`` of the place alone. A score is the probability that the image
+            shows the phrase and this box is right, or only the former if the model has no calibration of boxes. It is 0
+            for a phrase of only unknown words. Without a calibration of phrases the probabilities are None, and a score
+            is the joint probability of the dense captioner; the aligner gives none.
 
         Raises:
-            UserError: a phrase that names nothing, or no region.
+            UserError: a phrase names nothing, or there is no region.
         """
         phrases = layout.phrases
         require_names(phrases)
@@ -254,13 +253,13 @@ class Placer:
         return regions, presence, agree
 
     def read(self, text: str) -> Layout:
-        """Return the phrases of a text, and what it says of their places, relations and numbers that can be used."""
+        """Return the phrases of a text, with the places, relations and counts that can be interpreted."""
         return Layout.parse(text)
 
     def least(self, threshold: float | None = None) -> float:
-        """Return the least probability of a phrase that is found: the configuration's if none is given; 0 uncalibrated.
+        """Return the minimum probability of a found phrase: ``threshold``, or the configured one; 0 uncalibrated.
 
-        ``UserError`` for a threshold above 0 without a calibration, or one that is no probability.
+        ``UserError`` for a threshold above 0 without a calibration, or one outside 0 to 1.
         """
         if threshold is not None:
             require_numbers(threshold=threshold)
@@ -275,7 +274,7 @@ class Placer:
     def evidence(
         self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None = None, limit: int | None = None
     ) -> Evidence:
-        """Return what is known of phrases in an image, of those that name nothing too; arguments as of :meth:`find`."""
+        """Return the scores of phrases in an image, even if they name nothing; arguments as for :meth:`find`."""
         texts: list[TextVectors] = []
         if self.aligner is not None:
             known = self.aligner.vocabulary
@@ -301,7 +300,7 @@ class Placer:
         return Evidence(regions, fits, kinds, named, rare, similarity, self.by, counted, lacking)
 
     def log_kinds(self, encoding: Encoding, regions: Regions, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return what :meth:`NounEvidence.log_kinds` does; without classes no phrase names a kind that they know."""
+        """Return the result of :meth:`NounEvidence.log_kinds`, or zeros and no named phrase without a classifier."""
         if self.nouns is None:
             return np.zeros((len(regions), len(phrases)), np.float32), np.zeros(len(phrases), bool)
         return self.nouns.log_kinds(encoding, regions, phrases)
@@ -324,46 +323,46 @@ class Placer:
 
     @property
     def _vocabulary(self) -> Vocabulary:
-        """That of the text encoder which says how probably phrases are there."""
+        """Vocabulary of the text encoder that decides about presence."""
         return (self.aligner or self.densecap).vocabulary  # pyright: ignore[reportOptionalMemberAccess]
 
     def is_rare(self, phrase: str) -> bool:
-        """Return whether the text encoder hardly saw the noun of a phrase in training."""
+        """Return whether the phrase's noun was rare in the text encoder's training data."""
         counts = self._vocabulary.counts
         return any(counts.get(word, 0) < self.config.rare for word in noun_words(familiar(phrase, self._vocabulary)))
 
     def class_noun(self, phrase: str) -> Noun | None:
-        """Return the noun of a phrase if the classes can tell where it is, else None."""
+        """Return the noun of a phrase if the noun classifier can detect it, else None."""
         noun = None if self.nouns is None else self.nouns.lookup(phrase)
         return noun if noun is not None and self.nouns is not None and self.nouns.tells(noun) else None
 
     def needs_classes(self, phrase: str) -> bool:
-        """Return whether the text encoder does not know the noun of a phrase, and the classes do.
+        """Return whether the noun classifier knows the phrase's noun and the text encoder does not.
 
-        A role of people that it hardly saw ("a chef") it takes for anybody.
+        The text encoder also does not know a rare role ("a chef"): it takes it for any person.
         """
         words, role = noun_words(familiar(phrase, self._vocabulary)), noun_tree().share(phrase) < 1
         unread = any(word not in self._vocabulary for word in words) or (role and self.is_rare(phrase))
         return unread and self.class_noun(phrase) is not None
 
     def is_unknown(self, phrase: str) -> bool:
-        """Return whether no part that is asked knows the noun of a phrase."""
+        """Return whether none of the parts in use knows the noun of a phrase."""
         asked = (self.densecap if self.by == "densecap" else None, self.aligner)
         known = [part.vocabulary for part in asked if part is not None]
         heard = any(known_form(word, words) in words for word in noun_words(phrase) for words in known)
         return not heard and self.class_noun(phrase) is None
 
     def knows_none(self, phrases: Iterable[str]) -> bool:
-        """Return whether all phrases are unknown, as those of another language."""
+        """Return whether all phrases are unknown, such as those in another language."""
         return all(map(self.is_unknown, phrases))
 
     def unknown(self, phrases: Sequence[str]) -> dict[str, str | None]:
-        """Return the words that no part knows that was asked: neither the vocabulary nor, as a noun, the classes.
+        """Return the words outside the vocabulary that are also no nouns of the classifier, with suggestions.
 
-        Words such as "my", which name nothing, are none of them.
+        Words such as "my", which name nothing, are left out.
 
-        Each comes with the known word that begins alike and is spelt nearly so ("pizza" for "piza"), or None; nouns of
-        the tree and words that people say often count a little more than others.
+        A suggestion is a known word with the same first letter and similar spelling ("pizza" for "piza"), or None.
+        Nouns of the tree and frequent words are slightly preferred.
         """
         part = self.densecap if self.by == "densecap" else self.aligner
         assert part is not None
@@ -389,7 +388,7 @@ class Placer:
 
 
 def did_you_mean(unknown: Mapping[str, str | None]) -> str:
-    """Return words that a model does not know, with those that are spelt alike, as people are told them.
+    """Return unknown words with their spelling suggestions, as a text for users.
 
     Example:
         >>> did_you_mean({"un": None, "piza": "pizza"})
@@ -399,28 +398,28 @@ def did_you_mean(unknown: Mapping[str, str | None]) -> str:
 
 
 def knows_none(unknown: Mapping[str, str | None]) -> str:
-    """Return the line for a text of which a model knows no word."""
+    """Return the message for a text of which the model knows no word."""
     return f"the model knows none of these words: {did_you_mean(unknown)}; it reads English"
 
 
 def found_of(regions: Regions, there: np.ndarray) -> Regions:
-    """Return the regions of the phrases ``(P,)`` that are there, and the other phrases as ``not_found``."""
+    """Keep the regions of the phrases in the mask ``there (P,)``; the other phrases become ``not_found``."""
     assert regions.captions is not None
     missing = tuple(phrase for phrase, seen in zip(regions.captions, there, strict=True) if not seen)
     return replace(regions[there], not_found=missing)
 
 
 def familiar(phrase: str, vocabulary: Vocabulary) -> str:
-    """Return a phrase with the singular (or plural) of words of which a vocabulary has only that."""
+    """Replace each unknown word of a phrase by its singular or plural if the vocabulary has that."""
     if all(word in vocabulary for word in tokenize(phrase)):
         return phrase
     return " ".join(known_form(word, vocabulary) for word in tokenize(phrase))
 
 
 def captioned(phrase: str, vocabulary: Vocabulary) -> str:
-    """Return a phrase as captions would say it, for the aligner that learnt from them: a mere person is "people".
+    """Return a phrase in the words of captions, which the aligner was trained on: "a person" alone becomes "people".
 
-    Captions have "a person" for somebody of whom hardly anything is seen: the aligner finds the word to fit any scene.
+    Captions say "a person" for somebody who is hardly visible, so the aligner finds that this word fits any scene.
     """
     if "people" in vocabulary and tokenize(phrase) in A_PERSON:
         return "people"
@@ -440,7 +439,7 @@ def cut_phrases(text: str) -> list[str]:
 
 
 def unused_words(text: str) -> tuple[str, ...]:
-    """Return the words between the phrases of :func:`cut_phrases`; those that only join phrases are left out.
+    """Return the words between the phrases of :func:`cut_phrases`, without words that only join phrases.
 
     Example:
         >>> unused_words("the man on the left and a dog")
@@ -457,9 +456,9 @@ def log_counted(
     image: ImageVectors,
     texts: Sequence[TextVectors],
 ) -> np.ndarray | None:
-    """Return the log-probability ``(P,)`` that an image shows as many things as each phrase says; None for all 0.
+    """Return the log-probability ``(P,)`` that an image shows as many things as each phrase says; None: all 0.
 
-    It rests on how much better the image fits the phrase than the phrase for one of the things.
+    It depends on how much better the image fits the phrase than the phrase in the singular.
     """
     numbered = [column for column, phrase in enumerate(phrases) if count_of(phrase) > 1]
     if calibration.count is None or not numbered:
@@ -473,9 +472,9 @@ def log_counted(
 
 
 def word_fits(aligner: Aligner, image: ImageVectors, texts: Sequence[TextVectors]) -> np.ndarray:
-    """Return the mean product ``(R, P)`` of each phrase's words with each region, and the bonus of the region.
+    """Return the mean product ``(R, P)`` of each phrase's words with each region, plus the region's bonus.
 
-    Each phrase is encoded by itself.
+    Each phrase is encoded separately.
     """
     sums = np.zeros((len(image), len(texts)), np.float32)
     for column, text in enumerate(texts):

@@ -1,4 +1,4 @@
-"""Images found by words, and the regions that the words are about: an index on disk or in Qdrant, and its search."""
+"""Image search by words, with the regions that match: an index on disk or in Qdrant, and its search."""
 
 from saywhere.search.index import Hit, Index
 from saywhere.search.indexing import Changes

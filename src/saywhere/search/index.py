@@ -1,4 +1,4 @@
-"""An index: a folder of embedded images, searched by words or by another image."""
+"""An index: embedded images, in a folder or in Qdrant, that can be searched by words or by another image."""
 
 from __future__ import annotations
 
@@ -27,32 +27,31 @@ from saywhere.search.store import DATABASE, Store
 from saywhere.search.stores import Only
 
 TOP = 10
-"""Hits unless the user says otherwise."""
+"""Default number of hits."""
 
 
 @dataclass(frozen=True, eq=False)
 class Hit:
-    """An image that was found.
+    """A search result.
 
     Attributes:
-        image: its path, from the root on; that of the video, if it is a moment of one.
-        similarity: to the query; larger is better. It is no probability: compare hits of one search only.
-        regions: where each wanted phrase is in the image, with similarities and, if the model is calibrated for it and
-            the query is more than one phrase, the probabilities that it is there at all; none if an image was the
-            query. ``not_found`` has those that are probably not there.
-        probability: that the image shows all of the query; None if an image was the query, or the model is not
-            calibrated for that.
-        time: of the moment in the video, in seconds; None for an image.
-        in_index_probability: probability that any image of the index shows all that is wanted, the same for all hits
-            of a search; None as ``probability``.
-        entry: by which the index finds it again (:meth:`saywhere.search.store.Store.locate`), until it is indexed
-            anew.
-        unknown: words of the query that the model does not know, the same for all hits of a search: nothing was looked
-            for by them. Each with a word that it does know and that is spelt nearly so, or None.
-        without_noun: phrases of the query in which nothing is read as the name of a thing, the same for all hits: they
-            are compared as a whole, and how probably they are there rests on the words alone.
-        left_out: images that fit as well, but probably show what is not wanted, the same for all hits; None if nothing
-            was unwanted.
+        image: absolute path of the image, or of the video that the frame is from.
+        similarity: similarity to the query, larger is better. Not a probability: comparable only within one search.
+        regions: where the image shows each wanted phrase, with similarities. If the model has the calibration and the
+            query has several phrases, also with the probability of each. Phrases that are probably not shown are in
+            ``not_found``. Empty if the query was an image.
+        probability: probability that the image shows the whole query. None if the query was an image, or without the
+            calibration.
+        time: time of the frame in the video in seconds; None for an image.
+        in_index_probability: probability that any image of the index shows all that is wanted, equal for all hits of a
+            search; None as for ``probability``.
+        entry: key of the image for :meth:`saywhere.search.store.Store.locate`, valid until the image is indexed again.
+        unknown: words of the query that the model does not know and that were ignored, equal for all hits of a search.
+            Each comes with a known word of similar spelling, or None.
+        without_noun: phrases of the query without a recognised noun, equal for all hits. They are compared as a whole,
+            and their probability depends on the aligner alone.
+        left_out: number of equally similar images that were left out because they probably show something unwanted,
+            equal for all hits; None if nothing was unwanted.
 
     Example:
         >>> with saywhere.Index("holiday.index") as index:
@@ -75,7 +74,7 @@ class Hit:
     left_out: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: all but ``regions`` and ``entry`` as they are called here, of each phrase its place."""
+        """Return the JSON form: all attributes except ``regions`` and ``entry``, and each phrase with its box."""
         found, phrases = self.regions, []
         values = [] if found.similarities is None else found.similarities.tolist()
         for region, value in zip(found, values, strict=True):
@@ -94,7 +93,7 @@ class Hit:
 
 
 def why_improbable(hits: Sequence[Hit]) -> str | None:
-    """Return why hits probably do not show what was looked for; None if some do, or where nothing says how likely."""
+    """Return why the hits probably do not show what was searched for; None if some do, or without probabilities."""
     best = max((hit.probability for hit in hits if hit.probability is not None), default=1.0)
     return None if best >= LIKELY else f"no image shows all of this with a probability of more than {best:.2f}"
 
@@ -103,14 +102,14 @@ class Index:
     """Find images, and the regions in them, by words.
 
     Args:
-        place: folder of the index, or where else it is (:class:`saywhere.search.Qdrant`); :meth:`add` makes it.
-        model: the model, its name, or its folder. If None, the one by which the index was made, and for a new index
-            the bundled one. It is loaded when it is first needed.
-        load: makes a model of its name.
-        threads: that a search uses; all processors there are if None.
+        place: folder of the index, or another location (:class:`saywhere.search.Qdrant`); :meth:`add` creates it.
+        model: model, its name, or its folder. Default: the one that made the index, or the bundled one for a new
+            index. It is loaded at first use.
+        load: function that loads a model by name.
+        threads: number of threads of a search. Default: all processors.
 
     Raises:
-        UserError: there is an index of another version, or a damaged one.
+        UserError: the index has another version or is damaged.
 
     Example:
         >>> with saywhere.Index("holiday.index") as index:
@@ -141,12 +140,12 @@ class Index:
 
     @property
     def folder(self) -> Path | None:
-        """The folder that has the index; None if it is elsewhere."""
+        """The folder of the index; None if it is not in a folder."""
         return None if isinstance(self.place, Qdrant) else self.place
 
     @property
     def store(self) -> Store | QdrantStore:
-        """Where the vectors are.
+        """The store of the vectors.
 
         Raises:
             UserError: there is no index yet.
@@ -160,7 +159,7 @@ class Index:
         """The model that embeds images and words.
 
         Raises:
-            UserError: there is no such model, it has no aligner, or the index was made by another one.
+            UserError: there is no such model, it has no aligner, or another model made the index.
         """
         if self._model is None:
             self._model = self._load(self._name)
@@ -180,12 +179,12 @@ class Index:
 
     @property
     def _full_name(self) -> str:
-        """What a new index says of its model: the name, or the folder from the root on."""
+        """Name of the model for a new index: its name, or the absolute path of its folder."""
         name = self._given.name if isinstance(self._given, Model) else self._name
         return os.path.abspath(name) if os.path.isdir(name) else name
 
     def _difference(self, made: str) -> str:
-        """How the model differs from the one that made the index, and what to do."""
+        """Return how the model differs from the one that made the index, and what to do."""
         if made == self._full_name:
             return f"{made} made it in another version, or with other --precision, --engine or --set; give those"
         return f"was made by another model (then named {made}) than {self._full_name}; give that one"
@@ -202,12 +201,12 @@ class Index:
         self, paths: Sequence[str | Path] | Sequence[Source], *, components: int | None = None, repair: bool = False,
         every: float | None = None,
     ) -> Indexing:  # fmt: skip
-        """Return a run that brings the index up to date, to be watched image by image; :meth:`add` is all of it.
+        """Prepare a run that updates the index, whose images can be followed one by one; :meth:`add` does all of it.
 
         Args:
-            paths: see :meth:`add`; or sources of :func:`saywhere.inference.find_images`, which only adds and updates.
+            paths: see :meth:`add`. With sources of :func:`saywhere.inference.find_images` the run removes nothing.
             components, every: see :meth:`add`.
-            repair: look for damaged vectors first, and forget their images, so that the run embeds them anew.
+            repair: first remove images with damaged vectors, so that the run embeds them again.
         """
         if self.folder is None and (components or repair):
             raise UserError(f"codes and repair are for an index in a folder, not for {self.place}")
@@ -216,7 +215,7 @@ class Index:
             facts = {
                 "digest": index_digest(model),
                 "model": path_to_text(self._full_name),
-                "size": str(model.require("aligner", "search").config.embed_dim + 1),  # with the hubness
+                "size": str(model.require("aligner", "search").config.embed_dim + 1),  # one for the hubness
             }
             self._store = self._open(facts)
         if repair:
@@ -232,20 +231,20 @@ class Index:
         repair: bool = False,
         every: float | None = None,
     ) -> Changes:
-        """Bring the index up to date: new and changed images and videos are embedded, vanished ones forgotten.
+        """Update the index: embed new and changed images and videos, and remove those that are gone.
 
         Args:
-            paths: images, videos, folders (all below them), patterns, tar archives, or lists of paths (``@list.txt``).
-                What of these folders and archives is in the index, but not on the disk any more, is forgotten.
-            components: make codes of so many principal components, a byte each, for all vectors: a search of a large
-                index finds its candidates on them, and compares only these by their whole vectors. 0 for none; if None,
-                an index that has codes keeps them up to date.
-            batch: images at a time; each batch is committed.
+            paths: images, videos, folders (recursive), glob patterns, tar archives, or lists of paths (``@list.txt``).
+                Images of these folders and archives that no longer exist are removed from the index.
+            components: number of principal components of the codes, one byte each. In a large index a search selects
+                candidates by codes, and compares only these by their full vectors. 0: no codes. Default: keep the codes
+                that the index has up to date.
+            batch: batch size; each batch is committed.
             repair: see :meth:`begin`.
-            every: seconds from one look at a video to the next; if None, those that the index has of it, or 0.5.
+            every: seconds between the sampled frames of a video. Default: as the index has the video, else 0.5.
 
         Raises:
-            UserError: a path is not there, or another run is writing to the index.
+            UserError: a path does not exist, or another run is writing to the index.
         """
         several = [paths] if isinstance(paths, str | Path) else paths
         run = self.begin(several, components=components, repair=repair, every=every)
@@ -254,7 +253,7 @@ class Index:
         return run.changes
 
     def remove(self, paths: str | Path | Iterable[str | Path]) -> int:
-        """Forget images and videos; return how many were in the index. Their files are left alone."""
+        """Remove images and videos from the index, not from disk; return how many were in the index."""
         several = [paths] if isinstance(paths, str | Path) else paths
         return self.store.remove([absolute(path) for path in several])
 
@@ -265,21 +264,21 @@ class Index:
         exact: bool = False, without: str | Sequence[str] = (), after: str | date | None = None,
         before: str | date | None = None, under: str | Path | Sequence[str | Path] = (),
     ) -> list[Hit]:  # fmt: skip
-        """Return the images that fit best, those that most probably show all of a text first.
+        """Return the best images, for a text those first that most probably show all of it.
 
         Args:
-            query: a sentence, or phrases with ``+`` and ``-`` between them, see :meth:`saywhere.search.Query.parse`.
-            image: instead of a text: what an image has in common with this one, region by region.
-            top: at most this many.
-            exact: compare all images by their whole vectors, also if the index has codes, see :meth:`add`.
-            without: phrases; images that probably show one of them are left out, as those of what follows a ``-``.
-            after: the first day, such as ``2024-05-01``, on which an image was taken.
-            before: the first day that is too late.
-            under: folders, by their names or paths, in one of which an image is.
+            query: a sentence, or phrases separated by ``+`` and ``-``, see :meth:`saywhere.search.Query.parse`.
+            image: image to compare with region by region, instead of a text.
+            top: maximum number of hits.
+            exact: compare all images by their full vectors even if the index has codes, see :meth:`add`.
+            without: phrases; images that probably show one of them are left out, as for a ``-`` in the query.
+            after: first date on which an image may have been taken, such as ``2024-05-01``.
+            before: first date that is too late.
+            under: names or paths of folders, one of which an image must be in.
 
         Raises:
-            UserError: not one of the two, a text without a word or without one that the model knows, a damaged index,
-                or another model's; dates are asked for that the index does not have.
+            UserError: both or neither of text and image are given, the text has no known word, the index is damaged or
+                another model's, or a date is invalid.
             ImageError: the image cannot be read.
         """
         if (query is None) == (image is None):
@@ -326,7 +325,7 @@ class Index:
         return self._threads or available_threads()
 
     def _image_question(self, image: Any) -> Question:
-        """The regions of an image in place of words, all of one length: strong ones are not to outweigh the others."""
+        """Use the regions of an image as words, normalised so that strong ones do not outweigh the others."""
         vectors = self.model.embed(image).vectors
         words = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
         weights = np.full((len(vectors), 1), 1 / len(vectors), np.float32)
@@ -334,7 +333,7 @@ class Index:
         return Question(np.pad(words, ((0, 0), (0, 1))), weights, score)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         if self._store is not None:
             self._store.close()
             self._store = None

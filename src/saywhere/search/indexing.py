@@ -1,4 +1,4 @@
-"""One run over paths that brings an index up to date."""
+"""A run over paths that updates an index."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def embed_for_index(model: Model, images: Sequence[One], regions: int | None = None) -> list[ImageVectors]:
-    """Return what an index keeps of images: their vectors, and what the model's classes say of the regions."""
+    """Return the embeddings of images for an index, with the noun predictions of their regions."""
     if model.nouns is None:
         return model.embed(images, regions=regions)
     encodings = model.encode(list(images))
@@ -46,7 +46,7 @@ def embed_for_index(model: Model, images: Sequence[One], regions: int | None = N
 
 
 def index_digest(model: Model) -> str:
-    """Return a hash of what an index depends on: the aligner's vectors, and the table of nouns if there are classes."""
+    """Return a hash of what an index depends on: the aligner's vectors and, with a noun classifier, its noun table."""
     digest = model.engine.vectors_digest()
     return (
         digest if model.nouns is None else f"{digest}-{hashlib.blake2b(TABLE.read_bytes(), digest_size=4).hexdigest()}"
@@ -54,7 +54,7 @@ def index_digest(model: Model) -> str:
 
 
 SAME = 0.93
-"""A look is kept if its :func:`likeness` with the last one that was kept is less (docs/search.md)."""
+"""A sampled frame is kept if its :func:`likeness` with the last kept one is below this (docs/search.md)."""
 MISSING = "a video needs av, which is not installed: pip install 'saywhere[video]'"
 
 
@@ -65,7 +65,7 @@ class _Look(NamedTuple):
 
 
 def _looks(reader: VideoReader, video: Video, long_side: int, batch: int) -> Iterator[list[_Look]]:
-    """Batches of frames: the first at or after each multiple of the time between two looks."""
+    """Yield batches of sampled frames: the first at or after each multiple of the sampling interval."""
     due = 0 if video.ticks is None else (video.ticks // video.every + 1) * video.every
     looks: list[_Look] = []
     for frame in reader:
@@ -81,22 +81,22 @@ def _looks(reader: VideoReader, video: Video, long_side: int, batch: int) -> Ite
 
 
 def likeness(vectors: np.ndarray, others: np.ndarray) -> float:
-    """Return how much of a look another one has: the mean of its regions' cosines with the most similar ones.
+    """Return how similar a frame is to another: the mean over its regions of the cosine with the most similar region.
 
-    ``vectors (R, D)`` are of the look, ``others (S, D)`` of the other one.
+    ``vectors (R, D)`` are those of the frame, ``others (S, D)`` those of the other one.
     """
     lengths = np.linalg.norm(vectors, axis=1)[:, None] * np.linalg.norm(others, axis=1)
     return float((vectors @ others.T / np.maximum(lengths, 1e-9)).max(axis=1).mean())
 
 
 def open_found(path: str, time: float | None, long_side: int, file: BinaryIO | None = None) -> LoadedImage:
-    """Open an image, or the frame of a video at a moment, a ``time`` in seconds.
+    """Open an image, or the frame of a video at ``time`` seconds.
 
-    ``long_side`` are pixels that are needed. A ``file`` that a server has opened is read instead of what the path may
-    mean by now, and refused if it is a large JPEG 2000, which would hold up everybody else.
+    ``long_side`` is the number of pixels needed. If a server passes an open ``file``, it is read instead of what the
+    path may mean by now; a large JPEG 2000 is then refused, because decoding it would block all requests.
 
     Raises:
-        UserError: it cannot be read, or not any more.
+        UserError: the image or frame cannot be read, or no longer.
     """
     if time is None:
         return (
@@ -108,7 +108,7 @@ def open_found(path: str, time: float | None, long_side: int, file: BinaryIO | N
     except ModuleNotFoundError:
         raise UserError(f"{path}: {MISSING}") from None
     opened = None if file is None else Path(f"/dev/fd/{file.fileno()}")
-    place = opened if opened and opened.exists() else path  # Windows has none
+    place = opened if opened and opened.exists() else path  # Windows has no /dev/fd
     with VideoReader(place, path, start=max(0, to_ticks(time - 0.0005))) as reader:
         frame = next(iter(reader), None)
         if frame is None:
@@ -118,13 +118,13 @@ def open_found(path: str, time: float | None, long_side: int, file: BinaryIO | N
 
 @dataclass
 class Changes:
-    """Count what a run did to an index.
+    """Counts of what a run did to an index.
 
     Attributes:
-        added, updated, unchanged: images and videos that were new, had changed, or were as before.
-        removed: those that were forgotten because their files are gone.
-        skipped: those that cannot be read, with the reasons; they are not in the index.
-        damaged: videos of which some frames could not be read, with how many and where.
+        added, updated, unchanged: numbers of new, changed and unchanged images and videos.
+        removed: number of images and videos that were removed because their files are gone.
+        skipped: files that cannot be read and are not in the index, with reasons.
+        damaged: videos with some unreadable frames, with their number and position.
     """
 
     added: int = 0
@@ -140,19 +140,19 @@ class Changes:
 
 
 class Indexing:
-    """Bring an index up to date with what is below some paths.
+    """Update an index with the images and videos below some paths.
 
     Args:
-        paths: images, videos, folders, patterns, archives or lists, see :func:`saywhere.inference.find_images`. If
-            they are sources, which that function has found, no image is forgotten.
-        components: of the vectors' codes, see :meth:`saywhere.search.store.Store.settle`.
-        every: seconds from one look at a video to the next, see :meth:`saywhere.Index.add`.
+        paths: images, videos, folders, patterns, archives or lists, see :func:`saywhere.inference.find_images`. With
+            sources found by that function, no image is removed.
+        components: number of components of the codes, see :meth:`saywhere.search.store.Store.settle`.
+        every: seconds between the sampled frames of a video, see :meth:`saywhere.Index.add`.
 
     Attributes:
-        todo: images that have to be embedded.
-        videos: those that have to be looked through, or further.
-        gone: paths of images and videos that will be forgotten.
-        emptied: folders and patterns that have no images any more, and of which the index has some.
+        todo: images to embed.
+        videos: videos to sample, from the beginning or further.
+        gone: paths of images and videos that will be removed.
+        emptied: folders and patterns that no longer have images, though the index has some of theirs.
 
     Raises:
         UserError: see :func:`saywhere.inference.find_images`.
@@ -186,7 +186,7 @@ class Indexing:
         self.gone = sorted(path for path in missing if not _is_there(path, listed))
 
     def _names(self, paths: Sequence[str | Path], own: Sequence[Path]) -> Iterable[str]:
-        """The names of the images and videos that paths mean; those that are :attr:`emptied` mean none."""
+        """Return the names of the images and videos below paths; paths without any go to :attr:`emptied`."""
         left = [*map(str, paths)]
         while True:
             try:
@@ -199,7 +199,7 @@ class Indexing:
                 left = [path for path in left if path != error.path]
 
     def _stamp_of(self, video: Video) -> Stamp:
-        """What is known of a video; without a hash if it is to be looked at more or less often than it was."""
+        """Return the stamp of a video, without its hash if the sampling interval has changed."""
         same = self._every in (None, video.every)
         return video.stamp if same else replace(video.stamp, hash=b"")
 
@@ -215,13 +215,13 @@ class Indexing:
                 self._touched[path] = Stamp(now.size, now.time, before.hash, taken(path))
                 return True
         except OSError:
-            pass  # whoever opens it says what is wrong
+            pass  # reported when the file is opened
         return False
 
     def results(self, batch: int = 8) -> Iterator[ImageResult[bool]]:
-        """Do it; yield for each image of :attr:`todo`, then each of :attr:`videos`, whether it is new, or an error.
+        """Run; yield for each image of :attr:`todo`, then for each of :attr:`videos`, whether it is new, or an error.
 
-        After each batch, of videos of so many looks, the index is committed: a run that is killed loses no more.
+        The index is committed after each batch (of images or sampled frames), so a killed run loses no more than that.
         """
         self._forget_gone()
         waiting: list[tuple[Source, Stamp, ImageVectors]] = []
@@ -245,7 +245,7 @@ class Indexing:
         every = self._every or (before.every if before else to_ticks(EVERY))
         video = Video(path, now, every)
         if before is not None and replace(before, damage=video.damage, ticks=None, kept=None) == video:
-            video = before  # an earlier run was interrupted here
+            video = before  # continue where an earlier run was interrupted
         error, damage = self._add_video(video, source.name, batch)
         if error:
             self._skip(source.name, path, error)
@@ -258,10 +258,10 @@ class Indexing:
         return ImageResult(source, new)
 
     def _add_video(self, video: Video, name: str, batch: int) -> tuple[str, str]:
-        """Look through a video from where ``video`` says on; one that is begun anew replaces what is in the index.
+        """Sample a video from the position in ``video``; from the beginning, it replaces what is in the index.
 
         Returns:
-            why nothing of it can be read, and what of it could not be; empty if all went well.
+            the reason if nothing can be read, and a description of damaged parts; both empty if all went well.
         """
         try:
             from saywhere.video.reading import Damage, VideoError, VideoReader
@@ -281,7 +281,7 @@ class Indexing:
             return str(error).removeprefix(f"{name}: "), ""
 
     def _keep_looks(self, reader: VideoReader, video: Video, batch: int) -> Video:
-        """Keep the looks that show something new; after each batch the index is committed."""
+        """Keep the frames that show something new; commit the index after each batch."""
         kept = None if video.kept is None else self._store.load(moment_name(video.path, video.kept))
         last = None if kept is None else kept.vectors
         for looks in _looks(reader, video, self._model.long_side, batch):
@@ -289,7 +289,7 @@ class Indexing:
             for look, seen in zip(looks, self._embed([look.image for look in looks], None), strict=True):
                 if last is None or likeness(seen.vectors, last) < SAME:
                     rows.append((moment_name(video.path, look.time), Stamp(0, 0), seen))
-                    last = seen.vectors.astype(VECTOR).astype(np.float32)  # as the index has them
+                    last = seen.vectors.astype(VECTOR).astype(np.float32)  # rounded as in the index
                     video = replace(video, kept=look.time)
             damage = reader.damage.count, reader.damage.spans
             video = replace(video, ticks=looks[-1].ticks, damage=damage)
@@ -297,12 +297,12 @@ class Indexing:
         return replace(video, damage=(reader.damage.count, reader.damage.spans))
 
     def merge(self, stores: Iterable[Store], skipped: Mapping[str, str], batch: int = 500) -> None:
-        """Do it with the vectors of other stores instead of the model; what they have not stays to be done.
+        """Run with the vectors of other stores instead of the model; images that they lack remain to be done.
 
         Args:
-            stores: of parts of the same images, in the order that the index is to have.
-            skipped: images that could not be read when those were made, with the reasons.
-            batch: images that are written together; if the run is killed, the rest is still in the stores.
+            stores: stores of parts of the same images, in the order of the index.
+            skipped: images that could not be read for those stores, with reasons.
+            batch: number of images per commit; a killed run leaves the rest in the stores.
         """
         self._forget_gone()
         todo = {absolute(source.path): source for source in self.todo}
@@ -311,7 +311,7 @@ class Indexing:
             entries = np.flatnonzero(snapshot.alive).tolist()
             for start in range(0, len(entries), batch):
                 some = entries[start : start + batch]
-                paths = store.look_up(snapshot, some) or ()  # which also compares the checksums
+                paths = store.look_up(snapshot, some) or ()  # also compares the checksums
                 rows = [
                     (todo.pop(path), stamps[path], snapshot.load(entry, path))
                     for path, entry in zip(paths, some, strict=True) if path in todo
@@ -334,7 +334,7 @@ class Indexing:
         return embed_for_index(self._model, images)
 
     def _stamp(self, path: str) -> Stamp:
-        """What the file was before it was read; with the hash of its content if it is so still."""
+        """Return the stamp of a file before it was read; with its hash if the file has not changed since."""
         before = self._stamps.get(path, Stamp(0, 0))
         try:
             digest, when, now = _hash(path), taken(path), _stamp(path)
@@ -357,12 +357,12 @@ class Indexing:
 
 
 def absolute(path: str | Path) -> str:
-    """Return the path by which an index knows an image."""
+    """Return the path under which an index stores an image."""
     return os.path.abspath(path)
 
 
 def _folders(paths: Sequence[str | Path]) -> list[str]:
-    """The folders and archives in which all images are meant: as given, or those that a pattern begins with."""
+    """Return the folders and archives that paths cover completely: as given, or at the beginning of a pattern."""
     found = []
     for path in map(str, paths):
         if os.path.isdir(path) or archives.is_archive(path):
@@ -375,7 +375,7 @@ def _folders(paths: Sequence[str | Path]) -> list[str]:
 
 
 def _stamp(path: str) -> Stamp:
-    """What a file, or an image in an archive, is now, without the hash of its content."""
+    """Return the current stamp of a file, or of an image in an archive, without the hash of its content."""
     try:
         status = os.stat(path)
         size = status.st_size
@@ -388,13 +388,13 @@ def _stamp(path: str) -> Stamp:
 
 
 LATEST = (1 << 63) - 1
-"""Nanoseconds up to which an index can note a time: until 2262; a wrong clock can set a file's time to later."""
+"""Largest time in nanoseconds that an index can store (the year 2262); files can have later, wrong times."""
 EXIF, TAKEN = 0x8769, 36867
-"""EXIF tags: the part with the settings of the camera, and in it the time when the photograph was taken."""
+"""EXIF tags: the block of camera settings, and in it the time when the photograph was taken."""
 
 
 def taken(path: str) -> str:
-    """Return when a photograph was taken, as ``2024-05-01T12:30:00``: by its EXIF data, or the time of the file."""
+    """Return when a photograph was taken, as ``2024-05-01T12:30:00``: from EXIF, or else the file's time."""
     try:
         data = archives.read_member(path)
         with Image.open(path if data is None else io.BytesIO(data)) as image:
@@ -418,6 +418,6 @@ def _hash(path: str) -> bytes:
 
 
 def _is_there(path: str, listed: set[str]) -> bool:
-    """Whether a file exists, or the archive of an image does; archives that were listed do not have the image."""
+    """Return whether a file exists, or the archive of an image does, unless the archive was just listed."""
     parts = archives.split(path)
     return os.path.lexists(path) or (parts is not None and parts[0] not in listed)

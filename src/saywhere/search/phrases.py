@@ -1,10 +1,10 @@
-"""Queries: phrases that are wanted and not, placed in images by the vectors of an index, and how probable hits are.
+"""Queries: wanted and unwanted phrases, their regions in the images of an index, and the probability of hits.
 
-An index has no pixels: the aligner's vectors and what the classes said of the regions tell where a phrase is and how
-probable it is. That a found image shows all of a query is a logistic regression of its own: what a search finds was
-chosen by the very similarity that the phrases are judged by, so that they promise too much. It also knows how many of
-the images may show what is looked for, and by how much the image stands out among all. That any image of the index
-shows a query is by chance, for it is common and the images are many; or it is in one image, which then fits well.
+An index has no pixels. The aligner's vectors and the stored noun predictions of regions tell where a phrase is and how
+probable it is. The probability that a hit shows the whole query has its own logistic regression: hits were selected by
+the same similarity that the phrases' probabilities use, which makes these too high. It also takes into account how
+common the query is, and how far the image stands out from all others. An index contains an image for a query either by
+chance, if the query is common and the index large, or because the query is about an image, which then fits well.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _WITHOUT = re.compile(
     r"|(?:^|[,;]\s*|\s(?:and|but)\s+)no\s+",
     re.IGNORECASE,
 )
-"""What stands before a thing that is not to be seen; no other "no", for "a no parking sign" is one thing."""
+"""What precedes an unwanted thing; other uses of "no" do not count, because "a no parking sign" is one thing."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """Phrases to look for; a sentence is one phrase.
+    """Phrases to search for; a sentence is one phrase.
 
     Attributes:
         wanted: phrases whose similarities with an image are added.
@@ -63,10 +63,10 @@ class Query:
 
     @classmethod
     def parse(cls, text: str) -> Query:
-        """Read phrases with ``+`` or ``-`` before them: a sign follows a space, hyphens in words do not count.
+        """Parse phrases marked by ``+`` or ``-``; a sign follows a space, so hyphens within words do not count.
 
-        Images that show what follows a ``-`` are left out, and so are those that show people in "without people", "with
-        no people", "no people" at the beginning, and the like.
+        Phrases after a ``-`` are unwanted. So are people in "without people", "with no people", an initial "no people"
+        and the like.
 
         Example:
             >>> Query.parse("a dog + snow - people in t-shirts")
@@ -89,19 +89,19 @@ class Query:
 
     @property
     def phrases(self) -> tuple[str, ...]:
-        """All phrases, those that are wanted first."""
+        """All phrases, wanted ones first."""
         return self.wanted + self.unwanted
 
 
 def base_words(words: Iterable[str]) -> list[str]:
-    """Return words in the singular, where the tree of nouns or a final ``s`` tells, and by the name people use."""
+    """Return words in their base form: the noun tree's common name, or else without a final ``s``."""
     tree = noun_tree()
     named = [(word, tree.named(word)) for word in words]
     return [word.removesuffix("s") if noun is None else noun.name for word, noun in named]
 
 
 def kinds(words: Iterable[str]) -> list[str]:
-    """Return the base words of words, and the names of what these are kinds of: of ``men`` also ``person``."""
+    """Return the base forms of words and the names of everything they are kinds of: for ``men`` also ``person``."""
     tree, several = noun_tree(), list(words)
     nouns = (noun for word in several if (noun := tree.named(word)) is not None)
     above = (tree.nouns[row].name for noun in nouns for row in noun.ancestors)
@@ -109,10 +109,10 @@ def kinds(words: Iterable[str]) -> list[str]:
 
 
 class Commonness:
-    """Frequencies of nouns in captions; other words for the same thing, and for kinds of it, are counted together.
+    """Frequencies of nouns in captions; synonyms and kinds of a noun count for it.
 
     Args:
-        vocabulary: with the counts of words in the sentences of training.
+        vocabulary: vocabulary with the word counts of the training sentences.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -123,9 +123,9 @@ class Commonness:
         self._most = max((self._counts[base] for base in nouns), default=0)
 
     def together(self, phrases: Iterable[str]) -> float:
-        """Return the log-frequency of all nouns of phrases together, if one says nothing of another: their sum.
+        """Return the joint log-frequency of the nouns in phrases, as if they were independent: the sum of their logs.
 
-        Each is relative to the commonest noun, and counts once.
+        Frequencies are relative to the most common noun; each noun counts once.
         """
         nouns = {base for phrase in phrases for base in base_words(noun_words(phrase))}
         return sum(log((1 + self._counts[base]) / (1 + self._most)) for base in sorted(nouns))
@@ -133,59 +133,59 @@ class Commonness:
 
 @lru_cache(maxsize=4)
 def commonness_of(vocabulary: Vocabulary) -> Commonness:
-    """Return the commonness of nouns in a model's vocabulary: counted once, for all queries."""
+    """Return the noun frequencies of a model's vocabulary; cached for all queries."""
     return Commonness(vocabulary)
 
 
 UNWANTED = 0.7
-"""An image that shows with this probability what is not wanted is left out: most images show no such thing, and with
-0.5 twice as many of these were lost (docs/experiments.md)."""
+"""An image is left out if it shows something unwanted with at least this probability. Most images do not show it, and
+0.5 lost twice as many of these (docs/experiments.md)."""
 LIKELY = 0.25
-"""A hit with a lower probability is probably not what was looked for (docs/search.md)."""
+"""A hit with a lower probability is probably wrong (docs/search.md)."""
 MORE = 10
-"""So many images more than are asked for are put in order by probability: the similarity knows little of where things
-are, how many there are, and of what the aligner hardly read (docs/search.md)."""
+"""Number of additional images that are reranked by probability. The similarity tells little about places, counts and
+nouns that the aligner hardly knows (docs/search.md)."""
 KIND_WEIGHT = 20.0
-"""What the classes say counts so much beside the similarity, where images are put in order; the nouns of a query that
-the aligner knows, too, share it (docs/search.md)."""
+"""Weight of the noun classifier next to the similarity in ranking images; divided among a query's nouns that the
+aligner knows too (docs/search.md)."""
 FEW = 100
-"""A lead counts by the share of the images among themselves and so many more: among three one always leads."""
+"""A lead is scaled by N / (N + FEW) for N images: among three, one always leads."""
 START = np.array([1.0, -5.0, 1.0, 0.0])
-"""Weights of scaled evidence from which the likelihood is climbed: few images by chance, half of the queries meant."""
+"""Initial weights for standardised evidence: few images by chance, half of the queries about an image."""
 
 
 def in_index_evidence(together: float, images: int, similarity: float) -> np.ndarray:
-    """Return what :func:`in_index_probability` judges by.
+    """Return the evidence for :func:`in_index_probability`.
 
     Args:
-        together: how often the nouns of the query are said, see :meth:`saywhere.search.phrases.Commonness.together`.
-        images: of the index.
-        similarity: of the best hit with the query.
+        together: joint log-frequency of the query's nouns, see :meth:`saywhere.search.phrases.Commonness.together`.
+        images: number of images in the index.
+        similarity: similarity of the best hit with the query.
     """
     return np.array([together + math.log(max(images, 1)), similarity], np.float64)
 
 
 def in_index_probability(evidence: np.ndarray, chance: Logistic, meant: Logistic) -> np.ndarray:
-    """Return the probabilities ``(...)`` that any image shows all of a query.
+    """Return the probabilities ``(...)`` that some image shows the whole query.
 
-    Images that show it by chance are a Poisson process, whose rate grows with their expected number; beside them there
-    is one that was meant, with a probability that grows with the similarity of the best hit.
+    Images that show it by chance are a Poisson process whose rate grows with their expected number. Independently, one
+    image may be the one meant, with a probability that grows with the best hit's similarity.
 
     Args:
-        evidence: ``(..., 2)`` the log of how many images would show all nouns of the query if these fell on images
-            independently; and the similarity of the best hit.
-        chance, meant: of a :class:`saywhere.calibration.Calibration`.
+        evidence: ``(..., 2)``: log of the expected number of images with all nouns of the query if nouns were
+            independent, and similarity of the best hit.
+        chance, meant: see :class:`saywhere.calibration.Calibration`.
     """
     rate = _rate(chance.log_odds({"expected": evidence[..., 0]}))
     return 1 - np.exp(-rate) * (1 - meant.apply({"similarity": evidence[..., 1]}))
 
 
 def fit_in_index(evidence: np.ndarray, in_index: np.ndarray) -> tuple[Logistic, Logistic]:
-    """Return ``chance`` and ``meant`` of the largest likelihood, with a little ridge.
+    """Fit ``chance`` and ``meant`` by maximum likelihood with a small ridge.
 
     Args:
-        evidence: ``(Q, 2)`` of :func:`in_index_probability`.
-        in_index: ``(Q,)`` whether any image shows the query.
+        evidence: ``(Q, 2)``, see :func:`in_index_probability`.
+        in_index: ``(Q,)`` whether some image shows the query.
     """
     scaled, mean, scale = standardised(evidence)
 
@@ -213,24 +213,23 @@ def _parts(weights: np.ndarray) -> tuple[Logistic, Logistic]:
 
 
 LEAST = 1e-6
-"""No phrase is taken to be less probable than this, nor more probable than the rest of 1."""
+"""Probabilities of phrases are clipped to this distance from 0 and 1."""
 MOST_ODDS = log(1 / LEAST - 1)
 
 
 def hit_evidence(
     odds: np.ndarray, kinds: np.ndarray, similarity: float, together: float, lead: float, among: int
 ) -> tuple[float, float, float, float, float, float]:
-    """Return the evidence of the question ``hit`` of a :class:`saywhere.calibration.Calibration`, in its order.
+    """Return the evidence for the question ``hit`` of :class:`saywhere.calibration.Calibration`, in its order.
 
     Args:
         odds: ``(P,)`` log-odds that an image shows each phrase of a query.
-        kinds: ``(P,)`` log-probability that it shows the kind of thing that each phrase names; 0 where it names none.
-        similarity: of the image with the query. It counts as far as the query says more than its phrases do.
-        together: how often the nouns are said together, see :meth:`Commonness.together`: as many images, by chance,
-            show them. But a query is asked because one of the images is thought to.
-        lead: by how many standard deviations what images are put in order by is above the mean of all that were
-            searched.
-        among: number of these.
+        kinds: ``(P,)`` log-probability that it shows each phrase's kind of thing; 0 if the phrase names none.
+        similarity: similarity of image and query; matters as far as the query says more than its phrases.
+        together: joint log-frequency of the nouns, see :meth:`Commonness.together`: the fraction of images that show
+            them by chance. One more image is assumed, because people search for images that they expect to exist.
+        lead: number of standard deviations of the ranking score above the mean of all searched images.
+        among: number of searched images.
     """
     beyond = 1 - 1 / len(odds)
     prior = log(math.exp(together) + 1 / max(among, 1))
@@ -243,13 +242,13 @@ class Placed:
     """The place of a query in an image.
 
     Attributes:
-        similarity: the mean similarity of what is wanted with the image.
-        phrases: ``(3, P)`` what the probability of each phrase rests on: the columns of
+        similarity: mean similarity of the wanted phrases with the image.
+        phrases: ``(3, P)`` evidence for the probability of each phrase: the columns of
             :meth:`saywhere.models.placing.Evidence.inputs`.
-        evidence: ``(6,)`` of :func:`hit_evidence`. None if the model is not calibrated for phrases.
-        probability: that the image shows all of the query; None if the model is not calibrated for that.
-        agree: log-probability that things are where, and as many as, the query says; a part of the probability.
-        place: returns the :attr:`regions`.
+        evidence: ``(6,)`` of :func:`hit_evidence`; None without a calibration of phrases.
+        probability: probability that the image shows the whole query; None without the calibration.
+        agree: log-probability of the query's places and counts; part of the probability.
+        place: function that returns :attr:`regions`.
     """
 
     similarity: float
@@ -261,23 +260,23 @@ class Placed:
 
     @cached_property
     def regions(self) -> Regions:
-        """Those of the wanted phrases that are probably there, with similarities; the others as ``not_found``.
+        """The regions of wanted phrases that are probably shown, with similarities; the others as ``not_found``.
 
-        They have probabilities unless all of the query is one phrase. None is missing if :attr:`probability` is
-        :data:`LIKELY`, and a phrase alone is if it is not.
+        They have probabilities unless the query is a single phrase. If :attr:`probability` is at least :data:`LIKELY`,
+        no phrase is missing; a single phrase is missing otherwise.
         """
         return self.place()
 
 
 class _Columns:
-    """Texts as the columns of one matrix, which the vectors of an image's regions are multiplied by.
+    """Texts as the columns of a matrix, to be multiplied by the vectors of an image's regions.
 
     Args:
-        aligner: that embedded them.
-        texts: P of them.
-        nouns: of each the noun that the classes are asked for; None without one.
-        roles: ``(P,)`` the share of it that each names, see :meth:`saywhere.models.nouns.NounTree.share`.
-        lacking: ``(P,)`` see :class:`saywhere.models.placing.Evidence`.
+        aligner: the aligner that embedded them.
+        texts: P embedded texts.
+        nouns: noun of each text for the noun classifier, or None.
+        roles: ``(P,)`` fraction of the noun that each text covers, see :meth:`saywhere.models.nouns.NounTree.share`.
+        lacking: ``(P,)``, see :class:`saywhere.models.placing.Evidence`.
     """
 
     def __init__(
@@ -297,7 +296,7 @@ class _Columns:
         return self._count
 
     def similarities(self, image: ImageVectors) -> np.ndarray:
-        """Return the similarities ``(P,)`` of the texts with an image; no hubness is taken off."""
+        """Return the similarities ``(P,)`` of the texts with an image, without subtracting hubness."""
         return self._sums(image.vectors @ self._matrix) if self._count else np.zeros(0, np.float32)
 
     def _sums(self, products: np.ndarray) -> np.ndarray:
@@ -305,7 +304,7 @@ class _Columns:
         return np.add.reduceat(over_regions(words, [len(words)], self._aligner.config.score)[0], self._starts)
 
     def evidence(self, image: ImageVectors, rare: np.ndarray) -> Evidence:
-        """Return what the vectors, and what is kept of the classes, say of the texts in an image."""
+        """Return the evidence of the vectors, and of the stored noun predictions, for the texts in an image."""
         products = image.vectors @ self._matrix
         fits = products[:, products.shape[1] - self._count :]
         fits = fits + region_bonus(self._aligner.config, image)[:, None].astype(np.float32)
@@ -319,21 +318,20 @@ class _Columns:
 
 
 class PhrasesInImages:
-    """Find the region of each wanted phrase of a query; a sentence alone is cut into phrases as people cut it.
+    """Find the region of each wanted phrase of a query; a single sentence is cut into its noun phrases.
 
     Args:
-        model: that embedded the images.
-        query: what is looked for.
+        model: the model that embedded the images.
+        query: the query.
 
     Attributes:
-        layout: the phrases that are wanted, and what is said of their places, relations and numbers; those whose noun
-            nothing knows are left out.
-        known: whether the noun of any is known; else all are kept, and no image shows them.
-        unknown: words that neither the aligner nor, as nouns, the classes know, see :meth:`Placer.unknown`.
-        together: how often their nouns are said (:meth:`saywhere.search.phrases.Commonness.together`).
+        layout: wanted phrases with their places, relations and counts, without phrases of unknown nouns.
+        known: whether any noun is known; if not, all phrases are kept, and no image shows them.
+        unknown: words that neither the aligner nor, as nouns, the classifier knows, see :meth:`Placer.unknown`.
+        together: joint log-frequency of the nouns (:meth:`saywhere.search.phrases.Commonness.together`).
 
     Raises:
-        UserError: something is not wanted, and the model is not calibrated for phrases.
+        UserError: something is unwanted, and the model has no calibration of phrases.
     """
 
     def __init__(self, model: Model, query: Query) -> None:
@@ -382,7 +380,7 @@ class PhrasesInImages:
         self._rare = np.array([placer.is_rare(phrase) for phrase in (*own, *self._unwanted)], bool)
 
     def question(self) -> Question:
-        """Return the query as images are compared with it; its :attr:`hubness` is left out."""
+        """Return the query for comparing images, without its :attr:`hubness`."""
         weights = np.ones((len(self._wanted), 1), np.float32)
         config, found = self._aligner.config, Question.of(self._wanted, weights, self._aligner.config.score)
         chosen = np.array([noun is not None for noun in self._nouns], bool)
@@ -394,11 +392,11 @@ class PhrasesInImages:
 
     @property
     def hubness(self) -> float:
-        """The hubness of what is wanted: the same for all images."""
+        """Hubness of the wanted phrases, which is equal for all images."""
         return float(hubness_of(self._wanted).sum())
 
     def shows_unwanted(self, image: ImageVectors) -> bool:
-        """Return whether an image probably shows something that is not wanted."""
+        """Return whether an image probably shows something unwanted."""
         if not self._unwanted:
             return False
         shown = self._shunned.evidence(image, self._rare[len(self.layout.phrases) :])
@@ -410,10 +408,9 @@ class PhrasesInImages:
         """Return where the query is in an image.
 
         Args:
-            image: that was found.
-            lead: by how many standard deviations what it is put in order by is above the mean of all images that were
-                searched.
-            among: number of these.
+            image: image of the index.
+            lead: number of standard deviations of its ranking score above the mean of all searched images.
+            among: number of searched images.
         """
         calibration, phrases = self._model.calibration, self.layout.phrases
         several = len(phrases)
@@ -446,15 +443,15 @@ class PhrasesInImages:
         self, image: ImageVectors, evidence: Evidence, rows: np.ndarray | None, agree: np.ndarray,
         presence: np.ndarray | None, shown: float | None,
     ) -> Regions:  # fmt: skip
-        """Return the regions ``rows (P,)`` of the phrases that are probably there; the others as ``not_found``.
+        """Return the regions ``rows (P,)`` of the phrases that are probably shown; the others as ``not_found``.
 
-        ``rows`` are those that fit best if they are None.
+        ``rows`` defaults to the best-fitting regions.
         """
         calibration, config, columns = self._model.calibration, self._aligner.config.grounding, np.arange(len(agree))
         rows = evidence.rows(config) if rows is None else rows
         chances, least = self._judge(presence, shown)
         there, scores = chances >= least, None
-        if presence is not None and chances is presence:  # else the hit's probability says it
+        if presence is not None and chances is presence:  # otherwise the hit's probability is the score
             scores = (presence * evidence.box_probability(calibration, config, rows))[there]
         return Regions(
             image.width, image.height, image.boxes[rows[there]], scores,
@@ -464,9 +461,9 @@ class PhrasesInImages:
         )  # fmt: skip
 
     def _judge(self, presence: np.ndarray | None, shown: float | None) -> tuple[np.ndarray, float]:
-        """Return probabilities ``(P,)`` of the phrases, and the least one of what is found, in accord with the hit's.
+        """Return phrase probabilities ``(P,)`` and the threshold for found phrases, consistent with the hit's.
 
-        A phrase alone is found as the hit is; and no phrase is missing in an image that probably shows all of them.
+        A single phrase is found if the hit is probable. In an image that probably shows all phrases, none is missing.
         """
         if presence is None:
             return np.ones(len(self.layout.phrases)), 0.0
@@ -477,13 +474,13 @@ class PhrasesInImages:
         return presence, 0.0 if shown >= LIKELY else self._least
 
     def in_index_probability(self, found: Sequence[Placed], images: int) -> float | None:
-        """Return the probability that any image of an index shows what is wanted; None if the model cannot tell.
+        """Return the probability that some image of an index shows all wanted phrases; None if unknown.
 
-        How often a noun that the aligner has not read is there by chance is not known: then it is the best hit's.
+        The chance frequency of a noun that the aligner does not know is unknown; then it is the best hit's probability.
 
         Args:
-            found: the query in the images that fit best.
-            images: of the index.
+            found: places of the query in the best images.
+            images: number of images in the index.
         """
         chance, meant = self._model.calibration.chance, self._model.calibration.meant
         if chance is None or meant is None or found[0].evidence is None:

@@ -1,8 +1,7 @@
-"""A store in a Qdrant cluster: a point for each image, whose vectors the servers compare where they lie.
+"""A store in a Qdrant cluster: one point per image, whose vectors are compared by the servers.
 
-The similarity of Eq. 8, the sum over the words of their best region, is what Qdrant calls MAX_SIM. Nothing is
-approximated: without a graph (``m`` is 0) the servers compare all that they have. What an image needs to be shown and
-brought up to date is the payload of its point.
+The similarity of Eq. 8, the sum over words of the best region, is Qdrant's MAX_SIM. The search is exact: without a
+graph (``m`` is 0) the servers compare all points. The payload of a point has the data to show and update an image.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ if TYPE_CHECKING:
 
 
 REGIONS = "regions"
-"""Name of the vectors of a point."""
+"""Name of a point's vectors."""
 IMAGE, MOMENT, VIDEO = "image", "moment", "video"
-"""What a point is; that of a video has no vectors, and says how far it was looked through."""
+"""Kinds of points; that of a video has no vectors, and stores how far it was sampled."""
 NAMESPACE = uuid.UUID("5a1b7f0e-6c1d-4a52-9d0c-3f4f2f3f8f11")
 BYTES = "bytes:"
-"""Before the path of a file, in hexadecimal digits, that is no text."""
+"""Prefix of a path that is not UTF-8, in hexadecimal."""
 
 
 def point_id(name: str) -> str:
-    """Return the id of an image, a moment or a video, which is the same for every writer."""
+    """Return the id of an image, frame or video, equal for all writers."""
     return str(uuid.uuid5(NAMESPACE, path_to_text(name)))
 
 
 def path_to_text(path: str) -> str:
-    """Return a path as JSON and databases can have it: one that is not UTF-8 by its bytes."""
+    """Return a path as text for JSON and databases; a path that is not UTF-8 is encoded by its bytes."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -55,7 +54,7 @@ def path_to_text(path: str) -> str:
 
 
 def text_to_path(text: str) -> str:
-    """Return the path that :func:`path_to_text` was given."""
+    """Return the path that was given to :func:`path_to_text`."""
     return os.fsdecode(bytes.fromhex(text.removeprefix(BYTES))) if text.startswith(BYTES) else text
 
 
@@ -64,7 +63,7 @@ def _path_of(payload: Mapping[str, Any]) -> str:
 
 
 def _stamp_fields(stamp: Stamp) -> dict[str, Any]:
-    """A stamp as a part of a payload."""
+    """Return a stamp as part of a payload."""
     return {"size": stamp.size, "changed": stamp.time, "hash": stamp.hash.hex(), "taken": stamp.taken}
 
 
@@ -73,7 +72,7 @@ def _stamp_of(payload: Mapping[str, Any]) -> Stamp:
 
 
 def _image_of(point: models.Record | models.ScoredPoint) -> tuple[ImageVectors, float | None]:
-    """The image of a point, and of a moment its seconds."""
+    """Return the image of a point, and its time in seconds if it is a video frame."""
     payload, vectors = point.payload or {}, point.vector
     assert isinstance(vectors, dict)
     boxes, logits = (np.array(payload[key], np.float32) for key in ("boxes", "logits"))
@@ -83,23 +82,23 @@ def _image_of(point: models.Record | models.ScoredPoint) -> tuple[ImageVectors, 
 
 
 VERSION = "3"
-"""Version of the payloads; others are refused."""
+"""Version of the payload format; others are refused."""
 MARK = "saywhere"
-"""In the metadata of a collection that is an index: its version."""
+"""Key of this version in the metadata of a collection that is an index."""
 PATIENCE = 300
-"""Seconds that an answer may take."""
+"""Timeout of a request in seconds."""
 TOGETHER = 32
-"""Images that are written by one request: some 10 MB."""
+"""Number of images per write request: about 10 MB."""
 SAMPLE = 200
-"""Images that stand for all when similarities are compared with their mean."""
+"""Number of images used to estimate the mean similarity of all."""
 PAGE = 1000
-"""Points that are asked for by one request."""
+"""Number of points per read request."""
 _CREDENTIALS = re.compile(r"((?:[a-z][a-z0-9+.-]*:)?//)?(.*)@", re.IGNORECASE | re.DOTALL)
-"""At the beginning of a URL: the scheme, then user and password up to the last ``@``, for a password may have one."""
+"""Beginning of a URL: the scheme, then user and password up to the last ``@``, because passwords can contain one."""
 
 
 def masked(url: str) -> str:
-    """Return a URL as it may be shown: without the user and the password that are in it."""
+    """Return a URL without its user and password, for display."""
     return _CREDENTIALS.sub(r"\1***@", url, count=1) if _CREDENTIALS.match(url) else url
 
 
@@ -108,8 +107,8 @@ class Qdrant:
     """Location of an index: a collection in Qdrant.
 
     Args:
-        url: of a server; its key is what the environment has as ``QDRANT_API_KEY``. ``:memory:`` stands for the
-            client's own engine, which holds all in the memory of this process.
+        url: URL of a server, whose key is in the environment variable ``QDRANT_API_KEY``; or ``:memory:`` for the
+            client's own engine in the memory of this process.
 
     Example:
         >>> with saywhere.Index(saywhere.search.Qdrant("http://localhost:6333", "holiday")) as index:
@@ -126,13 +125,13 @@ class Qdrant:
         return f"Qdrant({masked(self.url)!r}, {self.collection!r})"
 
     def _reason(self, error: object) -> str:
-        """What an error says; nothing if it says what is not to be shown of the URL."""
+        """Return the message of an error, or only its type if the message contains a secret part of the URL."""
         text, known = str(error).replace(self.url, masked(self.url)), _CREDENTIALS.match(self.url)
         secrets = {part for part in re.split("[:@/]", known[2]) if part} if known else set[str]()
         return type(error).__name__ if any(part in text for part in secrets) else text
 
     def exists(self) -> bool:
-        """Return whether there is a collection of this name."""
+        """Return whether the collection exists."""
         with self.asking() as client:
             return client.collection_exists(self.collection)
 
@@ -148,7 +147,7 @@ class Qdrant:
                 return QdrantClient(self.url)
             if "://" not in self.url:
                 raise ValueError("not a URL, such as http://localhost:6333")
-            known = _CREDENTIALS.match(self.url)  # which the client would drop
+            known = _CREDENTIALS.match(self.url)  # the client would drop them
             headers = {"Authorization": f"Basic {b64encode(unquote_to_bytes(known[2])).decode()}"} if known else {}
             key, options = os.environ.get("QDRANT_API_KEY"), {"timeout": PATIENCE, "check_compatibility": False}
             return QdrantClient(url=self.url, api_key=key, headers=headers, **options)
@@ -157,7 +156,7 @@ class Qdrant:
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[QdrantClient]:
-        """Yield the client, whose errors become those that a user knows."""
+        """Yield the client, and turn its errors into ``UserError``."""
         client = self._client
         from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
@@ -165,7 +164,7 @@ class Qdrant:
             yield client
         except UserError:
             raise
-        except ValueError as error:  # of the client's own engine
+        except ValueError as error:  # by the client's own engine
             raise UserError(f"{self}: {self._reason(error)}") from error
         except ResponseHandlingException as error:
             raise UserError(f"{masked(self.url)}: no Qdrant server answers ({self._reason(error.source)})") from error
@@ -174,14 +173,14 @@ class Qdrant:
             raise UserError(f"{masked(self.url)}: the server answers {error.status_code}, {answer}") from error
 
     def close(self) -> None:
-        """Let go of the connections; they are made anew when they are needed."""
+        """Close the connections; they are opened again when needed."""
         client = self.__dict__.pop("_client", None)
         if client is not None:
             client.close()
 
 
 def _answer(content: bytes) -> str:
-    """What an answer says in Qdrant's form, or the beginning of another one, in a line."""
+    """Return Qdrant's error message from a response, or the beginning of any other response, as one line."""
     try:
         return str(json.loads(content)["status"]["error"])
     except (ValueError, KeyError, TypeError):
@@ -189,15 +188,15 @@ def _answer(content: bytes) -> str:
 
 
 class QdrantStore:
-    """Keep the vectors of images in a collection of Qdrant, see :class:`saywhere.search.store.Store`.
+    """Keep the vectors of images in a Qdrant collection, see :class:`saywhere.search.store.Store`.
 
-    The points of the same images are the same whoever writes them, so that several processes may write at a time.
+    Several processes can write at the same time, because the ids of points depend only on the images.
 
     Args:
-        facts: what a new one is made for. If None, it must exist.
+        facts: what a new index is made for. None: the index must exist.
 
     Raises:
-        UserError: there is none, it is not an index of this version, or no server answers.
+        UserError: there is no index, it has another version, or no server answers.
     """
 
     folder = None
@@ -232,7 +231,7 @@ class QdrantStore:
         client.create_collection(
             self._name, {REGIONS: vectors}, metadata={MARK: VERSION, **facts}
         )  # fmt: skip
-        if self._place.url != ":memory:":  # which has no use for them
+        if self._place.url != ":memory:":  # which does not use payload indexes
             for key in ("path", "kind"):
                 client.create_payload_index(self._name, key, models.PayloadSchemaType.KEYWORD)
 
@@ -260,7 +259,7 @@ class QdrantStore:
         return Located(path, time, _stamp_of(file[0].payload or {})) if file else None
 
     def _points(self, ids: Sequence[Any], payload: bool = True, vectors: bool = False) -> list[models.Record]:
-        """The points of these ids that there are."""
+        """Return the existing points among these ids."""
         with self._place.asking() as client:
             named = [REGIONS] if vectors else False
             return client.retrieve(self._name, ids, with_payload=payload, with_vectors=named)
@@ -268,10 +267,9 @@ class QdrantStore:
     def nearest(
         self, question: Question, top: int, *, exact: bool = False, threads: int = 1, only: Only | None = None
     ) -> list[Found]:
-        """Return the images that fit one query best, best first; all are compared.
+        """Return the best images for one query, best first; all are compared.
 
-        Which images are searched is decided here, and not by the servers: they are asked for more until there are
-        enough.
+        Filters are applied here and not by the servers, which are asked for more points until there are enough.
         """
         if question.score != "max":
             raise UserError(f"{self._place}: Qdrant does not know the score {question.score!r} of this model")
@@ -299,7 +297,7 @@ class QdrantStore:
         return sorted(found, key=lambda row: -(row.similarity + bonus.get(row.entry, 0.0)))[:top]
 
     def _bonus(self, question: Question, only: Only | None, dates: Mapping[str, str]) -> dict[str, float]:
-        """What the classes add to the similarity of images, by the ids of their points; all payloads are read."""
+        """Return what the noun classifier adds to the similarity of images, by point id; reads all payloads."""
         found, offset = dict[str, float](), None
         while True:
             with self._place.asking() as client:
@@ -315,14 +313,14 @@ class QdrantStore:
 
     @cached_property
     def _sample(self) -> list[ImageVectors]:
-        """Some of the images, with which those that are found are compared."""
+        """A sample of the images, to compare hits with."""
         with self._place.asking() as client:
             points, _ = client.scroll(self._name, _matching("kind", (IMAGE, MOMENT)), SAMPLE, with_payload=True,
                                       with_vectors=[REGIONS])  # fmt: skip
         return [_image_of(point)[0] for point in points]
 
     def _query(self, words: np.ndarray, most: int) -> list[models.ScoredPoint]:
-        """The points that fit words best, with their paths."""
+        """Return the best points for words, with their paths."""
         from qdrant_client import models
 
         with self._place.asking() as client:
@@ -340,7 +338,7 @@ class QdrantStore:
         return {path: Video(path, stamp, **state) for path, stamp, state in rows}
 
     def _payloads(self, kind: str) -> Iterator[dict[str, Any]]:
-        """What brings points of a kind up to date."""
+        """Yield the payload fields that updates need, for all points of a kind."""
         fields, offset = ["path", "size", "changed", "hash", "state", "taken"], None
         while True:
             with self._place.asking() as client:
@@ -353,7 +351,7 @@ class QdrantStore:
     # Writing
 
     def put(self, images: Sequence[tuple[str, Stamp, ImageVectors]], video: Video | None = None) -> None:
-        """Add images, in place of those of the same name; at the end what is said of the video."""
+        """Add images or replace those of the same name, then store the progress through the video."""
         points = [_image_point(*image) for image in images]
         if video is not None:
             state = {"kind": VIDEO, "path": path_to_text(video.path), "state": video.state}
@@ -380,7 +378,7 @@ class QdrantStore:
             for path, stamp in stamps.items():
                 client.set_payload(self._name, _stamp_fields(stamp), points=[point_id(path)])
 
-    # Killed runs leave only whole points, and the servers order and repair their data themselves
+    # Killed runs leave only complete points, and the servers organise and repair their data themselves
 
     def tidy(self) -> None: ...
 
@@ -406,7 +404,7 @@ def _point(name: str, vector: dict[str, Any], payload: dict[str, Any]) -> models
 
 
 def _image_point(name: str, stamp: Stamp, image: ImageVectors) -> models.PointStruct:
-    """The point of an image, or of a moment of a video; ``UserError`` for numbers that half precision cannot hold."""
+    """Return the point of an image or video frame; ``UserError`` for numbers beyond half precision."""
     path, time = split_moment(name)
     _, regions, vectors = to_arrays(image)
     payload = {
@@ -431,7 +429,7 @@ def _is_id(text: str) -> bool:
 
 
 def _bonus_of(nouns: np.ndarray | None, question: Question) -> float:
-    """What the classes add to the similarity of an image, by what is kept of its regions."""
+    """Return what the noun classifier adds to an image's similarity, from its packed predictions."""
     if nouns is None or question.kinds is None or question.kind_weights is None:
         return 0.0
     return float(log_kinds(packed_kinds(nouns, question.kinds).max(axis=0)) @ question.kind_weights[:, 0])

@@ -1,4 +1,4 @@
-"""Every image of an index compared with queries: the similarity of Eq. 8, on vectors in half precision or on codes."""
+"""Exhaustive comparison of an index's images with queries by Eq. 8, on half-precision vectors or on codes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from saywhere.models.aligner import ImageVectors, TextVectors, over_regions
 from saywhere.models.nouns import KEPT, NO_LEAF, log_kinds, packed_kinds
 
 ENTRY = np.dtype([("count", "<i4"), ("width", "<i4"), ("height", "<i4")])
-"""An image: how many regions it has, which lie behind those of the image before it, and its size in pixels."""
+"""An image: its number of regions, which follow those of the previous image, and its size in pixels."""
 REGION = np.dtype([("box", "<f4", (4,)), ("logit", "<f4"), ("nouns", "<u2", (KEPT,))])
 VECTOR = np.dtype("<f2")
 KINDS = (ENTRY, REGION, VECTOR)
@@ -33,16 +33,16 @@ LARGEST = float(np.finfo(VECTOR).max)
 
 @dataclass(frozen=True)
 class Extent:
-    """Lengths of the files that count; what a killed run wrote beyond them does not.
+    """Valid lengths of the index files; what a killed run wrote beyond them is ignored.
 
     Attributes:
-        generation: in the names of the files; compaction writes new ones.
-        entries, regions: number of images, also of forgotten ones, and of their regions.
-        size: of a vector.
-        components: of a vector's code; 0 if there are no codes.
-        coded: number of images that have codes, the first ones.
-        fitted: number of images when their basis was found.
-        coding: in the names of the files of codes; each new basis makes new ones.
+        generation: number in the file names; compaction writes a new generation.
+        entries, regions: number of images, including removed ones, and of their regions.
+        size: length of a vector.
+        components: length of a code; 0 without codes.
+        coded: number of images with codes, counted from the first.
+        fitted: number of images when the basis was fitted.
+        coding: number in the names of code files; each new basis starts new files.
         basis_sum, codes_sum: CRC-32 of the basis and of the codes.
     """
 
@@ -58,7 +58,7 @@ class Extent:
     codes_sum: int = 0
 
     def files(self, folder: Path) -> dict[Path, int]:
-        """Return the files of images, regions and vectors, with the bytes of each that count."""
+        """Return the files of images, regions and vectors, with their valid lengths in bytes."""
         each = (
             self.entries * ENTRY.itemsize,
             self.regions * REGION.itemsize,
@@ -75,14 +75,14 @@ class Extent:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """Contents of an index at one moment; later writing does not change them.
+    """Immutable contents of an index at one moment.
 
     Attributes:
         entries: ``(E,)`` of :data:`ENTRY`.
         regions: ``(R,)`` of :data:`REGION`.
         vectors: ``(R, D)`` in half precision, see :func:`with_hubness`.
         alive: ``(E,)`` whether an image is still in the index.
-        codes: of the first regions ``(C, P)``: their vectors' products with the columns of the basis, as bytes.
+        codes: ``(C, P)`` int8 codes of the first C regions: products of their vectors with the basis.
         basis: ``(D, P)``.
     """
 
@@ -96,11 +96,11 @@ class Snapshot:
 
     @classmethod
     def open(cls, folder: Path, extent: Extent, dead: Sequence[int]) -> Snapshot:
-        """Map the files of an index.
+        """Map the files of an index into memory.
 
         Raises:
-            FileNotFoundError: they are of a generation that is gone.
-            UserError: a file is shorter than it was when it was written, or the files do not fit each other.
+            FileNotFoundError: the files belong to a removed generation.
+            UserError: a file is too short, or the files are inconsistent.
         """
         names = list(extent.files(folder))
         shapes = ((extent.entries,), (extent.regions,), (extent.regions, extent.size))
@@ -121,15 +121,15 @@ class Snapshot:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """``(E + 1,)`` number of the first region of each image, and of the one behind the last."""
+        """``(E + 1,)`` index of each image's first region, and total number of regions."""
         return np.append(0, np.cumsum(self.entries["count"], dtype=np.int64))
 
     def rows(self, entry: int) -> slice:
-        """Return which regions are an image's."""
+        """Return the slice of an image's regions."""
         return slice(int(self.starts[entry]), int(self.starts[entry + 1]))
 
     def load(self, entry: int, name: str) -> ImageVectors:
-        """Return an image as :meth:`saywhere.Model.embed` returned it, in half precision."""
+        """Return an image as :meth:`saywhere.Model.embed` returned it, rounded to half precision."""
         row, rows = self.entries[entry], self.rows(entry)
         regions, (vectors, hubness) = self.regions[rows], without_hubness(self.vectors[rows].astype(np.float32))
         boxes, logits, nouns = (np.array(regions[part]) for part in ("box", "logit", "nouns"))
@@ -137,13 +137,13 @@ class Snapshot:
 
     @cached_property
     def decoder(self) -> np.ndarray:
-        """``(D, P)``: a word's products with it have the codes' products with the word for their own."""
+        """``(D, P)`` matrix that projects a word so that its products with codes are those with the vectors."""
         return self.basis / np.square(self.basis).sum(axis=0)
 
     def check_codes(self, folder: Path, basis_alone: bool = False) -> None:
-        """Compare the basis and the codes, unless ``basis_alone``, with their checksums; ``UserError`` if they differ.
+        """Check the basis and, unless ``basis_alone``, the codes against their checksums; ``UserError`` if they differ.
 
-        Of a gigabyte of codes, those of some 800,000 images, this takes a third of a second.
+        For a gigabyte of codes, about 800,000 images, this takes a third of a second.
         """
         extent = self.extent
         sums = ((extent.basis_sum, self.basis), (extent.codes_sum, self.codes))
@@ -152,9 +152,9 @@ class Snapshot:
                 raise UserError(damage(path, "a checksum differs"))
 
     def expect(self, entries: np.ndarray) -> None:
-        """Advise the operating system which vectors are read next, so that the disk reads them all at the same time.
+        """Tell the operating system which vectors are read next, so that the disk reads them concurrently.
 
-        Of a file larger than the memory they would else be waited for one after the other.
+        Otherwise reads from a file larger than memory would wait for one another.
         """
         mapping: object = self.vectors
         while isinstance(mapping, np.ndarray):
@@ -163,12 +163,12 @@ class Snapshot:
             width = self.vectors.shape[1] * VECTOR.itemsize
             starts, ends = self.starts[entries] * width, self.starts[entries + 1] * width
             starts -= starts % mmap.PAGESIZE
-            with contextlib.suppress(OSError):  # it is advice
+            with contextlib.suppress(OSError):  # only advice
                 for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
                     mapping.madvise(mmap.MADV_WILLNEED, start, end - start)
 
     def checksum(self, entry: int) -> int:
-        """Return the CRC-32 of all that the files hold of an image."""
+        """Return the CRC-32 of an image's data in all files."""
         rows = self.rows(entry)
         return checksum(self.entries[entry], self.regions[rows], self.vectors[rows])
 
@@ -182,9 +182,9 @@ def checksum(entry: np.ndarray, regions: np.ndarray, vectors: np.ndarray) -> int
 
 
 def to_arrays(image: ImageVectors) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return an image's entry, regions and vectors as they are written.
+    """Return an image's entry, regions and vectors as they are stored.
 
-    ``UserError`` if a vector has numbers that half precision cannot hold.
+    ``UserError`` if a vector has numbers beyond half precision.
     """
     vectors = with_hubness(image)
     if not (np.abs(vectors) <= LARGEST).all():
@@ -197,21 +197,21 @@ def to_arrays(image: ImageVectors) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def with_hubness(image: ImageVectors) -> np.ndarray:
-    """Return an image's vectors ``(R, D + 1)`` with minus its hubness behind each.
+    """Return an image's vectors ``(R, D + 1)`` with minus its hubness as the last component.
 
-    Their products with a text's vectors, which have 1 behind the last one and 0 behind the others, add up to the
-    similarity: an index compares images as if there were no hubness.
+    The last vector of a text has 1 there and the others 0, so that their products sum to the similarity. The scan thus
+    needs no special treatment of hubness.
     """
     return np.pad(image.vectors, ((0, 0), (0, 1)), constant_values=-image.hubness)
 
 
 def without_hubness(vectors: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return what :func:`with_hubness` was made of: vectors ``(R, D)``, and the hubness."""
+    """Undo :func:`with_hubness`: return the vectors ``(R, D)`` and the hubness."""
     return np.ascontiguousarray(vectors[:, :-1]), -float(vectors[0, -1])
 
 
 def append(folder: Path, extent: Extent, images: Sequence[ImageVectors]) -> tuple[Extent, list[int]]:
-    """Write images behind ``extent`` and wait until they are on the disk; return the new extent and the checksums."""
+    """Append images at ``extent``, sync them to disk, and return the new extent and the checksums."""
     parts = [to_arrays(image) for image in images]
     columns = [np.concatenate([np.atleast_1d(part[i]) for part in parts]) for i in range(3)]
     for (path, end), column in zip(extent.files(folder).items(), columns, strict=True):
@@ -221,7 +221,7 @@ def append(folder: Path, extent: Extent, images: Sequence[ImageVectors]) -> tupl
 
 
 def compact(folder: Path, snapshot: Snapshot, batch: int = 1024) -> tuple[Extent, np.ndarray]:
-    """Write what is alive into files of the next generation; return their extent and the entries, old by new."""
+    """Write the images that are alive as the next generation; return its extent and the old entry of each new one."""
     old = snapshot.extent
     extent = replace(old, generation=old.generation + 1, entries=0, regions=0, coded=0, fitted=0)
     kept = np.flatnonzero(snapshot.alive)
@@ -234,7 +234,7 @@ def compact(folder: Path, snapshot: Snapshot, batch: int = 1024) -> tuple[Extent
 
 
 def write_at(path: Path, end: int, column: np.ndarray) -> None:
-    """Put an array at a place in a file, cut off what was behind it, and wait for the disk."""
+    """Write an array at a position in a file, truncate the rest, and sync to disk."""
     new = not path.exists()
     try:
         with open(path, "xb" if new else "r+b") as stream:
@@ -265,69 +265,69 @@ def damage(path: Path, what: str) -> str:
 
 
 WORD = 63
-"""Largest number of a word: where a processor adds two products in 16 bits, these still fit."""
+"""Largest value of a quantised word: sums of two products still fit into 16 bits, which some processors use."""
 SHIFT = np.uint8(128)
-"""Offset of an unsigned byte to a signed one: the fast kernels take unsigned codes."""
+"""Offset between signed and unsigned bytes: the fast kernels need unsigned codes."""
 
 
 def to_bytes(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return words ``(T, P)`` as columns of whole numbers ``(P, T)``, and what each is worth ``(T,)``."""
+    """Quantise words ``(T, P)`` to int8 columns ``(P, T)``; also return their scales ``(T,)``."""
     worth = np.maximum(np.abs(words).max(axis=1, initial=0), np.float32(1e-30)) / WORD
     return np.ascontiguousarray(np.round(words / worth[:, None]).T, np.int8), worth.astype(np.float32)
 
 
 def byte_products(codes: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Return the products ``(N, T)``, in int32, of codes ``(N, P)`` and the columns ``(P, T)`` of :func:`to_bytes`."""
+    """Return the int32 products ``(N, T)`` of codes ``(N, P)`` and the columns ``(P, T)`` of :func:`to_bytes`."""
     return _session("byte_products").run(None, {"codes": codes.view(np.uint8) ^ SHIFT, "columns": columns})[0]
 
 
 def half_products(vectors: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Return the products ``(N, T)`` of vectors ``(N, D)`` in half precision and columns ``(D, T)`` in single."""
+    """Return the products ``(N, T)`` of half-precision vectors ``(N, D)`` and single-precision columns ``(D, T)``."""
     return _session("half_products").run(None, {"vectors": vectors, "columns": columns})[0]
 
 
 @functools.cache
 def _session(graph: str) -> Any:
-    """Open the graph of this name beside this file, one operator or two that NumPy lacks or is slow at."""
+    """Open an ONNX graph beside this file: one or two operators that NumPy lacks or is slow at."""
     runtime = import_runtime()
     options = runtime.SessionOptions()
-    options.intra_op_num_threads = 1  # a search has threads of its own
+    options.intra_op_num_threads = 1  # the search itself is multithreaded
     options.log_severity_level = 3
     data = Path(__file__).with_name(f"{graph}.onnx").read_bytes()
     return runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 
 NUMBERS = 1 << 18
-"""Numbers that are unpacked, or products that are made, together: they stay in a processor's cache."""
+"""Number of values unpacked, or products computed, at a time; they fit into the processor cache."""
 EXPONENTS = np.float32(2.0**112)
-"""Factor that makes numbers in half precision right after their bits were moved to where single precision has them."""
+"""Factor that corrects the exponent after half-precision bits were shifted to single-precision positions."""
 BITS = np.int32(-0x70000001)
-"""All but the three bits of the exponent that half precision does not have; they hold copies of the sign."""
+"""Mask without the three exponent bits that half precision lacks, which hold copies of the sign."""
 ALONE = 1 << 18
-"""Multiplications up to which OpenBLAS, which NumPy brings, uses one thread."""
+"""Number of multiplications up to which NumPy's OpenBLAS uses a single thread."""
 S = TypeVar("S", bound=Sequence[Any])
 FEW = 8
-"""Rows that are worth a multiplication of their own; large questions are not searches, but evaluations."""
+"""Minimum number of rows of a separate multiplication; larger questions are evaluations, not searches."""
 TOGETHER = 16
-"""Candidates that are compared together, for the same reason."""
+"""Number of candidates compared at a time, for the same reason."""
 CANDIDATES = 1000
-"""Images, at least, that the codes put first and that are compared by their whole vectors."""
+"""Minimum number of candidates, selected by codes, that are compared by full vectors."""
 EACH = 50
-"""Such images for each hit that is asked for, where that is more."""
+"""Number of candidates per requested hit, if that gives more."""
 
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What images are compared with: one query or several.
+    """One or several queries to compare images with.
 
     Attributes:
-        words: ``(T, D)`` of all queries, as :func:`saywhere.search.scan.with_hubness` has them.
-        weights: ``(T, Q)`` by which each word counts in each query: -1 for one that is not wanted.
+        words: ``(T, D)`` word vectors of all queries, in the format of :func:`saywhere.search.scan.with_hubness`.
+        weights: ``(T, Q)`` weight of each word in each query; negative for unwanted words.
         score: see :func:`saywhere.models.aligner.similarity_blocks`.
-        kinds: ``(C, 65536)`` of nouns that the classes are asked for, see :func:`saywhere.models.nouns.leaf_tables`;
-            None for none.
-        kind_weights: ``(C, 1)`` by which the log-probability of each of these nouns in an image's best region is added
-            to the similarity where images are put in order.
+        kinds: ``(C, 65536)`` tables of nouns for the noun classifier, see :func:`saywhere.models.nouns.leaf_tables`;
+            None: no nouns.
+        kind_weights: ``(C, 1)`` weight in ranking of the log-probability of each noun in an image's best region, added
+            to the similarity.
     """
 
     words: np.ndarray
@@ -338,9 +338,9 @@ class Question:
 
     @classmethod
     def of(cls, texts: Sequence[TextVectors], weights: np.ndarray, score: Score) -> Question:
-        """Return the question of N texts, with weights ``(N, Q)``; images' hubness counts once for each text.
+        """Return the question for N texts with weights ``(N, Q)``; an image's hubness counts once per text.
 
-        The hubness of texts is left out: it is the same for all images.
+        The hubness of texts is left out, because it is equal for all images.
         """
         words = [np.pad(text.vectors, ((0, 0), (0, 1))) for text in texts]
         for rows in words:
@@ -349,7 +349,7 @@ class Question:
 
 
 def similarities(snapshot: Snapshot, question: Question, threads: int = 1) -> np.ndarray:
-    """Return the similarity of each image of a snapshot with each query ``(E, Q)``; ``-inf`` for forgotten ones."""
+    """Return the similarity ``(E, Q)`` of each image of a snapshot with each query; ``-inf`` for removed images."""
     found = np.empty((snapshot.extent.entries, question.weights.shape[1]), np.float32)
     _scan_vectors(snapshot, question, 0, found, threads)
     found[~snapshot.alive] = -np.inf
@@ -357,7 +357,7 @@ def similarities(snapshot: Snapshot, question: Question, threads: int = 1) -> np
 
 
 def estimates(snapshot: Snapshot, question: Question, threads: int = 1) -> np.ndarray:
-    """Return :func:`similarities` by the codes of the vectors, where there are codes: nearly the same, much sooner."""
+    """Approximate :func:`similarities` by codes where there are some, which is much faster."""
     found = np.empty((snapshot.extent.entries, question.weights.shape[1]), np.float32)
     coded = snapshot.extent.coded
     columns, worth = to_bytes(question.words @ snapshot.decoder)
@@ -372,7 +372,7 @@ def estimates(snapshot: Snapshot, question: Question, threads: int = 1) -> np.nd
 
 
 def kind_bonus(snapshot: Snapshot, question: Question, threads: int = 1) -> np.ndarray:
-    """Return what the classes add to the similarity of each image ``(E,)``; 0 if they are not asked."""
+    """Return what the noun classifier adds to the ranking score of each image ``(E,)``; 0 without nouns."""
     kinds, weights = question.kinds, question.kind_weights
     if kinds is None or weights is None:
         return np.zeros(snapshot.extent.entries, np.float32)
@@ -386,12 +386,12 @@ def kind_bonus(snapshot: Snapshot, question: Question, threads: int = 1) -> np.n
 
 
 class Nearest(NamedTuple):
-    """What a search finds.
+    """Result of a search.
 
     Attributes:
-        entries: ``(K,)`` best first.
-        values: ``(K,)`` their similarities, without what the classes add for the order.
-        leads: ``(K,)`` see :func:`leads`, of what they are put in order by; of all images by the codes where there are
+        entries: ``(K,)`` entries, best first.
+        values: ``(K,)`` their similarities, without the noun classifier's part of the ranking score.
+        leads: ``(K,)`` leads of their ranking scores, see :func:`leads`; relative to estimates from codes if there are
             codes.
     """
 
@@ -401,9 +401,9 @@ class Nearest(NamedTuple):
 
 
 def leads(values: np.ndarray, of_all: np.ndarray) -> np.ndarray:
-    """Return by how many standard deviations ``values (K,)`` are above the mean of all; 0 where all are alike.
+    """Return how many standard deviations ``values (K,)`` are above the mean of all; 0 if all are equal.
 
-    ``of_all (E,)`` are those of all that are searched, ``-inf`` of forgotten images.
+    ``of_all (E,)`` are the values of all searched images, ``-inf`` for removed ones.
     """
     alive = of_all[of_all > -np.inf].astype(np.float64)
     deviation = alive.std() if len(alive) else 0.0
@@ -411,9 +411,9 @@ def leads(values: np.ndarray, of_all: np.ndarray) -> np.ndarray:
 
 
 def nearest(snapshot: Snapshot, question: Question, top: int, *, exact: bool = False, threads: int = 1) -> Nearest:
-    """Return the entries of the highest similarity with one query and what the classes add to it, best first.
+    """Return the best entries for one query, by similarity plus the noun classifier's bonus.
 
-    ``exact`` compares all images by their whole vectors; else, if there are codes, only those that they put first.
+    ``exact`` compares all images by full vectors. Otherwise, with codes, only the best candidates by codes.
     """
     wanted, bonus = max(CANDIDATES, EACH * top), kind_bonus(snapshot, question, threads)
     if exact or not snapshot.extent.coded or snapshot.extent.entries <= wanted:
@@ -438,17 +438,17 @@ def nearest(snapshot: Snapshot, question: Question, top: int, *, exact: bool = F
 
 
 def _compare(snapshot: Snapshot, question: Question, entries: np.ndarray) -> np.ndarray:
-    """The similarities of some images with one query, by their whole vectors."""
+    """Return the similarities of some images with one query, by full vectors."""
     counts = snapshot.entries["count"][entries].astype(np.int64)
     offsets = snapshot.starts[entries] - (np.cumsum(counts) - counts)
     rows = np.repeat(offsets, counts) + np.arange(counts.sum())
-    vectors = snapshot.vectors.take(rows, axis=0, mode="clip")  # unlike concatenate, other threads go on meanwhile
+    vectors = snapshot.vectors.take(rows, axis=0, mode="clip")  # unlike concatenate, releases the interpreter lock
     products = half_products(vectors, np.ascontiguousarray(question.words.T, np.float32))
     return best_regions(products, counts, question.score) @ question.weights[:, 0]
 
 
 def best_regions(products: np.ndarray, counts: np.ndarray, score: Score) -> np.ndarray:
-    """Return :func:`saywhere.models.aligner.over_regions`; other threads go on meanwhile if all counts are equal."""
+    """Compute :func:`saywhere.models.aligner.over_regions`; releases the interpreter lock if all counts are equal."""
     size = int(counts[0]) if len(counts) else 0
     if score != "max" or not size or (counts != size).any():
         return over_regions(products, counts, score)
@@ -463,7 +463,7 @@ def best_regions(products: np.ndarray, counts: np.ndarray, score: Score) -> np.n
 
 
 def _scan_vectors(snapshot: Snapshot, question: Question, first: int, found: np.ndarray, threads: int) -> None:
-    """Fill ``found`` by whole vectors, from one entry on."""
+    """Fill ``found`` by full vectors, from an entry on."""
     columns = np.ascontiguousarray(question.words.T, np.float32)
 
     def products(rows: slice) -> np.ndarray:
@@ -481,7 +481,7 @@ def _scan(
     found: np.ndarray,
     threads: int,
 ) -> None:
-    """Fill ``found`` from one entry to another; ``products`` gives those of some regions, about ``step``, and words."""
+    """Fill ``found`` for a range of entries; ``products`` gives region-word products of about ``step`` regions."""
     starts, step = snapshot.starts, max(1, step)
     counts = snapshot.entries["count"].astype(np.int64)
     edges = np.searchsorted(starts, np.arange(starts[entries[0]], starts[entries[1]] + step, step)).clip(*entries)
@@ -496,7 +496,7 @@ def _scan(
 
 
 def _share(work: Callable[[S], None], parts: S, threads: int) -> None:
-    """Do the parts of some work, by threads if there are enough of them; a thread takes its parts at once."""
+    """Divide work among threads if there is enough of it; each thread gets all its parts in one call."""
     if threads == 1 or len(parts) < 2 * threads:
         work(parts)
     else:
@@ -505,9 +505,9 @@ def _share(work: Callable[[S], None], parts: S, threads: int) -> None:
 
 
 def multiply(vectors: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Return the product of ``(N, D)`` and ``(D, T)``, in parts that BLAS computes without threads of its own.
+    """Return the product of ``(N, D)`` and ``(D, T)``, in parts small enough for BLAS to use a single thread.
 
-    A search shares the images among its threads; threads below those make it ten times slower where other programs run.
+    Searches divide images among threads; nested BLAS threads would make them ten times slower beside other programs.
     """
     rows = ALONE // max(1, columns.size)
     if rows < FEW:
@@ -521,7 +521,7 @@ def multiply(vectors: np.ndarray, columns: np.ndarray) -> np.ndarray:
 
 
 def unpack(half: np.ndarray) -> np.ndarray:
-    """Return numbers in half precision as single precision, bit by bit: four times faster than NumPy does it."""
+    """Convert half precision to single precision by bit operations, four times faster than NumPy."""
     bits = np.empty(half.shape, np.int32)
     np.left_shift(half.view(np.int16), 13, out=bits, dtype=np.int32, casting="unsafe")
     bits &= BITS
@@ -531,7 +531,7 @@ def unpack(half: np.ndarray) -> np.ndarray:
 
 
 def best(values: np.ndarray, top: int) -> np.ndarray:
-    """Return the indices of the largest values but ``-inf``, best first, at most ``top``; of equal ones the first."""
+    """Return the indices of the ``top`` largest values, best first, without ``-inf``; ties in order."""
     top = min(top, int((values > -np.inf).sum()))
     if top == 0:
         return np.zeros(0, np.int64)

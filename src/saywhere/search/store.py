@@ -1,4 +1,4 @@
-"""The embedded store of an index: vectors in flat files, and SQLite for what is known of the images."""
+"""The embedded store of an index: vectors in flat files, and metadata of images in SQLite."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from saywhere.search.scan import Extent, Question, Snapshot, append, compact, da
 from saywhere.search.stores import AFTER, MARK, Found, Located, Only, Stamp, Video, split_moment
 
 PATIENCE = 60.0
-"""Seconds that a reader and the writer wait for each other; each holds the database for milliseconds."""
+"""Seconds that readers and the writer wait for each other; each locks the database for milliseconds."""
 TABLES = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE images (entry INTEGER PRIMARY KEY, path BLOB NOT NULL UNIQUE, size INTEGER NOT NULL,
@@ -39,7 +39,7 @@ CREATE TABLE dates (path BLOB PRIMARY KEY, taken TEXT NOT NULL);
 
 
 class Database:
-    """An open database, for several threads; ``UserError`` if its file, which must exist, cannot be used."""
+    """An open database for several threads; ``UserError`` if its file does not exist or cannot be used."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -52,13 +52,13 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
-        """Yield the database; what is done with it counts at the end, all or nothing."""
+        """Yield the connection within a transaction: committed at the end, rolled back after an error."""
         connection = self._connection
         if connection is None:
             raise UserError(f"{self._path.parent}: the index was closed")
         with self.guard, explained(self._path):
             try:
-                connection.execute(f"BEGIN {kind}")  # in here: Ctrl-C may come as soon as it has begun
+                connection.execute(f"BEGIN {kind}")  # within try: Ctrl-C can come right after it
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
@@ -67,14 +67,14 @@ class Database:
                 raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
 
 def create(path: Path, facts: Mapping[str, str]) -> None:
-    """Write a new database, whole or not at all."""
+    """Create a new database atomically."""
     with atomic_path(path) as part:
         part.unlink(missing_ok=True)
         with explained(path), contextlib.closing(sqlite3.connect(part)) as new, new:
@@ -84,7 +84,7 @@ def create(path: Path, facts: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into those that a user knows."""
+    """Turn SQLite's errors into errors for users."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -99,14 +99,14 @@ def explained(path: Path) -> Iterator[None]:
 
 
 SAMPLE = 40_000
-"""Vectors, about, on which the basis is found: all of images that are chosen at random."""
+"""Approximate number of vectors for fitting the basis: all vectors of randomly chosen images."""
 BLOCK = 1 << 14
-"""Vectors that are encoded together."""
+"""Number of vectors encoded at a time."""
 LARGEST = 127
 
 
 def fit_codes(snapshot: Snapshot, components: int) -> np.ndarray:
-    """Return the basis ``(D, P)``: the vectors' principal directions, as long as bytes can hold their products."""
+    """Return the basis ``(D, P)``: the principal directions of the vectors, scaled so that products fit into bytes."""
     images = np.flatnonzero(snapshot.alive)
     count = max(1, SAMPLE * snapshot.extent.entries // max(1, snapshot.extent.regions))
     if len(images) > count:
@@ -121,7 +121,7 @@ def fit_codes(snapshot: Snapshot, components: int) -> np.ndarray:
 
 
 def write_codes(folder: Path, snapshot: Snapshot, extent: Extent) -> Extent:
-    """Write the codes of the images that have none, and return the extent with them."""
+    """Write the codes of the images without any, and return the extent that includes them."""
     basis_file, codes_file = extent.code_files(folder)
     basis = np.fromfile(basis_file, "<f4").reshape(extent.size, extent.components)
     first = int(snapshot.starts[extent.coded])
@@ -138,38 +138,38 @@ VERSION = "4"
 """Version of the format; others are refused."""
 DATABASE, LOCK = "index.sqlite", "lock"
 STALE = 0.25
-"""A new basis is computed where the old one was computed from less than this share of the images."""
+"""A new basis is fitted if the old one was fitted on less than this fraction of the images."""
 WASTE = 0.3
-"""Share of forgotten regions from which on the files are written anew."""
+"""Fraction of removed regions above which the files are rewritten."""
 ATTEMPTS = 5
-"""How often the files are looked for, or a search begins anew, because the writer has changed the files meanwhile."""
+"""Number of attempts to open the files, or to search, while a writer keeps replacing them."""
 ENTRY_NAME = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
-"""How a search names entries: the generation of the files, since a compaction gives other numbers, and the number."""
+"""Key of an entry in search results: the generation of the files, since compaction renumbers, and the number."""
 EXTENT = tuple(field.name for field in fields(Extent))
 FILE = "iif(instr(path, x'00'), substr(path, 1, instr(path, x'00') - 1), path)"
-"""The path of the file of an entry: of a moment that of its video."""
+"""SQL expression for the file path of an entry; for a video frame that of the video."""
 
 
 def _note_dates(db: sqlite3.Connection, stamps: Mapping[str, Stamp]) -> None:
-    """Note when files were taken, where that is known."""
+    """Store when files were taken, where known."""
     rows = [(os.fsencode(path), stamp.taken) for path, stamp in stamps.items() if stamp.taken]
     db.executemany("INSERT OR REPLACE INTO dates VALUES (?, ?)", rows)
 
 
 class Store:
-    """Keep the vectors of images and of moments of videos in a folder, and find the nearest ones.
+    """Keep the vectors of images and video frames in a folder, and find the nearest ones.
 
-    Images are named by their paths, moments by :func:`saywhere.search.stores.moment_name`.
+    Images are named by their paths, frames by :func:`saywhere.search.stores.moment_name`.
 
-    Writing is for one process at a time; readers go on meanwhile, and see what was last committed. What a killed run
-    has written since its last commit does not count.
+    Only one process can write at a time. Readers continue meanwhile and see the last commit. What a killed run wrote
+    after its last commit is ignored.
 
     Args:
-        facts: what a new index is made for, such as the model and ``size`` of its vectors. If None, the index must
+        facts: what a new index is made for, such as the model and ``size`` of its vectors. None: the index must
             exist.
 
     Raises:
-        UserError: there is no index, or it is of another version, or damaged.
+        UserError: there is no index, it has another version, or it is damaged.
     """
 
     def __init__(self, folder: Path, facts: Mapping[str, str] | None = None) -> None:
@@ -189,7 +189,7 @@ class Store:
     def _create(self, facts: Mapping[str, str]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._claim()
-        if not self._database.exists():  # no other run was faster
+        if not self._database.exists():  # unless another run was faster
             create(self._database, {"version": VERSION, **dict.fromkeys(EXTENT, "0"), **facts})
 
     def _read_facts(self) -> dict[str, str]:
@@ -207,7 +207,7 @@ class Store:
     # Reading
 
     def snapshot(self) -> Snapshot:
-        """Return what the index holds now; the same object as before if nothing was written.
+        """Return the current contents of the index; the same object if nothing has been written.
 
         ``UserError`` if a file is damaged or missing.
         """
@@ -223,7 +223,7 @@ class Store:
                 try:
                     self._snapshot, self._seen = Snapshot.open(self.folder, extent, dead), seen
                     return self._snapshot
-                except FileNotFoundError as error:  # or the files were written anew since
+                except FileNotFoundError as error:  # missing, or just replaced by compaction
                     missing = str(error.filename)
         raise UserError(damage(Path(missing), "it is missing"))
 
@@ -232,9 +232,9 @@ class Store:
             return int(db.execute("SELECT COUNT(*) FROM images").fetchone()[0])
 
     def look_up(self, snapshot: Snapshot, entries: Sequence[int]) -> list[str] | None:
-        """Return the paths of entries of a snapshot; None if one of them has been forgotten or moved since.
+        """Return the paths of entries of a snapshot; None if one has been removed or moved since.
 
-        ``UserError`` if the vectors of one of them are not those that were written.
+        ``UserError`` if the data of one differ from what was written.
         """
         query = "SELECT path, checksum FROM images WHERE entry = ?"
         with self._open.transaction("DEFERRED") as db:
@@ -247,7 +247,7 @@ class Store:
         return [os.fsdecode(path) for path, _ in rows]
 
     def find(self, path: str) -> int | None:
-        """Return the entry of an image."""
+        """Return the entry of an image; None if it is not in the index."""
         with self._open.transaction("DEFERRED") as db:
             row = db.execute("SELECT entry FROM images WHERE path = ?", (os.fsencode(path),)).fetchone()
         return None if row is None else int(row[0])
@@ -256,12 +256,12 @@ class Store:
         return self.find(name) is not None
 
     def load(self, name: str) -> ImageVectors | None:
-        """Return an image, or a moment, as it was embedded; None if it is not in the index."""
+        """Return an image or frame as it was embedded; None if it is not in the index."""
         entry = self.find(name)
         return None if entry is None else self.snapshot().load(entry, split_moment(name)[0])
 
     def locate(self, entry: str) -> Located | None:
-        """Return what an entry is, by the name that a search gave it; None if there is none, or not any more."""
+        """Return what an entry of a search result is; None if it does not exist, or no longer."""
         if not (parts := ENTRY_NAME.fullmatch(entry)):
             return None
         with self._open.transaction("DEFERRED") as db:
@@ -277,9 +277,9 @@ class Store:
     def nearest(
         self, question: Question, top: int, *, exact: bool = False, threads: int = 1, only: Only | None = None
     ) -> list[Found]:
-        """Return the images that fit one query best, best first.
+        """Return the best images for one query, best first.
 
-        ``exact`` does not use the codes; ``only`` says which images are searched, all if None.
+        ``exact`` ignores the codes. ``only`` restricts the searched images; None: all.
         """
         for _ in range(ATTEMPTS):
             snapshot = self._narrowed(only) if only else self.snapshot()
@@ -298,7 +298,7 @@ class Store:
         raise UserError(f"{self.folder}: the index changes faster than it can be searched; try again")
 
     def _narrowed(self, only: Only) -> Snapshot:
-        """The contents of the index of which only some images are alive."""
+        """Return the snapshot with only the selected images alive."""
         snapshot = self.snapshot()
         needles = list(map(os.fsencode, only.needles))
         places = ["instr(path, ?) = 1" if os.path.isabs(part) else "instr(path, ?) > 0" for part in only.under]
@@ -314,21 +314,21 @@ class Store:
         return replace(snapshot, alive=snapshot.alive & among)
 
     def _check_codes(self, snapshot: Snapshot) -> None:
-        """Call :meth:`Snapshot.check_codes`, but only once for each state of the codes."""
+        """Call :meth:`Snapshot.check_codes` once per state of the codes."""
         codes = (snapshot.extent.generation, snapshot.extent.coding, snapshot.extent.coded)
         if codes != self._checked:
             snapshot.check_codes(self.folder)
             self._checked = codes
 
     def stamps(self) -> dict[str, Stamp]:
-        """Return the stamp of every image, by its path; moments of videos have none."""
+        """Return the stamps of all images by path, without video frames."""
         query = "SELECT path, size, time, hash, coalesce(taken, '') FROM images LEFT JOIN dates USING (path)"
         with self._open.transaction("DEFERRED") as db:
             rows = db.execute(f"{query} WHERE instr(path, ?) = 0", (MARK.encode(),)).fetchall()
         return {os.fsdecode(path): Stamp(*stamp) for path, *stamp in rows}
 
     def videos(self) -> dict[str, Video]:
-        """Return the videos, by their paths."""
+        """Return the videos by path."""
         query = "SELECT path, size, time, hash, state, taken FROM videos LEFT JOIN dates USING (path)"
         with self._open.transaction("DEFERRED") as db:
             rows = db.execute(query).fetchall()
@@ -341,7 +341,7 @@ class Store:
     # Writing
 
     def _claim(self) -> None:
-        """Become the one process that writes; ``UserError`` if there is another."""
+        """Become the only writer; ``UserError`` if there is another."""
         if self._lock is not None:
             return
         lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
@@ -361,14 +361,14 @@ class Store:
             yield db
 
     def put(self, images: Sequence[tuple[str, Stamp, ImageVectors]], video: Video | None = None) -> None:
-        """Add images, in place of those of the same path; all or, after an error, none of them.
+        """Add images, or replace those of the same name, in one transaction.
 
         Args:
-            images: with their paths, or :func:`saywhere.search.stores.moment_name`.
-            video: that the images are of, as far as it was looked through.
+            images: images with their paths or :func:`saywhere.search.stores.moment_name`.
+            video: progress through the video of the images.
 
         Raises:
-            OSError: such as a full disk; the index is as it was.
+            OSError: for example a full disk; the index is unchanged.
         """
         if not images and video is None:
             return
@@ -393,12 +393,12 @@ class Store:
         self._set_extent(db, extent)
 
     def remove(self, paths: Iterable[str]) -> int:
-        """Forget images, and videos with all their moments; return how many of the paths were there."""
+        """Remove images, and videos with all their frames; return how many of the paths existed."""
         with self._writing() as db:
             return self._forget(db, paths)
 
     def restamp(self, stamps: Mapping[str, Stamp]) -> None:
-        """Note the stamps of images and videos whose content is as it was."""
+        """Update the stamps of images and videos with unchanged content."""
         with self._writing() as db:
             rows = [(stamp.size, stamp.time, stamp.hash, os.fsencode(path)) for path, stamp in stamps.items()]
             for table in ("images", "videos"):
@@ -420,9 +420,9 @@ class Store:
         db.executemany("REPLACE INTO facts VALUES (?, ?)", [(name, str(getattr(extent, name))) for name in EXTENT])
 
     def encode(self, components: int | None = None) -> None:
-        """Bring the codes of the vectors up to date, by which a search finds its candidates.
+        """Update the codes of the vectors, by which a search selects candidates.
 
-        They have so many components; 0 for no codes, as it was if None.
+        ``components`` is their length; 0: no codes; None: unchanged.
         """
         self._claim()
         snapshot = self.snapshot()
@@ -444,22 +444,22 @@ class Store:
             self.tidy()
 
     def settle(self, components: int | None = None) -> None:
-        """Write files anew of which much is forgotten, and bring the codes up to date, see :meth:`encode`."""
+        """Rewrite files with many removed regions, and update the codes, see :meth:`encode`."""
         self.compact(WASTE)
         self.encode(components)
 
     def repair(self) -> int:
-        """Forget the images and videos whose vectors are damaged; return how many. They are new to the next run."""
+        """Remove images and videos with damaged vectors, so that the next run adds them again; return how many."""
         with self._writing() as db:
             extent = self._extent(db)
-            self._set_extent(db, replace(extent, coded=0, fitted=0))  # the codes are made anew
+            self._set_extent(db, replace(extent, coded=0, fitted=0))  # discards the codes
             for path, size in extent.files(self.folder).items():
                 with open(path, "ab") as stream:
                     if stream.tell() < size:
                         stream.truncate(size)
         try:
             snapshot = self.snapshot()
-        except UserError:  # it is not known any more whose regions are whose
+        except UserError:  # regions can no longer be assigned to images
             return self._reset()
         with self._writing() as db:
             known = db.execute("SELECT entry, path, checksum FROM images").fetchall()
@@ -481,7 +481,7 @@ class Store:
         return count
 
     def compact(self, waste: float = 0.0) -> bool:
-        """Write the files anew if more than this share of the regions is forgotten; return whether it was done."""
+        """Rewrite the files if more than this fraction of the regions is removed; return whether it did."""
         self._claim()
         snapshot = self.snapshot()
         dead = ~snapshot.alive
@@ -496,7 +496,7 @@ class Store:
         return True
 
     def tidy(self) -> None:
-        """Remove files that no longer count: of killed runs, and from before the last compaction."""
+        """Delete unused files: those of killed runs, and those from before the last compaction."""
         self._claim()
         with self._open.transaction("DEFERRED") as db:
             extent = self._extent(db)
@@ -506,7 +506,7 @@ class Store:
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the files; a closed store cannot be used any more."""
+        """Close the files; the store cannot be used afterwards."""
         self._open.close()
         self._snapshot = None
         if self._lock is not None:

@@ -1,4 +1,4 @@
-"""What an index notes of files, whether its vectors are in a folder or on a server."""
+"""Metadata of files in an index, for stores in folders and on servers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors
 
 MARK = "\0"
-"""Separates the path of a video from the time of a moment; no path of a file contains it."""
+"""Separates the path of a video from the time of a frame; no file path contains it."""
 AFTER = b"\1"
-"""Entries from a path on to the path with this behind it are the file's: the image, or the moments of the video."""
+"""Entries from a path up to the path with this suffix belong to the file: the image, or the frames of the video."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class Stamp:
     """State of a file when it was embedded.
 
     Attributes:
-        size: in bytes.
-        time: of its last change, in nanoseconds.
-        hash: of its content; empty if it was replaced while it was embedded, so that the next run embeds it anew. Of a
-            video it is empty until the last frame was looked at.
-        taken: when the photograph was taken, by its EXIF data or else the time of the file, such as
-            ``2024-05-01T12:30:00``; empty if it was replaced meanwhile, too.
+        size: file size in bytes.
+        time: modification time in nanoseconds.
+        hash: hash of the content. Empty if the file changed during embedding, so that the next run embeds it again, and
+            for a video that is not sampled to its end.
+        taken: when the photograph was taken, from EXIF or else the file's time, such as ``2024-05-01T12:30:00``; empty
+            if the file changed during embedding.
     """
 
     size: int
@@ -40,12 +40,12 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Only:
-    """Which images of an index are searched; a moment of a video counts as the file.
+    """Filter of the images to search; a video frame counts as its file.
 
     Attributes:
-        after: the first day, such as ``2024-05-01``; empty for any.
-        before: the first day that is too late; empty for none.
-        under: names of folders or paths, in one of which an image must be.
+        after: first date, such as ``2024-05-01``; empty: no limit.
+        before: first date that is too late; empty: no limit.
+        under: names or paths of folders, one of which an image must be in.
 
     Example:
         >>> only = Only.of(after="2024-05-01", under="holidays/")
@@ -64,7 +64,7 @@ class Only:
         before: str | date | None = None,
         under: str | Path | Sequence[str | Path] = (),
     ) -> Only:
-        """Return the filter of dates and folders as a user gives them; ``UserError`` if something else than a date."""
+        """Return the filter for dates and folders from a user; ``UserError`` for an invalid date."""
         folders = [under] if isinstance(under, str | Path) else under
         return cls(_day("after", after), _day("before", before), tuple(_folder(str(folder)) for folder in folders))
 
@@ -72,7 +72,7 @@ class Only:
         return bool(self.after or self.before or self.under)
 
     def accepts(self, path: str, taken: str) -> bool:
-        """Return whether a file is searched."""
+        """Return whether a file passes the filter."""
         here = not self.under or any(
             path.startswith(needle) if os.path.isabs(folder) else needle in path
             for folder, needle in zip(self.under, self.needles, strict=True)
@@ -81,7 +81,7 @@ class Only:
 
     @property
     def needles(self) -> tuple[str, ...]:
-        """The folders as they stand in a path: from the root on, or anywhere between two separators."""
+        """The folders as substrings of paths: absolute at the beginning, others between two separators anywhere."""
         return tuple(f"{'' if os.path.isabs(part) else os.sep}{part}{os.sep}" for part in self.under)
 
 
@@ -104,11 +104,11 @@ class Video:
     """Progress through a video.
 
     Attributes:
-        path: of the file, from the root on.
-        every: ticks from one look to the next.
-        ticks: of the last look; None before the first one.
-        kept: seconds of the last moment that is in the index; None if there is none.
-        damage: how many frames could not be read, and the spans of seconds where they are.
+        path: absolute path of the file.
+        every: ticks between sampled frames.
+        ticks: time of the last sampled frame; None before the first.
+        kept: time in seconds of the last frame in the index; None if there is none.
+        damage: number of unreadable frames, and their time spans in seconds.
     """
 
     path: str
@@ -120,32 +120,32 @@ class Video:
 
     @property
     def state(self) -> str:
-        """The JSON of all but path and stamp."""
+        """JSON of all attributes except path and stamp."""
         return json.dumps({"every": self.every, "ticks": self.ticks, "kept": self.kept, "damage": self.damage})
 
 
 def moment_name(video: str, time: float) -> str:
-    """Return the name by which an index knows a moment of a video, in seconds to the millisecond."""
+    """Return the name of a video frame in an index; its time in seconds is rounded to milliseconds."""
     return f"{video}{MARK}{round(1000 * time):010}"
 
 
 def split_moment(name: str) -> tuple[str, float | None]:
-    """Return the path of an entry and its time; None for an image."""
+    """Return the path of an entry and its time in seconds; None for an image."""
     path, _, time = name.partition(MARK)
     return path, int(time) / 1000 if time else None
 
 
 class Found(NamedTuple):
-    """An image that a search has found.
+    """An image found by a search.
 
     Attributes:
-        similarity: to the query.
-        vectors: of the image, whose name is its path.
-        time: of a moment of a video, in seconds; None for an image.
-        entry: by which :meth:`saywhere.search.store.Store.locate` finds it again.
-        lead: by how many standard deviations the similarity, with what the classes add to it for the order, is above
-            the mean of all images that were searched.
-        among: number of these.
+        similarity: similarity to the query.
+        vectors: embeddings of the image; its name is its path.
+        time: time of a video frame in seconds; None for an image.
+        entry: key for :meth:`saywhere.search.store.Store.locate`.
+        lead: number of standard deviations of the ranking score (similarity plus noun classifier) above the mean of all
+            searched images.
+        among: number of searched images.
     """
 
     similarity: float
@@ -157,7 +157,7 @@ class Found(NamedTuple):
 
 
 class Located(NamedTuple):
-    """What an entry of an index is: see :class:`Found`, and the ``stamp`` of the file when it was embedded."""
+    """Location of an entry, see :class:`Found`, and the ``stamp`` of the file when it was embedded."""
 
     path: str
     time: float | None

@@ -1,6 +1,6 @@
 """Data sets in their official formats, read into one type of sample.
 
-``read(root, format, split)`` returns :class:`Samples`: images, boxes in pixels of the image on disk, phrases and
+``read(root, format, split)`` returns :class:`Samples`: images, boxes in pixels of the image file, phrases and
 sentences, and a report of what is missing or broken. docs/data.md describes the formats.
 """
 
@@ -40,14 +40,14 @@ _READERS = {
     "xmp": _Format(corrected.is_xmp, corrected.splits, corrected.read_xmp),
 }
 FORMATS = tuple(_READERS)
-"""Names of the formats that :func:`read` knows."""
+"""Names of the formats that :func:`read` supports."""
 
 
 def guess_format(root: str | Path) -> str:
-    """Return the format of a data set, judged by its files.
+    """Return the format of a data set, detected from its files.
 
     Raises:
-        UserError: there is no such file or folder, or its files fit no format.
+        UserError: no such file or folder, or its files match no format.
     """
     if not Path(root).exists():
         raise UserError(f"{root}: no such file or folder")
@@ -73,14 +73,14 @@ def read(
     """Read one split of a data set.
 
     Args:
-        root: its folder (or, for ``jsonl``, the file).
-        format: one of :data:`FORMATS`; None guesses from the files.
-        split: name of the split, or its beginning if that is unambiguous (``train`` for COCO's ``train2017``).
+        root: the data set's folder (for ``jsonl``, also the file).
+        format: one of :data:`FORMATS`; None detects it from the files.
+        split: name of the split, or an unambiguous beginning of it (``train`` for COCO's ``train2017``).
         options: preprocessing of regions and phrases; none by default.
 
     Raises:
         UserError: ``root`` does not exist or has another format, the split is unknown, or a file cannot be read at all.
-            A single missing image or broken annotation is left out and named in the report instead.
+            Single missing images or broken annotations are left out and named in the report.
 
     Example:
         >>> samples = read("data/flickr8k", split="dev")  # doctest: +SKIP
@@ -108,7 +108,7 @@ def _check(root: str | Path, format: str | None) -> tuple[Path, str]:
 
 
 def _resolve(root: Path, split: str, known: list[str]) -> str:
-    """Return the one known split that is or begins with ``split``."""
+    """Return the only known split that equals or starts with ``split``."""
     if split in known:
         return split
     if len(matches := [name for name in known if split and name.startswith(split)]) == 1:

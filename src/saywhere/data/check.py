@@ -1,4 +1,4 @@
-"""Checks of a data set before training: statistics, a trial decoding of every image, samples drawn with their boxes."""
+"""Checks of a data set before training: statistics, test decoding of every image, and drawn samples with boxes."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from saywhere.images import ImageError, open_image
 from saywhere.text import tokenize
 
 LEGIBLE = 640
-"""Smaller images are enlarged to this long side, in pixels, before phrases are written on them."""
+"""Images with a shorter long side, in pixels, are enlarged to it before phrases are drawn."""
 
 LONGEST_PART = 100
-"""Bytes of the name of a split, and of an image, that are kept in the file name of a drawing."""
+"""Maximum bytes of a split's name, and of an image's, in the file name of a drawing."""
 
 DRAWN = 4
-"""Samples of a split that are drawn."""
+"""Number of samples drawn per split."""
 
 LEGIBLE_REGIONS = 15
-"""Most regions that are drawn on an image; of more, these are spread evenly over their list."""
+"""Maximum number of regions drawn on an image; of more, an evenly spaced selection."""
 
 
 def summary(samples: Samples) -> dict[str, str]:
-    """Return the statistics of one split, by what they count; the median of nothing is ``-``."""
+    """Return the statistics of a split by name; medians of nothing are ``-``."""
     counts = [len(sample.boxes) for sample in samples]
     lengths = [len(tokenize(phrase)) for phrase in samples.phrases()]
     words = {word for phrase in samples.phrases() for word in tokenize(phrase)}
@@ -61,7 +61,7 @@ def _median(values: list[int] | list[float]) -> str:
 
 
 def decode(samples: Samples) -> int:
-    """Decode every image completely; damaged ones are added to the report. Returns how many there are."""
+    """Decode every image completely, add damaged ones to the report, and return their number."""
 
     def complaint(sample: Sample) -> str | None:
         try:
@@ -78,12 +78,12 @@ def decode(samples: Samples) -> int:
 
 
 def draw(samples: Samples, folder: Path) -> list[Path]:
-    """Write a few samples with regions, spread evenly over the split, as PNGs with boxes and first phrases.
+    """Write a few evenly spaced samples with regions as PNGs, with boxes and first phrases, and return their paths.
 
-    Damaged images among them are added to the report. Returns the paths of the files.
+    Damaged images among them are added to the report.
 
     Raises:
-        UserError: the folder cannot be made.
+        UserError: the folder cannot be created.
     """
     labelled = [sample for sample in samples if len(sample.boxes)]
     chosen = [labelled[i] for i in _spread(len(labelled), DRAWN)]
@@ -110,13 +110,13 @@ def draw(samples: Samples, folder: Path) -> list[Path]:
 
 
 def _file_part(name: str) -> str:
-    """Return ``name`` as part of a file name: all but letters, digits and ``-_. `` is escaped, as in ``%2F``."""
+    """Return ``name`` for a file name: all but letters, digits and ``-_. `` is escaped, as in ``%2F``."""
     safe = "".join(c if c.isalnum() or c in "-_. " else f"%{ord(c):02X}" for c in name)
     return safe.encode()[:LONGEST_PART].decode(errors="ignore")
 
 
 def _spread(length: int, count: int) -> list[int]:
-    """Return at most ``count`` of the indices below ``length``, evenly spread."""
+    """Return at most ``count`` of the indices below ``length``, evenly spaced."""
     count = min(length, count)
     return [i * length // count for i in range(count)]
 

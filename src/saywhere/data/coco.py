@@ -1,4 +1,4 @@
-"""COCO: sentences from ``captions_*.json``, boxes from ``instances_*.json`` with the class name as their phrase."""
+"""COCO: sentences from ``captions_*.json``, and boxes from ``instances_*.json`` with class names as phrases."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ KINDS = ("instances", "captions")
 
 
 def recognises(root: Path) -> bool:
-    """Return whether the folder, or ``annotations`` in it, holds captions or instances."""
+    """Return whether the folder, or its ``annotations`` folder, has captions or instances."""
     return bool(splits(root))
 
 
 def splits(root: Path) -> list[str]:
-    """Return what follows ``captions_`` or ``instances_`` in the names of the files: ``train2017``, ``val2017``."""
+    """Return what follows ``captions_`` or ``instances_`` in the file names, such as ``train2017``."""
     if not root.is_dir():
         return []
     files = [file.stem for kind in KINDS for f in ("annotations", ".") for file in (root / f).glob(f"{kind}_*.json")]
@@ -29,7 +29,7 @@ def splits(root: Path) -> list[str]:
 
 
 def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
-    """Return the images of one split, with the boxes of its instances (crowds left out) and its captions."""
+    """Return the images of one split, with their captions and the boxes of their instances, without crowds."""
     found: dict[Any, Annotation] = {}
     for kind in KINDS:
         file = find(root, ("annotations", "."), (f"{kind}_{split}.json",))
@@ -52,10 +52,10 @@ _MEANS = {"instances": "regions", "captions": "sentences"}
 
 
 def _add_images(found: dict[Any, Annotation], images: list[Any], split: Path, file: Path, report: Report) -> None:
-    """Add the images of a file to those of the other one, which have the same ids if they are the same images.
+    """Add the images of a file to those of the other file; equal ids must mean equal images.
 
     Raises:
-        UserError: two images have one id.
+        UserError: two images have the same id.
     """
     root = split.parent
     places = (split, root / "images" / split.name, root / "images", root)

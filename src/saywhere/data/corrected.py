@@ -1,4 +1,4 @@
-"""Regions that people drew or corrected: exports of Label Studio (JSON) and CVAT (XML), and XMP sidecars."""
+"""Regions drawn or corrected by people: exports of Label Studio (JSON) and CVAT (XML), and XMP sidecars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from saywhere.regions import Regions
 from saywhere.report import Report
 
 SPLIT = "train"
-"""An export is one split."""
+"""The only split of an export."""
 
 
 def is_label_studio(root: Path) -> bool:
@@ -37,7 +37,7 @@ def is_cvat(root: Path) -> bool:
 
 
 def is_xmp(root: Path) -> bool:
-    """Return whether ``root`` is a folder with XMP sidecars, or images with regions inside, or folders with them."""
+    """Return whether ``root`` is a folder that contains, at any depth, XMP sidecars or images with embedded regions."""
     if not root.is_dir():
         return False
     images = (path for path in root.rglob("*") if path.suffix.lower() in xmp.EMBEDDING)
@@ -45,17 +45,17 @@ def is_xmp(root: Path) -> bool:
 
 
 def splits(root: Path) -> list[str]:
-    """Return the one split."""
+    """Return the only split."""
     return [SPLIT]
 
 
 def read_export(read: Reader, root: Path, split: str, report: Report) -> list[Annotation]:
-    """Return every image of an export, by the reader of its format; it is looked for beside it and in ``images``."""
+    """Return the images of an export, with ``read`` for its format; images are searched beside it and in ``images``."""
     return [_annotation(regions, _image(root.parent, regions.image or "")) for regions in read(root, None, report)]
 
 
 def read_xmp(root: Path, split: str, report: Report) -> list[Annotation]:
-    """Return every image that has regions in a sidecar or inside it."""
+    """Return the images that have regions in a sidecar or embedded."""
     return [_annotation(regions, Path(regions.image or "")) for regions in xmp.read(root, None, report)]
 
 
@@ -66,9 +66,9 @@ def _annotation(regions: Regions, image: Path) -> Annotation:
 
 
 def _image(folder: Path, name: str) -> Path:
-    """The first that exists of the places where the image of an export may be, else the plainest one.
+    """Return the first existing path where an export's image may be, or else the simplest one.
 
-    A file uploaded to Label Studio has eight digits and a dash before its name.
+    Label Studio prefixes uploaded files with eight digits and a dash.
     """
     base = Path(name).name
     names = [name, f"images/{base}", base, f"images/{base[9:]}", base[9:]]

@@ -1,7 +1,7 @@
 """Flickr8k and Flickr30k with the boxes and phrases of Flickr30k Entities.
 
-Each phrase of an entity belongs to the entity's box. If the entity has several boxes ("two dogs"), it belongs to their
-union, which is what the phrase describes. Entities without a box (scenes, things not visible) are left out.
+Each phrase of an entity belongs to the entity's box. If an entity has several boxes ("two dogs"), it is their union,
+which is what the phrase describes. Entities without a box (scenes, invisible things) are left out.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _SUFFIX = re.compile(r"\s+(?='(?:s|re|ve|ll|d|m)\b|n't\b)", re.IGNORECASE)
 
 
 def recognises(root: Path) -> bool:
-    """Return whether the folder holds the captions of Flickr8k or Flickr30k."""
+    """Return whether the folder has the captions of Flickr8k or Flickr30k."""
     return find(root, TEXT_FOLDERS, TOKEN_FILES) is not None
 
 
 def splits(root: Path) -> dict[str, Path]:
-    """Return the lists of the splits that there are: ``train dev test`` (Flickr8k), ``train val test`` (Flickr30k)."""
+    """Return the list files of the existing splits: ``train dev test`` (Flickr8k), ``train val test`` (Flickr30k)."""
     found = {}
     for name in ("train", "dev", "val", "test"):
         if file := find(root, TEXT_FOLDERS, (f"Flickr_8k.{name}Images.txt", f"{name}.txt")):
@@ -75,7 +75,7 @@ def find_images(root: Path) -> Path:
 
 
 def _add_entities(annotation: Annotation, folder: Path, report: Report) -> bool:
-    """Add the image's Entities; return whether they could be read. If not, they are named in the report."""
+    """Add the image's Entities; return whether they are readable. If not, they are named in the report."""
     marked, boxed = _entities_of(annotation.name, folder)
     try:
         size, boxes = read_boxes(boxed)
@@ -97,13 +97,13 @@ def _add_entities(annotation: Annotation, folder: Path, report: Report) -> bool:
 
 
 def read_boxes(path: Path) -> tuple[tuple[float, float], dict[str, Box]]:
-    """Read the size ``(width, height)`` and the box of each entity (the union of its boxes) from an Entities XML file.
+    """Read an Entities XML file: the size ``(width, height)``, and the box of each entity (the union of its boxes).
 
-    The file counts pixels from 1 and includes both ends: ``xmin..xmax`` becomes ``xmin - 1 .. xmax``.
+    The file counts pixels from 1, both ends inclusive: ``xmin..xmax`` becomes ``xmin - 1 .. xmax``.
 
     Raises:
-        OSError: there is no such file.
-        ValueError: it is not XML, or a part is missing or is not a number.
+        OSError: no such file.
+        ValueError: it is not XML, or a part is missing or not a number.
     """
     tree = read_xml(path)
     width, height = (_number(tree, f"size/{side}") for side in ("width", "height"))
@@ -121,7 +121,7 @@ def read_boxes(path: Path) -> tuple[tuple[float, float], dict[str, Box]]:
 
 
 def count_boxes(path: Path) -> dict[str, int]:
-    """Return how many boxes each entity of an Entities XML file has; raises as :func:`read_boxes`."""
+    """Return the number of boxes of each entity in an Entities XML file; raises as :func:`read_boxes`."""
     found: dict[str, int] = {}
     for thing in read_xml(path).findall("object"):
         for name in thing.findall("name"):
@@ -131,7 +131,7 @@ def count_boxes(path: Path) -> dict[str, int]:
 
 
 def tidy(text: str) -> str:
-    """Rejoin the apostrophes of tokenised text: ``the water 's edge`` becomes ``the water's edge``."""
+    """Rejoin apostrophes in tokenized text: ``the water 's edge`` becomes ``the water's edge``."""
     return _SUFFIX.sub("", text.strip())
 
 
@@ -157,14 +157,14 @@ def _sentences(root: Path) -> dict[str, list[str]]:
 
 @dataclass(frozen=True, eq=False)
 class MarkedPhrase:
-    """A phrase of a sentence and its box.
+    """A phrase of a sentence, and its box.
 
     Attributes:
-        start, stop: index of its first word in the words of the sentence, and of the word after its last.
-        entity: identifier of the thing it names, the same in all sentences of the image.
+        start, stop: index of the first word in the sentence, and of the word after the last.
+        entity: identifier of what the phrase names, the same in all sentences of the image.
         types: such as ``people``, ``clothing``, ``bodyparts``, ``animals``, ``vehicles``, ``instruments``, ``scene``,
             ``other``; mostly one.
-        box: ``(4,)`` float32 ``x1 y1 x2 y2`` in pixels of the image on disk, the union if the entity has several;
+        box: ``(4,)`` float32 ``x1 y1 x2 y2`` in pixels of the image file, the union if the entity has several boxes;
             None if it has none.
     """
 
@@ -184,7 +184,7 @@ class MarkedSentence:
 
     @property
     def text(self) -> str:
-        """The words joined by spaces; tokenizing it gives the same words again."""
+        """The words joined by spaces; tokenizing it returns the same words."""
         return " ".join(self.words)
 
     def phrase(self, phrase: MarkedPhrase) -> str:
@@ -203,9 +203,9 @@ class MarkedImage:
 
 
 def read_entities(root: str | Path, split: str, report: Report | None = None) -> list[MarkedImage]:
-    """Return the images of one split of Flickr8k or Flickr30k with the marked sentences of Flickr30k Entities.
+    """Return the images of a split of Flickr8k or Flickr30k with the marked sentences of Flickr30k Entities.
 
-    An image whose file or annotation is missing or broken is left out and named in ``report``.
+    Images whose file or annotation is missing or broken are left out and named in ``report``.
 
     Raises:
         UserError: no such data set or split, or one without Entities.
@@ -236,10 +236,10 @@ def read_entities(root: str | Path, split: str, report: Report | None = None) ->
 
 
 def find_marks(image: Path) -> tuple[Path, Path]:
-    """Return the paths of the Entities files of an image: the marked sentences, and the boxes.
+    """Return the paths of an image's Entities files: the marked sentences, and the boxes.
 
     Raises:
-        UserError: there is no Entities folder beside the folder of the image.
+        UserError: there is no Entities folder beside the image folder.
     """
     root = image.parent.parent
     if (folder := _find_entities(root)) is None:
@@ -252,13 +252,13 @@ def _find_entities(root: Path) -> Path | None:
 
 
 def _entities_of(name: str, folder: Path) -> tuple[Path, Path]:
-    """The files of an image in the Entities folder."""
+    """Return an image's files in the Entities folder."""
     key = Path(name).stem.split("_")[0]
     return folder / "Sentences" / f"{key}.txt", folder / "Annotations" / f"{key}.xml"
 
 
 def read_marks(image: Path, size: DiskSize) -> tuple[MarkedSentence, ...]:
-    """Return the marked sentences of one image of ``size`` on disk, with boxes in its pixels.
+    """Return the marked sentences of an image of ``size`` on disk, with boxes in its pixels.
 
     Raises:
         OSError, ValueError: a file is missing or broken.
@@ -274,7 +274,7 @@ def read_marks(image: Path, size: DiskSize) -> tuple[MarkedSentence, ...]:
 def read_marked(line: str, boxes: Mapping[str, np.ndarray]) -> MarkedSentence:
     """Parse a line of ``Sentences/*.txt``, such as ``[/EN#1/people A man] in [/EN#2/clothing a red shirt]``.
 
-    ``boxes (4,)`` are of each entity that has one.
+    ``boxes`` has one ``(4,)`` for each entity with a box.
     """
     words: list[str] = []
     phrases: list[MarkedPhrase] = []
@@ -288,5 +288,5 @@ def read_marked(line: str, boxes: Mapping[str, np.ndarray]) -> MarkedSentence:
 
 
 def count_phrases(images: Sequence[MarkedImage]) -> int:
-    """Return how many phrases have a box."""
+    """Return the number of phrases with a box."""
     return sum(phrase.box is not None for p in images for s in p.sentences for phrase in s.phrases)

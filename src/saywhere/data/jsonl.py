@@ -1,4 +1,4 @@
-"""A format for your own data: a file of JSON lines, one for each image. docs/data.md describes it."""
+"""A format for your own data: JSON lines, one per image. docs/data.md describes it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def recognises(root: Path) -> bool:
 
 
 def splits(root: Path) -> list[str]:
-    """Return every split that a line belongs to, in the order of their first lines."""
+    """Return the splits of all lines, in order of first occurrence."""
     rows = ((row, file) for file in _files(root) for _, row in _rows(file) if isinstance(row, dict))
     return list(dict.fromkeys(_split(row, file) for row, file in rows))
 
 
 def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
-    """Return the images of one split in the order of the lines; a broken line is named in the report."""
+    """Return the images of one split in the order of the lines; broken lines are named in the report."""
     found = []
     for file in _files(root):
         for line, row in _rows(file):
@@ -82,9 +82,9 @@ def _split(row: dict[str, Any], file: Path) -> str:
 
 
 def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """Yield line numbers from 1 and rows, or what is wrong with a line.
+    """Yield line numbers, from 1, with rows or with the reason why a line is broken.
 
-    ``UserError`` if all of them are broken, or results.
+    ``UserError`` if all lines are broken, or are results.
     """
     lines = [(i, line) for i, line in enumerate(read_lines(file), start=1) if line.strip()]
     rows = [(i, _row(line)) for i, line in lines]

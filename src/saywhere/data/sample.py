@@ -1,4 +1,4 @@
-"""Samples, the one type that every data set is read into: phrases preprocessed, sizes on disk, scaling, the report."""
+"""Samples, the common type of all data sets: preprocessing of phrases, sizes on disk, scaling, and the report."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Labelled = tuple[Box, str]
 
 @dataclass(frozen=True)
 class PhraseOptions:
-    """Options of which regions of a data set are kept, and how their phrases are preprocessed.
+    """Options for choosing regions of a data set and preprocessing their phrases.
 
     Attributes:
-        max_words: longer phrases are dropped.
-        merge: boxes of at least this IoU become one, their mean, with all their references
+        max_words: maximum length; longer phrases are dropped.
+        merge: boxes of at least this IoU are merged into their mean, with all their references
             (:func:`saywhere.boxes.merge`). None: only identical boxes are joined.
 
     Raises:
-        UserError: a value out of range.
+        UserError: a value is out of range.
     """
 
     max_words: int | None = None
@@ -49,7 +49,7 @@ class PhraseOptions:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], prefix: str = "data.phrases.") -> PhraseOptions:
-        """Read the options of a recipe, which messages name with ``prefix``.
+        """Read the options of a recipe; error messages name them with ``prefix``.
 
         Raises:
             UserError: an unknown key or a wrong value.
@@ -58,7 +58,7 @@ class PhraseOptions:
 
 
 def clean(labelled: Sequence[Labelled], options: PhraseOptions, report: Report, name: str) -> list[Labelled]:
-    """Clean the phrases of pairs; those without a word or with too many are left out, and counted in ``report``."""
+    """Clean the phrases of pairs; drop those without words or with too many, and count them in ``report``."""
     kept = []
     for box, phrase in labelled:
         text = " ".join(phrase.split())
@@ -75,10 +75,10 @@ def clean(labelled: Sequence[Labelled], options: PhraseOptions, report: Report, 
 def join(
     boxes: np.ndarray, phrases: Sequence[str], threshold: float | None
 ) -> tuple[np.ndarray, list[tuple[str, ...]]]:
-    """Join boxes ``(N, 4)`` with one phrase each into fewer boxes ``(M, 4)`` with the distinct phrases of each.
+    """Join boxes ``(N, 4)`` with one phrase each into fewer boxes ``(M, 4)`` with their distinct phrases.
 
-    Boxes of at least ``threshold`` IoU become one, their mean; with None only equal boxes do, in the order of their
-    first mention.
+    Boxes of at least ``threshold`` IoU are merged into their mean. None: only identical boxes are joined, in the order
+    of their first occurrence.
     """
     if threshold is None:
         groups: dict[Box, list[int]] = {}
@@ -92,7 +92,7 @@ def join(
 
 
 def distinct(phrases: Iterable[str]) -> tuple[str, ...]:
-    """Return the phrases that differ in their words, each as it is first spelt."""
+    """Return the phrases with distinct words, in their first spelling."""
     found: dict[str, str] = {}
     for phrase in phrases:
         found.setdefault(" ".join(tokenize(phrase)), phrase)
@@ -100,7 +100,7 @@ def distinct(phrases: Iterable[str]) -> tuple[str, ...]:
 
 
 def unique(labelled: Iterable[Labelled]) -> list[Labelled]:
-    """Return the pairs without those that repeat the box and the words of an earlier one."""
+    """Return the pairs without those that repeat the box and words of an earlier one."""
     found: dict[tuple[Box, str], Labelled] = {}
     for box, phrase in labelled:
         found.setdefault((box, " ".join(tokenize(phrase))), (box, phrase))
@@ -109,15 +109,15 @@ def unique(labelled: Iterable[Labelled]) -> list[Labelled]:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """An image with its annotated regions and its captions.
+    """An image with its annotated regions and captions.
 
     Attributes:
-        width, height: size of the image on disk, upright (after EXIF rotation), in pixels.
-        boxes: ``(N, 4)`` float32 numpy ``x1 y1 x2 y2`` in pixels of that image, inside it; N may be 0. Anything that
-            numpy converts is accepted.
-        phrases: for each box its reference phrases, one or more.
+        width, height: size of the image file, upright (after EXIF rotation), in pixels.
+        boxes: ``(N, 4)`` float32 ``x1 y1 x2 y2`` in these pixels, inside the image; N may be 0. Anything that NumPy
+            converts is accepted.
+        phrases: one or more reference phrases for each box.
         sentences: captions of the whole image, any number.
-        phrase_weights: ``(N,)`` how much the phrases of each box count where a network learns words; None for 1 each.
+        phrase_weights: ``(N,)`` loss weight of each box's phrases where words are trained; None for 1 each.
 
     Raises:
         ValueError: lengths differ, or a box has no phrase.
@@ -143,17 +143,17 @@ class Sample:
             raise ValueError(f"{self.image}: a box without a phrase")
 
     def regions(self) -> Regions:
-        """Return the boxes as regions, with the first reference of each as its caption."""
+        """Return the boxes as regions, with each one's first reference as its caption."""
         captions = tuple(references[0] for references in self.phrases)
         return Regions(self.width, self.height, self.boxes, captions=captions, image=str(self.image))
 
 
 @dataclass(frozen=True, eq=False)
 class Samples(Sequence[Sample]):
-    """Samples of one split in the order of the data set, and the report of reading them.
+    """Samples of one split in the order of the data set, with the report of reading them.
 
     Attributes:
-        name: name of the format and the data set's folder.
+        name: format, and name of the data set's folder.
         report: what was left out, missing or broken.
     """
 
@@ -170,7 +170,7 @@ class Samples(Sequence[Sample]):
     @overload
     def __getitem__(self, index: slice) -> Samples: ...
     def __getitem__(self, index: int | slice) -> Sample | Samples:
-        """Return one sample, or for a slice the chosen samples with the same report."""
+        """Return one sample, or for a slice the selected samples with the same report."""
         if isinstance(index, slice):
             return Samples(self.samples[index], self.name, self.split, self.report)
         return self.samples[index]
@@ -179,16 +179,16 @@ class Samples(Sequence[Sample]):
         return f"Samples({self.name}, {self.split}: {counted(len(self), 'image')})"
 
     def phrases(self) -> list[str]:
-        """Return every reference phrase of every box."""
+        """Return all reference phrases of all boxes."""
         return [phrase for sample in self.samples for references in sample.phrases for phrase in references]
 
     def sentences(self) -> list[str]:
-        """Return every caption of a whole image."""
+        """Return all captions of whole images."""
         return [sentence for sample in self.samples for sentence in sample.sentences]
 
 
 SLACK = 1.05
-"""Annotated boxes may leave an image by this factor before they are taken for boxes of an image of another size."""
+"""Boxes may exceed the image by this factor before they count as boxes of an image of another size."""
 
 MIN_SIDE = 0.1
 """Boxes of a smaller width or height, in pixels on disk, count as having no area."""
@@ -196,15 +196,15 @@ MIN_SIDE = 0.1
 
 @dataclass
 class Annotation:
-    """Annotation of one image as the data set has it, in the data set's own pixels.
+    """Annotation of one image as in the data set, in the data set's own pixels.
 
     Attributes:
-        name: of the image in the data set, for reports.
-        image: where its file should be.
+        name: name of the image in the data set, for reports.
+        image: expected path of its file.
         labelled: pairs of a box ``x1 y1 x2 y2`` (origin 0, continuous) and one phrase.
         sentences: captions of the whole image.
-        size: width and height of the image that was annotated; None if they are those on disk.
-        broken: whether regions of it were left out because they are broken.
+        size: width and height of the annotated image; None if they are those on disk.
+        broken: whether some of its regions were left out as broken.
     """
 
     name: str
@@ -216,7 +216,7 @@ class Annotation:
 
 
 def assemble(annotations: Sequence[Annotation], options: PhraseOptions, report: Report) -> list[Sample]:
-    """Return the samples of ``annotations``; what is missing or broken is left out and added to ``report``."""
+    """Return the samples of ``annotations``; missing or broken data is left out and added to ``report``."""
     report.listed += len(annotations)
     sizes = measure_all([annotation.image for annotation in annotations])
     samples = []
@@ -234,7 +234,7 @@ def assemble(annotations: Sequence[Annotation], options: PhraseOptions, report: 
 
 
 def measure_all(paths: Sequence[Path]) -> list[DiskSize | ImageError]:
-    """Return the size of each image file, read from its header, or the error that says why it cannot be read."""
+    """Return the size of each image file, read from its header, or the error if it cannot be read."""
 
     def measured(path: Path) -> DiskSize | ImageError:
         try:
@@ -242,14 +242,14 @@ def measure_all(paths: Sequence[Path]) -> list[DiskSize | ImageError]:
         except ImageError as error:
             return error
 
-    with warnings.catch_warnings():  # around the threads, because the filter belongs to the process
+    with warnings.catch_warnings():  # around the threads, since the filter is global to the process
         warnings.simplefilter("ignore")
         with ThreadPoolExecutor(8) as pool:
             return list(pool.map(measured, paths, chunksize=64))
 
 
 def fits(annotation: Annotation, size: DiskSize) -> bool:
-    """Return whether the boxes fit an image of this size; a small step over the border is allowed."""
+    """Return whether the boxes fit an image of this size; slightly exceeding the border is allowed."""
     right, bottom = (max((box[side] for box, _ in annotation.labelled), default=0.0) for side in (2, 3))
     return right <= size.width * SLACK + 1 and bottom <= size.height * SLACK + 1
 
@@ -276,8 +276,8 @@ def _sample(annotation: Annotation, size: DiskSize, options: PhraseOptions, repo
 def to_disk(boxes: np.ndarray, annotated: tuple[float, float], size: DiskSize) -> np.ndarray:
     """Convert boxes ``(N, 4)`` from pixels of the annotated image to those of the upright image on disk.
 
-    Width and height are each scaled by their own factor, so copies with another aspect ratio are right too. If EXIF
-    turns the image on its side and the annotated size is the one before the turn, the boxes are turned as well.
+    Width and height are scaled separately, so copies with another aspect ratio are handled. If EXIF rotates the image
+    by 90 degrees and the annotated size is that before rotation, the boxes are rotated as well.
     """
     width, height = annotated
     if size.orientation in LYING and (width - height) * (size.width - size.height) < 0:
@@ -291,7 +291,7 @@ def find(root: Path, folders: Iterable[str], names: Sequence[str]) -> Path | Non
 
 
 def index_images(folders: Sequence[Path]) -> dict[str, Path]:
-    """Return the files of several folders by name; of two with one name, the one in the first folder."""
+    """Return the files of several folders by name; among equal names, the one in the first folder."""
     return {path.name: path for folder in reversed(folders) for path in folder.iterdir()}
 
 
@@ -304,14 +304,14 @@ def read_lines(path: Path) -> list[str]:
 
 
 def number(value: object) -> float:
-    """Return ``value`` as a float; ``ValueError`` if it is no number, or larger than those of pixels can be."""
+    """Return ``value`` as a float; ``ValueError`` if it is not a number, or too large for pixels."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST_SIDE:
         raise ValueError(f"{value!r} is not a number of pixels")
     return float(value)
 
 
 def corner_box(values: object) -> Box:
-    """Return ``[x1, y1, x2, y2]`` as a box; ``ValueError`` if it is something else or inside out."""
+    """Return ``[x1, y1, x2, y2]`` as a box; ``ValueError`` for anything else, or if x2 < x1 or y2 < y1."""
     if not isinstance(values, (list, tuple)) or len(values) != 4:
         raise ValueError(f"{values!r} is not a box of four numbers")
     x1, y1, x2, y2 = (number(value) for value in values)
@@ -321,7 +321,7 @@ def corner_box(values: object) -> Box:
 
 
 def size_box(values: object) -> Box:
-    """Return ``[x, y, width, height]`` as a box; ``ValueError`` if it is something else."""
+    """Return ``[x, y, width, height]`` as a box; ``ValueError`` for anything else."""
     if not isinstance(values, (list, tuple)) or len(values) != 4:
         raise ValueError(f"{values!r} is not a box of four numbers")
     x, y, width, height = (number(value) for value in values)

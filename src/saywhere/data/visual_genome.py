@@ -1,4 +1,4 @@
-"""Visual Genome's ``region_descriptions.json`` (version 1.0 to 1.4), its images, and their sizes."""
+"""Visual Genome's ``region_descriptions.json`` (versions 1.0 to 1.4), its images, and their sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IMAGE_FOLDERS = ("VG_100K", "VG_100K_2", "images/VG_100K", "images/VG_100K_2", "
 
 
 def recognises(root: Path) -> bool:
-    """Return whether the folder holds the region descriptions."""
+    """Return whether the folder has the region descriptions."""
     return (root / REGIONS).is_file()
 
 
@@ -67,7 +67,7 @@ def _wanted(root: Path, split: str) -> set[int] | None:
 
 
 def _sizes(root: Path, report: Report) -> dict[int, tuple[float, float]]:
-    """Return width and height of the original images by id, in whose pixels the boxes are."""
+    """Return the width and height of the original images by id; boxes are in their pixels."""
     if not (root / SIZES).is_file():
         raise UserError(f"{root / SIZES}: is missing; it has the sizes of the images that were annotated")
     sizes = {}
@@ -93,7 +93,7 @@ def _key(entry: Any) -> int | None:
 
 
 def _regions(entry: dict[str, Any], report: Report) -> tuple[list[Labelled], bool]:
-    """Return the regions of an image, and whether some were left out because they are broken."""
+    """Return the regions of an image, and whether some were left out as broken."""
     regions = entry.get("regions")
     if not isinstance(regions, list):
         report.problem("broken annotation", f"{_key(entry)} (no list of regions)")

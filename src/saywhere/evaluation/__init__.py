@@ -1,1 +1,1 @@
-"""How good answers are: the metrics of the papers, for any program's output."""
+"""How good answers are: the metrics of the papers, for the output of any program."""

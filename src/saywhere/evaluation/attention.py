@@ -1,13 +1,13 @@
-"""Attention correctness: how much of the attention at a word is on the thing it names (Areas of Attention, 4.2).
+"""Attention correctness: how much attention at a word lies on what it names (Areas of Attention, section 4.2).
 
-The protocol is that of Liu et al., as the program of Areas of Attention has it: for each word that names an annotated
-entity, the share of the attention inside the boxes of the entity is measured. A given (human) sentence is fed to the
-model word by word (teacher forcing); in a generated one, the words are those that people used for the entities of the
-image. The control is uniform attention: the same regions, all with the same weight.
+The protocol is that of Liu et al., as in the program of Areas of Attention. For each word that names an annotated
+entity, it measures the share of attention inside the entity's boxes. A given (human) sentence is fed to the model by
+teacher forcing. In a generated sentence, the words are those that people used for the image's entities. The control is
+uniform attention over the same regions.
 
-Three things differ: the attention is p(r | w, h), that of the word which is said, and not p(r | h); that program uses a
-part-of-speech tagger to find the nouns, where here the last word of a phrase ("a young boy") counts as one; and a
-weight counts in full on every pixel of its region there, and is spread over it here (the same for cells of a grid).
+There are three differences. The attention is p(r | w, h), given the word itself, instead of p(r | h). The last word of
+a phrase ("a young boy") counts as its noun, where the program uses a part-of-speech tagger. A weight is spread over its
+region, where the program counts it in full on every pixel (the same for grid cells).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
 
 POINTS = 24
-"""Points along each side at which a warped region is sampled."""
+"""Sample points along each side of a warped region."""
 
 
 def union_pieces(boxes: np.ndarray) -> np.ndarray:
-    """Return boxes ``(P, 4)`` that do not overlap and together cover what ``boxes (G, 4)`` cover."""
+    """Return disjoint boxes ``(P, 4)`` that cover the same area as ``boxes (G, 4)`` together."""
     x, y = np.unique(boxes[:, [0, 2]]), np.unique(boxes[:, [1, 3]])
     if len(x) < 2 or len(y) < 2:
         return np.zeros((0, 4), boxes.dtype)
@@ -47,9 +47,9 @@ def union_pieces(boxes: np.ndarray) -> np.ndarray:
 
 
 def shares_inside(regions: np.ndarray, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each of the upright ``regions (R, 4)`` its share inside the union of ``boxes (G, 4)``, and its area.
+    """Return the share of each of ``regions (R, 4)`` inside the union of ``boxes (G, 4)``, and the region's area.
 
-    Both are ``(R,)``; a region without area has share 0.
+    Both are ``(R,)``. A region without area has share 0.
     """
     pieces, areas = union_pieces(boxes), geometry.area(regions)
     low = np.maximum(regions[:, None, :2], pieces[None, :, :2])
@@ -64,8 +64,8 @@ def warped_shares_inside(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return shares and areas as :func:`shares_inside`, for warped regions sampled at :data:`POINTS` x :data:`POINTS`.
 
-    ``corners (R, 4, 2)`` are of parallelograms, in order around them, ``boxes (G, 4)`` ``x1 y1 x2 y2``. What lies
-    outside of the image is not counted; a region all outside has area 0.
+    ``corners (R, 4, 2)`` are those of parallelograms, in cyclic order; ``boxes (G, 4)`` are ``x1 y1 x2 y2``. Points
+    outside the image are ignored; a region entirely outside has area 0.
     """
     steps = (np.arange(POINTS, dtype=corners.dtype) + 0.5) / POINTS
     v, u = np.meshgrid(steps, steps, indexing="ij")
@@ -80,9 +80,9 @@ def warped_shares_inside(
 
 
 def correctness(weights: np.ndarray, shares: np.ndarray, areas: np.ndarray) -> np.ndarray:
-    """Return the share of the attention inside the boxes, 0 to 1: ``(...)``, of ``weights (..., R)`` for each word.
+    """Return the share of attention inside the boxes, from 0 to 1, for ``weights (..., R)`` of words: shape ``(...)``.
 
-    Regions without area are left out; it is 0 where all weight is on these.
+    Regions without area are ignored; it is 0 if they have all the weight.
     """
     density = weights * (areas > 0).astype(weights.dtype)
     total = density.sum(axis=-1)
@@ -91,7 +91,7 @@ def correctness(weights: np.ndarray, shares: np.ndarray, areas: np.ndarray) -> n
 
 @dataclass(frozen=True)
 class Mention:
-    """A word that names an entity: the index of the word in its sentence, and the identifier of the entity."""
+    """A word that names an entity: its index in the sentence, and the entity's identifier."""
 
     word: int
     entity: str
@@ -103,7 +103,7 @@ def given_mentions(sentence: MarkedSentence) -> list[Mention]:
 
 
 def names(image: MarkedImage) -> dict[str, list[str]]:
-    """Map the last word of each phrase of an image to the entities with a box that it names, each once."""
+    """Map the last word of each phrase of an image to the distinct entities with boxes that it names."""
     found: dict[str, list[str]] = {}
     for sentence in image.sentences:
         for mention in given_mentions(sentence):
@@ -113,12 +113,12 @@ def names(image: MarkedImage) -> dict[str, list[str]]:
 
 
 def generated_mentions(words: Sequence[str], named: Mapping[str, Sequence[str]]) -> list[Mention]:
-    """Return the mentions of a generated sentence: each word that people used for entities, once for each of them."""
+    """Return the mentions of a generated sentence: each word that people used for entities, once per entity."""
     return [Mention(i, entity) for i, word in enumerate(words) for entity in named.get(word, ())]
 
 
 def entity_boxes(image: MarkedImage) -> dict[str, np.ndarray]:
-    """Return the boxes ``(1, 4)`` of the entities of an image, in its pixels on disk."""
+    """Return the box ``(1, 4)`` of each entity of an image, in pixels of the file."""
     phrases = [phrase for sentence in image.sentences for phrase in sentence.phrases]
     return {phrase.entity: phrase.box[None] for phrase in phrases if phrase.box is not None}
 
@@ -127,12 +127,12 @@ def measure(
     weights: ArrayLike, mentions: Sequence[Mention], regions: ArrayLike, boxes: Mapping[str, ArrayLike],
     size: tuple[float, float],
 ) -> tuple[list[float], list[float]]:  # fmt: skip
-    """Return for each mention of a sentence the correctness of its word's attention, and that of uniform attention.
+    """Return the correctness of attention at each mention of a sentence, and that of uniform attention.
 
     Args:
-        weights: ``(T, R)`` of the words, or longer; mentions beyond T and entities without boxes are left out.
-        regions: ``(R, 4)``, or corners ``(R, 4, 2)`` of warped regions, in pixels of the image of this ``size``.
-        boxes: of each entity ``(G, 4)`` in the same pixels.
+        weights: ``(T, R)`` of the words, or longer. Mentions beyond T and entities without boxes are ignored.
+        regions: ``(R, 4)``, or corners ``(R, 4, 2)`` of warped regions, in pixels of an image of ``size`` (w, h).
+        boxes: ``(G, 4)`` per entity, in the same pixels.
     """
     attention, places = np.asarray(weights, np.float64), np.asarray(regions, np.float64)
     found, control = list[float](), list[float]()
@@ -155,21 +155,21 @@ SENTENCES = ("given", "generated")
 
 
 def percent(share: float | None) -> str:
-    """Return a share as the paper prints it, or a dash if there is none."""
+    """Return a share as a percentage, as the paper prints it, or a dash for None."""
     return "–" if share is None else f"{100 * share:.1f}"
 
 
 LINES = "attention.jsonl"
-"""The file of a run: of each image the correctness of each mention."""
+"""Results file of a run: the correctness of each mention, per image."""
 
 Row = Mapping[str, Any]
 
 
 def run(model: Model, session: Session) -> dict[str, Any]:
-    """Measure the share of the attention at a word that is inside the boxes of what the word names, see :func:`total`.
+    """Measure the share of attention at a word inside the boxes of what the word names, see :func:`total`.
 
     Raises:
-        UserError: the model does not attend to regions, no image can be read, or no phrase has a box.
+        UserError: the model does not attend to regions, no image is readable, or no phrase has a box.
     """
     captioner = model.require("captioner", "attend to regions")
     if captioner.config.decoder != "attention":
@@ -195,7 +195,7 @@ def run(model: Model, session: Session) -> dict[str, Any]:
 
 
 def measure_image(model: Model, encoding: Encoding, image: MarkedImage) -> dict[str, Any]:
-    """Return the correctness of each mention in the ``given`` sentences of an image and in the ``generated`` one.
+    """Return the correctness of each mention in an image's ``given`` sentences and in the ``generated`` one.
 
     ``uniform_given`` and ``uniform_generated`` are those of uniform attention over the same regions.
     """
@@ -215,9 +215,9 @@ def measure_image(model: Model, encoding: Encoding, image: MarkedImage) -> dict[
 
 
 def total(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the means over all mentions of all images, from 0 to 1, and how many there are.
+    """Return the means over all mentions of all images, from 0 to 1, and the numbers of mentions.
 
-    ``given``, ``generated``, ``uniform_given`` and ``uniform_generated`` are None without a mention.
+    ``given``, ``generated``, ``uniform_given`` and ``uniform_generated`` are None without mentions.
     """
     result: dict[str, Any] = {"images": len(rows)}
     for kind in SENTENCES:

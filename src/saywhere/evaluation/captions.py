@@ -1,8 +1,8 @@
-"""Captions of whole images: the metrics of the COCO caption evaluation, a model's captions on disk, and their report.
+"""Captions of whole images: the metrics of the COCO caption evaluation, stored captions of a model, and the report.
 
-BLEU, ROUGE-L and CIDEr-D are those of pycocoevalcap, on texts without punctuation that are split as its Penn Treebank
-tokenizer (a Java program) splits them. Its SPICE is left out: it downloads models when it runs. Nouns that nobody
-mentions are counted as CHAIR counts them (Rohrbach et al. 2018), over the tree of nouns.
+BLEU, ROUGE-L and CIDEr-D are those of pycocoevalcap, on texts without punctuation, tokenized like its Penn Treebank
+tokenizer (a Java program). Its SPICE is left out, since it downloads models when run. Nouns that no reference mentions
+are counted as in CHAIR (Rohrbach et al. 2018), over the noun tree.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from saywhere.inference import ResultsFile
 from saywhere.models.model import Model
 from saywhere.models.nouns import NounTree, find_invented, find_nouns, noun_tree
 
-# The tokenizer ends a line at each of these, so the rest of a text would become that of the next image.
+# The tokenizer ends a line at each of these; the rest of a text would move to the next image.
 _LINE_ENDS = str.maketrans(dict.fromkeys("\n\r\v\f\u2028\u2029", " "))
 
 ORDER = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "rouge_l", "cider")
@@ -39,9 +39,9 @@ class CaptionScores:
     """Scores of captions.
 
     Attributes:
-        metrics: over all images together: ``bleu_1`` to ``bleu_4``, ``meteor`` and ``rouge_l`` in 0 to 1; ``cider``
-            (CIDEr-D) on its usual scale of 0 to 10. CIDEr weights words by how few images they occur with, so for a
-            single image it is 0.
+        metrics: over all images together: ``bleu_1`` to ``bleu_4``, ``meteor`` and ``rouge_l`` from 0 to 1; ``cider``
+            (CIDEr-D) on its usual scale from 0 to 10. CIDEr weights words by the number of images they occur with, so
+            it is 0 for a single image.
         cider: of each image.
     """
 
@@ -52,15 +52,15 @@ class CaptionScores:
 def score_captions(
     candidates: Mapping[str, str], references: Mapping[str, Sequence[str]], meteor: Meteor | None = None
 ) -> CaptionScores:
-    """Score one caption of each image by the references of the image, at least one.
+    """Score one caption per image against the image's references, at least one.
 
-    The scores equal those of pycocoevalcap's ``COCOEvalCap`` for the same texts in the same order.
+    Equals pycocoevalcap's ``COCOEvalCap`` for the same texts in the same order.
 
     Raises:
         UserError: the images differ, an image has no reference, no reference has a word, or pycocoevalcap is missing.
     """
     _check(candidates, references)
-    # The classes of pycocoevalcap take lists, with one candidate.
+    # pycocoevalcap takes lists, with one candidate.
     truth = tokenize_captions({key: references[key] for key in candidates})
     captions = tokenize_captions({key: [candidates[key]] for key in candidates})
     if not any(word for sentences in truth.values() for word in sentences):
@@ -71,7 +71,7 @@ def score_captions(
     metrics |= {f"bleu_{n}": score for n, score in enumerate(bleu, 1)}
     metrics["rouge_l"], _ = pycocoevalcap_module("rouge.rouge").Rouge().compute_score(truth, captions)
     metrics["cider"], each = pycocoevalcap_module("cider.cider").Cider().compute_score(truth, captions)
-    # pycocoevalcap goes through the images in the order of the references, which is that of the candidates.
+    # pycocoevalcap follows the order of the references, which is that of the candidates.
     cider = {key: float(value) for key, value in zip(truth, each, strict=True)}
     return CaptionScores({name: float(metrics[name]) for name in ORDER}, cider)
 
@@ -79,8 +79,8 @@ def score_captions(
 def tokenize_captions(texts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """Return each text in lower case as Penn Treebank tokens joined by spaces, without punctuation.
 
-    The tokens are those of pycocoevalcap's ``PTBTokenizer``, found without its Java program but for texts with odd
-    forms, which :func:`saywhere.evaluation.ptb.unlearnt` tells. Line ends become spaces.
+    The tokens equal those of pycocoevalcap's ``PTBTokenizer``. Its Java program is only needed for texts with odd
+    forms, see :func:`saywhere.evaluation.ptb.unlearnt`. Line ends become spaces.
 
     Raises:
         UserError: pycocoevalcap is missing; or there is an odd text, and Java is missing or fails.
@@ -117,17 +117,17 @@ def _check(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]
 
 @dataclass(frozen=True)
 class Invented:
-    """The share of the captions' ``nouns`` that nobody mentions (CHAIR-i), and of ``sentences`` with one (CHAIR-s)."""
+    """The share of ``nouns`` in captions that no one mentions (CHAIR-i), and of ``sentences`` with such (CHAIR-s)."""
 
     nouns: float
     sentences: float
 
 
 def count_invented(captions: Mapping[str, str], mentions: Mapping[str, Iterable[str]], tree: NounTree) -> Invented:
-    """Compare the nouns of captions, at least one, with those of what people wrote of the same images.
+    """Compare the nouns of captions, at least one, with what people wrote about the same images.
 
-    ``mentions`` are of each image the true sentences, and the phrases or names of its boxes. Which nouns count as
-    mentioned: see :func:`saywhere.models.nouns.find_invented`. Only nouns of the tree count.
+    ``mentions`` has the true sentences of each image, and the phrases or names of its boxes. See
+    :func:`saywhere.models.nouns.find_invented` for which nouns count as mentioned. Only nouns of the tree count.
     """
     nouns, invented, sentences = 0, 0, 0
     for name, caption in captions.items():
@@ -138,9 +138,9 @@ def count_invented(captions: Mapping[str, str], mentions: Mapping[str, Iterable[
 
 
 def score_files(predictions: Path, session: Session) -> CaptionScores:
-    """Score the captions that any program has written, and write the report; needs no network.
+    """Score captions written by any program, and write the report; needs no network.
 
-    Arguments and errors are those of :func:`saywhere.evaluation.dense.score_files`.
+    For arguments and errors see :func:`saywhere.evaluation.dense.score_files`.
     """
     scorer = meteor.Meteor()
     found, true = read_captions(predictions), read_references(session.data, session.split)
@@ -158,9 +158,9 @@ def compare(
     session: Session, captions: Mapping[str, str], references: Mapping[str, Sequence[str]], scorer: meteor.Meteor,
     data: str, facts: Mapping[str, Any], phrases: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> CaptionScores:  # fmt: skip
-    """Score captions by the references, and write the report and a page of examples.
+    """Score captions against references; write the report and a page of examples.
 
-    What the ``phrases`` of an image's boxes name is not invented.
+    Nouns in the ``phrases`` of an image's boxes do not count as invented.
     """
     scores = score_captions(captions, references, scorer)
     mentions = {name: (*texts, *phrases.get(name, ())) for name, texts in references.items()}
@@ -182,16 +182,16 @@ def run(model: Model, session: Session, beam_size: int | None = None) -> Caption
     """Caption the images of a data set and score the sentences: BLEU, METEOR, ROUGE-L and CIDEr-D.
 
     Raises:
-        UserError: the model has no captioner, no image can be read, or what measures is not installed.
+        UserError: the model has no captioner, no image is readable, or the metrics are not installed.
     """
     model.check("captioner", "caption images")
     return score_captioner(model, session, {"model": model.digest(), "beam_size": beam_size})
 
 
 def score_captioner(captioner: Any, session: Session, settings: Mapping[str, Any]) -> CaptionScores:
-    """Caption the images of a data set by a model, or by what captions as one, and score the sentences.
+    """Caption the images of a data set with a model, or anything with its ``caption`` method, and score the sentences.
 
-    ``settings``, with ``beam_size``, are what the captions depend on, beside the data.
+    ``settings``, with ``beam_size``, are what the captions depend on besides the data.
     """
     scorer = meteor.Meteor()
     samples = session.read()

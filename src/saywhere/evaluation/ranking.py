@@ -1,4 +1,4 @@
-"""Image-sentence ranking: how often the right sentence, and the right image, is found (Alignments, section 4.1)."""
+"""Image-sentence ranking: how often the right sentence, or the right image, is found (Alignments, section 4.1)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Recall:
     """Retrieval figures of one direction.
 
     Attributes:
-        r1, r5, r10: share of the queries whose best true answer is among the first 1, 5, 10.
-        median_rank: median rank of the best true answer; 1 is first.
+        r1, r5, r10: share of queries whose best true answer is among the first 1, 5, 10.
+        median_rank: median rank of the best true answer, counted from 1.
     """
 
     r1: float
@@ -39,7 +39,7 @@ class Recall:
 
     @classmethod
     def of(cls, ranks: ArrayLike) -> Recall:
-        """Compute the figures from the rank, counted from 1, of the best true answer to each query."""
+        """Compute the figures from the rank, counted from 1, of each query's best true answer."""
         values = np.asarray(ranks)
         if len(values) == 0:
             return cls(0.0, 0.0, 0.0, 0.0, 0)
@@ -52,8 +52,8 @@ class RankingResult:
     """Retrieval figures of both directions; the paper's "Image Annotation" and "Image Search".
 
     Attributes:
-        image_to_text: the sentences ranked for each image.
-        text_to_image: the images ranked for each sentence.
+        image_to_text: sentences ranked for each image.
+        text_to_image: images ranked for each sentence.
     """
 
     image_to_text: Recall
@@ -61,16 +61,16 @@ class RankingResult:
 
 
 def rank(own: ArrayLike, owner: ArrayLike, images: int, parts: Iterable[Part]) -> RankingResult:
-    """Rank all sentences for each image and all images for each sentence, a block of scores at a time.
+    """Rank all sentences for each image and all images for each sentence, one block of scores at a time.
 
-    The whole matrix is never needed. A wrong answer that scores the same as the right one, up to rounding, ranks before
-    it, so that equal scores for everything earn nothing. An image without sentences is not a query.
+    The full matrix is never needed. A wrong answer with the same score as the right one, up to rounding, ranks before
+    it, so constant scores earn nothing. An image without sentences is not a query.
 
     Args:
         own: ``(L,)`` score of each sentence with its own image.
         owner: ``(L,)`` row of that image.
-        images: K.
-        parts: blocks of the scores ``(K, L)``: rows, columns and values; together each pair once.
+        images: number K of images.
+        parts: blocks of the scores ``(K, L)`` as rows, columns and values; together they have each pair once.
     """
     own, owner = np.asarray(own), np.asarray(owner, np.int64)
     before_image = np.zeros(len(owner), np.int64)  # other images that beat the sentence's own
@@ -102,7 +102,7 @@ def run(model: Model, session: Session) -> RankingResult:
     """Rank the sentences of a data set for each image, and the images for each sentence (Alignments, section 4.1).
 
     Raises:
-        UserError: the model has no aligner, no image can be read, or none has a sentence.
+        UserError: the model has no aligner, no image is readable, or none has a sentence.
     """
     aligner = model.require("aligner", "rank sentences and images")
     samples = session.read()
@@ -129,7 +129,7 @@ def rank_embedded(
     score: Score = "max",
     block: int = BLOCK,
 ) -> RankingResult:
-    """Rank all sentences for each image and all images for each sentence, whose image ``owner`` tells.
+    """Rank all sentences for each image and all images for each sentence; ``owner`` is each sentence's image.
 
     ``score`` and ``block`` are those of :func:`saywhere.models.aligner.similarity_blocks`.
     """

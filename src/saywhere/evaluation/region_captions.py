@@ -1,4 +1,4 @@
-"""Phrases of the true boxes of a data set by a model, against those of people."""
+"""A model's phrases for the true boxes of a data set, compared with human ones."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from saywhere.models.phrases import SEXES
 from saywhere.text import tokenize
 
 MERGE = 0.7
-"""Boxes with at least this IoU are one."""
+"""Boxes with at least this IoU are merged."""
 PREDICTIONS = "predictions.jsonl"
-"""The file of a run: the boxes with the model's phrases."""
+"""Results file of a run: the boxes with the model's phrases."""
 
 
 @dataclass(frozen=True)
 class WordFacts:
-    """What phrases say beside how well they match the true ones.
+    """Statistics of phrases besides how well they match the true ones.
 
     Attributes:
-        words: words a phrase, on average.
-        distinct: how many different phrases there are.
-        distinct_true: how many different first true phrases the same boxes have.
-        sex_boxes: boxes whose true phrases name a man, a woman, a boy or a girl.
-        sex_said: share of them whose phrase names one, too.
-        sex_right: share of these phrases whose first such word is of the right sex.
+        words: mean number of words per phrase.
+        distinct: number of distinct phrases.
+        distinct_true: number of distinct first true phrases of the same boxes.
+        sex_boxes: boxes whose true phrases name a man, woman, boy or girl.
+        sex_said: share of them whose phrase names one as well.
+        sex_right: share of these phrases whose first such word has the right sex.
         colour_boxes: boxes whose true phrases name a colour.
-        colour_said: share of them whose phrase names a colour, too.
+        colour_said: share of them whose phrase names a colour as well.
         colour_right: share of the colours of these phrases that a true phrase names.
 
-    A share of nothing is None.
+    Shares of an empty set are None.
     """
 
     words: float
@@ -54,13 +54,13 @@ class WordFacts:
 
 @dataclass(frozen=True)
 class RegionCaptionScores(metrics.CaptionScores):
-    """Scores of the phrases of boxes, and what the phrases say."""
+    """Scores of the phrases of boxes, and statistics of their words."""
 
     words: WordFacts
 
 
 def word_facts(found: Mapping[str, str], true: Mapping[str, Sequence[str]]) -> WordFacts:
-    """Count words, different phrases, and how often words for sex and colour are right, of the same boxes.
+    """Count words, distinct phrases, and how often words for sex and colour are right, for the same boxes.
 
     Example:
         >>> found = {"1": "a man in a red coat", "2": "a person", "3": "a blue car"}
@@ -101,10 +101,10 @@ def _share(right: Sequence[bool]) -> float | None:
 
 
 def run(model: Model, session: Session) -> RegionCaptionScores:
-    """Describe the true boxes of a data set and score the phrases: BLEU, METEOR, ROUGE-L, CIDEr-D and their words.
+    """Describe the true boxes of a data set and score the phrases: BLEU, METEOR, ROUGE-L, CIDEr-D and word statistics.
 
     Raises:
-        UserError: the model describes no boxes, no image can be read, or what measures is not installed.
+        UserError: the model cannot describe boxes, no image is readable, or the metrics are not installed.
     """
     if model.captioner is None or model.captioner.config.decoder == "attention":
         model.require("densecap", "describe given boxes")

@@ -1,6 +1,6 @@
-"""Results for many images in lines of JSON, from any program: regions, or one sentence about the whole image.
+"""Results for many images as JSON lines from any program: regions, or one sentence about the whole image.
 
-Unlike :class:`saywhere.regions.Regions`, :class:`RegionLines` takes scores of any range and boxes that leave the image.
+Unlike :class:`saywhere.regions.Regions`, :class:`RegionLines` accepts scores of any range and boxes beyond the image.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from saywhere.report import counted
 Array = NDArray[Any]
 
 NAMED = 5
-"""Images that only one of two files has are named up to so many."""
+"""Maximum number of images to list that only one of two files has."""
 LARGEST = 1e300
 """Numbers beyond this are refused, like those that are not finite."""
 
@@ -33,8 +33,8 @@ class ImageRegions:
 
     Attributes:
         boxes: ``(N, 4)`` float64 ``x1 y1 x2 y2``.
-        scores: ``(N,)`` float64 of any range, or None if a line has none.
-        captions: N texts, or None if a line has none.
+        scores: ``(N,)`` float64 of any range; None if a line has none.
+        captions: N texts; None if a line has none.
         size: width and height of the image, if the file has them.
     """
 
@@ -51,15 +51,15 @@ NOTHING = ImageRegions(np.empty((0, 4)), np.empty(0), (), None)
 class RegionLines:
     """Regions of images by name, read from a file of JSON lines.
 
-    A line is ``{"image": NAME, "boxes": [[x1, y1, x2, y2], ...]}``, with ``scores``, ``captions``, and the ``width``
-    and ``height`` of the image if known, as ``saywhere describe`` writes it. A line of training data, with ``regions``
-    (docs/data.md), is read as well: a box with several phrases is as many.
+    A line is ``{"image": NAME, "boxes": [[x1, y1, x2, y2], ...]}``, with ``scores``, ``captions``, and the image's
+    ``width`` and ``height`` if known, as written by ``saywhere describe``. A line of training data, with ``regions``
+    (docs/data.md), is read as well; a box with several phrases becomes several.
 
     Args:
-        needs: parts that each line with a box must have: ``"scores"``, ``"captions"``.
-        several: allow several lines for an image; their regions are joined, in the order of the file.
+        needs: fields that each line with a box must have: ``"scores"``, ``"captions"``.
+        several: allow several lines per image; their regions are joined, in the order of the file.
         ordered: refuse boxes with x2 < x1 or y2 < y1.
-        split: of lines that name a split, those of this one alone.
+        split: skip lines that name a different split.
 
     Raises:
         UserError: the file cannot be read or is empty, its lines are of several splits, or a line is malformed; the
@@ -113,7 +113,7 @@ def _joined(one: ImageRegions, other: ImageRegions) -> ImageRegions:
 
 
 def _regions(row: Any, where: str, needs: Sequence[str], ordered: bool) -> tuple[str, ImageRegions]:
-    """The name of a line's image, and its regions."""
+    """Return the image name and the regions of a line."""
     row = _with_boxes(row)
     if not isinstance(row, dict) or not isinstance(row.get("image"), str) or not isinstance(row.get("boxes"), list):
         raise UserError(f'{where}: not {{"image": NAME, "boxes": [[x1, y1, x2, y2], ...]}}')
@@ -141,7 +141,7 @@ def _regions(row: Any, where: str, needs: Sequence[str], ordered: bool) -> tuple
 
 
 def _with_boxes(row: Any) -> Any:
-    """A line of training data as one with ``boxes`` and ``captions``; any other as it is."""
+    """Convert a line of training data to ``boxes`` and ``captions``; return any other unchanged."""
     regions = row.get("regions") if isinstance(row, dict) and "boxes" not in row else None
     if not isinstance(regions, list) or not all(isinstance(region, dict) for region in regions):
         return row
@@ -154,7 +154,7 @@ def matched(
 ) -> tuple[dict[str, int], list[str]]:
     """Return how many images only one of two files has, as facts of a report, and lines that name them.
 
-    ``names`` are of the true images that count, ``empty`` is what an image without a prediction counts as.
+    ``names`` are the true images to use; ``empty`` says what an image without a prediction counts as.
     """
     missing = [name for name in names if name not in found]
     unknown = [name for name in found if name not in true]
@@ -177,7 +177,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def read_captions(path: Path) -> dict[str, str]:
-    """Read one sentence about each image, by the name of the image.
+    """Read one sentence about each image, by image name.
 
     A line is ``{"image": NAME, "caption": TEXT}``, or one of ``saywhere describe`` with a single region.
 
@@ -195,9 +195,9 @@ def read_captions(path: Path) -> dict[str, str]:
 
 
 def read_references(path: Path, split: str | None = None) -> dict[str, list[str]]:
-    """Read the true sentences about each image: ``{"image": NAME, "captions": [TEXT, ...]}``, or a line for each one.
+    """Read the true sentences of each image: ``{"image": NAME, "captions": [TEXT, ...]}``, or a line for each sentence.
 
-    The ``sentences`` of a line of training data are read as well; of lines that name a split, those of ``split`` alone.
+    The ``sentences`` of training data are read as well. Lines that name a split other than ``split`` are skipped.
 
     Raises:
         UserError: the file cannot be read or is empty, its lines are of several splits, or a line is malformed.
@@ -211,7 +211,7 @@ def read_references(path: Path, split: str | None = None) -> dict[str, list[str]
 def _sentences(
     path: Path, split: str | None = None, several: Sequence[str] = ("captions",)
 ) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield for each line its place, the image and the sentences."""
+    """Yield position, image and sentences of each line."""
     for number, row in _rows(path, split):
         where, row = f"{path} line {number}", row if isinstance(row, dict) else {}
         texts: Any = [row["caption"]] if "caption" in row else next((row[key] for key in several if key in row), None)
@@ -223,9 +223,9 @@ def _sentences(
 
 
 def _rows(path: Path, split: str | None = None) -> Iterator[tuple[int, Any]]:
-    """Yield for each line that is not blank its number from 1, and its JSON.
+    """Yield the number, from 1, and the JSON of each line that is not blank.
 
-    Of lines that name a split only those of ``split``; if it is None, all must name the same.
+    Lines that name a split other than ``split`` are skipped; if it is None, all must name the same one.
     """
     empty, splits = True, set[str]()
     try:

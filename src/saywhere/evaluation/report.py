@@ -1,4 +1,4 @@
-"""Reports of all tasks: ``report.json`` for programs, ``report.md`` for people, tables."""
+"""Reports of all tasks: ``report.json`` for programs, ``report.md`` for people, and tables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from saywhere.files import write_atomically
 
 
 class MeasuredTask(NamedTuple):
-    """What is known of a task of evaluation.
+    """A task of evaluation.
 
     Attributes:
-        module: of :mod:`saywhere.evaluation`, whose ``run`` measures it.
-        parts: of a model that it measures; one of them will do.
-        figures: by which models are compared, and which their cards have: a name, and where a report has it.
+        module: module of :mod:`saywhere.evaluation` whose ``run`` measures it.
+        parts: model parts that it can measure; one suffices.
+        figures: figures for comparisons of models and for model cards: name, and path in a report.
     """
 
     module: str
@@ -55,7 +55,7 @@ TASKS = {
 
 
 def write_report(folder: Path, row: Mapping[str, Any]) -> None:
-    """Write the figures of a task, with the version of saywhere, to ``report.json`` and as tables ``report.md``."""
+    """Write the figures of a task, with the version of saywhere, to ``report.json`` and as tables to ``report.md``."""
     tables = [f"# {row['task']}", "", *as_tables(row)]
     stored = json.dumps({**row, "saywhere": saywhere.__version__}, indent=2)
     for name, text in (("report.json", stored), ("report.md", "\n".join(tables))):
@@ -64,7 +64,7 @@ def write_report(folder: Path, row: Mapping[str, Any]) -> None:
 
 
 def as_tables(values: Mapping[str, Any], title: str = "") -> list[str]:
-    """Return nested figures as Markdown tables: one of the single values, then those of each mapping in it."""
+    """Return nested figures as Markdown tables: one of the single values, then those of each nested mapping."""
     nested = {name: rows for name, value in values.items() if (rows := _rows(value))}
     single = {name: value for name, value in values.items() if name not in nested}
     lines = [*([f"## {title}", ""] if title else []), *facts(single), ""] if single else []
@@ -82,7 +82,7 @@ def as_tables(values: Mapping[str, Any], title: str = "") -> list[str]:
 
 
 def _rows(value: Any) -> dict[str, Any]:
-    """The named figures of a mapping, or a list of mappings by their numbers; none of anything else."""
+    """Return the entries of a mapping of figures, or of a list of mappings by number; empty for anything else."""
     if isinstance(value, list | tuple):
         return {str(i): row for i, row in enumerate(value, 1)} if isinstance(next(iter(value), None), Mapping) else {}
     return dict(value) if isinstance(value, Mapping) and not any(isinstance(v, str) for v in value.values()) else {}
@@ -96,10 +96,10 @@ def table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> list[str]
 
 
 def facts(values: Mapping[str, object]) -> list[str]:
-    """Return a Markdown table of how figures came about, from names to values.
+    """Return a Markdown table of the circumstances of a run, as names and values.
 
-    Empty values and counts of 0 are left out, underscores in names become spaces, a mapping (such as the images that
-    were skipped, with the reasons) is shown by its length, and the items of a list are joined by commas.
+    Empty values and counts of 0 are left out. Underscores in names become spaces. A mapping (such as the skipped images
+    with reasons) is shown by its length, and list items are joined by commas.
     """
     return table(
         ("", ""),
@@ -121,7 +121,7 @@ def cell(value: object) -> str:
 
 
 def figure_of(report: Mapping[str, Any], path: str) -> Any:
-    """Return the value of a report at a path with dots; None if there is none."""
+    """Return the value at a dotted path of a report; None if there is none."""
     value: Any = report
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None

@@ -1,4 +1,4 @@
-"""Search in an index: sentences and phrases of a data set, and whether the index has what is asked for."""
+"""Search in an index: sentences and phrases of a data set, and whether the index contains what a query asks for."""
 
 from __future__ import annotations
 
@@ -50,37 +50,37 @@ from saywhere.text import tokenize
 from saywhere.training.progress import track
 
 TOGETHER = 64
-"""Queries that are compared with all images together."""
+"""Queries compared with all images at a time."""
 DEPTH = 10
 RIGHT = 0.5
-"""IoU from which on a box is right."""
+"""A box is right from this IoU."""
 
 
 def score_texts(snapshot: Snapshot, texts: Sequence[TextVectors], score: Score) -> Iterator[np.ndarray]:
-    """Yield the similarities of each text with all images of an index ``(E,)``."""
+    """Yield the similarities ``(E,)`` of each text with all images of an index."""
     for start in range(0, len(texts), TOGETHER):
         some = texts[start : start + TOGETHER]
         yield from similarities(snapshot, Question.of(some, np.eye(len(some), dtype=np.float32), score)).T
 
 
 def is_right(entry: int, box: np.ndarray, truth: Mapping[int, Sequence[np.ndarray]]) -> bool:
-    """Return whether a ``box (4,)`` in the image ``entry`` overlaps with one of the true ones, by entry, there."""
+    """Return whether ``box (4,)`` in the image ``entry`` matches one of that image's true boxes."""
     boxes = truth.get(entry)
     return boxes is not None and bool(geometry.iou(box[None], np.stack(list(boxes))).max() >= RIGHT)
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Answers of an index of some of the images to Q queries, K hits each.
+    """Answers of an index of some of the images to Q queries, with K hits each.
 
     Attributes:
-        evidence: ``(Q, K, 6)`` of :func:`saywhere.search.phrases.hit_evidence`; NaN where an album has no more images.
-        chances: ``(Q, 2)`` of :func:`saywhere.search.phrases.in_index_evidence`.
-        shown: ``(Q, K)`` whether captions of the image have each noun of the query.
-        inside: ``(Q,)`` whether the query is about an image of the index.
-        in_index: ``(Q,)`` whether some image of the index is ``shown``.
-        kinds: ``(Q,)`` of queries, see :func:`short_queries`.
-        albums: ``(Q,)`` about how many images were searched, see :data:`ALBUMS`.
+        evidence: ``(Q, K, 6)`` from :func:`saywhere.search.phrases.hit_evidence`; NaN if an album has no more images.
+        chances: ``(Q, 2)`` from :func:`saywhere.search.phrases.in_index_evidence`.
+        shown: ``(Q, K)``, whether captions of the image have each noun of the query.
+        inside: ``(Q,)``, whether the query is about an image of the index.
+        in_index: ``(Q,)``, whether some image of the index is ``shown``.
+        kinds: ``(Q,)`` kinds of queries, see :func:`short_queries`.
+        albums: ``(Q,)`` approximate number of images searched, see :data:`ALBUMS`.
     """
 
     evidence: np.ndarray
@@ -93,7 +93,7 @@ class Answers:
 
     @classmethod
     def join(cls, several: Sequence[Answers]) -> Answers:
-        """Return the answers of several albums as one."""
+        """Concatenate the answers of several albums."""
         wide, depth = list[Answers](), max(each.shown.shape[1] for each in several)
         for each in several:
             more = ((0, 0), (0, depth - each.shown.shape[1]))
@@ -103,29 +103,29 @@ class Answers:
 
     @property
     def hits(self) -> np.ndarray:
-        """``(Q, K)`` where there is a hit."""
+        """Mask ``(Q, K)`` of actual hits."""
         return ~np.isnan(self.evidence[:, :, 0])
 
     @property
     def shares(self) -> np.ndarray:
-        """``(Q, K)`` how much each hit counts, so that kinds of queries and sizes of albums count alike."""
+        """Weight ``(Q, K)`` of each hit, such that query kinds and album sizes count equally."""
         _, group = np.unique(np.char.add(self.kinds, self.albums.astype(str)), return_inverse=True)
         return self.hits / np.bincount(group, self.hits.sum(axis=1))[group][:, None]
 
 
 @dataclass(frozen=True)
 class Group:
-    """Figures of the queries of a kind in albums of a size.
+    """Figures of the queries of one kind in albums of one size.
 
     Attributes:
         kind: see :func:`short_queries`; ``all`` for all of them.
-        images: of an album, about.
-        queries: number of them.
+        images: approximate number of images in an album.
+        queries: number of queries.
         error: calibration error of their hits.
         auc: probability that a hit that shows its query has a higher probability than one that does not.
-        right: median probability of first hits that show their query; None if there is none.
-        absent: median probability of the first hit for what no image of the album shows; None if there is none.
-        found, refused: share of both whose first hit is said to be there, and not to be there
+        right: median probability of first hits that show their query; None if there are none.
+        absent: median probability of first hits for queries that no image of the album shows; None without any.
+        found, refused: share of the former whose first hit is reported as present, and of the latter as absent
             (:data:`saywhere.search.phrases.LIKELY`).
     """
 
@@ -142,16 +142,15 @@ class Group:
 
 @dataclass(frozen=True)
 class PresenceInIndex:
-    """How well an index predicts whether it has what a query asks for; half of the images are not in it.
+    """How well an index predicts whether it contains what a query asks for, when half of the images are not in it.
 
-    Weights are fitted to the hits of one half and measured on those of the other, and the reverse.
+    Weights are fitted to the hits of one half and measured on those of the other, in both directions.
 
     Attributes:
-        auc, calibration_error: of the probability of hits, see
-            :class:`saywhere.evaluation.grounding.PresenceResult`.
+        auc, calibration_error: of the probability of hits, see :class:`saywhere.evaluation.grounding.PresenceResult`.
         in_index_auc, in_index_error: of the probability that some image of the index shows a query.
-        fits: ``hit`` to all hits, and ``chance`` and ``meant`` to all queries.
-        queries: of all kinds, in both halves, and in albums of all sizes.
+        fits: ``hit``, fitted to all hits; ``chance`` and ``meant``, fitted to all queries.
+        queries: of all kinds, in both halves and in albums of all sizes.
         groups: the same by kind and size.
     """
 
@@ -165,7 +164,7 @@ class PresenceInIndex:
 
 
 def said(sentences: Sequence[str]) -> frozenset[str]:
-    """Return all words of an image's captions, and the kinds of things that these are kinds of."""
+    """Return all words of an image's captions, and the more general kinds that they belong to."""
     return frozenset(kinds(word for sentence in sentences for word in tokenize(sentence)))
 
 
@@ -175,24 +174,24 @@ def nouns(query: str) -> frozenset[str]:
 
 
 ALBUMS = (3, 10, 60)
-"""Images of the albums, drawn anew for each query, that are searched beside all."""
+"""Sizes of albums, drawn anew for each query, that are searched besides the full index."""
 LARGER = (1000, 10_000)
-"""Images that are searched together with those of which nothing is asked, as far as there are so many."""
+"""Total number of images searched when images without queries are added, as far as there are enough."""
 KINDS = ("noun", "phrase", "pair", "sentence")
 WORDS = 8
-"""Words of a query of two phrases, at most."""
+"""Maximum words in a query of two phrases."""
 SHORT = 4
-"""Words of a query of one phrase, at most: what people type."""
+"""Maximum words in a query of one phrase: what people type."""
 
 
 def spoken_queries(sentence: str) -> list[tuple[str, str]]:
-    """Return the :func:`short_queries` of a sentence that nobody has marked."""
+    """Return the :func:`short_queries` of an unmarked sentence."""
     spans = [(phrase.start, phrase.stop) for phrase in Chunker.load().chunk(sentence) if phrase.visible]
     return short_queries(tokenize(sentence), spans)
 
 
 def marked_queries(image: MarkedImage) -> list[tuple[str, str]]:
-    """Return the :func:`short_queries` of an image's sentences, of the phrases that have boxes."""
+    """Return the :func:`short_queries` of an image's sentences, from the phrases that have boxes."""
     pairs = ((s.words, [(p.start, p.stop) for p in s.phrases if p.box is not None]) for s in image.sentences)
     return [query for words, spans in pairs for query in short_queries(words, spans)]
 
@@ -200,12 +199,12 @@ def marked_queries(image: MarkedImage) -> list[tuple[str, str]]:
 def short_queries(words: Sequence[str], spans: Iterable[tuple[int, int]]) -> list[tuple[str, str]]:
     """Return the queries of a sentence with their kinds.
 
-    They are the sentence; each of its phrases; the noun of each alone; and each two neighbouring phrases with the words
-    between them, such as "a zebra eating grass". Phrases whose noun the tree lacks, such as "him", are left out.
+    These are the sentence, each phrase, the noun of each phrase, and each two neighbouring phrases with the words
+    between, such as "a zebra eating grass". Phrases whose noun is not in the tree, such as "him", are skipped.
 
     Args:
         words: of the sentence.
-        spans: of its phrases, in their order: the number of the first word and of the one after the last.
+        spans: of its phrases, in order: index of the first word, and of the one after the last.
     """
     found = [("sentence", " ".join(words))]
     phrases: list[tuple[int, int]] = []
@@ -223,15 +222,15 @@ def short_queries(words: Sequence[str], spans: Iterable[tuple[int, int]]) -> lis
 
 
 class Compared(NamedTuple):
-    """A query beside the E images of an index.
+    """A query compared with the E images of an index.
 
     Attributes:
         kind: see :func:`short_queries`.
         about: entries of the images that it is about.
-        phrases: what finds its phrases.
+        phrases: finds its phrases.
         similarities: ``(E,)`` with the images.
-        shown: ``(E,)`` which show it.
-        bonus: ``(E,)`` what the classes add to the similarities for the order.
+        shown: ``(E,)``, which of them show it.
+        bonus: ``(E,)``, what the classes add to the similarities in ranking.
     """
 
     kind: str
@@ -246,7 +245,7 @@ def compare(
     model: Model, snapshot: Snapshot, queries: Mapping[str, tuple[str, frozenset[int]]],
     words: Sequence[frozenset[str]],
 ) -> Iterator[Compared]:  # fmt: skip
-    """Yield queries, each with its kind and the entries that it is about, beside images of which ``words`` are said."""
+    """Yield queries, given with kind and entries that they are about, compared with images with the ``words``."""
     score = model.require("aligner", "search").config.score
     columns = score_texts(snapshot, model.embed_text(list(queries)), score)
     for (query, (kind, about)), column in zip(queries.items(), columns, strict=True):
@@ -262,10 +261,10 @@ def answer(
 
     Args:
         compared: Q queries.
-        inside: ``(E,)`` which of the images are searched.
-        album: search among so many of these, drawn anew for each query; for every other query with an image that it is
-            about, for the others with none that shows it, as far as there are enough. All of them if None.
-        seed: of the draws.
+        inside: ``(E,)``, which of the images to search.
+        album: number of these images to search, drawn anew for each query. Every other query gets an image that it is
+            about, the others none that shows it, as far as there are enough. None: all images.
+        seed: seed of the draws.
     """
     places, draws = np.flatnonzero(inside), np.random.default_rng(seed)
     size = len(places) if album is None else min(album, len(places))
@@ -295,7 +294,7 @@ def answer(
 def _draw(
     places: np.ndarray, own: np.ndarray, none: np.ndarray, size: int, with_own: bool, draws: np.random.Generator
 ) -> np.ndarray:
-    """Draw ``size`` of the images, in order: with one that a query is about, or if possible of those without it."""
+    """Draw ``size`` images, in order: including one that a query is about, or if possible none that shows it."""
     if with_own and len(own):
         kept = draws.choice(own, 1)
         return np.sort(np.append(kept, draws.choice(np.setdiff1d(places, kept), size - 1, replace=False)))
@@ -305,9 +304,9 @@ def _draw(
 
 
 def measure(halves: tuple[Answers, Answers]) -> PresenceInIndex | None:
-    """Compare probabilities with captions, for two indexes, each of the images that are not in the other.
+    """Compare probabilities with captions, for two indexes with disjoint images.
 
-    The result is None if all hits show their query or none does, or an image shows all queries or none.
+    None if all hits show their query or none does, or an image shows all queries or none.
     """
     truths = [truth for half in halves for truth in (half.shown[half.hits], half.in_index)]
     if any(truth.all() or not truth.any() for truth in truths):
@@ -328,9 +327,9 @@ def measure(halves: tuple[Answers, Answers]) -> PresenceInIndex | None:
 
 
 def _groups(both: Answers, found: np.ndarray) -> tuple[Group, ...]:
-    """The figures by kind of query and size of album, of probabilities ``(Q, K)``; the first hit is the likeliest."""
+    """Return the figures by query kind and album size for probabilities ``(Q, K)``; the first hit is the likeliest."""
     kinds, albums, in_index = both.kinds, both.albums, both.in_index
-    order = np.argsort(-found, axis=1, kind="stable")  # NaN, where there is no hit, comes last
+    order = np.argsort(-found, axis=1, kind="stable")  # NaN, for missing hits, comes last
     found, shown, hits = (np.take_along_axis(each, order, axis=1) for each in (found, both.shown, both.hits))
     groups: list[Group] = []
     for images in np.unique(albums).tolist():
@@ -363,12 +362,12 @@ class SearchResult:
 
     Attributes:
         recall: of the image of each sentence.
-        hit: share of the phrases whose first image shows them, at a place that overlaps with theirs; None without
-            phrases that have boxes.
-        phrases: number of them.
-        presence: whether it knows what is there; None if the model is not calibrated for phrases, or there is nothing
-            to tell.
-        layout: whether places, relations and numbers are told; None without boxes or a calibration.
+        hit: share of phrases whose first image shows them, at a place that overlaps the true one; None without phrases
+            that have boxes.
+        phrases: number of these phrases.
+        presence: whether the index knows what it contains; None if the model is not calibrated for phrases, or the data
+            is insufficient.
+        layout: whether places, relations and numbers are recognised; None without boxes or calibration.
     """
 
     recall: Recall
@@ -379,23 +378,22 @@ class SearchResult:
 
 
 INDEX = "index"
-"""The folder of a run with the index."""
+"""Folder of the index within a run."""
 
 Truth = dict[str, dict[int, list[np.ndarray]]]
 """The true boxes by phrase and by entry of the image."""
 
 
 def run(model: Model, session: Session, queries: int = 1000, among: Sequence[Path] = ()) -> SearchResult:
-    """Index the images of a data set, and look for its sentences and, with Flickr30k Entities, for its phrases.
+    """Index the images of a data set; search for its sentences and, with Flickr30k Entities, for its phrases.
 
     Args:
-        queries: at most so many different phrases, spread over all; and as many sentences and phrases together to see
-            whether the index knows what is there.
-        among: data sets whose images of the split ``train`` are searched beside the others when that is measured;
-            nothing is asked of them.
+        queries: maximum number of distinct phrases, evenly spread; and of sentences and phrases together that test
+            whether the index knows what it contains.
+        among: data sets whose ``train`` images are searched as well in that test; no queries are about them.
 
     Raises:
-        UserError: the model has no aligner, no image can be read, or none has a sentence; or ``among`` is given for a
+        UserError: the model has no aligner, no image is readable, or none has a sentence; or ``among`` is given for a
             model without probabilities.
     """
     aligner = model.require("aligner", "search")
@@ -445,24 +443,24 @@ def run(model: Model, session: Session, queries: int = 1000, among: Sequence[Pat
     return result
 
 
-# What queries say of places, relations and numbers
+# Places, relations and numbers in queries
 
 FAR = 1 / 3
-"""A thing is on a side of an image if its centre is in this part of it."""
+"""A thing is on a side of an image if its centre is in this share of it."""
 CLEAR = 0.5
-"""A thing is left of another one if their centres are so far from each other, in mean widths of both."""
+"""Minimum distance of the centres, in mean widths, for one thing to be left of another."""
 
 
 @dataclass(frozen=True)
 class LayoutResult:
-    """How well an index tells what queries say beside naming things, each as the share of right answers.
+    """How well an index recognises what queries say besides names, as shares of correct answers.
 
     Attributes:
-        counts: whether there are two of what "two dogs" names, or one; half of the cases each, with weights that were
-            fitted to the other half of the images. None without such cases.
-        places: whether a thing is on the left or on the right, at the top or at the bottom.
+        counts: whether there are two of what "two dogs" names, or one, in equal numbers; the weights are fitted to the
+            other half of the images. None without such cases.
+        places: whether a thing is on the left or right, at the top or bottom.
         relations: whether a thing is left or right of, above or below another one.
-        cases: numbers of the three.
+        cases: number of cases of each of the three.
     """
 
     counts: float | None
@@ -472,13 +470,13 @@ class LayoutResult:
 
 
 Counted = tuple[int, str, bool]
-"""The entry of an image, a phrase with a number, and whether there are so many."""
+"""The entry of an image, a phrase with a number, and whether that number is right."""
 
 
 def pair_counts(phrases: Sequence[Sequence[tuple[str, int]]]) -> list[Counted]:
-    """Return phrases for two things, and for each an image that has one of them.
+    """Return phrases for two things, each also paired with an image that has one of them.
 
-    ``phrases`` are said of each image, with the number of things that each names, 0 if that is not known.
+    ``phrases`` has each image's phrases with the number of things that they name, 0 if unknown.
     """
     tree, single, several = noun_tree(), dict[str, list[int]](), list[tuple[str, int, str]]()
     for entry, texts in enumerate(phrases):
@@ -500,7 +498,7 @@ def pair_counts(phrases: Sequence[Sequence[tuple[str, int]]]) -> list[Counted]:
 
 
 def fit_counts(model: Model, images: Sequence[ImageVectors], cases: Sequence[Counted]) -> Logistic | None:
-    """Return how probable it is that there are as many things as a phrase says; None if the cases do not tell."""
+    """Fit the probability that there are as many things as a phrase says; None if the cases are too few."""
     if len(cases) < LEAST_COUNTED:
         return None
     rows = [_count(model, images[entry], text) for entry, text, _ in cases]
@@ -509,7 +507,7 @@ def fit_counts(model: Model, images: Sequence[ImageVectors], cases: Sequence[Cou
 
 
 LEAST_COUNTED = 40
-"""Cases from which numbers of things can be fitted."""
+"""Minimum number of cases to fit numbers of things."""
 
 
 def _count(model: Model, image: ImageVectors, phrase: str) -> dict[str, float]:
@@ -520,9 +518,9 @@ def _count(model: Model, image: ImageVectors, phrase: str) -> dict[str, float]:
 
 
 def measure_layout(model: Model, images: Sequence[ImageVectors], marked: Sequence[MarkedImage]) -> LayoutResult | None:
-    """Return how well images are told by places, relations and numbers; None if no box tells.
+    """Return how well places, relations and numbers are recognised; None if the boxes are insufficient.
 
-    ``images`` are of an index, ``marked`` the same with the boxes of their phrases, ``model`` calibrated for phrases.
+    ``images`` are those of an index, ``marked`` the same with boxes of phrases; ``model`` is calibrated for phrases.
     """
     boxed = [count_boxes(find_marks(image.image)[1]) for image in marked]
     said_of = [
@@ -550,11 +548,11 @@ def measure_layout(model: Model, images: Sequence[ImageVectors], marked: Sequenc
 
 
 NO_BOX = -1
-"""Number of the boxes of a phrase that has none."""
+"""Number of boxes of a phrase that has none."""
 
 
 def _layout_cases(image: MarkedImage, boxes: Mapping[str, int]) -> Iterator[tuple[int, str, str]]:
-    """Places (0) and relations (1) of things with one box: what is true of an image, and its opposite."""
+    """Yield places (0) and relations (1) of things with one box: a true statement, and its opposite."""
     things: dict[str, tuple[str, np.ndarray]] = {}
     for sentence in image.sentences:
         for phrase in sentence.phrases:
@@ -579,26 +577,26 @@ def _layout_cases(image: MarkedImage, boxes: Mapping[str, int]) -> Iterator[tupl
 
 
 SHOWN = 25
-"""Images that show a phrase, at most, and as many others, on which probabilities of phrases are fitted."""
+"""Maximum number of images that show a phrase, and of others, to fit the probabilities of phrases on."""
 
 
 def fit_hits(model: Model, sets: Sequence[Sequence[Sample]], queries: int = 1000) -> dict[str, Logistic]:
-    """Return how probable hits of a search are, fitted to sentences and phrases looked for in indexes of images.
+    """Fit the probabilities of search hits to sentences and phrases, by searching indexes of images.
 
-    Images that cannot be read are named. A progress bar is shown.
+    Unreadable images are reported. Shows a progress bar.
 
     Args:
-        model: should not have learnt from these images.
-        sets: images of data sets; each set is searched by itself. Of an image with boxes and without sentences, what is
-            in the boxes is asked for.
-        queries: at most so many of each set.
+        model: should not have been trained on these images.
+        sets: images of data sets; each set is searched separately. Images with boxes and no sentences are searched for
+            by the phrases of their boxes.
+        queries: maximum number for each set.
 
     Returns:
-        the answers to the questions ``indexed_phrase``, ``hit``, ``chance`` and ``meant`` of a
-        :class:`saywhere.calibration.Calibration`, and to ``count`` where the sentences tell.
+        The answers to the questions ``indexed_phrase``, ``hit``, ``chance`` and ``meant`` of a
+        :class:`saywhere.calibration.Calibration`, and to ``count`` if the sentences suffice.
 
     Raises:
-        UserError: the model has no aligner or is not calibrated for phrases, or these images tell nothing.
+        UserError: the model has no aligner or is not calibrated for phrases, or the images are insufficient.
     """
     model.check("aligner", "search")
     if model.calibration.phrase is None:
@@ -630,9 +628,9 @@ class SeenSet:
 
     Attributes:
         images: embedded as for an index.
-        sentences: of each; what is in its boxes if it has none.
-        queries: of each, see :func:`short_queries`; of boxes no whole sentences.
-        words: all that is said of each, see :func:`said`.
+        sentences: of each image; the phrases of its boxes if it has none.
+        queries: of each image, see :func:`short_queries`; no whole sentences if they come from boxes.
+        words: all words about each image, see :func:`said`.
     """
 
     images: list[ImageVectors]
@@ -642,7 +640,7 @@ class SeenSet:
 
 
 def _read_set(model: Model, samples: Sequence[Sample]) -> SeenSet:
-    """Embed the images of a data set of which something is said."""
+    """Embed the images of a data set that have sentences or phrases."""
     seen = SeenSet([], [], [], [])
     with track("images", len(samples)) as progress:
         for sample in samples:
@@ -663,9 +661,9 @@ def _read_set(model: Model, samples: Sequence[Sample]) -> SeenSet:
 
 
 def fit_phrases(model: Model, sets: Sequence[SeenSet], queries: int) -> Logistic | None:
-    """Return how probably an image of an index shows what a phrase names; None if these images do not tell.
+    """Fit the probability that an image of an index shows what a phrase names; None if the images are insufficient.
 
-    Of each phrase the images that show it count as much as some that do not, and every phrase counts alike.
+    For each phrase, images that show it and images that do not count equally, and so do all phrases.
     """
     evidence, shown, counted = list[np.ndarray](), list[bool](), list[float]()
     draws = np.random.default_rng(0)
@@ -688,7 +686,7 @@ def fit_phrases(model: Model, sets: Sequence[SeenSet], queries: int) -> Logistic
 
 
 def _sentences(session: Session, samples: Iterable[Sample]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """The sentences by the name of the image, and the phrases of its boxes."""
+    """Return the sentences by image name, and the phrases of the image's boxes."""
     found: dict[str, list[str]] = {}
     boxed: dict[str, list[str]] = {}
     for sample in samples:
@@ -701,7 +699,7 @@ def _sentences(session: Session, samples: Iterable[Sample]) -> tuple[dict[str, l
 def _beside(
     model: Model, session: Session, samples: Sequence[Sample], about: Mapping[str, object], asked: Container[str]
 ) -> tuple[list[ImageVectors], list[frozenset[str]]]:
-    """The training images of data sets that are not ``asked`` about, and all that is said of each."""
+    """Return the training images of data sets that are not in ``asked``, and all words about each."""
     sentences, boxed = _sentences(session, samples)
     paths = {image_name(sample.image, session.folder): sample.image for sample in samples}
     sources = [Source(path, name, Path(name)) for name, path in paths.items() if name not in asked]
@@ -713,10 +711,10 @@ def _answers(
     model: Model, snapshot: Snapshot, asked_of: Sequence[Sequence[tuple[str, str]]], words: Sequence[frozenset[str]],
     queries: int,
 ) -> tuple[Answers, Answers]:  # fmt: skip
-    """Search half of the images that something is asked of, then the others; and each half together with the rest.
+    """Search one half of the images that have queries, then the other; and each half together with the rest.
 
-    ``asked_of`` are the :func:`short_queries` of each image, none of those that are only searched; of all at most
-    ``queries`` are asked. ``words`` are said of each image.
+    ``asked_of`` has the :func:`short_queries` of each image, none for images that are only searched. At most
+    ``queries`` are used. ``words`` are those about each image.
     """
     owners: dict[str, dict[str, set[int]]] = {kind: {} for kind in KINDS}
     for entry, pairs in enumerate(asked_of):
@@ -743,7 +741,7 @@ def _answers(
 
 
 def _index(folder: Path, model: Model, images: Sequence[ImageVectors]) -> Store:
-    """An index of these images, whose entries are their places; an earlier one is removed."""
+    """Build an index of these images, with entries in their order; an earlier one is removed."""
     shutil.rmtree(folder, ignore_errors=True)
     size = model.require("aligner", "search").config.embed_dim + 1
     store = Store(folder, {"digest": index_digest(model), "model": printable(model.name), "size": str(size)})
@@ -757,13 +755,13 @@ def _put(store: Store, images: Sequence[ImageVectors]) -> None:
 
 
 def _spread(items: Sequence[Any], most: int) -> list[Any]:
-    """Return at most ``most`` of the items, evenly spread."""
+    """Return at most ``most`` of the items, evenly spaced."""
     chosen = np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int)
     return [items[i] for i in chosen.tolist()]
 
 
 def _marks(session: Session, images: Sequence[ImageVectors]) -> list[tuple[int, MarkedImage]]:
-    """The marked sentences of the images, by their entries; none without Flickr30k Entities."""
+    """Return the images' marked sentences with their entries; empty without Flickr30k Entities."""
     try:
         marked = read_entities(session.data, session.split or DEV)
     except UserError:
@@ -774,7 +772,7 @@ def _marks(session: Session, images: Sequence[ImageVectors]) -> list[tuple[int, 
 
 
 def _phrases(marked: Sequence[tuple[int, MarkedImage]]) -> Truth:
-    """The phrases that have boxes, in the images that are indexed."""
+    """Return the phrases that have boxes, for the indexed images."""
     truth: Truth = {}
     for entry, image in marked:
         for sentence in image.sentences:
@@ -786,7 +784,7 @@ def _phrases(marked: Sequence[tuple[int, MarkedImage]]) -> Truth:
 
 
 def _hit(model: Model, snapshot: Snapshot, truth: Truth) -> float:
-    """The share of phrases that are right in the first image, at the region that is found there."""
+    """Return the share of phrases that are right in the first image, at the region found there."""
     aligner, phrases = model.require("aligner", "search"), list(truth)
     texts, right = model.embed_text(phrases), 0
     for phrase, text, scores in zip(phrases, texts, score_texts(snapshot, texts, aligner.config.score), strict=True):

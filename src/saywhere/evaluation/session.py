@@ -1,4 +1,4 @@
-"""What all tasks of evaluation share: the data set, the images in turn, resuming, and the facts of the report."""
+"""What evaluation tasks share: reading data and images, resuming, and the facts in reports."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from saywhere.search.indexing import embed_for_index, index_digest
 
 
 def peak_memory() -> dict[str, int]:
-    """Return the most memory so far, in megabytes: ``peak_memory_mb``, and ``peak_gpu_memory_mb`` if torch used one.
+    """Return the peak memory in megabytes: ``peak_memory_mb``, and ``peak_gpu_memory_mb`` if torch used a GPU.
 
-    Nothing is known of the former on Windows.
+    The former is unknown on Windows.
     """
     known: dict[str, int] = {}
     try:
@@ -57,7 +57,7 @@ REPORT = "report.json"
 
 
 def ensure_same_task(folder: Path, task: str) -> None:
-    """Refuse a file, and a folder whose report, or whose stopped run, is of another task: it would be lost."""
+    """Refuse a file, or a folder with the report or stopped run of another task, which would be lost."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is a file, and no folder for results")
     for path in (folder / REPORT, folder / SETTINGS):
@@ -66,10 +66,10 @@ def ensure_same_task(folder: Path, task: str) -> None:
 
 
 def ensure_same_run(folder: Path, wanted: Mapping[str, object], made: str, task: str | None = None) -> None:
-    """Prepare ``folder`` for a run with the settings ``wanted``, a new one or one that is resumed.
+    """Prepare ``folder`` for a run with the settings ``wanted``, new or resumed.
 
-    The run is new if ``made``, the file or folder in it that holds the results, is missing or empty; it is a
-    ``UserError`` if there are results of other settings. ``task`` is noted for :func:`ensure_same_task`.
+    The run is new if ``made``, its results file or folder, is missing or empty. ``UserError`` if there are results with
+    other settings. ``task`` is recorded for :func:`ensure_same_task`.
     """
     results, path = folder / made, folder / SETTINGS
     if any(results.iterdir()) if results.is_dir() else results.exists() and results.stat().st_size:
@@ -83,31 +83,31 @@ def ensure_same_run(folder: Path, wanted: Mapping[str, object], made: str, task:
 T = TypeVar("T")
 
 Progress = Callable[[str, int, int], object]
-"""Called with what is being done, how many steps of it are done, and how many there are."""
+"""Called with a description of the work, the number of completed steps, and the total."""
 
 DEV = "dev"
-"""The split that is read if none is named."""
+"""The default split."""
 
 
 @dataclass(eq=False)
 class Session:
-    """One evaluation: where its data and results are, and what happened on the way.
+    """One evaluation: the places of its data and results, and its notes and problems.
 
     Attributes:
         data: folder of the data set, or its file.
-        out: folder of the results; a run that was stopped is resumed in it.
-        format: of the data set; guessed from its files if None.
-        split: of the data set; ``dev`` is read if None. Its whole name once it is read.
-        limit: only the first so many images.
-        batch: images that the model is asked about at a time.
+        out: folder of the results, in which a stopped run is resumed.
+        format: of the data set; None detects it from the files.
+        split: of the data set; None for ``dev``. Its full name after reading.
+        limit: maximum number of images, the first ones.
+        batch: images per call of the model.
         model: name of the model, for the report; None if there is none.
-        options: of the model that were changed, for the report.
+        options: changed options of the model, for the report.
         progress: called after each step.
-        command: by which the run can be repeated, for the report.
+        command: command that repeats the run, for the report.
         task: one of :data:`saywhere.evaluation.report.TASKS`; if given, results of another task in ``out`` are refused.
-        skipped: the images that could not be read, with the reasons; filled by :meth:`each`.
-        notes: what else the user is to know, a line each.
-        report: of reading the data set.
+        skipped: unreadable images with the reasons; filled by :meth:`each`.
+        notes: further messages to the user, one line each.
+        report: problems in reading the data set.
     """
 
     data: Path
@@ -132,22 +132,22 @@ class Session:
 
     @property
     def folder(self) -> Path:
-        """The folder below which the images are named."""
+        """The folder that image names are relative to."""
         return self.data if self.data.is_dir() else self.data.parent
 
     @property
     def complete(self) -> bool:
-        """Whether no image was skipped and nothing of the data set is missing or broken."""
+        """Whether no image was skipped and nothing in the data set is missing or broken."""
         return not self.skipped and self.report.ok
 
     def read(self, options: PhraseOptions | None = None) -> Samples:
-        """Read the split, at most ``limit`` images of it; raises as :func:`saywhere.data.read`."""
+        """Read the split, at most ``limit`` images; raises as :func:`saywhere.data.read`."""
         samples = datasets.read(self.data, self.format, self.split or DEV, options)
         self._take(samples.report, samples.split)
         return samples[: self.limit]
 
     def read_beside(self, data: Path) -> Samples:
-        """Read the split ``train`` of another data set; what is missing or broken counts as of this one."""
+        """Read the split ``train`` of another data set; its problems are added to those of this one."""
         samples = datasets.read(data, None, "train")
         self.notes += [] if samples.report.ok else [f"{data}: {line}" for line in samples.report.lines()]
         for kind, names in samples.report.problems.items():
@@ -155,7 +155,7 @@ class Session:
         return samples
 
     def read_entities(self) -> list[MarkedImage]:
-        """Read the split's sentences with marked phrases (Flickr30k Entities), at most ``limit`` images of it.
+        """Read the split's sentences with marked phrases (Flickr30k Entities), for at most ``limit`` images.
 
         Raises:
             UserError: it is not such a data set, or no phrase has a box.
@@ -172,7 +172,7 @@ class Session:
         self.notes += [] if report.ok else [f"{self.data}: {line}" for line in report.lines()]
 
     def sources(self, samples: Samples) -> list[Source]:
-        """Return the images of a data set, each once, by their place below its folder; ``UserError`` without any."""
+        """Return the distinct images of a data set, named relative to its folder; ``UserError`` if there are none."""
         names = {image_name(sample.image, self.folder): sample.image for sample in samples}
         if not (sources := [Source(path, name, Path(name)) for name, path in names.items()]):
             raise UserError(f"{self.data}: the split {samples.split} has no image that can be read")
@@ -191,19 +191,19 @@ class Session:
         boxes: Mapping[str, ArrayLike] | None = None,
         long_side: int | None = None,
     ) -> list[Source]:
-        """Ask about the images that are not done yet, ``batch`` at a time, and keep the answer of each.
+        """Query the images that are not done yet, ``batch`` at a time, and keep each answer.
 
         Args:
             ask, boxes, long_side: see :func:`saywhere.inference.run_images`.
-            done: names of those that an earlier run has done.
-            keep: takes the name of an image and its answer.
+            done: names of images done by an earlier run.
+            keep: called with the name of an image and its answer.
 
         Returns:
-            the images that have an answer; the others are in :attr:`skipped`.
+            The images that have an answer; the others are in :attr:`skipped`.
 
         Raises:
-            UserError: no image could be read.
-            KeyboardInterrupt: with a line that says how far it came.
+            UserError: no image is readable.
+            KeyboardInterrupt: with a line about how far it came.
         """
         todo = [source for source in sources if source.name not in done]
         with self.steps("looking", len(sources), len(sources) - len(todo)) as advance:
@@ -221,7 +221,7 @@ class Session:
 
     @contextlib.contextmanager
     def steps(self, what: str, total: int, done: int = 0) -> Iterator[Callable[[], None]]:
-        """Report progress; yields the function to call after each step. ``KeyboardInterrupt`` says how far it came."""
+        """Report progress; yields the function to call after each step. ``KeyboardInterrupt`` tells how far it came."""
         count = done
         self.progress(what, count, total)
 
@@ -237,7 +237,7 @@ class Session:
             raise KeyboardInterrupt(f"{so_far}; the same command goes on from here") from None
 
     def known(self, data: str, **facts: Any) -> dict[str, Any]:
-        """Return how the figures of a report came about: data, model, ``facts``, what was skipped, time and memory."""
+        """Return the circumstances of a report's figures: data, model, ``facts``, skipped images, time and memory."""
         known: dict[str, Any] = {"data": data, "split": self.split, "model": self.model, **facts}
         known |= {"skipped": self.skipped} | ({"set": list(self.options)} if self.options else {})
         known |= {"data_problems": {kind: len(found) for kind, found in self.report.problems.items()}}
@@ -246,7 +246,7 @@ class Session:
 
 
 def image_name(path: Path, folder: Path) -> str:
-    """Return the place of an image below a folder; the whole path if it is elsewhere."""
+    """Return the path of an image relative to a folder; the full path if it is elsewhere."""
     return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
 
 
@@ -263,21 +263,21 @@ def evaluate(
     progress: Progress = silent,
     **options: Any,
 ) -> Any:
-    """Measure how good a model's answers are, and write the report into ``out``: ``saywhere evaluate`` in Python.
+    """Measure the quality of a model's answers and write a report to ``out``, as ``saywhere evaluate`` does.
 
     Args:
         model: a model, or the name or folder of one.
         data: folder of the data set, or its file.
         task: one of :data:`saywhere.evaluation.report.TASKS`, or ``retrieval`` of the DenseCap paper.
-        out: folder of the report; ``evaluation/TASK`` if not given.
+        out: folder of the report; None for ``evaluation/TASK``.
         format, split, limit, batch, progress: see :class:`Session`.
-        options: of the task, by the names of the command's options: see ``run`` in its module.
+        options: options of the task, named as those of the command: see ``run`` in its module.
 
     Returns:
-        the task's result, such as :class:`saywhere.evaluation.dense.DenseCaptioningResult`.
+        The task's result, such as :class:`saywhere.evaluation.dense.DenseCaptioningResult`.
 
     Raises:
-        UserError: there is no such task, model or data, or the model lacks the part that the task needs.
+        UserError: no such task, model or data, or the model lacks the part that the task needs.
 
     Example:
         >>> result = saywhere.evaluate("flickr-coco", "my-images", split="train", out="report")
@@ -303,11 +303,11 @@ def evaluate(
 
 
 REGIONS = "regions"
-"""The folder of a run with a file for each image."""
+"""Folder of a run with one file per image."""
 
 
 class ArrayStore:
-    """Store of named arrays of images, a file each below ``folder``, whole or not there."""
+    """Store of named arrays per image, one file each below ``folder``, written whole or not at all."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -325,7 +325,7 @@ class ArrayStore:
         write_atomically(self._path(name), lambda stream: stream.write(save(parts)))
 
     def read(self, name: str) -> dict[str, np.ndarray]:
-        """Return the arrays of an image that is there; ``UserError`` if its file is damaged."""
+        """Return the arrays of a stored image; ``UserError`` if its file is damaged."""
         path = self._path(name)
         try:
             return load_file(path)
@@ -345,7 +345,7 @@ class VectorStore(ArrayStore):
         self.write(name, {"size": size, "hubness": np.asarray(vectors.hubness, np.float32), **arrays})
 
     def load(self, name: str) -> ImageVectors:
-        """Return the vectors of an image that is there; raises as :meth:`read`."""
+        """Return the vectors of a stored image; raises as :meth:`read`."""
         parts = self.read(name)
         width, height = parts["size"].tolist()
         nouns = parts["nouns"].astype(np.uint16) if "nouns" in parts else None
@@ -356,10 +356,10 @@ class VectorStore(ArrayStore):
 def embed_images(
     model: Model, session: Session, sources: Sequence[Source], facts: Mapping[str, object], nouns: bool = False
 ) -> list[ImageVectors]:
-    """Return the vectors of all images that can be read; those of an earlier run are taken over.
+    """Return the vectors of all readable images, reusing those of an earlier run.
 
-    ``facts`` are what the images depend on, such as the data set; ``nouns`` asks the classes, too, as an index does.
-    ``UserError`` if no image can be read, or ``out`` has the vectors of another run.
+    ``facts`` are what the images depend on, such as the data set. ``nouns`` includes the classes, as in an index.
+    ``UserError`` if no image is readable, or ``out`` has the vectors of another run.
     """
     digest = index_digest(model) if nouns else model.engine.vectors_digest()
     session.resume({"model": digest, **facts}, REGIONS)

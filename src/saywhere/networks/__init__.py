@@ -1,1 +1,1 @@
-"""What is trained: torch modules and their losses."""
+"""Torch modules that are trained, and their losses."""

@@ -1,4 +1,4 @@
-"""Save, load and merge model folders; their format is that of :mod:`saywhere.models.bundle`."""
+"""Save, load and merge model folders; :mod:`saywhere.models.bundle` describes their format."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ NETWORKS: dict[str, type[nn.Module]] = {
     "captioner": Captioner,
     "nouns": Nouns,
 }
-"""The network of each part, but for those that only reproduce a paper."""
+"""The network of each part, except those that only reproduce a paper."""
 TRUNK = "trunk."
 ARCHITECTURE = ("pyramid_channels", "anchors", "hidden_size", "two_way")
-"""Options of proposals that the weights depend on, or that say what they mean."""
+"""Proposal options that the shapes or the meaning of the weights depend on."""
 SAVING = ".saving-"
 APART = "; parts of one model stand on one trunk: export it alone, or use saywhere finetune, which keeps the trunk"
-"""What helps where trunks differ."""
+"""Hint appended to errors about differing trunks."""
 
 
 def save(
@@ -58,15 +58,15 @@ def save(
     dtype: torch.dtype = torch.float32,
     calibration: Calibration | None = None,
 ) -> Path:
-    """Write a model folder: weights, configuration, vocabularies, model card, tower; no file is ever half written.
+    """Write a model folder: weights, configuration, vocabularies, model card and tower. No file is ever half written.
 
     The configuration is replaced last, after the weights that belong to it.
 
     Args:
-        networks: a network, or networks on one trunk by their parts.
-        folder: made if it is not there; its files are replaced.
+        networks: a network, or several networks on one trunk by part name.
+        folder: created if missing; its files are replaced.
         description: one line for ``saywhere models``.
-        dtype: of the stored floating-point weights; float16 halves the file.
+        dtype: type of the stored floating-point weights; float16 halves the file.
 
     Raises:
         UserError: the folder cannot be written.
@@ -92,13 +92,13 @@ def save(
 
 
 def part_of(network: nn.Module) -> str:
-    """Return the name of the part that a network is."""
+    """Return the part name of a network."""
     parts = [*NETWORKS, *reproductions.values("network")]
     return next(part for part in parts if isinstance(network, network_class(part)))
 
 
 def network_class(part: str) -> type[nn.Module]:
-    """Return the class of a part's network."""
+    """Return the network class of a part."""
     return NETWORKS[part] if part in NETWORKS else reproductions.find(f"network={part}")
 
 
@@ -108,16 +108,16 @@ def load_networks(
     options: Mapping[str, Any] | None = None,
     parts: Iterable[str] | None = None,
 ) -> dict[str, nn.Module]:
-    """Return the networks of a model by part, in eval mode; they share one trunk.
+    """Return a model's networks by part, in eval mode, on one shared trunk.
 
     Args:
         name_or_folder: name of a bundled model, a model folder, or ``hub:OWNER/NAME``.
-        options: of the configuration, to be others than the stored ones, by name as in
-            :func:`saywhere.configs.parts.override`; those that the weights depend on cannot be changed.
-        parts: only these; all if None.
+        options: configuration options that override the stored ones, named as in
+            :func:`saywhere.configs.parts.override`. Options that the weights depend on cannot be changed.
+        parts: parts to load; None for all.
 
     Raises:
-        UserError: there is no such model or part, a file is missing or damaged, or it does not fit the configuration.
+        UserError: no such model or part, or a file is missing, damaged or does not fit the configuration.
     """
     bundle = Bundle.read(name_or_folder)
     bundle = bundle.with_options(options) if options else bundle
@@ -151,10 +151,10 @@ def load_networks(
 
 
 def load_network(name_or_folder: str | Path, part: str | None = None) -> Any:
-    """Return one network of a model, on a trunk with no more than it needs, in eval mode.
+    """Return one network of a model, in eval mode, on a trunk with only what it needs.
 
     Raises:
-        UserError: as :func:`load_networks`, or there are several parts and none is named.
+        UserError: as :func:`load_networks`; or the model has several parts and ``part`` is None.
     """
     if part is None:
         parts = list(Bundle.read(name_or_folder).configs)
@@ -165,10 +165,10 @@ def load_network(name_or_folder: str | Path, part: str | None = None) -> Any:
 
 
 def change_options(folder: Path, options: Mapping[str, Any]) -> None:
-    """Change options of a saved model that its weights do not depend on, by name as in :func:`load_networks`.
+    """Change options of a saved model that its weights do not depend on, named as in :func:`load_networks`.
 
     Raises:
-        UserError: there is no such option, or the value does not fit.
+        UserError: no such option, or the value is invalid.
     """
     bundle = Bundle.read(folder).with_options(options)
     text = _config_text(bundle.description, bundle.trunk, bundle.mean, bundle.std, bundle.configs)
@@ -176,14 +176,14 @@ def change_options(folder: Path, options: Mapping[str, Any]) -> None:
 
 
 def change_calibration(folder: Path, fits: Mapping[str, Logistic | None]) -> None:
-    """Change what was fitted to a saved model after training, by question; all else stays."""
+    """Replace calibrations of a saved model, by question; everything else stays."""
     calibration = replace(Bundle.read(folder).calibration, **fits)
     if calibration != Calibration():
         calibration.write(folder)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Return the stored tensors of a model folder by name; ``UserError`` if the file cannot be loaded."""
+    """Return the tensors of a model folder by name; ``UserError`` if the file cannot be loaded."""
     return load_tensors(folder / WEIGHTS)
 
 
@@ -203,13 +203,13 @@ def change_weights(
     options: Mapping[str, Any],
     vocabulary: Vocabulary | None = None,
 ) -> None:
-    """Replace the weights of a saved model whose names begin with a prefix and a dot, and options with them.
+    """Replace the weights of a saved model whose names start with a prefix and a dot, and options that belong to them.
 
-    They are stored in the precision of the model's others. The card stays.
+    The new weights are stored in the precision of the others. The model card stays.
 
     Args:
-        prefix: such as ``aligner.hubs``; ``weights`` are by the names behind it.
-        options, vocabulary: that belong to them, as in :func:`change_options`; the part's own vocabulary stays if None.
+        prefix: such as ``aligner.hubs``; ``weights`` are named without it.
+        options, vocabulary: belong to the weights, as in :func:`change_options`; None keeps the part's vocabulary.
     """
     bundle = Bundle.read(folder).with_options(options)
     limits = torch.finfo(torch.float16)
@@ -233,20 +233,20 @@ def merge(
     description: str = "",
     replace: bool = False,
 ) -> Path:
-    """Write one model folder of several whose trunks are the same; weights are copied bit for bit.
+    """Merge several models with equal trunks into one model folder; weights are copied bit for bit.
 
-    What was fitted to a part after training goes with it. A trunk may lack a head, a pyramid or a localization layer
-    that another has.
+    The calibrations of each part are copied with it. A trunk may lack a head, pyramid or localization layer that
+    another has.
 
     Args:
-        folders: of models with different parts.
+        folders: models with different parts.
         out: folder of the new model; its files are replaced.
-        description: one line; those of the parts one after the other if it is empty.
-        replace: of a part that several have, take the last one's; the size of images is the first folder's.
+        description: one line; if empty, the descriptions of the models joined.
+        replace: if several models have a part, take the last one's. The first model sets the image size.
 
     Raises:
-        UserError: a folder is no model, two have the same part, or their trunks differ; the message names the option or
-            the tensor that differs.
+        UserError: a folder is no model, two have the same part, or the trunks differ; the message names the differing
+            option or tensor.
     """
     weights: dict[str, Tensor] = {}
     configs: dict[str, Config] = {}
@@ -285,13 +285,13 @@ def merge(
 
 
 def find_tower(bundle: Bundle) -> Tower | None:
-    """Return the image tower of a model; None if it has none, or lacks its graph."""
+    """Return the image tower of a model; None if it has none or its graph is missing."""
     path = bundle.folder / GRAPH_TOWER
     return Tower(path) if bundle.trunk.tower and path.is_file() else None
 
 
 def _shared_tower(bundles: Sequence[Bundle]) -> Path | None:
-    """The graph of the tower that models on one trunk share; those that lack it take it from the others."""
+    """Return the tower graph shared by models on one trunk; models without the file use that of the others."""
     towers = [tower for bundle in bundles if (tower := find_tower(bundle)) is not None]
     for tower in towers[1:]:
         if tower.digest != towers[0].digest:
@@ -300,7 +300,7 @@ def _shared_tower(bundles: Sequence[Bundle]) -> Path | None:
 
 
 def find_device(device: str | torch.device) -> torch.device:
-    """Return a device that can be used; ``UserError`` if it cannot be used here."""
+    """Return the device; ``UserError`` if it cannot be used on this machine."""
     try:
         wanted = torch.device(device)
         torch.zeros(0, device=wanted)
@@ -311,7 +311,7 @@ def find_device(device: str | torch.device) -> torch.device:
 
 
 def _require_same_pixels(first: Bundle, other: Bundle, but: Collection[str] = ()) -> None:
-    """Refuse trunks of other options, ``but`` those, or that want other pixels."""
+    """Refuse trunks that differ in pixel statistics or in options other than ``but``."""
     for f in fields(TrunkConfig):
         if f.name in but:
             continue
@@ -325,14 +325,14 @@ def _require_same_pixels(first: Bundle, other: Bundle, but: Collection[str] = ()
 
 
 def _needs(configs: Mapping[str, Config]) -> set[str]:
-    """The optional parts of a trunk that networks of these options need."""
+    """Return the optional trunk parts that networks with these configurations need."""
     systems = [config for config in configs.values() if isinstance(config, SystemConfig)]
     head = {"head"} if any(config.uses_head for config in systems) else set()
     return head | ({"pyramid", "localization"} if any(config.uses_proposals for config in systems) else set())
 
 
 def _shared_proposals(configs: Mapping[str, Config], source: Path) -> ProposalConfig | None:
-    """The options of the proposals that networks on one trunk share; None if no network uses any."""
+    """Return the proposal options shared by networks on one trunk; None if no network uses proposals."""
     users = {part: c for part, c in configs.items() if isinstance(c, SystemConfig) and c.uses_proposals}
     if not users:
         return None
@@ -345,7 +345,7 @@ def _shared_proposals(configs: Mapping[str, Config], source: Path) -> ProposalCo
 
 
 def _build_trunk(trunk: TrunkConfig, configs: Mapping[str, Config], folder: Path) -> Trunk:
-    """An untrained trunk with what the networks need."""
+    """Build an untrained trunk with everything that the networks need."""
     densecap = configs.get("densecap")
     coder = find_conventions(densecap).box_coder(densecap) if isinstance(densecap, DenseCapConfig) else BoxCoder()
     proposals = _shared_proposals(configs, folder)
@@ -355,7 +355,7 @@ def _build_trunk(trunk: TrunkConfig, configs: Mapping[str, Config], folder: Path
 def _config_text(
     description: str, trunk: TrunkConfig, mean: Sequence[float], std: Sequence[float], configs: Mapping[str, Config]
 ) -> str:
-    """The text of ``config.json``: the trunk once, and of each part the rest."""
+    """Return the text of ``config.json``: the trunk once, then the other options of each part."""
     parts = {part: {k: v for k, v in config.to_dict().items() if k != "trunk"} for part, config in configs.items()}
     stored = {
         "saywhere": saywhere.__version__,
@@ -383,13 +383,13 @@ def _write(
             shutil.rmtree(left_over)
         with tempfile.TemporaryDirectory(dir=folder, prefix=SAVING) as temporary:
             new = Path(temporary)
-            (new / WEIGHTS).write_bytes(to_bytes(dict(weights)))  # save_file would let only the owner read it
+            (new / WEIGHTS).write_bytes(to_bytes(dict(weights)))  # save_file would make it readable only for its owner
             (new / VOCABULARY).write_text(json.dumps(words, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
             (new / CARD).write_text(card, encoding="utf-8", errors="backslashreplace")
             (new / CONFIG).write_text(config, encoding="utf-8")
             names = [VOCABULARY, CARD, WEIGHTS, CONFIG]
             if calibration is None or calibration == Calibration():
-                (folder / CALIBRATION).unlink(missing_ok=True)  # an older one would be of other weights
+                (folder / CALIBRATION).unlink(missing_ok=True)  # an older one belongs to other weights
             else:
                 (new / CALIBRATION).write_text(calibration.text(), encoding="utf-8")
                 names.insert(0, CALIBRATION)
@@ -400,20 +400,19 @@ def _write(
                 put_in_place(new / name, folder / name)
     except OSError as error:
         if error.errno in FULL:
-            error.filename = str(folder)  # not that of a temporary file
+            error.filename = str(folder)  # instead of a temporary file
             raise
         raise UserError(f"{folder}: the model cannot be written ({error.strerror or error})") from error
     return folder
 
 
 def take_localizer(network: Aligner | Captioner, pretrained: bool) -> None:
-    """Give a network the trunk's weights of the DenseCap that its option ``localizer`` names.
+    """Load the trunk weights of the DenseCap named by the option ``localizer`` into a network.
 
-    A DenseCap has no head, the last layer before the classifier: its published weights are loaded if ``pretrained``.
+    A DenseCap has no head (the last layer before the classifier). ``pretrained`` loads its published weights.
 
     Raises:
-        UserError: there is no such model, it has no dense captioner, its trunk does not fit, or there are no published
-            weights.
+        UserError: no such model, it has no dense captioner, its trunk does not fit, or there are no published weights.
     """
     config, trunk = network.config, network.trunk
     trunk.take_from(checkpoint.load_network(config.localizer, "densecap").trunk)

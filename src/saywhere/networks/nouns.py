@@ -1,4 +1,4 @@
-"""The classifier of regions: ImageNet's on the trunk's last layer, and what boxes of everyday kinds taught."""
+"""The region classifier: ImageNet's on the trunk's last layer, and one trained on boxes of everyday kinds."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.text import RESERVED, Vocabulary
 
 IMAGENET = 1000
-"""Classes of the published classifier."""
+"""Number of classes of the published classifier."""
 BESIDE = 2
-"""What a region may be beside the kinds: another of ImageNet's classes, or nothing that has a name here."""
+"""Extra classes besides the kinds: another ImageNet class, and nothing with a name here."""
 
 
 class Nouns(nn.Module):
-    """Classify regions by the means of a trunk's maps over them.
+    """Classify regions by the averages of a trunk's maps over them.
 
     Args:
-        trunk: the network below, with its last layer before the classifier; a new one is built if None.
-        pretrained_backbone: a new trunk starts from ImageNet weights.
+        trunk: must have its last layer before the classifier; None: a new one is built.
+        pretrained_backbone: start a new trunk from ImageNet weights.
 
     Attributes:
-        imagenet: the last layer's means to the 1,000 classes.
-        kinds: all features to the kinds, and what a region may be beside them.
+        imagenet: from the averages of the last layer to the 1,000 classes.
+        kinds: from all features to the kinds and the extra classes.
 
     Raises:
         UserError: the trunk has no such layer.
@@ -49,7 +49,7 @@ class Nouns(nn.Module):
     def forward(
         self, images: Sequence[ImageMaps], boxes: Sequence[Tensor], embeddings: Sequence[Tensor] | None = None
     ) -> list[tuple[Tensor, Tensor]]:
-        """Return logits ``(N, 1000)`` of ImageNet's classes and ``(N, G + 2)`` of kinds for each image's boxes.
+        """Return the logits ``(N, 1000)`` of ImageNet's classes and ``(N, G + 2)`` of kinds, for each image's boxes.
 
         Arguments are those of :meth:`saywhere.engines.engine.Nouns.classify`.
         """
@@ -61,7 +61,7 @@ class Nouns(nn.Module):
         return found
 
     def features(self, image: ImageMaps, boxes: Tensor, embeddings: Tensor) -> Tensor:
-        """Return what is read of an image's boxes: ``(N, D)``."""
+        """Return the classifier's input ``(N, D)`` for an image's boxes."""
         config, sources = self.config, image.sources(self.config.levels, True, self.config.branch)
         whole = [features.mean(dim=(1, 2)) for features, _ in image.sources((), True, config.branch)]
         around = torch.cat((*whole, image.summary)).expand(len(boxes), -1)

@@ -1,1 +1,1 @@
-"""What reproduces a published program or table, and is needed for nothing else: nothing outside imports it."""
+"""Reproductions of published programs and tables, needed for nothing else: nothing outside imports them."""

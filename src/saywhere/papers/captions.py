@@ -1,4 +1,4 @@
-"""Several captioners together, a row of Table 4 of Areas of Attention."""
+"""Ensembles of captioners, as in a row of Table 4 of Areas of Attention."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from saywhere.models.model import Model
 class EnsembleDecoder:
     """Decode with the mean of several decoders' probabilities, see :class:`saywhere.engines.engine.Decoder`.
 
-    Its embeddings are, for each item, the tuple of the members' embeddings: each member may see the image with its own
-    network. All must have one vocabulary.
+    The embedding of an item is the tuple of the members' embeddings, since each member may encode the image with its
+    own network. All members must have the same vocabulary.
     """
 
     def __init__(self, decoders: Sequence[Decoder]) -> None:
@@ -61,10 +61,10 @@ class EnsembleDecoder:
 
 
 class CaptionEnsemble:
-    """Caption with several models; each attends to the image, and to its regions, by itself.
+    """Caption with several models, each with its own encoding of the image and attention to its regions.
 
-    Decoding follows the configuration of the first one. ``UserError`` if there are not several, one has no captioner,
-    or their vocabularies differ.
+    Decoding follows the configuration of the first model. ``UserError`` for a single model, one without a captioner, or
+    different vocabularies.
     """
 
     def __init__(self, models: Sequence[Model]) -> None:
@@ -80,7 +80,7 @@ class CaptionEnsemble:
 
     @property
     def long_side(self) -> int:
-        """Pixels on the long side that images should have at least."""
+        """Minimum long side of images, in pixels."""
         return max(model.long_side for model in self.models)
 
     def caption(
@@ -103,7 +103,7 @@ class CaptionEnsemble:
 def run(models: Sequence[Model], session: Session, beam_size: int | None = None) -> CaptionScores:
     """Caption the images of a data set with several models together, and score the sentences.
 
-    The ``beam_size`` is that of the first model if None. Errors are those of :class:`CaptionEnsemble` and
+    ``beam_size`` None means that of the first model. Raises as :class:`CaptionEnsemble` and
     :func:`saywhere.evaluation.captions.run`.
     """
     together = CaptionEnsemble(models)

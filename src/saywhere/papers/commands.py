@@ -69,7 +69,7 @@ def table1(
     plan = plans.load(recipe, changes or [])
     folder = out or Path("runs") / plan.name
     command = shlex.join(["saywhere", *sys.argv[1:]])
-    meteor = Meteor()  # before the work: it says at once if pycocoevalcap is missing
+    meteor = Meteor()  # early: it raises if pycocoevalcap is missing
     results = Run(plan, folder).results(meteor)
     paths = write_table(results, folder, command)
     typer.echo(markdown(results, command))

@@ -1,7 +1,7 @@
-"""Proposals from outside the network: Selective Search, as OpenCV's contributed modules have it.
+"""Proposals from outside the network: Selective Search, from OpenCV's contributed modules.
 
-It uses the pixels of an image and is not trained on what is to be described: the baselines of DenseCap's Table 1
-describe its boxes, and the localization layer is compared with them. Nothing here needs torch.
+It works on pixels alone, without training. The baselines of DenseCap's Table 1 describe its boxes, and it is the
+comparison for the localization layer. This module does not need torch.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from saywhere.images import ImageLike, LoadedImage
 
 LONG_SIDE = 500
-"""Larger images are made smaller before the search, as the published Selective Search does."""
+"""Larger images are shrunk to this long side before the search, as in the published Selective Search."""
 
 NAME = "selective-search"
-"""What a table calls the method."""
+"""The method's name in tables."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,21 +41,20 @@ class Proposed:
         return Proposed(self.boxes[rows], self.scores[rows])
 
     def suppressed(self, threshold: float, limit: int | None = None) -> Proposed:
-        """Drop boxes that overlap a better one by an IoU above ``threshold``; keep at most ``limit``, best first."""
+        """Drop boxes with an IoU above ``threshold`` with a better one (NMS); keep at most ``limit``, best first."""
         return self[geometry.nms(self.boxes, self.scores, threshold, limit)]
 
 
 class SelectiveSearch:
-    """Selective Search (Uijlings et al., 2013): segments that are alike grow together, and each on the way is a box.
+    """Selective Search (Uijlings et al., 2013): similar segments are merged step by step, and each one gives a box.
 
-    The published order is kept: the place in the hierarchy, the whole image first, times a random number. OpenCV's
-    own order cannot be repeated, as its random numbers have no seed, and begins with the smallest segments; so the
-    place in the order of areas stands for that in the hierarchy, and the numbers are the same for all images. The score
-    of the n-th of N boxes is ``1 - n / N``, n counted from 0. Colour spaces and similarities are those of the "fast"
-    mode.
+    The published order is kept: the position in the hierarchy, whole image first, times a random number. OpenCV's own
+    order is not reproducible, since its random numbers have no seed, and starts with the smallest segments. So the rank
+    by area replaces the position in the hierarchy, and the random numbers are the same for all images. The n-th of N
+    boxes scores ``1 - n / N``, with n from 0. Colour spaces and similarities are those of the "fast" mode.
 
     Raises:
-        UserError: there is no OpenCV with the contributed modules.
+        UserError: OpenCV with the contributed modules is not installed.
     """
 
     def __init__(self) -> None:
@@ -91,7 +90,7 @@ def _shrunk(pixels: Image.Image) -> Image.Image:
 
 
 def _published_order(boxes: np.ndarray) -> np.ndarray:
-    """Return boxes by (place in the order of their areas, the largest 1) x (a random number), smallest first."""
+    """Return boxes sorted by (rank by area, the largest 1) x (a random number), in ascending order."""
     boxes = boxes[np.argsort(-geometry.area(boxes), kind="stable")]
     ranks = np.random.default_rng(0).random(len(boxes)) * np.arange(1, len(boxes) + 1)
     return boxes[np.argsort(ranks, kind="stable")]

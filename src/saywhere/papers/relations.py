@@ -1,6 +1,6 @@
-"""Relations between words as the fragments of a sentence (Deep Visual-Semantic Alignments, section 4.1).
+"""Relations between words as sentence fragments (Deep Visual-Semantic Alignments, section 4.1).
 
-Any parser may find them and write them as CoNLL-U; here they are read and encoded.
+Any parser can find them and write them as CoNLL-U; they are read and encoded here.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from saywhere.networks.aligner.network import EncodedText
 from saywhere.text import PAD, START, Vocabulary, tokenize
 
 FREQUENT = 0.01
-"""A kind of relation is frequent from this share of all relations on."""
+"""Minimum share of all relations for a kind to be frequent."""
 _COLUMNS = 10
 _TEXT = re.compile(r"#\s*text\s*=\s*(.*)")
 _NO_WORD = re.compile(r"\d+[-.]\d+")
 
 
 class Relation(NamedTuple):
-    """A word and the ``head`` that it depends on, empty at the root; ``kind`` is such as ``nsubj``."""
+    """A word and the ``head`` that it depends on, empty at the root; ``kind`` is, for example, ``nsubj``."""
 
     kind: str
     head: str
@@ -41,13 +41,13 @@ class Relation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Parses:
-    """The relations of sentences, in the order of their words, by the letters and digits of each sentence alone."""
+    """The relations of sentences in word order, keyed by the letters and digits of each sentence."""
 
     path: Path
     relations: Mapping[str, tuple[Relation, ...]]
 
     def find(self, text: str) -> tuple[Relation, ...]:
-        """Return the relations of a sentence (or ``UserError``); case, spaces and punctuation do not count."""
+        """Return the relations of a sentence (or ``UserError``); case, spaces and punctuation are ignored."""
         if (found := self.relations.get(_letters(text))) is None:
             raise UserError(f"{self.path} has no parse of {text!r}: parse it too, or name its file with parses=FILE")
         return found
@@ -59,12 +59,12 @@ class Parses:
         vocabulary: Vocabulary,
         change: Callable[[str], str] = lambda word: word,
     ) -> np.ndarray:
-        """Return the relations of sentences as one int64 array ``(S, T, 3)``: word, head and kind of each as numbers.
+        """Return the relations of sentences as int64 ``(S, T, 3)``: token id of the word, of the head, and kind.
 
-        A word that the vocabulary lacks is the unknown word, and the head of the root is START. Of a form of several
-        words (``t-shirt``) the last counts. A kind has its place in ``kinds``, counted from 1; 0 is any other. Rows are
-        filled up with 0 on the right: PAD as a word. ``change`` is what becomes of each word, such as left of right.
-        ``UserError`` if a sentence was not parsed.
+        Words missing from the vocabulary become the unknown word; the head of the root is START. Forms of several words
+        (``t-shirt``) use the last one. A kind is its position in ``kinds``, from 1; 0 is any other. Rows are padded
+        with 0 on the right: PAD as a word. ``change`` maps each word, for example left to right. ``UserError`` if a
+        sentence was not parsed.
         """
         numbers = {kind: number for number, kind in enumerate(kinds, start=1)}
 
@@ -81,22 +81,21 @@ class Parses:
         return padded
 
     def frequent_kinds(self) -> tuple[str, ...]:
-        """Return the kinds of at least a hundredth of all relations, the most frequent first."""
+        """Return the kinds with at least a hundredth of all relations, the most frequent first."""
         counts = Counter(relation.kind for relation in chain.from_iterable(self.relations.values()))
         least = FREQUENT * counts.total()
         return tuple(sorted((kind for kind, n in counts.items() if n >= least), key=lambda kind: (-counts[kind], kind)))
 
 
 def read_parses(path: str | Path) -> Parses:
-    """Read a CoNLL-U file; one that was read already and has not changed is not read again.
+    """Read a CoNLL-U file; unchanged files are read only once.
 
-    A parse belongs to the sentence of its ``# text =``, or to its words one after the other if there is none; of
-    several parses of one sentence the first counts. Each word gives one relation, to its head. Punctuation gives none,
-    and what depends on it counts as a root. Multiword tokens (``1-2``), whose words follow on lines of their own, and
-    empty nodes (``1.1``) are skipped.
+    A parse belongs to the sentence in its ``# text =``, or to its words in order if there is none. The first parse of a
+    sentence is used. Each word gives one relation, to its head. Punctuation gives none, and its dependents count as
+    roots. Multiword tokens (``1-2``), whose words follow on separate lines, and empty nodes (``1.1``) are skipped.
 
     Raises:
-        UserError: there is no such file, or a line is damaged; the message has its number.
+        UserError: no such file, or a malformed line; the message has its number.
     """
     path = Path(path)
     try:
@@ -109,7 +108,7 @@ def read_parses(path: str | Path) -> Parses:
 
 
 def _letters(text: str) -> str:
-    """A sentence without what tokenisers disagree about: ``the water 's edge`` is ``the water's edge``."""
+    """Return a sentence without what tokenizers disagree about: ``the water 's edge`` equals ``the water's edge``."""
     return "".join(tokenize(text)).replace("'", "")
 
 
@@ -134,7 +133,7 @@ def _read(path: Path, *_stamp: int) -> Parses:
 
 
 def _sentences(path: Path, lines: Iterable[str]) -> Iterator[tuple[str, list[_Word]]]:
-    """The text and the words of each sentence."""
+    """Yield the text and the words of each sentence."""
     text, words = "", list[_Word]()
     for number, line in enumerate(chain(lines, ("",)), start=1):
         columns = line.rstrip("\r\n").split("\t")
@@ -160,7 +159,7 @@ def _word(columns: Sequence[str], line: int, place: str, expected: int) -> _Word
 
 
 def _relations(path: Path, words: Sequence[_Word]) -> Iterator[Relation]:
-    """The relation of each word that has a letter or a digit."""
+    """Yield the relation of each word that has a letter or a digit."""
     forms = [sys.intern(" ".join(tokenize(word.form))) for word in words]
     for form, word in zip(forms, words, strict=True):
         if word.head > len(words):
@@ -170,18 +169,18 @@ def _relations(path: Path, words: Sequence[_Word]) -> Iterator[Relation]:
 
 
 class RelationEncoder(nn.Module):
-    """Encode relations ``(R, w1, w2)`` as ``s = f(W_R [x1, x2] + b_R)`` in the space of the regions.
+    """Encode relations ``(R, w1, w2)`` as ``s = f(W_R [x1, x2] + b_R)`` in the embedding space of the regions.
 
-    W_R and b_R belong to the kind of the relation, x1 and x2 are the vectors of the head and of the word that depends
-    on it; in the place of a root's head stands START. These are the sentence fragments of Karpathy, Joulin and Fei-Fei
-    (2014), which the rows "DepTree edges" of Alignments use with Eq. 8.
+    W_R and b_R belong to the kind of relation; x1 and x2 are the vectors of the head and of its dependent; START
+    replaces the head of a root. These are the sentence fragments of Karpathy, Joulin and Fei-Fei (2014), used with Eq.
+    8 in the rows "DepTree edges" of Alignments.
 
     Args:
         vocabulary_size: V, reserved tokens included.
-        out_size: D of the vectors s.
-        kinds: of relations, with the one that rare kinds share.
-        dropout: on x.
-        rectified: f is the rectifier; without it s is linear in x, of any sign.
+        out_size: size D of the vectors s.
+        kinds: number of kinds of relations, including the one shared by rare kinds.
+        dropout: dropout probability on x.
+        rectified: f is the ReLU; otherwise s is linear in x and may have any sign.
     """
 
     def __init__(
@@ -203,12 +202,12 @@ class RelationEncoder(nn.Module):
             self.words.weight[PAD] = 0
 
     def forward(self, relations: Tensor) -> EncodedText:
-        """Encode relations ``(S, T, 3)`` of sentences, padded on the right: the word, its head and the kind of each.
+        """Encode sentences' relations ``(S, T, 3)``, padded on the right: word, head and kind of each.
 
-        More padding changes nothing; a sentence of no relations has no vectors.
+        Padding does not affect the result. A sentence without relations has no vectors.
         """
         mask = relations[..., 0] != PAD
-        words, heads, kinds = relations[mask].unbind(1)  # (N,): padding costs no products
+        words, heads, kinds = relations[mask].unbind(1)  # (N,): skip products with padding
         pairs = self.dropout(self.words(torch.stack((heads, words), dim=1))).flatten(1)  # (N, 2E)
         order = kinds.argsort(stable=True)
         parts = pairs[order].split(kinds.bincount(minlength=len(self.maps)).tolist())

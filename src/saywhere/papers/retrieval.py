@@ -1,9 +1,9 @@
 """Retrieval of images by phrases of their regions (DenseCap, section 4.2): queries, metric, report, and the run.
 
 A query is four phrases of one image. In each image, each phrase is matched with the region that most likely has this
-caption; images are ranked by the mean over the four phrases, and the image of the query should come first.
+caption. Images are ranked by the mean over the four phrases; the image of the query should come first.
 
-The regions of each image with their features are kept on disk; a run that was stopped goes on from there.
+The regions of each image and their features are stored on disk, from which a stopped run resumes.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Query:
 
 
 def sample_queries(samples: Mapping[str, Sample], count: int, seed: int) -> list[Query]:
-    """Sample queries from images with enough phrases (or ``UserError``), each image once before any is used again.
+    """Sample queries from images with enough phrases (or ``UserError``); no image is reused before all are used.
 
-    The phrases of a query differ in their words. Of a phrase with several boxes, one box is sampled.
+    The phrases of a query have distinct words. If a phrase has several boxes, one of them is sampled.
     """
     by_words = [(name, _by_words(sample)) for name, sample in samples.items()]
     rich = [(name, found) for name, found in by_words if len(found) >= PHRASES]
@@ -82,11 +82,11 @@ class RetrievalResult:
 
     Attributes:
         protocol: how images are scored, see :func:`image_scores`.
-        images, queries: number of images that were ranked, and of queries.
-        r1, r5, r10: share of the queries whose image is among the first 1, 5, 10.
+        images, queries: number of ranked images, and of queries.
+        r1, r5, r10: share of queries whose image is among the first 1, 5, 10.
         median_rank: median rank of the queries' own images, from 1.
-        iou_recall: share of the phrases whose region, in the query's own image, has an IoU with the true box of more
-            than 0.1, 0.3 and 0.5.
+        iou_recall: share of phrases whose region, in the query's own image, has an IoU above 0.1, 0.3 and 0.5 with the
+            true box.
         median_iou: median of these IoUs.
     """
 
@@ -108,9 +108,9 @@ def evaluate_retrieval(
 
     Args:
         log_probs: ``(Q, K, N)`` natural ``log P(phrase | region)`` of each image's best region; -inf if it has none.
-        found: ``(Q, K, 4)`` the box of that region in the query's own image; a box without area if it has none.
-        sources: for each query the index of its own image.
-        truths: ``(Q, K, 4)`` the true boxes of the phrases.
+        found: ``(Q, K, 4)`` box of that region in the query's own image; a box without area if it has none.
+        sources: index of each query's own image.
+        truths: ``(Q, K, 4)`` true boxes of the phrases.
         protocol: see :func:`image_scores`.
     """
     scores = image_scores(log_probs, protocol)
@@ -131,33 +131,33 @@ def evaluate_retrieval(
 
 
 def image_scores(log_probs: ArrayLike, protocol: Protocol = "clean") -> np.ndarray:
-    """Return scores ``(Q, N)`` of images from ``log_probs (Q, K, N)`` of the K phrases of each query.
+    """Return the scores ``(Q, N)`` of images from ``log_probs (Q, K, N)`` of each query's K phrases.
 
-    ``"original"`` is the mean of the probabilities, as in the paper; the shortest phrase nearly decides it alone.
-    ``"clean"`` is the mean of their logarithms, so that each counts: images are ranked by the probability of all
-    phrases together.
+    ``"original"`` is the mean of the probabilities, as in the paper, which the shortest phrase dominates. ``"clean"``
+    is the mean of their logarithms, so that each phrase matters: it ranks images by the joint probability of all
+    phrases.
     """
     table = np.asarray(log_probs, np.float64)
     return np.exp(table).mean(axis=1) if protocol == "original" else table.mean(axis=1)
 
 
 def source_ranks(scores: np.ndarray, sources: Sequence[int]) -> np.ndarray:
-    """Return the rank ``(Q,)``, from 1, of each query's own image; images that score the same rank before it."""
+    """Return the rank ``(Q,)``, from 1, of each query's own image; images with equal scores rank before it."""
     own = np.take_along_axis(scores, np.asarray(sources, np.int64)[:, None], axis=1)
     return (scores >= own).sum(axis=1)
 
 
 TOGETHER = 128
-"""Regions of several images that are scored at once, at least."""
+"""Minimum number of regions, from several images, that are scored at a time."""
 
 
 def find_best_regions(
     model: DenseCap, store: ArrayStore, names: Sequence[str], phrases: Sequence[str], session: Session
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the most likely region of each of P phrases in each image, of which a few are scored together.
+    """Return the most likely region of each of P phrases in each of N images; several images are scored together.
 
-    They are ``(N, P)`` log-probabilities (:func:`saywhere.models.phrase_scores.phrase_log_probs`) and ``(N, P)``
-    indices of the regions; -inf and -1 for an image without regions.
+    These are log-probabilities ``(N, P)`` (:func:`saywhere.models.phrase_scores.phrase_log_probs`) and region indices
+    ``(N, P)``; -inf and -1 for images without regions.
     """
     token_ids = encode_phrases(model.vocabulary, phrases)
     log_probs, rows = np.full((len(names), len(phrases)), -np.inf), np.full((len(names), len(phrases)), -1)
@@ -179,10 +179,10 @@ def find_best_regions(
 def run(
     model: Model, session: Session, regions: int = 20, queries: int = 100, seed: int = 0, protocol: Protocol = "clean"
 ) -> RetrievalResult:
-    """Find images by four phrases of their regions, at most ``regions`` of an image, and these (DenseCap, section 4.2).
+    """Find images, and their regions, by four phrases, with at most ``regions`` per image (DenseCap, section 4.2).
 
     Raises:
-        UserError: the model has no dense captioner, no image can be read, or none has four phrases.
+        UserError: the model has no dense captioner, no image is readable, or none has four phrases.
     """
     detector = model.require("densecap", "score phrases of regions")
     samples = session.read()

@@ -1,1 +1,1 @@
-"""Recipes of several stages: from data sets to a model folder with its card, in one run that can be resumed."""
+"""Recipes of several stages: from data sets to a model folder with its card, in one resumable run."""

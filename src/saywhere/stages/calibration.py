@@ -1,4 +1,4 @@
-"""All that ``saywhere calibrate`` and a stage of a recipe fit: one entry for each question."""
+"""Everything that ``saywhere calibrate`` and a calibration stage fit, with one entry per question."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from saywhere.models.bundle import Bundle
 from saywhere.training.dataset import evenly
 
 FEW = 300
-"""Images of each data set that boxes and phrases are fitted to, if no other number is given."""
+"""Default number of images of each data set to fit boxes and phrases to."""
 UNSEEN = ("dev", "val")
-"""Splits whose images a model has not learnt from: hits are fitted to the first that a data set has."""
+"""Splits that a model was not trained on; hits are fitted to the first that a data set has."""
 NEEDS = {
     "box": ("densecap",),
     "word": ("densecap", "aligner"),
@@ -24,7 +24,7 @@ NEEDS = {
     "similarity": ("aligner",),
     "hit": ("aligner",),
 }
-"""What can be calibrated, in the order in which it must be done, and the parts of a model that it needs."""
+"""What can be calibrated, in the required order, and the parts of a model that it needs."""
 
 
 Place = tuple[str | Path, str | None, str]
@@ -32,7 +32,7 @@ Place = tuple[str | Path, str | None, str]
 
 
 def read_sets(places: Iterable[Place]) -> tuple[list[Samples], str]:
-    """Return the samples of data sets, and what these are called together; what is missing or broken is printed."""
+    """Read the samples of data sets; return them and a joint description. Missing or broken data is reported."""
     sets = [datasets.read(*place) for place in places]
     for samples in sets:
         samples.report.leave_out(samples.split)
@@ -40,12 +40,12 @@ def read_sets(places: Iterable[Place]) -> tuple[list[Samples], str]:
 
 
 def possible(parts: Iterable[str]) -> list[str]:
-    """Return what can be calibrated of a model with some parts."""
+    """Return what can be calibrated for a model with some parts."""
     return [what for what, needed in NEEDS.items() if set(needed) <= set(parts)]
 
 
 def default_split(what: str, root: str | Path, format: str | None = None) -> str:
-    """Return the split that a question is fitted to: ``train``, or of hits one that taught the model nothing.
+    """Return the default split for a question: ``train``, or for hits one that the model was not trained on.
 
     ``UserError`` if the data set has no such split.
     """
@@ -65,10 +65,10 @@ def fit(
     limits: Sequence[int | None],
     device: str | None = None,
 ) -> str:
-    """Fit the answer to one of :data:`NEEDS`, store it in a model folder, and return what was fitted, for people.
+    """Fit the answer to one of :data:`NEEDS`, store it in a model folder, and return a description of the fit.
 
-    ``limits`` are of each data set; None for the usual number. ``UserError`` if the model lacks a part, or the data do
-    not tell.
+    ``limits`` has the maximum number of images per data set; None for the default. ``UserError`` if the model lacks a
+    part or the data is insufficient.
     """
     from saywhere.training import calibration
 

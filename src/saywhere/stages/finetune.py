@@ -1,4 +1,4 @@
-"""``saywhere finetune``: teach a model one's own images; from a data set to one model with all parts."""
+"""``saywhere finetune``: adapt a model to users' own images, from a data set to one model with all parts."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from saywhere.training import heads
 
 RECORD, RUN = "finetune.json", "run"
-"""In the folder of the model: what it was made of, and the folder of what a run that is stopped goes on from."""
+"""In the model folder: the record of what it was made of, and the folder that a stopped run resumes from."""
 HELD_OUT = 5
-"""One image of so many is held out where the data has no validation split."""
+"""One image in this many is held out if the data has no validation split."""
 STEPS = 40
-"""Steps that few images are learnt in, however many epochs that takes."""
+"""Minimum number of training steps: few images are trained on for more epochs."""
 SHARES = {0.25: 0.7, 0.375: 0.8, 0.5: 0.8}
-"""Shares of the trained weights that are tried, the others being those of the start (Wortsman et al., 2022), and how
-much of their words the phrases of what nobody annotated must have in common with those of the start. With .25 everyday
-photographs lost at most .010 in METEOR, with .5 as much, with .75 .015 (docs/training.md)."""
+"""Shares of the trained weights to try, the rest being the initial ones (Wortsman et al., 2022), and for each the
+minimum word F1 with the initial phrases of regions that are not annotated. On everyday photographs METEOR fell by at
+most .010 with .25, as much with .5, and by .015 with .75 (docs/training.md)."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,15 @@ class Finetuned:
     """Outcome of a run.
 
     Attributes:
-        model: the folder.
-        start, end: what the phrases of the held-out boxes have in common with the true ones, before and after: the mean
-            F1 of their words.
-        losses: negative log-probabilities of a held-out phrase, before and after, which choose the share: of few boxes
-            they tell more than the likeliest words.
-        learnt, held_out: how many images it has learnt from, and on how many it was measured.
-        words: that are new.
-        share: of the trained weights in those of the model; 0 if nothing was better that keeps the start's answers.
-        kept: what the phrases of regions that nobody annotated have in common with those of the start, from 0 to 1.
-        problems: what of the data is missing or broken, a line each.
+        model: the model folder.
+        start, end: mean word F1 of the phrases of held-out boxes with the true ones, before and after.
+        losses: negative log-probability of a held-out phrase, before and after. They choose the share: with few boxes
+            they are more informative than decoded phrases.
+        learnt, held_out: number of images trained on, and measured on.
+        words: the new words.
+        share: weight of the trained weights in the model; 0 if none was better and kept enough of the initial answers.
+        kept: word F1 of the phrases of regions that are not annotated with the initial ones, from 0 to 1.
+        problems: what is missing or broken in the data, one line each.
     """
 
     model: Path
@@ -76,7 +75,7 @@ class Finetuned:
     problems: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """Return what people want to know of it, as lines of text."""
+        """Return a summary table as lines of text."""
         rows = [
             (counted(self.held_out, "held-out image"), "before", "after"),
             ("words of phrases (F1)", f"{self.start:.3f}", f"{self.end:.3f}"),
@@ -88,7 +87,7 @@ class Finetuned:
 
 @dataclass(frozen=True)
 class _Own:
-    """One's own images: those to learn from, and those held out."""
+    """A user's images: those to train on, and those held out."""
 
     learnt: list[Sample]
     held_out: list[Sample]
@@ -109,30 +108,31 @@ def finetune(
     restart: bool = False,
     tell: Callable[[str], object] = lambda line: None,
 ) -> Finetuned:
-    """Teach a model one's own images: ``saywhere finetune`` in Python; a stopped run goes on when it is called again.
+    """Fine-tune a model on your own images, as ``saywhere finetune`` does; calling it again resumes a stopped run.
 
-    The layers that say the phrases of regions learn from the images; boxes, their scores and all other parts stay as
-    they are. What nobody annotated is learnt from the model's own answers.
+    Only the layers that write the phrases of regions are trained; boxes, scores and all other parts stay the same. For
+    regions that are not annotated, the model's original answers are the target.
 
     Args:
-        data: a data set with boxes and phrases, or names of classes.
-        out: folder of the new model, with all parts; ``runs/NAME`` if None, NAME as of the data.
-        model: to start from.
-        format: of the data; guessed from the files if None.
-        split: to learn from.
-        validation: split to measure on; if None, one that begins with dev or val, or else a fifth of the images.
-        epochs: passes over the images, at most; as many as suit their number if None.
-        seed: of all random choices.
-        restart: start over instead of going on with the run in ``out``.
-        tell: called with lines about what is being done.
+        data: a data set with boxes and phrases, or class names.
+        out: folder of the new model, with all parts; None for ``runs/NAME``, NAME as of the data.
+        model: the model to start from.
+        format: format of the data; None detects it from the files.
+        split: split to train on.
+        validation: split to measure on; None for one that begins with dev or val, or else a fifth of the images.
+        epochs: maximum number of epochs; None chooses it by the number of images.
+        seed: seed of all random choices.
+        restart: start over instead of resuming the run in ``out``.
+        tell: called with lines about progress.
 
     Returns:
-        the folder, and how good the model is before and after. If it is not better, the folder has the model before.
+        The folder, and how good the model is before and after. If it is not better, the folder holds the original
+        model.
 
     Raises:
         UserError: training is not installed, the data has too few images with boxes and words, ``out`` has another
             model or run, or the disk is full.
-        KeyboardInterrupt: after Ctrl-C; the same call goes on.
+        KeyboardInterrupt: after Ctrl-C; the same call resumes.
 
     Example:
         >>> done = saywhere.finetune("my-images", out="mine")  # doctest: +SKIP
@@ -173,7 +173,7 @@ def _stored(result: Finetuned) -> dict[str, Any]:
 
 
 def _begin(folder: Path, settings: Mapping[str, Any], restart: bool) -> Finetuned | None:
-    """Prepare the folder of a run; return what came of it if it is done."""
+    """Prepare the folder of a run; return its outcome if it is already done."""
     record = read_record(folder / RECORD)
     others = sorted(path.name for path in folder.iterdir() if path.name != RUN and not path.name.startswith("."))
     if others and not record:
@@ -195,7 +195,7 @@ def _begin(folder: Path, settings: Mapping[str, Any], restart: bool) -> Finetune
 def _read(root: Path, format: str | None, split: str, validation: str | None, bundle: Bundle, seed: int,
     tell: Callable[[str], object],
 ) -> _Own:  # fmt: skip
-    """Return the images of a data set that can be learnt from; ``UserError`` if they are too few."""
+    """Return the usable images of a data set; ``UserError`` if there are too few."""
     there = datasets.splits(root, format)
     named = validation or next((name for other in UNSEEN for name in there if name.startswith(other)), None)
     longest = bundle.configs["densecap"].decoding.max_words
@@ -224,7 +224,7 @@ def _read(root: Path, format: str | None, split: str, validation: str | None, bu
 
 
 class _Run:
-    """One run: its steps in order, each of which goes on where it was stopped."""
+    """One run: its steps in order, each resuming where it was stopped."""
 
     def __init__(
         self, folder: Path, bundle: Bundle, own: _Own, epochs: int | None, seed: int, tell: Callable[[str], object]
@@ -242,7 +242,7 @@ class _Run:
         self.epochs = epochs or max(heads.EPOCHS, -(-STEPS // -(-len(own.learnt) // heads.BATCH)))
 
     def __call__(self) -> Finetuned:
-        """Learn, choose, and write the model."""
+        """Train, choose the share, and write the model."""
         from saywhere.training import heads
 
         learnt, held_out = self.own.learnt, self.own.held_out
@@ -269,11 +269,11 @@ class _Run:
         learnt: Sequence[heads.Lesson],
         held_out: Sequence[heads.Lesson],
     ) -> tuple[tuple[float, float], tuple[float, float], float, float]:
-        """Try :data:`SHARES` of the trained weights, and leave the best of those that keep enough in the layers.
+        """Try the :data:`SHARES` of the trained weights; put the best mixture that keeps enough into the layers.
 
         Returns:
-            what phrases have in common with the true ones before and after, their losses before and after, the share,
-            and what is kept of others.
+            Word F1 with the true phrases before and after, losses before and after, the share, and how much of the
+            other phrases is kept.
         """
         from saywhere.training import heads
 
@@ -305,7 +305,7 @@ class _Run:
         return (common(before), common(layers)), (start, least), best, kept
 
     def _mix(self, layers: heads.Heads, before: heads.Heads, trained: Mapping[str, Any], share: float) -> None:
-        """Give the layers a mean of the weights of the start and of the trained ones, which new words have alone."""
+        """Mix initial and trained weights in the layers; rows of new words take the trained ones alone."""
         import torch
 
         from saywhere.training.finetuning import WORD_ROWS
@@ -321,7 +321,7 @@ class _Run:
         layers.load_state_dict(mixed)
 
     def _lessons(self, before: heads.Heads, samples: list[Sample], kind: str) -> list[heads.Lesson]:
-        """Find the regions of images, or read those that were found; images that cannot be read leave the list."""
+        """Find the regions of images, or read stored ones; remove unreadable images from the list."""
         from saywhere.training import heads
 
         found: list[heads.Regions] = []
@@ -341,19 +341,19 @@ class _Run:
         return heads.lessons(before, self.network.vocabulary, samples, found)
 
     def _write(self, epoch: int, result: Finetuned) -> None:
-        """Write the model's folder: the parts of the start, but for what was trained; the configuration comes last."""
+        """Write the model folder: the original parts except what was trained, with the configuration last."""
         from saywhere.networks import checkpoint
         from saywhere.training.card import replace_section
 
         made = self.folder / RUN / "model"
         copy_model(self.bundle.folder, made)
-        (made / RECORD).unlink(missing_ok=True)  # of a start that was fine-tuned itself
+        (made / RECORD).unlink(missing_ok=True)  # from a start that was itself fine-tuned
         if result.share:
             weights = {k: v for k, v in self.network.state_dict().items() if not k.startswith("trunk.")}
             checkpoint.change_weights(made, "densecap", weights, {}, self.network.vocabulary)
         replace_section(made / CARD, "## Fine-tuning", self._card(epoch, result))
-        load(made)  # refuses a folder whose files do not belong together
-        (self.folder / CONFIG).unlink(missing_ok=True)  # with others' weights it would be that of another model
+        load(made)  # raises if the files do not fit each other
+        (self.folder / CONFIG).unlink(missing_ok=True)  # with new weights it would describe another model
         for path in sorted(made.iterdir(), key=lambda path: path.name == CONFIG):
             put_in_place(path, self.folder / path.name)
 
@@ -372,7 +372,7 @@ class _Run:
 
 
 def same_words(pairs: Sequence[tuple[str, Sequence[str]]]) -> list[float]:
-    """Return the F1 of the words of phrases and of the references that are most like them.
+    """Return for each phrase the highest F1 of its words with those of a reference.
 
     Example:
         >>> same_words([("a red car", ["car", "a bus"]), ("a dog", ["the sky"])])

@@ -1,4 +1,4 @@
-"""The kinds of stages that a recipe may have: what each is told, what it checks before the run, and what it makes."""
+"""The kinds of stages in a recipe: their options, what they check before the run, and what they make."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from saywhere.training.dataset import digest_of, evenly
 from saywhere.training.recipe import DataConfig, Recipe, SourceConfig, TrainingConfig
 
 MODEL = "model"
-"""Folder of what a stage has made."""
+"""Folder of a stage's result."""
 
 
 class Reader:
-    """Read data sets, each split once for the same options."""
+    """Read data sets, each split only once per set of options."""
 
     def __init__(self) -> None:
         self.read: dict[tuple[Any, ...], Samples] = {}
@@ -54,8 +54,8 @@ class DataSet:
 
     Attributes:
         root, format: as ``saywhere.data.read`` takes them.
-        split: its name; ``train`` if None, where nothing else is said.
-        limit: at most so many images, taken at even distances.
+        split: name of the split; None for ``train``, unless documented otherwise.
+        limit: maximum number of images, evenly spaced.
     """
 
     root: str
@@ -69,7 +69,7 @@ class DataSet:
 
     @property
     def place(self) -> calibration.Place:
-        """Where it is read."""
+        """Root, format and split."""
         return self.root, self.format, self.split or "train"
 
 
@@ -78,9 +78,9 @@ class Work:
     """The folders, data and settings that a stage works with.
 
     Attributes:
-        folder: of the stage; all that it writes is in it.
-        facts: what the stages before it have made, for the card, by name.
-        recipe: all of it, without the folders of the data.
+        folder: folder of the stage; everything it writes is in there.
+        facts: results of the earlier stages by name, for the card.
+        recipe: the whole recipe, without the folders of the data.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Done:
-    """What a stage has made: a ``summary`` for people, a line or less, and ``facts`` for the card, as JSON has them."""
+    """The result of a stage: a one-line ``summary`` for people, and ``facts`` for the card, as JSON values."""
 
     summary: str
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -100,23 +100,23 @@ class Done:
 
 @dataclass(frozen=True)
 class Stage:
-    """The options of a stage, by default one that makes a model; its ``seed`` is the recipe's if None."""
+    """Options of a stage; by default it makes a model. ``seed`` None means the recipe's."""
 
     MODEL_OF: ClassVar[bool] = True
     """Whether it makes a model folder."""
     CONTINUES: ClassVar[str | None] = None
-    """The option that names the model which this stage changes, and which stands for it where it is left out."""
+    """Option naming the model that this stage changes; that model replaces the stage if it is left out."""
     UNKEYED: ClassVar[tuple[str, ...]] = ()
-    """Options by which what a stage makes does not change."""
+    """Options that do not change the result."""
 
     seed: int | None = None
 
     def output(self, folder: Path) -> Path:
-        """Return what later stages mean by this one's name."""
+        """Return what this stage's name stands for in later stages."""
         return folder / MODEL
 
     def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
-        """Return what is read, with the options of phrases."""
+        """Return the data sets that are read, with their phrase options."""
         return []
 
     def models(self) -> list[str]:
@@ -125,27 +125,27 @@ class Stage:
         return [name for name in own if isinstance(name, str)]
 
     def check(self, read: Reader) -> None:
-        """Refuse options and data that cannot work; ``UserError``."""
+        """Raise ``UserError`` for options or data that cannot work."""
         for source, options in self.sets():
             if not len(read(source, options)):
                 raise UserError(f"{source.root}: the split {source.split or 'train'} is empty")
 
     def digests(self, read: Reader) -> list[tuple[DataSet, str]]:
-        """Return a hash of what each data set says; where it is does not matter."""
+        """Return a hash of the contents of each data set, whatever its location."""
         return [(source, digest_of(read(source, options))) for source, options in self.sets()]
 
     def run(self, work: Work) -> Done:
-        """Make it."""
+        """Run the stage."""
         raise TypeError(f"{type(self).__name__} cannot be run")
 
 
 @dataclass(frozen=True)
 class Start(Stage):
-    """Begin with a model folder, or with a backbone's published weights.
+    """Start from a model folder, or from a backbone's published weights.
 
     Attributes:
-        model: a model (folder or name); later stages name this one to start from it.
-        trunk: options of the trunk of all later stages that train; by default those of the model.
+        model: a model (folder or name); later stages refer to this stage to start from it.
+        trunk: trunk options of all later training stages; by default those of the model.
     """
 
     MODEL_OF = False
@@ -171,9 +171,9 @@ class Train(Stage):
     """Train a network: a recipe of one stage.
 
     Attributes:
-        data, model, training, description: as of :class:`saywhere.training.recipe.Recipe`.
-        average: share of the weights that training started from (``training.start``) in the mean of these and of the
-            trained ones, which is what the stage makes; words are matched by the two vocabularies.
+        data, model, training, description: as in :class:`saywhere.training.recipe.Recipe`.
+        average: weight of the initial weights (``training.start``) in the mean of initial and trained weights that the
+            stage makes; words are matched between the two vocabularies.
     """
 
     SYSTEM: ClassVar[str] = ""
@@ -193,7 +193,7 @@ class Train(Stage):
             raise UserError("average needs training.start, whose weights are averaged with")
 
     def recipe(self, name: str, seed: int) -> Recipe:
-        """Return it as a recipe of one stage."""
+        """Return the stage as a recipe of one stage."""
         return Recipe(name, self.data, self.SYSTEM, self.model, self.training, seed, self.description)
 
     def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
@@ -244,7 +244,7 @@ class Train(Stage):
 
 
 class BranchStage(Train):
-    """Train a second branch of the trunk, which stages after this one then have."""
+    """Train a second branch of the trunk, which later stages then use."""
 
     SYSTEM = "branch"
     MODEL_OF = False
@@ -288,7 +288,7 @@ class CaptionerStage(Train):
 
 @dataclass(frozen=True)
 class FromData(Stage):
-    """The options of stages that read a list of data sets."""
+    """Options of stages that read a list of data sets."""
 
     data: tuple[DataSet, ...] = ()
 
@@ -300,20 +300,20 @@ class FromData(Stage):
         return [(source, {}) for source in self.data]
 
     def read(self) -> tuple[list[Any], str]:
-        """Return their samples, and their names."""
+        """Return the samples of the data sets, and a joint description."""
         sets, source = calibration.read_sets(each.place for each in self.data)
         return [evenly(samples, each.limit) for samples, each in zip(sets, self.data, strict=True)], source
 
 
 @dataclass(frozen=True)
 class TowerStage(FromData):
-    """Make the image tower that the trunk of stages after this one looks with, of CLIP's and what was added to it.
+    """Build the image tower for the trunk of later stages, from CLIP's and trained additions.
 
     Attributes:
-        data: its outputs are standardised over these images.
-        model: its trunk's pixels are what the tower takes.
-        teacher: an ONNX file of CLIP's image tower, a folder that has one, or the name of an installed package.
-        tuning: file of what training added to the tower, such as ``large-model/tuning.safetensors``; none if not given.
+        data: images over which its outputs are standardised.
+        model: the model whose trunk defines the input pixels.
+        teacher: an ONNX file of CLIP's image tower, a folder with one, or the name of an installed package.
+        tuning: file of trained additions to the tower, such as ``large-model/tuning.safetensors``; None for none.
     """
 
     MODEL_OF = False
@@ -345,10 +345,10 @@ class TowerStage(FromData):
 
 @dataclass(frozen=True)
 class Nouns(FromData):
-    """Teach a classifier of regions the kinds that boxes are called, in so many ``epochs``.
+    """Train a region classifier on the kinds that boxes are called, for a number of ``epochs``.
 
     Attributes:
-        model: a dense captioner, whose trunk and embeddings of regions it reads.
+        model: a dense captioner, whose trunk and region embeddings are the input.
     """
 
     model: str = ""
@@ -365,7 +365,7 @@ class Nouns(FromData):
 
 @dataclass(frozen=True)
 class NgramsStage(FromData):
-    """Learn what people would say of an image, beside a captioner."""
+    """Train the n-gram probabilities of an image's captions, beside a captioner."""
 
     CONTINUES = "model"
     model: str = ""
@@ -381,10 +381,10 @@ class NgramsStage(FromData):
 
 @dataclass(frozen=True)
 class ChunkerStage(FromData):
-    """Learn to cut sentences into phrases, in so many ``epochs``.
+    """Train a chunker, which cuts sentences into phrases, for a number of ``epochs``.
 
     Attributes:
-        data: Flickr8k or Flickr30k with Entities, or files with a marked sentence a line.
+        data: Flickr8k or Flickr30k with Entities, or files with one marked sentence per line.
     """
 
     MODEL_OF = False
@@ -394,18 +394,18 @@ class ChunkerStage(FromData):
         return folder / "chunker.npz"
 
     def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
-        """Sentences are no samples."""
+        """Return nothing: sentences are not samples."""
         return []
 
     def sentences(self) -> list[list[chunker.TaggedSentence]]:
-        """Return the sentences of each data set with their marks."""
+        """Return the marked sentences of each data set."""
         places = [(Path(each.root), each.split or "train") for each in self.data]
         return [
             chunker.read_text(root) if root.is_file() else chunker.read_split(root, split) for root, split in places
         ]
 
     def check(self, read: Reader) -> None:
-        """Refuse data that are not there; those without marked sentences are refused by :meth:`digests`."""
+        """Refuse missing data; :meth:`digests` refuses data without marked sentences."""
         for each in self.data:
             if not Path(each.root).exists():
                 raise UserError(f"{each.root}: no such file or folder")
@@ -424,14 +424,14 @@ class ChunkerStage(FromData):
 
 @dataclass(frozen=True)
 class Export(Stage):
-    """Make one model of several, which runs without torch.
+    """Merge several models into one that runs without torch.
 
     Attributes:
         parts: models with different parts on one trunk.
         description: one line for ``saywhere models``.
-        int8: data set whose images calibrate a graph in int8.
-        options: of the new model, by name with dots.
-        replace: of a part that several have, take that of the last one.
+        int8: data set whose images calibrate an int8 graph.
+        options: options of the new model, by dotted name.
+        replace: if several models have a part, take the last one's.
     """
 
     parts: tuple[str, ...] = ()
@@ -467,20 +467,20 @@ class Export(Stage):
 
 @dataclass(frozen=True)
 class Question:
-    """The data sets that one question of a calibration is fitted to; those of the stage if there are none."""
+    """The data sets that one question of a calibration is fitted to; if empty, those of the stage."""
 
     data: tuple[DataSet, ...] = ()
 
 
 @dataclass(frozen=True)
 class Calibrate(Stage):
-    """Fit what makes scores probabilities, as ``saywhere calibrate`` does.
+    """Fit what turns scores into probabilities, as ``saywhere calibrate`` does.
 
     Attributes:
-        model: an exported model, or another; it is copied.
-        data: of questions that name none.
-        questions: of :data:`saywhere.stages.calibration.NEEDS`; all if there are none. Those whose parts the model does
-            not have are left out.
+        model: a model, exported or not; it is copied.
+        data: for questions without data sets of their own.
+        questions: from :data:`saywhere.stages.calibration.NEEDS`; if empty, all of them. Questions whose parts the
+            model lacks are skipped.
     """
 
     CONTINUES = "model"
@@ -489,7 +489,7 @@ class Calibrate(Stage):
     questions: dict[str, Question] = field(default_factory=dict)
 
     def asked(self) -> dict[str, tuple[DataSet, ...]]:
-        """Return the questions in their order, each with its data."""
+        """Return the questions in order, each with its data."""
         chosen = self.questions or dict.fromkeys(calibration.NEEDS, Question())
         found = {what: chosen[what].data or self.data for what in calibration.NEEDS if what in chosen}
         return {
@@ -530,9 +530,9 @@ class Task:
     """One measurement.
 
     Attributes:
-        task: of ``saywhere evaluate``; by default the name under which it stands.
-        data: the split, ``dev`` by default.
-        options: of the task, by the names of the command's options.
+        task: a task of ``saywhere evaluate``; by default the name of this entry.
+        data: the data set; its default split is ``dev``.
+        options: options of the task, named as those of the command.
     """
 
     data: DataSet
@@ -542,7 +542,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Evaluate(Stage):
-    """Measure a ``model``; tasks that it has no part for are left out."""
+    """Measure a ``model``; tasks that it has no part for are skipped."""
 
     MODEL_OF = False
     model: str = ""
@@ -572,7 +572,7 @@ class Evaluate(Stage):
                 raise UserError("evaluation needs pip install 'saywhere[evaluate]'")
 
     def run(self, work: Work) -> Done:
-        """Measure; what was measured before an interruption is read."""
+        """Measure; results from before an interruption are read."""
         parts, figures = Bundle.read(self.model).configs, dict[str, Any]()
         for name, task in self.tasks.items():
             kind, source, out = task.task or name, task.data, work.folder / name
@@ -597,12 +597,12 @@ class Evaluate(Stage):
 
 @dataclass(frozen=True)
 class Card(Stage):
-    """Write the card of a model: stages, data, figures, limits and the recipe.
+    """Write the model card: stages, data, figures, limits and the recipe.
 
     Attributes:
         title: by default the name of the recipe.
-        licence: a paragraph about the terms of the data and of the model.
-        limits: what it cannot do, a line each.
+        licence: a paragraph about the terms of the data and the model.
+        limits: what the model cannot do, one line each.
     """
 
     CONTINUES = "model"
@@ -642,14 +642,13 @@ KINDS: dict[str, type[Stage]] = {
 """The kinds by name; ``phrases`` trains the phrases of a dense captioner whose regions are frozen."""
 
 EYES: dict[type[Stage], dict[str, bool]] = {BranchStage: {"branch": True}, TowerStage: {"branch": False, "tower": True}}
-"""The kinds whose output the trunk of later stages has, and how its options say so."""
+"""The kinds whose result becomes part of the trunk of later stages, and the trunk options that say so."""
 
 
 def copy_model(source: str | Path, out: Path) -> None:
-    """Make a model folder the same as another; files are linked where the disk can, for none is ever changed in place.
+    """Make a model folder a copy of another, with hard links where possible, since files are never changed in place.
 
-    While files are replaced the folder has no configuration, without which it is no model: a mixture would answer
-    wrongly.
+    During the copy the folder has no configuration and thus is no model: a mixture of files would answer wrongly.
     """
     folder = Bundle.read(source).folder
     out.mkdir(parents=True, exist_ok=True)
@@ -669,5 +668,5 @@ def copy_model(source: str | Path, out: Path) -> None:
             put_in_place(part, out / name)
         except OSError as error:
             part.unlink(missing_ok=True)
-            error.filename, error.filename2 = str(out / name), None  # which is what could not be written
+            error.filename, error.filename2 = str(out / name), None  # the file that could not be written
             raise

@@ -1,4 +1,4 @@
-"""A recipe of stages: read, checked whole before anything begins, and run; what is done is passed over."""
+"""A recipe of stages: read, checked as a whole before anything starts, and run, skipping finished stages."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from saywhere.training import recipe as recipes
 from saywhere.training.progress import tracked
 
 RECORD = "stage.json"
-"""In the folder of a stage: of what it is made, and what it has made."""
+"""File in a stage's folder that records its inputs and results."""
 STAGES = "stages"
-"""Folder of the stages in that of a run."""
+"""Folder of the stages in the run's folder."""
 _NAME = re.compile(r"\$([A-Za-z][\w-]*)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StagedRecipe:
-    """Describe a run of several stages.
+    """Description of a run of several stages.
 
     Attributes:
-        name: of the run; its folder is ``runs/NAME`` by default.
+        name: name of the run; its default folder is ``runs/NAME``.
         description: one line for the model card.
-        seed: of the random choices of all stages that name none.
-        data: places of data sets by a name of your choice, which stands for them as ``$NAME`` in all stages.
-        stages: in order, by name; each with its ``kind`` (by default its name) and the options of this kind, see
+        seed: seed of all stages that set none.
+        data: paths of data sets by any name, which stands for the path as ``$NAME`` in all stages.
+        stages: in order, by name; each with its ``kind`` (by default its name) and the options of that kind, see
             :data:`saywhere.stages.kinds.KINDS`.
 
-    In a stage ``$OTHER`` stands for what the stage OTHER before it has made.
+    In a stage, ``$OTHER`` stands for the result of an earlier stage OTHER.
     """
 
     name: str
@@ -68,11 +68,11 @@ class StagedRecipe:
 
 @dataclass(frozen=True)
 class Planned:
-    """A stage that is ready to be run.
+    """A stage that is ready to run.
 
     Attributes:
-        stage: its options, with paths in the place of names.
-        options: the same as they were written, by key with dots; those that change nothing are left out.
+        stage: its options, with names replaced by paths.
+        options: the options as written, by dotted key, without those that do not change the result.
         inputs: keys of the stages, models and data that it reads, by name.
     """
 
@@ -84,7 +84,7 @@ class Planned:
 
     @property
     def key(self) -> str:
-        """Return a hash of all that what it makes depends on."""
+        """Return a hash of everything that the result depends on."""
         facts = [self.kind, dict(self.options), dict(self.inputs)]
         return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:20]
 
@@ -97,29 +97,29 @@ def train(
     say: Callable[[str], None] = print,
     source: str = "the recipe",
 ) -> Path | None:
-    """Run the stages of a recipe that are not done, in order.
+    """Run the unfinished stages of a recipe, in order.
 
-    A run that was killed goes on where it was. A stage is done anew, and with it those that read what it makes, if its
-    options or the content of what it reads have changed.
+    A killed run resumes where it was. A stage is repeated, together with the stages that read its result, if its
+    options or the contents of its inputs have changed.
 
     Args:
-        out: its folder: the model in ``model``, of each stage what it made in ``stages/NAME``.
-        restart: do all stages anew.
-        without: stages to leave out. Others that name one of these get what it started from, if anything.
+        out: folder of the run: the model in ``model``, the result of each stage in ``stages/NAME``.
+        restart: repeat all stages.
+        without: stages to leave out. Stages that refer to one of them get the model it started from, if any.
         say: called with a line when a stage is done.
         source: name of the recipe, for messages.
 
     Returns:
-        the folder of the model; None if no stage makes one.
+        The model folder; None if no stage makes one.
 
     Raises:
-        UserError: before anything begins, if an option, a data set or a model is wrong or missing, or
-            ``out`` has what no run has written; or what a stage raises.
+        UserError: before anything starts, if an option, data set or model is wrong or missing, or ``out`` has files
+            that no run has written; or what a stage raises.
         KeyboardInterrupt: with a line that says where it stopped.
     """
     plans = plan(recipe, out, without, source)
     with locked(out):
-        if not any((out / STAGES).glob(f"*/{RECORD}")):  # no run has been here
+        if not any((out / STAGES).glob(f"*/{RECORD}")):  # there is no run yet
             recipes.require_own(out, STAGES, MODEL)
         if restart:
             shutil.rmtree(out / STAGES, ignore_errors=True)
@@ -136,9 +136,9 @@ def train(
 
 
 def plan(recipe: StagedRecipe, out: Path, without: Sequence[str], source: str) -> list[Planned]:
-    """Check all stages of a recipe and their data, and return those that are not left out.
+    """Check all stages of a recipe and their data; return those that are not left out.
 
-    ``UserError`` is the first thing that is wrong; options come before data.
+    ``UserError`` names the first problem; options are checked before data.
     """
     if unknown := [name for name in without if name not in recipe.stages]:
         raise UserError(f"--without {unknown[0]}: the stages of {source} are {', '.join(recipe.stages)}")
@@ -162,7 +162,7 @@ def plan(recipe: StagedRecipe, out: Path, without: Sequence[str], source: str) -
 def _stages(
     recipe: StagedRecipe, out: Path, without: Sequence[str], source: str
 ) -> Iterator[tuple[str, str, Stage, dict[str, Any]]]:
-    """Yield the name, the kind and the options of each stage: with places, and as they were written."""
+    """Yield name, kind and options of each stage: with paths, and as written."""
     trees = {name: dict(tree) for name, tree in recipe.stages.items()}
     kinds = {name: str(tree.pop("kind", name)) for name, tree in trees.items()}
     instead = {name: _changed_by(tree, kinds[name]) for name, tree in trees.items()}
@@ -201,9 +201,9 @@ def _require(name: str, asked: Mapping[str, Any], left: Mapping[str, Any], sourc
 
 
 def _complete(tree: dict[str, Any], trunk: Mapping[str, Any], branch: str, dropped: bool) -> None:
-    """Give a stage that trains the trunk of the recipe, and the branch or the tower if there is one before it.
+    """Set the recipe's trunk, and an earlier stage's branch or tower, in a training stage.
 
-    An average with nothing is taken from it, and so is the use of a branch or a tower that was left out.
+    Also remove an average without a start, and the use of a branch or tower that is left out.
     """
     model = dict(tree.get("model") or {})
     if dropped:
@@ -220,7 +220,7 @@ def _complete(tree: dict[str, Any], trunk: Mapping[str, Any], branch: str, dropp
 
 
 def _names(value: Any) -> set[str]:
-    """The names that stand in the texts of a tree, with their dollars."""
+    """Return the names in the strings of a tree, with their dollar signs."""
     found: set[str] = set()
 
     def note(text: str) -> str:
@@ -232,7 +232,7 @@ def _names(value: Any) -> set[str]:
 
 
 def _rewrite(value: Any, change: Callable[[str], str | None]) -> Any:
-    """A tree with its texts changed; of lists what becomes None is left out."""
+    """Return the tree with its strings changed; list items that become None are dropped."""
     if isinstance(value, Mapping):
         return {key: _rewrite(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -243,7 +243,7 @@ def _rewrite(value: Any, change: Callable[[str], str | None]) -> Any:
 def _found(
     text: str, user: str, instead: Mapping[str, str | None], before: Container[str], without: Sequence[str]
 ) -> str | None:
-    """The stage that is meant where one is named: for one that is left out, what it changes; None for nothing."""
+    """Resolve a stage's name: one that is left out becomes the model it changes; None if it changes none."""
     match = _NAME.fullmatch(text)
     if match is None or (name := match[1]) not in instead or name in before:
         return text
@@ -254,14 +254,14 @@ def _found(
 
 
 def _changed_by(stage: Mapping[str, Any], kind: str) -> str | None:
-    """The model that a stage changes, as it is written; None if it makes one of its own."""
+    """Return the model that a stage changes, as written; None if it makes one of its own."""
     option = KINDS[kind].CONTINUES
     value = options.flatten(stage).get(option) if option else None
     return value if isinstance(value, str) else None
 
 
 def _place(text: str, places: Mapping[str, str], source: str) -> str:
-    """A text with places for the names in it."""
+    """Return the text with names replaced by paths."""
 
     def place(match: re.Match[str]) -> str:
         if match[1] not in places:
@@ -272,7 +272,7 @@ def _place(text: str, places: Mapping[str, str], source: str) -> str:
 
 
 def _title(source: DataSet, data: Mapping[str, str]) -> str:
-    """A data set and its split, by the name that the recipe has for it: where it is does not matter."""
+    """Return the name of a data set and its split as in the recipe, so that its location does not matter."""
     root, split = source.root, source.split or "train"
     for name, place in data.items():
         if root == place or root.startswith(f"{place}/"):
@@ -280,14 +280,14 @@ def _title(source: DataSet, data: Mapping[str, str]) -> str:
     return f"{root} {split}"
 
 
-# What things are made of
+# Inputs of stages
 
 
 def model_digest(name: str) -> str:
-    """Return a hash of a model's files that training reads; ``UserError`` if there is no such model."""
+    """Return a hash of the model files that training reads; ``UserError`` if there is no such model."""
     folder = Bundle.read(name).folder
     if folder.parent == BUNDLED:
-        return name  # a new version of saywhere is no reason to begin again
+        return name  # a new version of saywhere is no reason to start over
     digest = hashlib.blake2b(digest_size=8)
     for file in (CONFIG, VOCABULARY, WEIGHTS):
         digest.update((folder / file).read_bytes())
@@ -300,7 +300,7 @@ def model_digest(name: str) -> str:
 def _bring_up_to_date(
     planned: Planned, out: Path, title: str, facts: Mapping[str, Any], recipe: StagedRecipe, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Run a stage if it is not done; return what it has made, for the card."""
+    """Run a stage unless it is done; return its results for the card."""
     folder = out / STAGES / planned.name
     record = read_record(folder / RECORD)
     reason = _difference(record, planned) if record else None
@@ -344,7 +344,7 @@ def _run(planned: Planned, work: Work) -> Done:
 
 
 def _difference(record: Mapping[str, Any], planned: Planned) -> str | None:
-    """Why a stage that was begun is to be done anew; None if it is the same."""
+    """Return why a stage must be repeated; None if nothing changed."""
     if record.get("key") == planned.key:
         return None
     now = json.loads(json.dumps(dict(planned.options), default=str))
@@ -364,7 +364,7 @@ def _write(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def load(path: str | Path, tree: Mapping[str, Any]) -> StagedRecipe:
-    """Return a recipe of stages from the keys of its file; ``UserError`` for what is wrong in it."""
+    """Return a recipe of stages from the keys of its file; ``UserError`` if it is wrong."""
     for name, root in (tree.get("data") or {}).items():
         if root is None:
             raise UserError(f"{path}: say where the data set {name} is: data.{name}=PATH")

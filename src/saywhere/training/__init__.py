@@ -1,4 +1,4 @@
-"""Training runs: recipes, the loop, resume."""
+"""Training runs: recipes, the training loop, and resuming."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 def train(recipe: str | Path, out: str | Path | None = None, *, restart: bool = False, **overrides: Any) -> Result:
-    """Train a model as a recipe says: ``saywhere train`` in Python; an interrupted run is resumed by the same call.
+    """Train a model by a recipe, as ``saywhere train`` does; the same call resumes an interrupted run.
 
     Args:
         recipe: a YAML file, or the name of a recipe that comes with saywhere, such as ``densecap-flickr8k``.
-        out: folder of the run, the model in ``model/`` of it; ``runs/NAME`` if None, NAME as in the recipe.
+        out: folder of the run, with the model in ``model/``; None for ``runs/NAME``, NAME as in the recipe.
         restart: start over instead of resuming the run in ``out``.
-        overrides: values in place of the recipe's: a mapping for a section, such as ``training={"epochs": 2}``; or by
-            name with dots, such as ``**{"training.epochs": 2}``.
+        overrides: replace values of the recipe: a mapping for a section, such as ``training={"epochs": 2}``, or a
+            dotted name, such as ``**{"training.epochs": 2}``.
 
     Returns:
-        the folder of the model, its metrics, and whether the run was interrupted.
+        The model folder, its metrics, and whether the run was interrupted.
 
     Raises:
-        UserError: training is not installed, or a key, value or file of the recipe or its data is wrong.
+        UserError: training is not installed, or the recipe or its data has a wrong key, value or file.
 
     Example:
         >>> result = saywhere.train("recipe.yaml", out="run", training={"epochs": 1})
@@ -45,7 +45,7 @@ def train(recipe: str | Path, out: str | Path | None = None, *, restart: bool = 
 
 
 def require_training() -> None:
-    """Raise a ``UserError`` if a package that training needs is not installed."""
+    """Raise ``UserError`` if a package that training needs is not installed."""
     for module in ("torch", "timm", "matplotlib"):
         if importlib.util.find_spec(module) is None:
             raise UserError(

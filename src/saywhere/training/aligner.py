@@ -1,4 +1,4 @@
-"""How the aligner is trained: sentences about whole images (Alignments, section 3.1)."""
+"""Training of the aligner: sentences about whole images (Alignments, section 3.1)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from saywhere.training.dataset import System, mirror_phrase
 
 @dataclass(frozen=True)
 class SentenceTargets:
-    """Make targets of the aligner: sentences of an image and phrases of its regions, other ones in each epoch.
+    """Make aligner targets: sentences of an image and phrases of its regions, drawn anew in each epoch.
 
     Attributes:
-        count: texts an image; one that has fewer gives all it has.
-        end: each sentence ends with END.
-        phrases: take the marked sentences of Flickr30k Entities, with their phrases' boxes.
-        parses: of the sentences, to be encoded as relations; None encodes them as words.
-        kinds: of relations.
+        count: maximum number of texts per image.
+        end: append END to each sentence.
+        phrases: use the marked sentences of Flickr30k Entities, with the boxes of their phrases.
+        parses: parses of the sentences, to encode them as relations; None encodes them as words.
+        kinds: kinds of relations.
     """
 
     vocabulary: Vocabulary
@@ -52,7 +52,7 @@ class SentenceTargets:
         return SentenceTarget(self._encode(self._draw(sample, random), flipped))
 
     def _draw(self, sample: Sample, random: np.random.Generator) -> list[str]:
-        """Choose texts of an image; where it has sentences and phrases, each is one of these as often as of those."""
+        """Choose texts of an image. If it has sentences and phrases, either kind is equally likely for each text."""
         kinds = [texts for texts in (sample.sentences, _phrases(sample)) if texts]
         counts = np.bincount(random.integers(2, size=self.count), minlength=2) if len(kinds) > 1 else [self.count]
         return [
@@ -82,12 +82,12 @@ class SentenceTargets:
 
 
 def _read_parses(config: AlignerConfig) -> Any:
-    """The parsed sentences of ``config.parses``; None without them."""
+    """Return the parsed sentences of ``config.parses``; None without them."""
     return None if config.parses is None else reproductions.find("parses=FILE")(config.parses)
 
 
 def _with_words(sample: Sample, phrases: bool) -> Sample:
-    """The sample without its texts that have no word, and without regions unless their ``phrases`` are learnt."""
+    """Return the sample without texts that have no word, and without its regions unless ``phrases`` is set."""
     sentences = tuple(text for text in sample.sentences if tokenize(text))
     kept = [i for i, references in enumerate(sample.phrases) if phrases and any(map(tokenize, references))]
     references = tuple(tuple(text for text in sample.phrases[i] if tokenize(text)) for i in kept)
@@ -96,26 +96,26 @@ def _with_words(sample: Sample, phrases: bool) -> Sample:
 
 
 def _phrases(sample: Sample) -> tuple[str, ...]:
-    """The phrases of a sample's regions, but for those that do not count where words are learnt."""
+    """Return the phrases of a sample's regions, except those of weight 0."""
     weights = sample.phrase_weights
     rows = [each for i, each in enumerate(sample.phrases) if weights is None or weights[i] > 0]
     return tuple(chain.from_iterable(rows))
 
 
 class AlignerSystem(System):
-    """How an aligner is trained."""
+    """Training of an aligner."""
 
     about = "finds which words of a sentence belong to which region of an image, and which sentence to which image"
     unit = "sentences"
     presets: ClassVar = {"default": AlignerConfig, "original": AlignerConfig.original}
 
     def usable(self, samples: Sequence[Sample], config: AlignerConfig) -> list[Sample]:
-        """Return the samples with texts: sentences, and with ``config.region_phrases`` the phrases of their regions.
+        """Return the samples that have sentences or, with ``config.region_phrases``, phrases of regions.
 
-        Texts without a word are left out. With ``config.phrase_weight`` only images that Flickr30k Entities has marked.
+        Texts without a word are dropped. ``config.phrase_weight`` keeps only images with Flickr30k Entities marks.
 
         Raises:
-            UserError: a sentence is not among ``config.parses``.
+            UserError: a sentence is missing from ``config.parses``.
         """
         kept = [_with_words(sample, config.region_phrases) for sample in samples]
         kept = [sample for sample in kept if sample.sentences or sample.phrases]
@@ -127,11 +127,11 @@ class AlignerSystem(System):
         return [sample for sample in kept if all(path.is_file() for path in find_marks(sample.image))]
 
     def texts(self, sample: Sample) -> tuple[str, ...]:
-        """Return the sentences, and the phrases of regions if they are learnt."""
+        """Return the sentences, and the phrases of regions if they are trained on."""
         return (*sample.sentences, *_phrases(sample))
 
     def build(self, config: AlignerConfig, vocabulary: Vocabulary, pretrained: bool) -> Aligner:
-        """Return the untrained network; if ``pretrained``, with published weights or ``config.localizer``'s trunk."""
+        """Build the untrained network; ``pretrained``: with published weights or the trunk of ``config.localizer``."""
         if config.parses is not None and not config.relations:
             config = replace(config, relations=_read_parses(config).frequent_kinds())
         proposes = config.uses_proposals
@@ -141,15 +141,15 @@ class AlignerSystem(System):
         return network
 
     def extractor(self, network: Aligner) -> nn.Module:
-        """Return what turns pixels into features of regions."""
+        """Return the module that computes region features from pixels."""
         return network.extractor
 
     def criterion(self, network: Aligner, samples: Sequence[Sample]) -> AlignmentCriterion:
-        """Return the two directions of Eq. 9, or of the contrastive loss."""
+        """Return the losses: both directions of Eq. 9, or of the contrastive loss."""
         return AlignmentCriterion(network.config)
 
     def targets(self, network: Aligner) -> SentenceTargets:
-        """Return what makes sentences."""
+        """Return the target maker for sentences."""
         config = network.config
         phrases = config.phrase_weight > 0
         return SentenceTargets(

@@ -1,7 +1,7 @@
-"""How the trunk's second branch is trained: by the image tower of CLIP (Radford et al., 2021), the teacher.
+"""Training of the trunk's second branch by CLIP's image tower (Radford et al., 2021), the teacher.
 
-Of a view, which is a photograph or a part of one, the branch's maps learn to tell the teacher's embedding, and at each
-place its value path: the last block without its attention (Zhou et al., Extract Free Dense Labels from CLIP, 2022).
+A view is a photograph or a part of one. From it, the branch learns to predict the teacher's embedding and, at each
+position, its value path: the last block without attention (Zhou et al., Extract Free Dense Labels from CLIP, 2022).
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from saywhere.training.dataset import System
 from saywhere.training.progress import tracked
 
 FILE = "branch.safetensors"
-"""In the folder of a trained branch: its weights."""
+"""File with the weights, in the folder of a trained branch."""
 GRAPHS = "clip_encoder*.onnx"
-"""The teacher's file in a folder or an installed package."""
+"""File name of the teacher in a folder or an installed package."""
 HEAD_SIZE, AT_ONCE = 64, 16
-"""Size of the teacher's attention heads, and how many views it looks at in one pass."""
+"""Size of the teacher's attention heads, and views per forward pass of the teacher."""
 BLOCK = {
     "attn.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "attn.proj": ("self_attn.out_proj",),
     "mlp.fc1": ("mlp.fc1",), "mlp.fc2": ("mlp.fc2",), "norm1": ("layer_norm1",), "norm2": ("layer_norm2",),
 }  # fmt: skip
-"""Layers of a block of the teacher, as timm calls them, and their names in the file."""
+"""Layers of a teacher block by timm's names, and their names in the file."""
 SMALLEST, STRETCH, OWN = 0.25, 0.15, 0.65
-"""A part has at least this share of an image's area; the logarithm of its ratio of sides differs by at most this from
-that of the image, with this probability, or else from that of 13:9, 9:13 or 1."""
+"""A part has at least this share of the image's area. Its log aspect ratio differs by at most STRETCH from that of the
+image, with probability OWN, or else from that of 13:9, 9:13 or 1."""
 EMBEDDING_WEIGHT, CONTRAST_WEIGHT, CONTRAST_TEMPERATURE = 0.5, 0.1, 0.1
 TRUNK = TrunkConfig()
 
@@ -61,9 +61,9 @@ class BranchConfig(Config):
     """Options of the training of a branch.
 
     Attributes:
-        trunk: of which it is a branch.
-        teacher: an ONNX file of CLIP's image tower, a folder that has one, or the name of an installed package.
-        views: of each photograph: the whole, and random parts of it.
+        trunk: the trunk that the branch belongs to.
+        teacher: an ONNX file of CLIP's image tower, a folder with one, or the name of an installed package.
+        views: views per photograph: the whole, and random parts.
     """
 
     trunk: TrunkConfig = TRUNK
@@ -75,7 +75,7 @@ class BranchConfig(Config):
 
 
 def find_teacher(name: str) -> Path:
-    """Return the file of :attr:`BranchConfig.teacher`; nothing is downloaded. ``UserError`` if there is none."""
+    """Return the file of :attr:`BranchConfig.teacher`; ``UserError`` if there is none. Nothing is downloaded."""
     if name.isidentifier() and not Path(name).exists() and (spec := importlib.util.find_spec(name)) is not None:
         folders = [Path(place) for place in spec.submodule_search_locations or ()]
     else:
@@ -90,7 +90,7 @@ def find_teacher(name: str) -> Path:
 
 
 def teacher_weights(path: Path) -> dict[str, Tensor]:
-    """Return the weights of CLIP's image tower, by timm's names, from an ONNX file in int8, or ``UserError``."""
+    """Return the weights of CLIP's image tower by timm's names from an int8 ONNX file; ``UserError`` if it is none."""
     import onnx
     from onnx import numpy_helper
 
@@ -105,7 +105,7 @@ def teacher_weights(path: Path) -> dict[str, Tensor]:
                 layer = node.name.strip("/").replace("/", ".").removesuffix(".MatMul_quant")
                 found[f"{layer}.weight"] = torch.from_numpy((values * stored[f"{base}_scale"]).T.copy())
         return _renamed({name.removeprefix("vision_model."): value for name, value in found.items()})
-    except Exception as error:  # whatever protobuf raises for a file of another kind
+    except Exception as error:  # protobuf raises many kinds of errors for other files
         reason = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
         raise UserError(f"model.teacher: {path} is no image tower of CLIP in int8: {reason}") from error
 
@@ -128,12 +128,12 @@ def _renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class Teacher(nn.Module):
-    """CLIP's image tower, in bfloat16, of :func:`teacher_weights`.
+    """CLIP's image tower in bfloat16, with the weights of :func:`teacher_weights`.
 
     Attributes:
-        size: sides of the images that it takes, in pixels.
-        side: rows and columns of its patches.
-        dim: numbers of an embedding.
+        size: height and width of its input, in pixels.
+        side: number of patch rows and of patch columns.
+        dim: size of an embedding.
     """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
@@ -157,7 +157,7 @@ class Teacher(nn.Module):
 
     @torch.no_grad()
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return maps ``(N, dim, side, side)`` and embeddings ``(N, dim)`` of pixels ``(N, 3, size, size)`` up to 1."""
+        """Return maps ``(N, dim, side, side)`` and embeddings ``(N, dim)`` of pixels ``(N, 3, size, size)``, 0 to 1."""
         tower, (mean, std) = self.tower, (pixels.new_tensor(each)[:, None, None] for each in (MEAN, STD))
         x = tower.norm_pre(tower._pos_embed(tower.patch_embed(((pixels - mean) / std).bfloat16())))
         for block in tower.blocks[:-1]:
@@ -170,7 +170,7 @@ class Teacher(nn.Module):
 
 
 class Lessons(nn.Module):
-    """Pixels to what the branch reads of a view, and what the teacher, which sees them at its own size, says of it."""
+    """Compute from a view's pixels the input of the branch, and the teacher's outputs at the teacher's input size."""
 
     settings = "lessons of a branch"
 
@@ -179,7 +179,7 @@ class Lessons(nn.Module):
         self.backbone, self.teacher, self.preprocess = backbone, teacher, preprocess
 
     def forward(self, pixels: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-        """Return of each view the map ``(C, H, W)``, values ``(dim, side, side)``, the embedding ``(dim, 1, 1)``."""
+        """Return per view the map ``(C, H, W)``, the values ``(dim, side, side)`` and the embedding ``(dim, 1, 1)``."""
         self.teacher.to(pixels[0].device)
         level = self.backbone.strides.index(BRANCH_STRIDES[0])
         seen = [maps[level] for maps in self.backbone(pixels)]
@@ -193,11 +193,11 @@ class Lessons(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What the branch tells of N views, and what the teacher says: all of length 1.
+    """Outputs of branch and teacher for N views, all normalised to length 1.
 
     Attributes:
-        values, true_values: ``(N, places, dim)``.
-        embeddings, true_embeddings: ``(N, dim)``.
+        values, true_values: ``(N, positions, dim)`` of branch and teacher.
+        embeddings, true_embeddings: ``(N, dim)`` of branch and teacher.
     """
 
     values: Tensor
@@ -207,9 +207,9 @@ class Answers:
 
 
 class Student(nn.Module):
-    """A trunk whose branch learns, and the layers that tell from its maps what the teacher says.
+    """A trunk whose branch is trained, with layers that predict the teacher's outputs from the branch's maps.
 
-    Only the branch is kept. What the teacher says is standardised, by its mean and deviation so far in the training.
+    Only the branch is kept. The teacher's outputs are standardised by their mean and variance in training so far.
     """
 
     def __init__(self, config: BranchConfig, trunk: Trunk, teacher: Teacher) -> None:
@@ -217,7 +217,7 @@ class Student(nn.Module):
         assert trunk.branch is not None
         self.config, self.vocabulary, self.trunk, self.side = config, Vocabulary({}), trunk, teacher.side
         self.branch = trunk.branch.requires_grad_(True)
-        self._lessons = (Lessons(trunk.backbone, teacher, trunk.preprocess),)  # its weights are not the network's
+        self._lessons = (Lessons(trunk.backbone, teacher, trunk.preprocess),)  # a tuple: not the network's weights
         fine, coarse = BRANCH_CHANNELS
         self.fine, self.coarse = nn.Conv2d(fine, teacher.dim, 1), nn.Conv2d(coarse, teacher.dim, 1)
         self.whole = nn.Linear(coarse + fine, teacher.dim)
@@ -228,18 +228,18 @@ class Student(nn.Module):
 
     @property
     def extractor(self) -> Lessons:
-        """Pixels to what training may cache."""
+        """Module that computes what training may cache."""
         return self._lessons[0]
 
     @property
     def copied(self) -> nn.Module:
-        """The layers that begin as copies of the backbone's: the parameter group ``backbone``."""
+        """The layers initialised as copies of the backbone's; they form the parameter group ``backbone``."""
         return nn.ModuleList([self.branch.stages, self.branch.head])
 
     def forward(
         self, features: Sequence[tuple[Tensor, ...]], targets: Sequence[Any], generator: torch.Generator | None = None
     ) -> Answers:
-        """Return what the branch tells of views, of which :class:`Lessons` gave features, and what the teacher says."""
+        """Return the outputs of branch and teacher for views, given their features from :class:`Lessons`."""
         told = by_shape(self.tell, [(row[0],) for row in features])
         values, embeddings = (torch.stack(rows).float() for rows in zip(*told, strict=True))
         true_values = torch.stack([row[1] for row in features]).flatten(2).transpose(1, 2)
@@ -252,7 +252,7 @@ class Student(nn.Module):
         )
 
     def tell(self, maps: Tensor) -> tuple[Tensor, Tensor]:
-        """Return values ``(B, dim, side, side)`` and embeddings ``(B, dim)`` of maps ``(B, C, H, W)`` of one size."""
+        """Return values ``(B, dim, side, side)`` and embeddings ``(B, dim)`` for maps ``(B, C, H, W)`` of one size."""
         branch, maps = self.branch, maps.contiguous(memory_format=torch.channels_last)
         near = branch.narrow(maps).relu()
         near, far = branch.around(near).relu() + near, branch.head.conv(branch.stages(maps)).clamp(0, 6)
@@ -263,16 +263,16 @@ class Student(nn.Module):
     def _standardised(self, norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
         rows = rows.float()
         if self.training:
-            norm(rows)  # for its running mean and variance
+            norm(rows)  # updates the running mean and variance
         mean, variance = norm.get_buffer("running_mean"), norm.get_buffer("running_var")
         return functional.normalize((rows - mean) * (variance + norm.eps).rsqrt(), dim=-1)
 
 
 class BranchCriterion(nn.Module):
-    """One minus the cosine for values and embeddings; and which view of the batch an embedding is of."""
+    """Compute one minus the cosine for values and embeddings, and a contrastive loss of embeddings and views."""
 
     def forward(self, answers: Answers) -> dict[str, Tensor]:
-        """Return the losses ``values``, ``embedding`` and ``contrast``, weighted."""
+        """Return the weighted losses ``values``, ``embedding`` and ``contrast``."""
         products = answers.embeddings @ answers.true_embeddings.T
         own = torch.arange(len(products), device=products.device)
         return {
@@ -284,13 +284,13 @@ class BranchCriterion(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class View(Sample):
-    """A part of a photograph, ``crop`` (left, top, right, bottom), whose size it has, without annotations."""
+    """A part ``crop`` (left, top, right, bottom) of a photograph, in its pixels, without annotations."""
 
     crop: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
 def make_views(sample: Sample, views: int) -> Iterator[View]:
-    """Yield the whole of a photograph, and parts of it that its name decides."""
+    """Yield the whole photograph and parts of it, drawn with its file name as seed."""
     random = np.random.default_rng(zlib.crc32(os.fsencode(sample.image.name)))
     for number in range(views):
         width, height = sample.width, sample.height
@@ -307,15 +307,15 @@ def make_views(sample: Sample, views: int) -> Iterator[View]:
 
 @dataclass(frozen=True)
 class NoTarget:
-    """The target of a view, which its features have already."""
+    """Empty target: the features of a view already contain it."""
 
     def to(self, device: torch.device) -> NoTarget:
-        """Return it."""
+        """Return the target itself."""
         return self
 
 
 class BranchSystem(System):
-    """How a second branch is trained; limits of a recipe's data count views."""
+    """Training of a second branch; the limits in a recipe's data count views."""
 
     about = "is a second branch of a trunk, which has learnt from the image tower of CLIP"
     unit = "views"
@@ -332,7 +332,7 @@ class BranchSystem(System):
         return 1
 
     def build(self, config: BranchConfig, vocabulary: Vocabulary, pretrained: bool) -> Student:
-        """Return a branch that is a copy of the backbone's last layers."""
+        """Build a branch as a copy of the backbone's last layers."""
         trunk = build_trunk(replace(config.trunk, branch=True), head=True, pretrained=pretrained)
         assert trunk.branch is not None and trunk.head is not None
         trunk.branch.head.load_state_dict(trunk.head.state_dict())
@@ -349,7 +349,7 @@ class BranchSystem(System):
 
     @staticmethod
     def save(network: Student, folder: Path, card: str, description: str, dtype: torch.dtype) -> None:
-        """Write the weights of the branch, and the card."""
+        """Write the weights of the branch, and the model card."""
         weights = {
             name: value.detach().cpu().to(dtype if value.is_floating_point() else value.dtype).contiguous()
             for name, value in network.branch.state_dict().items()
@@ -363,8 +363,8 @@ def tower_graph(
 ) -> bytes:
     """Return the graph of an image tower, see :func:`saywhere.engines.tower.build_tower`.
 
-    ``teacher`` is CLIP's image tower in int8, ``tuning`` a file of what training added to it, or None. ``UserError`` if
-    a file is something else.
+    ``teacher`` is CLIP's image tower in int8, ``tuning`` a file of trained additions or None. ``UserError`` if a file
+    is not what it should be.
     """
     try:
         added = None if tuning is None else restore(load_arrays(tuning))
@@ -374,13 +374,13 @@ def tower_graph(
 
 
 def make_tower(teacher: Path, tuning: str | None, images: Sequence[Sample], preprocess: Preprocess, out: Path) -> str:
-    """Write the graph of an image tower, each of whose outputs has mean 0 and deviation 1 over images.
+    """Write the graph of an image tower whose outputs are standardised to mean 0 and variance 1 over the images.
 
-    Beside ``out`` are, as ``levels.npy``, the means and deviations. Images that cannot be read are left out and named;
-    ``UserError`` if none can be.
+    Means and standard deviations go to ``levels.npy`` beside ``out``. Unreadable images are reported and skipped;
+    ``UserError`` if none is readable.
 
     Returns:
-        what was made, for people.
+        A short description of what was made.
     """
     build = partial(tower_graph, teacher, tuning, preprocess.mean, preprocess.std)
     write_atomically(out, lambda stream: stream.write(build()))
@@ -399,7 +399,7 @@ def make_tower(teacher: Path, tuning: str | None, images: Sequence[Sample], prep
 
 
 def load_branch(trunk: Trunk, path: str | Path) -> None:
-    """Give the branch of a trunk the weights that a run has written, or a trunk the graph of its tower.
+    """Load the trained weights of a trunk's branch, or the graph of its tower.
 
     ``UserError`` if the trunk has neither, or the file does not fit.
     """

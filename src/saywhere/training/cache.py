@@ -1,8 +1,8 @@
-"""Features of a frozen network on disk, so that training on a CPU does not compute them again in each epoch.
+"""Disk cache for features of a frozen network, so that CPU training does not recompute them in each epoch.
 
-A cache is a folder named by a hash of everything its contents depend on. It has a file for each view of each image,
-whole or not there, with the maps in half precision and their checksums. ``lock`` is held while a cache is filled, so
-that of several runs one fills it and the others wait.
+A cache is a folder named by a hash of everything its contents depend on. It has one file per view of each image, with
+half-precision maps and checksums; files are written whole or not at all. Filling a cache holds ``lock``: of several
+runs, one fills it and the others wait.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ HALF_MAX = float(np.finfo(np.float16).max)
 
 @dataclass(frozen=True)
 class FeatureCache:
-    """The cached maps of images; made by :func:`build`.
+    """The cached maps of images; :func:`build` makes it.
 
     Attributes:
-        numbers: of the images that can be read.
-        damaged: number of each other image, and why it cannot.
+        numbers: indices of the readable images.
+        damaged: for each unreadable image its index and the reason.
     """
 
     folder: Path
@@ -47,9 +47,9 @@ class FeatureCache:
     damaged: Mapping[int, str]
 
     def read(self, index: int, flipped: bool) -> tuple[Tensor, ...]:
-        """Return the maps ``(C_l, H_l, W_l)`` float16 of the image ``numbers[index]``, finest first.
+        """Return the float16 maps ``(C_l, H_l, W_l)`` of the image ``numbers[index]``, from fine to coarse.
 
-        ``UserError`` if the bytes on disk are not those that were written.
+        ``UserError`` if the file does not match its checksum.
         """
         path = _file(self.folder, self.numbers[index], flipped)
         try:
@@ -73,9 +73,9 @@ def read_pixels(image: Sample, preprocess: Preprocess) -> Tensor:
 
 
 def cache_key(name: str, network: nn.Module, preprocess: Preprocess, images: Sequence[Sample]) -> str:
-    """Return a hash of all that features depend on: the network, the preprocessing, the files (:func:`file_digest`).
+    """Return a hash of all that features depend on: network, preprocessing, and files (by :func:`file_digest`).
 
-    Of the network its ``name``, or settings, its ``strides`` and weights count.
+    The network is represented by its ``name`` (or settings), ``strides`` and weights.
     """
     strides = getattr(network, "strides", None)
     digest = hashlib.sha256(f"3 {name} {strides} {dataclasses.astuple(preprocess)}".encode())
@@ -89,9 +89,9 @@ def cache_key(name: str, network: nn.Module, preprocess: Preprocess, images: Seq
 
 
 def file_digest(path: Path) -> str:
-    """Return the size of a file and a checksum of its first 64 KiB; an empty text if it cannot be read.
+    """Return a file's size and a checksum of its first 64 KiB; empty if it cannot be read.
 
-    Its time does not count: a data set that is copied or mounted anew is the same.
+    Modification times are ignored, so a copied or remounted data set keeps its digest.
     """
     try:
         with path.open("rb") as file:
@@ -111,18 +111,18 @@ def build(
     batch_size: int = 8,
     title: str = "features",
 ) -> FeatureCache:
-    """Open the cache of images under ``root``; what is missing in it is computed first, with a progress bar.
+    """Open the cache of images under ``root``, computing what is missing with a progress bar.
 
     Args:
-        name: of the network, or its settings.
-        network: turns a list of pixels ``(3, h, w)`` into a tuple of maps each; runs in eval mode.
-        images: damaged ones are left out and listed in ``damaged``.
-        flip: also the features of the mirrored images.
-        device: where the network runs meanwhile.
-        batch_size: images of equal shape in one pass.
+        name: the network's name or settings.
+        network: maps a list of pixels ``(3, h, w)`` to one tuple of maps each; runs in eval mode.
+        images: unreadable ones are listed in ``damaged``.
+        flip: include features of the mirrored images.
+        device: device that the network runs on meanwhile.
+        batch_size: maximum images of equal shape in one forward pass.
 
     Raises:
-        UserError: the disk is full, or will be.
+        UserError: the disk is full or would become full.
     """
     folder = Path(root) / cache_key(name, network, preprocess, images)
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,9 +153,9 @@ def build(
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Wait until no other run fills this cache, and keep others waiting; a killed run releases it.
+    """Hold the lock of a cache, after waiting for other runs that fill it; a killed run releases its lock.
 
-    Where a system or a file system has no locks, users must start one run at a time.
+    On systems or file systems without locks, users must start one run at a time.
     """
     with (folder / "lock").open("a") as file:
         if lock(file.fileno()) is False:
@@ -178,7 +178,7 @@ def _fill(
     folder: Path, network: nn.Module, preprocess: Preprocess, images: Mapping[int, Sample], views: Sequence[bool],
     device: str | torch.device, damaged: dict[int, str],
 ) -> int:  # fmt: skip
-    """Write the views of images of one shape; return the bytes. Those that cannot be read are added to ``damaged``."""
+    """Write the views of images of one shape; return the bytes. Unreadable images are added to ``damaged``."""
     pixels: dict[int, Tensor] = {}
     for number, image in images.items():
         try:
@@ -198,7 +198,7 @@ def _fill(
 def _equal_shapes(
     preprocess: Preprocess, images: Sequence[Sample], missing: Sequence[int], batch_size: int
 ) -> Iterator[list[int]]:
-    """Numbers of images of one shape after resizing, at most ``batch_size`` at a time."""
+    """Yield groups of at most ``batch_size`` image indices with equal shapes after resizing."""
     shapes: dict[tuple[int, int], list[int]] = {}
     for i in missing:
         shapes.setdefault(preprocess.size(images[i].width, images[i].height), []).append(i)

@@ -1,7 +1,7 @@
-"""Probabilities fitted to a data set: what ``saywhere calibrate`` writes into ``calibration.json`` of a model folder.
+"""Probabilities fitted to data, which ``saywhere calibrate`` writes to ``calibration.json`` in a model folder.
 
-That a box is right, that a word of its phrase is, and that an image shows a phrase; with the last, how much the classes
-say where a phrase is. (Hubness is fitted in :mod:`saywhere.training.hubness`, hits of a search in
+They tell how likely a box, a word of its phrase, and the presence of a phrase in an image are right. Fitting the last
+also chooses the weights of the classes in placing phrases. (Hubness: :mod:`saywhere.training.hubness`; search hits:
 :mod:`saywhere.evaluation.search`.)
 """
 
@@ -35,24 +35,24 @@ from saywhere.text import tokenize
 from saywhere.training.progress import encode_each, track
 
 PHRASES = 8
-"""Phrases of an image at most, and as many of others."""
+"""Maximum number of an image's own phrases, and of phrases of other images."""
 WEIGHTS = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
-"""Weights of the classes in placing phrases that are tried."""
+"""Candidate weights of the classes in placing phrases."""
 SIMILARITY_WEIGHTS = (0.0, 10.0, 20.0, 30.0, 50.0, 80.0)
-"""The same beside similarities."""
+"""Candidate weights of the classes relative to similarities."""
 FEW = 20
-"""Phrases with rare nouns have weights of their own if there are at least so many, in their images and not; words are
-calibrated from so many on that are right, and not."""
+"""Minimum number of examples of each outcome: of phrases with rare nouns, shown and not shown, to be fitted apart from
+the others; and of words, right and wrong, to be calibrated."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What was fitted.
+    """The result of a fit.
 
     Attributes:
         fits: by question.
-        options: that were chosen with it, by name.
-        about: what it was fitted to, for people.
+        options: options chosen with it, by name.
+        about: description of the data that it was fitted to.
     """
 
     fits: Mapping[str, Logistic | None]
@@ -60,8 +60,8 @@ class Fitted:
     about: str
 
     def store(self, folder: Path, heading: str, text: str) -> None:
-        """Write it into a model folder, whose weights stay, and a section about it into the card."""
-        from saywhere.networks import checkpoint  # these need torch, and what else is here does not
+        """Write the fit into a model folder, leaving its weights, and a section about it into the model card."""
+        from saywhere.networks import checkpoint  # these need torch, which nothing else here does
         from saywhere.training.card import replace_section
 
         checkpoint.change_calibration(folder, self.fits)
@@ -70,14 +70,14 @@ class Fitted:
         replace_section(folder / CARD, heading, text)
 
     def __str__(self) -> str:
-        """The weights, and what they were fitted to."""
+        """Return the fitted weights and the data that they were fitted to."""
         fits = [f"{question}: {fit}" for question, fit in self.fits.items() if fit is not None]
         options = [f"{name.rpartition('.')[2]} {value:g}" for name, value in self.options.items()]
         return "; ".join([*fits, *options, self.about])
 
 
 def read_own(folder: str | Path, *parts: str) -> Bundle:
-    """Return a user's model that has some parts; ``UserError`` if there is none, or it comes with saywhere."""
+    """Return a user's model that has all of ``parts``; ``UserError`` if there is none or it comes with saywhere."""
     bundle = Bundle.read_own(folder)
     if missing := [part for part in parts if part not in bundle.configs]:
         raise UserError(
@@ -87,7 +87,7 @@ def read_own(folder: str | Path, *parts: str) -> Bundle:
 
 
 def held_out(samples: Sequence[Sample]) -> list[Sample]:
-    """Return the images that taught a model's classes nothing, for of their own images classes are too sure."""
+    """Return the images that a model's classes were not trained on; on training images classes are overconfident."""
     from saywhere.training.nouns import is_held_out  # needs torch
 
     return [sample for sample in samples if is_held_out(sample.image)]
@@ -101,9 +101,9 @@ class Judged:
     """N answers of a model: boxes, words or phrases.
 
     Attributes:
-        evidence: ``(N,)`` each, by its names in :data:`saywhere.calibration.QUESTIONS`.
-        right: ``(N,)`` whether each is right.
-        images: how many they are about.
+        evidence: ``(N,)`` each, named as in :data:`saywhere.calibration.QUESTIONS`.
+        right: ``(N,)``, whether each answer is right.
+        images: number of images.
     """
 
     evidence: dict[str, np.ndarray]
@@ -112,7 +112,7 @@ class Judged:
 
     @classmethod
     def join(cls, rows: Sequence[Judged], needs: str) -> Judged:
-        """Return the answers about several images as one; ``UserError``, which says what it ``needs``, if none."""
+        """Concatenate the answers about several images; ``UserError`` starting with ``needs`` if there are none."""
         if not rows:
             raise UserError(f"{needs}, and not one can be read")
         evidence = {name: np.concatenate([row.evidence[name] for row in rows]) for name in rows[0].evidence}
@@ -120,14 +120,14 @@ class Judged:
 
 
 def matches(boxes: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """Return whether each of ``boxes (N, 4)`` is right: matches a ``true (M, 4)`` one."""
+    """Return whether each of ``boxes (N, 4)`` matches a true box of ``true (M, 4)``."""
     return geometry.iou(boxes, true).max(axis=1, initial=0) >= MATCH
 
 
 def collect_boxes(model: Model, samples: Sequence[Sample]) -> Judged:
-    """Return what a model finds in images, without the repeats that :meth:`Model.describe` leaves out.
+    """Return a model's boxes in images, without the duplicates that :meth:`Model.describe` drops.
 
-    Images that cannot be read are named. A progress bar is shown. ``UserError`` if none can be read.
+    Unreadable images are reported. Shows a progress bar. ``UserError`` if no image is readable.
     """
     detector = model.require("densecap", "be calibrated")
     rows: list[Judged] = []
@@ -140,7 +140,7 @@ def collect_boxes(model: Model, samples: Sequence[Sample]) -> Judged:
 
 
 def fit_boxes(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fitted, str]:
-    """Fit how probably the boxes of a model's dense captioner are right; return it and the text of the card."""
+    """Fit the probability that a box of the dense captioner is right; also return the text for the model card."""
     model.calibration = Calibration()
     found = collect_boxes(model, samples)
     box = Logistic.fit(found.evidence, found.right, what="boxes")
@@ -157,9 +157,9 @@ log-probability of the caption's words ({box}), fitted by `saywhere calibrate` t
 
 
 def says_truth(doubt: Doubtful, truths: Sequence[Sequence[str]]) -> bool | None:
-    """Return whether a word of a phrase is right by the true phrases of the box; None where they do not tell.
+    """Return whether a word of a phrase agrees with the true phrases of its box; None if they do not tell.
 
-    A word for somebody's sex is right if it is the first that a true phrase has, and of the same age. A colour is right
+    A gendered word is right if the first such word of a true phrase has the same sex and age group. A colour is right
     if a true phrase names it.
     """
     if doubt.question == "colour":
@@ -171,9 +171,9 @@ def says_truth(doubt: Doubtful, truths: Sequence[Sequence[str]]) -> bool | None:
 
 
 def fit_words(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fitted, str]:
-    """Fit how probably words for somebody's sex, and colours, are right to images that did not teach the decoder.
+    """Fit the probability that gendered words and colours are right, on images that the decoder was not trained on.
 
-    Words in phrases of boxes whose true phrases say nothing of the kind are left out.
+    Words are ignored if the true phrases of their box have no word of that kind.
     """
     model.calibration = Calibration()
     detector = model.require("densecap", "be calibrated")
@@ -207,11 +207,11 @@ Below {detector.config.person_threshold:g} a phrase says person or child, and be
 
 
 def fit_captions(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fitted, str]:
-    """Fit how probably the noun of a phrase is right, given the box, to images that did not teach the decoder."""
+    """Fit the probability that the noun of a box's phrase is right, on images that the decoder was not trained on."""
     detector = model.require("densecap", "be calibrated")
     tree, rows = noun_tree(), list[Judged]()
     unfitted = Logistic(dict.fromkeys(QUESTIONS["caption"], 0.0), 0.0)
-    asked = replace(model.calibration, caption=unfitted)  # so that the part nouns looks at the boxes
+    asked = replace(model.calibration, caption=unfitted)  # makes the part nouns look at the boxes
     for sample, encoding in encode_each(model, [sample for sample in samples if len(sample.boxes)], "captions"):
         (found,) = detect(detector, [encoding], [sample.boxes], writer=model.phrase_writer, calibration=asked)
         marks = [is_right(tree, text, truths) for text, truths in zip(found.captions, sample.phrases, strict=True)]
@@ -233,11 +233,11 @@ of a true phrase, a synonym or a kind of it (calibration error
 
 @dataclass(frozen=True, eq=False)
 class Collected:
-    """The evidence of an image's phrases.
+    """The evidence for an image's phrases.
 
     Attributes:
-        evidence: of the image's own phrases, then of as many of other images that it does not show.
-        right: ``(R, P)`` for the P own phrases, whether the box of each region is right.
+        evidence: for the image's own phrases, then for equally many of other images that it does not show.
+        right: ``(R, P)``, whether the box of each region is right for each of the P own phrases.
     """
 
     evidence: Evidence
@@ -245,15 +245,15 @@ class Collected:
 
     @property
     def there(self) -> np.ndarray:
-        """Whether the image shows each phrase ``(2P,)``: the first P are its own."""
+        """Whether the image shows each phrase ``(2P,)``; True for the first P, its own."""
         return np.arange(len(self.evidence.named)) < self.right.shape[1]
 
 
 def absent(own: Sequence[Sequence[str]], words: Sequence[set[str]], seed: int = 0) -> Iterator[list[str]]:
-    """Yield for each image as many of the others' phrases as it has ``own``, which it does not show, if there are any.
+    """Yield for each image as many phrases of others as it has ``own``, as far as there are any that it does not show.
 
-    A phrase is not shown if none of the words of its noun is among the ``words`` said of the image, nor a kind of what
-    it names, nor what that is a kind of: where there is a man there is a person, and a dog may be a puppy.
+    A phrase is not shown if no word of its noun is among the image's ``words``, and none of these names a kind or a
+    generalisation of its noun: an image with a man shows a person, and a dog may be a puppy.
     """
     generator, tree = np.random.default_rng(seed), noun_tree()
     pool = [phrase for phrases in own for phrase in phrases]
@@ -272,10 +272,10 @@ def absent(own: Sequence[Sequence[str]], words: Sequence[set[str]], seed: int = 
 def collect_phrases(
     model: Model, samples: Sequence[Sample], part: Literal["aligner", "densecap"] | None = None, seed: int = 0
 ) -> list[Collected]:
-    """Return the evidence of phrases of images, and of phrases of other images that they do not show.
+    """Return the evidence for phrases of images, and for phrases of other images that they do not show.
 
-    Images that cannot be read are named. A progress bar is shown. ``part`` places the phrases, see
-    :meth:`saywhere.Model.placer`. ``UserError`` if no image has a phrase, or none can be read.
+    Unreadable images are reported. Shows a progress bar. ``part`` places the phrases, see
+    :meth:`saywhere.Model.placer`. ``UserError`` if no image has a phrase or none is readable.
     """
     placer, generator = model.placer(part), np.random.default_rng(seed)
     phrases = [[p for references in sample.phrases for p in references] for sample in samples]
@@ -301,9 +301,9 @@ def collect_phrases(
 
 
 def accuracy(rows: Sequence[Collected], config: GroundingConfig, rare: bool | None = None) -> tuple[float, int]:
-    """Return the share of own phrases that are placed right, of rare nouns, of others or of all; and their number.
+    """Return the share of own phrases that are placed right, and their number; ``rare`` selects rare or other nouns.
 
-    Phrases whose noun the classes do not know are left out.
+    Phrases whose noun the classes do not know are ignored.
     """
     marks: list[bool] = []
     for row in rows:
@@ -318,9 +318,9 @@ def accuracy(rows: Sequence[Collected], config: GroundingConfig, rare: bool | No
 def choose_weights(
     rows: Sequence[Collected], config: GroundingConfig, by_aligner: Sequence[Collected] = ()
 ) -> GroundingConfig:
-    """Return the configuration with the weights of the classes that place most phrases right; the smaller of equals.
+    """Choose the weights of the classes that place the most phrases right; among equals the smallest.
 
-    ``by_aligner`` is the evidence where the aligner places phrases, if a model has another part for it.
+    ``by_aligner`` is the evidence with the aligner placing phrases, if the model normally uses another part.
     """
     for option, rare in (("kind_weight", False), ("rare_kind_weight", True)):
         tried = [replace(config, **{option: weight}) for weight in WEIGHTS]
@@ -330,7 +330,7 @@ def choose_weights(
 
 
 def fit_phrases(rows: Sequence[Collected]) -> tuple[Logistic, Logistic | None]:
-    """Return how probably images show phrases, and phrases with a rare noun; None if there are few of these.
+    """Fit the probability that images show phrases, and that of phrases with a rare noun; None if these are few.
 
     Raises:
         UserError: all phrases are in their images, or none.
@@ -347,7 +347,7 @@ def fit_phrases(rows: Sequence[Collected]) -> tuple[Logistic, Logistic | None]:
 
 
 def fit_places(rows: Sequence[Collected], config: GroundingConfig) -> Logistic | None:
-    """Return how probably the boxes of phrases are right that their images show; None if few are, or few are not."""
+    """Fit the probability that the box of a shown phrase is right; None if too few boxes are right or wrong."""
     found, marks = list[dict[str, np.ndarray]](), list[np.ndarray]()
     for row in rows:
         own, chosen = row.right.shape[1], row.evidence.rows(config)
@@ -360,7 +360,7 @@ def fit_places(rows: Sequence[Collected], config: GroundingConfig) -> Logistic |
 
 
 def fit_grounding(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> tuple[Fitted, str]:
-    """Fit how probably an image shows a phrase and its box is right, and how much the classes say where a phrase is.
+    """Fit the probability that an image shows a phrase and its box is right, and the weights of the classes in placing.
 
     Phrases that an image does not show are drawn from the same set.
     """
@@ -392,21 +392,21 @@ FITS = {
     "word": ("## People and colours", fit_words),
     "caption": ("## Captions of regions", fit_captions),
 }
-"""The section of a model's card about a question, and what fits the answer to images together."""
+"""By question: the section of the model card, and the function that fits the answer to images."""
 
 
 def calibrate(
     what: str, bundle: Bundle, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None
 ) -> Fitted:
-    """Fit the answer to one question about a user's model, and store it in the model's folder and card.
+    """Fit the answer to one question about a user's model, and store it in the model folder and its card.
 
     Args:
         what: ``phrase``, or one of :data:`FITS`.
         bundle: the model, from :func:`read_own`.
-        sets: images of one data set or several, with boxes and phrases.
+        sets: images with boxes and phrases, of one or several data sets.
 
     Raises:
-        UserError: the model lacks a part, no image can be read, or all that is judged is right, or none.
+        UserError: the model lacks a part, no image is readable, or all answers are right, or none.
     """
     model = load(bundle.folder, device)
     if what == "phrase":
@@ -431,22 +431,22 @@ def calibrate_adapted(
     source: str,
     device: str | None = None,
 ) -> Fitted:
-    """Fit the scores of a model of transformers, and write the fit to its file of calibrations.
+    """Fit the scores of a model of transformers, and write the fit to its calibration file.
 
     Args:
-        name: of it, as :func:`saywhere.load` takes it.
-        question: ``box``: a region's score becomes the probability that its box has an IoU of 0.5 with a true one;
-            ``phrase``: a phrase's that the image shows it.
-        sets: images with phrases and boxes, of one data set or several; phrases that an image does not show are drawn
+        name: the model, as :func:`saywhere.load` takes it.
+        question: what the score is a probability of. ``box``: the region's box has an IoU of 0.5 with a true one.
+            ``phrase``: the image shows the phrase.
+        sets: images with phrases and boxes, of one or several data sets. Phrases that an image does not show are drawn
             from the same set.
 
     Raises:
-        UserError: the model cannot be loaded or does not describe, no image can be read, or its scores tell nothing.
+        UserError: the model cannot be loaded or cannot describe, no image is readable, or its scores are uninformative.
         OSError: the calibration cannot be written.
     """
     path = calibration_path(found)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=path.parent):  # or the work would be in vain
+    with tempfile.TemporaryFile(dir=path.parent):  # fails now rather than after the work
         pass
     model = load(name, device)
     assert isinstance(model.engine, Adapter)
@@ -461,7 +461,7 @@ def calibrate_adapted(
 
 
 def score_regions(model: Model, samples: Sequence[Sample]) -> Judged:
-    """Return the scores of the regions that a model finds, and whether their boxes match true ones."""
+    """Return the scores of a model's regions, and whether their boxes match true ones."""
     model.check("densecap", "find regions")
     rows: list[Judged] = []
     for sample, encoding in encode_each(model, samples, "calibration"):
@@ -472,7 +472,7 @@ def score_regions(model: Model, samples: Sequence[Sample]) -> Judged:
 
 
 def score_phrases(model: Model, samples: Sequence[Sample]) -> Judged:
-    """Return the scores of phrases of images, and of phrases of others that they do not show."""
+    """Return the scores of phrases of images, and of other images' phrases that they do not show."""
     placer, rows = model.placer(), collect_phrases(model, samples)
     scores = [row.evidence.presence(placer.calibration) for row in rows]
     scored = np.concatenate([each for each in scores if each is not None])
@@ -480,10 +480,10 @@ def score_phrases(model: Model, samples: Sequence[Sample]) -> Judged:
 
 
 def fit(scored: Judged, name: str, what: str) -> Logistic:
-    """Return how probable the scores ``score`` are, by their logit.
+    """Fit the probability that what a ``score`` stands for is true, from the score's logit.
 
-    What has the score 0, for the model gives no box, is left out: it stays 0. ``name`` of the model and ``what`` it
-    scores are for the ``UserError`` if all are true or none, or all have the same score.
+    Answers with score 0, those without a box, are left out and keep 0. ``name`` (the model) and ``what`` it scores are
+    for the ``UserError`` if all are true, none is, or all scores are equal.
     """
     scores = scored.evidence["score"]
     there = scores > 0

@@ -1,4 +1,4 @@
-"""How captioners are trained: sentences of whole images, or phrases of boxes (Alignments, section 3.2)."""
+"""Training of captioners: sentences of whole images, or phrases of boxes (Alignments, section 3.2)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from saywhere.training.densecap import usable as usable_regions
 
 @dataclass(frozen=True)
 class CaptionTargets:
-    """Make targets of a captioner of images: ``count`` sentences of each, other ones in each epoch.
+    """Make targets for captioning images: ``count`` sentences per image, drawn anew in each epoch.
 
-    An image that has fewer gives some of them again.
+    Sentences are repeated if an image has fewer.
 
     Attributes:
-        count: see above; None takes all.
+        count: None takes all sentences.
     """
 
     vocabulary: Vocabulary
@@ -47,7 +47,7 @@ class CaptionTargets:
 
 @dataclass(frozen=True)
 class BoxTargets:
-    """Make targets of a captioner of boxes: those of an image, each with one of its phrases."""
+    """Make targets for captioning boxes: the boxes of an image, each with one of its phrases."""
 
     vocabulary: Vocabulary
 
@@ -59,16 +59,16 @@ class BoxTargets:
 
 
 class CaptionerSystem(System):
-    """How a captioner is trained."""
+    """Training of a captioner."""
 
     about = "captions images with sentences, or their regions with phrases"
     unit = "texts"
     presets: ClassVar = {"default": CaptionerConfig, "original": CaptionerConfig.original}
 
     def usable(self, samples: Sequence[Sample], config: CaptionerConfig) -> list[Sample]:
-        """Return the samples with nothing but their sentences or, with ``describe_boxes``, nothing but their phrases.
+        """Return the samples reduced to their sentences or, with ``describe_boxes``, to their boxes and phrases.
 
-        Texts of no word or of more than ``config.decoding.max_words`` are left out.
+        Texts of no word or of more than ``config.decoding.max_words`` are dropped.
         """
         longest = config.decoding.max_words
         if config.describe_boxes:
@@ -85,14 +85,14 @@ class CaptionerSystem(System):
         return [sample for sample in kept if sample.sentences]
 
     def texts(self, sample: Sample) -> Iterable[str]:
-        """Return the sentences or, if there are none, every reference of every box."""
+        """Return the sentences or, if there are none, all references of all boxes."""
         return sample.sentences or super().texts(sample)
 
     def build(self, config: CaptionerConfig, vocabulary: Vocabulary, pretrained: bool) -> Captioner:
-        """Return the untrained network; proposals are not trained, and their trunk is that of ``config.localizer``.
+        """Build the untrained network. Proposals are not trained; their trunk comes from ``config.localizer``.
 
         Raises:
-            UserError: it is to have n-grams, which are stored beside a captioner when it is trained.
+            UserError: ``config`` has n-grams, which are added to a captioner after training.
         """
         if config.ngrams.count:
             raise UserError("model.ngrams.count must be 0 in a recipe: a stage of the kind ngrams stores them")
@@ -103,9 +103,9 @@ class CaptionerSystem(System):
         return network
 
     def criterion(self, network: Captioner, samples: Sequence[Sample]) -> CaptionCriterion | RewardCriterion:
-        """Return the cross entropy of a word or, with a reward, what it lacks.
+        """Return the cross entropy per word or, with a reward, the reward's shortfall.
 
-        The sentences of ``samples`` are the corpus whose rare words CIDEr-D weighs more.
+        The sentences of ``samples`` are the corpus from which CIDEr-D takes its document frequencies.
         """
         config = network.config
         if config.reward == "none":

@@ -1,4 +1,4 @@
-"""The model card: what a checkpoint was trained on, how, and how well."""
+"""The model card: what a model was trained on, how, and how well."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from saywhere.training.recipe import Recipe
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What a model does and what it was trained on, for its model card.
+    """A model's purpose and training data, for its model card.
 
     Attributes:
-        about: what it does, after "A model that".
+        about: what the model does, following "A model that".
         name: of the data set.
-        splits: for each split its name, images, and how many ``unit`` they have.
+        splits: name, number of images and number of ``unit`` of each split.
         unit: such as ``regions``.
-        words: in the vocabulary.
+        words: size of the vocabulary.
     """
 
     about: str
@@ -40,14 +40,14 @@ class DataFacts:
 
 
 def replace_section(card: Path, heading: str, text: str) -> None:
-    """Write a section at the end of a card; one with the same heading, such as ``## Calibration``, goes."""
+    """Append a section to a model card, replacing one with the same heading, such as ``## Calibration``."""
     before = card.read_text(encoding="utf-8") if card.exists() else ""
     others = re.sub(rf"^{heading}\n.*?(?=^## |\Z)", "", before, flags=re.MULTILINE | re.DOTALL)
     write_text(card, "\n\n".join([*filter(None, [others.rstrip()]), heading, text]))
 
 
 def write_card(recipe: Recipe, data: DataFacts, epoch: int, metrics: dict[str, float], seconds: float) -> str:
-    """Return the card, as Markdown, of the weights after ``epoch`` epochs, which took ``seconds``."""
+    """Return the Markdown card of the weights after ``epoch`` epochs, which took ``seconds``."""
     splits = "\n".join(f"- {split}: {counted(images, 'image')}, {n:,} {data.unit}" for split, images, n in data.splits)
     values = "\n".join(f"| {name} | {value:.4f} |" for name, value in metrics.items())
     table = f"| value | |\n|---|---|\n{values}" if values else "No validation data."
@@ -85,13 +85,13 @@ The recipe:
 
 @dataclass(frozen=True)
 class BundleFacts:
-    """What the card of a model of several stages says.
+    """The contents of the card of a model made in several stages.
 
     Attributes:
-        stages: by name what each has made: ``kind``, ``seconds``, and ``data``, ``result``, ``questions``, ``figures``
-            of those that have them.
+        stages: results by stage name: ``kind``, ``seconds`` and, where available, ``data``, ``result``, ``questions``
+            and ``figures``.
         licence: a paragraph about terms.
-        limits: what it cannot do, a line each.
+        limits: what the model cannot do, one line each.
         recipe: plain values.
     """
 
@@ -104,7 +104,7 @@ class BundleFacts:
 
 
 def write_bundle_card(facts: BundleFacts) -> str:
-    """Return the card, as Markdown, of a model of several stages."""
+    """Return the Markdown card of a model made in several stages."""
     rows = [
         f"| `{name}` | {stage['kind']} | {stage.get('data', '')} | {stage.get('result', '')} | "
         f"{_duration(stage['seconds'])} |"
@@ -136,7 +136,7 @@ def write_bundle_card(facts: BundleFacts) -> str:
 
 
 def machine() -> str:
-    """Return the device and the software, for a reader who wants to repeat a run."""
+    """Return the device and software versions, for readers who want to repeat a run."""
     if torch.cuda.is_available():
         device = f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"
     else:
@@ -145,7 +145,7 @@ def machine() -> str:
 
 
 def commit() -> str | None:
-    """Return the git commit of the library's source, with a mark if it was changed; None outside a repository."""
+    """Return the git commit of the library's source, marked if it has changes; None outside a repository."""
     folder = Path(saywhere.__file__).parent
 
     def git(*arguments: str) -> str:

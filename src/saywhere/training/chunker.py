@@ -1,4 +1,4 @@
-"""The chunker's training: an averaged perceptron on sentences with marked phrases."""
+"""Training of the chunker: an averaged perceptron on sentences with marked phrases."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _MARK = re.compile(r"\[/EN#\S+ ([^\]]*)\]")
 
 @dataclass(frozen=True, eq=False)
 class TaggedSentence:
-    """A sentence and the tags of its words, as people marked its phrases.
+    """A sentence and the tags of its words, from phrases marked by people.
 
     Attributes:
-        text: with its punctuation.
-        tags: of each word, see :mod:`saywhere.models.chunker`.
+        text: the sentence with punctuation.
+        tags: one per word, see :mod:`saywhere.models.chunker`.
     """
 
     text: str
@@ -38,7 +38,7 @@ class TaggedSentence:
 
 
 def read_tagged(line: str) -> TaggedSentence:
-    """Parse a sentence in the markup of Flickr30k Entities; a phrase of the type ``notvisual`` is not visible."""
+    """Parse a sentence in Flickr30k Entities markup; phrases of type ``notvisual`` are tagged as not visual."""
     marked = read_marked(line, {})
     text = flickr.tidy(_MARK.sub(r"\1", line))
     if tuple(tokenize(text)) != marked.words:  # a phrase ends within a word, such as [the water] 's edge
@@ -51,7 +51,7 @@ def read_tagged(line: str) -> TaggedSentence:
 
 
 def read_split(root: Path, split: str) -> list[TaggedSentence]:
-    """Return the marked sentences of a split of Flickr8k or Flickr30k with Entities; the images are not needed.
+    """Return the marked sentences of a split of Flickr8k or Flickr30k with Entities; images are not needed.
 
     ``UserError`` if there are none.
     """
@@ -67,9 +67,9 @@ def read_split(root: Path, split: str) -> list[TaggedSentence]:
 
 
 def read_text(path: Path) -> list[TaggedSentence]:
-    """Return the sentences of a file with a marked sentence a line, ``id<TAB>sentence``; it may be gzipped.
+    """Return the sentences of a file with one marked sentence per line, ``id<TAB>sentence``, possibly gzipped.
 
-    ``UserError`` if it cannot be read, or has no marked phrase.
+    ``UserError`` if it cannot be read or has no marked phrase.
     """
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -83,13 +83,13 @@ def read_text(path: Path) -> list[TaggedSentence]:
 
 
 def train(sentences: Sequence[TaggedSentence], epochs: int = 3, seed: int = 0, buckets: int = BUCKETS) -> Chunker:
-    """Return the chunker that an averaged perceptron learns from sentences, in an order drawn anew in each epoch.
+    """Train a chunker as an averaged perceptron; sentences are reshuffled in each epoch.
 
-    ``buckets``, a power of two, are rows of the weights.
+    ``buckets``, a power of two, is the number of rows of the weights.
     """
     generator = random.Random(seed)
     learner = Chunker(np.zeros((buckets, TAGS), np.float32))
-    late = np.zeros((buckets, TAGS), np.float64)  # the sum of (step x update), which averages when it is taken off
+    late = np.zeros((buckets, TAGS), np.float64)  # sum of (step x update); subtracting it gives the average
     step = 0
     with track("chunker", epochs * len(sentences)) as progress:
         for rows, words, wanted in _passes(sentences, epochs, generator, buckets):

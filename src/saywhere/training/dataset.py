@@ -1,4 +1,4 @@
-"""From samples to batches; every random choice depends on (seed, epoch, number of the image) alone."""
+"""From samples to batches; every random choice depends only on (seed, epoch, image index)."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from saywhere.text import Vocabulary
 from saywhere.training.cache import FeatureCache, read_pixels
 
 Key = tuple[int, int]
-"""Epoch and number of the image."""
+"""Epoch and image index."""
 Digest = tuple[str | None, int, str]
-"""Name of a split, how many images it has, and a hash of them, see :func:`digest_of`."""
+"""Name, number of images and hash of a split, see :func:`digest_of`."""
 
 _SIDES = {"left": "right", "right": "left", "leftmost": "rightmost", "rightmost": "leftmost"}
 _SIDE = re.compile(r"\b(?:left|right)(?:most)?\b", re.IGNORECASE)
 
 
 class Target(Protocol):
-    """What a system's losses compare a network's output for an image with."""
+    """The ground truth of an image that a system's losses compare the network's output with."""
 
     def to(self, device: torch.device) -> Self:
-        """Return the same on ``device``."""
+        """Return the same target on ``device``."""
         ...
 
 
@@ -48,23 +48,22 @@ class TargetMaker(Protocol):
 
         Args:
             size: width and height of the network's input.
-            flipped: the input is mirrored left to right.
-            random: of every random choice.
+            flipped: whether the input is mirrored left to right.
+            random: source of all random choices.
         """
         ...
 
 
 class System:
-    """A kind of model and what it is trained on; those of the parts of a model are subclasses.
+    """A kind of model and its training data; the parts of a model have subclasses.
 
-    Its network has ``config``, ``vocabulary`` and ``trunk``, and is called with the extractor's outputs of each image,
-    the targets of each, and a generator; what it returns goes to the criterion, which gives named losses whose sum is
-    minimised.
+    Its network has ``config``, ``vocabulary`` and ``trunk``. It is called with the extractor's outputs and the target
+    of each image, and a generator. The criterion turns its output into named losses, whose sum is minimised.
 
     Attributes:
         about: what its models do, for the card: "A model that ...".
-        unit: what is counted in the card, such as ``regions``.
-        presets: named configurations that ``model.preset`` of a recipe chooses from; one is ``default``.
+        unit: what the card counts, such as ``regions``.
+        presets: named configurations for ``model.preset`` of a recipe; one is ``default``.
         save: writes what is kept of a network, see :func:`saywhere.networks.checkpoint.save`.
     """
 
@@ -74,11 +73,11 @@ class System:
     save: Callable[[Any, Path, str, str, torch.dtype], object] = staticmethod(checkpoint.save)
 
     def usable(self, samples: Sequence[Sample], config: Any) -> list[Sample]:
-        """Return what of the samples can be learnt."""
+        """Return the samples, or parts of them, that can be trained on."""
         raise TypeError
 
     def texts(self, sample: Sample) -> Iterable[str]:
-        """Return the texts that the vocabulary is built from: every reference of every box."""
+        """Return the texts that the vocabulary is built from: all references of all boxes."""
         return chain.from_iterable(sample.phrases)
 
     def count(self, sample: Sample) -> int:
@@ -86,32 +85,32 @@ class System:
         return sum(1 for _ in self.texts(sample))
 
     def build(self, config: Any, vocabulary: Vocabulary, pretrained: bool) -> Any:
-        """Return the untrained network; its trunk with published weights if ``pretrained``.
+        """Build the untrained network; ``pretrained``: its trunk gets published weights.
 
-        ``UserError`` if published weights, a localizer or word vectors cannot be had or do not fit.
+        ``UserError`` if published weights, a localizer or word vectors are not available or do not fit.
         """
         raise TypeError
 
     def extractor(self, network: Any) -> nn.Module:
-        """Return the part of a network that may stay frozen, and whose outputs may then be cached: that of the trunk.
+        """Return the part of a network that may be frozen and its outputs cached: the extractor of the trunk.
 
-        It turns a list of pixels ``(3, h, w)`` into a tuple of tensors with three dimensions each. If its weights alone
-        do not say what it does, its attribute ``settings`` does.
+        It maps a list of pixels ``(3, h, w)`` to one tuple of three-dimensional tensors each. If its weights do not
+        fully determine its outputs, its attribute ``settings`` tells the rest.
         """
         return network.trunk.extractor
 
     def criterion(self, network: Any, samples: Sequence[Sample]) -> nn.Module:
-        """Return the losses; ``samples`` are those that the network learns from."""
+        """Return the losses; ``samples`` are the training samples."""
         raise TypeError
 
     def targets(self, network: Any) -> TargetMaker:
-        """Return what makes an image's target."""
+        """Return the function that makes an image's target."""
         raise TypeError
 
 
 @dataclass(frozen=True)
 class Item:
-    """One image of a batch: ``inputs`` are its feature maps, or one tensor ``(3, h, w)`` of pixels."""
+    """One image of a batch; ``inputs`` are its feature maps, or one tensor ``(3, h, w)`` of pixels."""
 
     inputs: tuple[Tensor, ...]
     target: Target
@@ -123,11 +122,11 @@ class Batch:
     """A batch of images of any sizes.
 
     Attributes:
-        features: for each image its maps ``(C_l, H_l, W_l)``; None if ``pixels`` are given.
-        pixels: for each image ``(3, h, w)``; None if ``features`` are given.
-        targets: for each image what the system's :class:`TargetMaker` made of it.
-        images: for each image its file.
-        skipped: of images that cannot be read, in whose places are others, a line each.
+        features: maps ``(C_l, H_l, W_l)`` per image; None if ``pixels`` are given.
+        pixels: ``(3, h, w)`` per image; None if ``features`` are given.
+        targets: one per image, from the system's :class:`TargetMaker`.
+        images: file of each image.
+        skipped: one line per unreadable image; another image takes its place.
     """
 
     features: list[tuple[Tensor, ...]] | None
@@ -140,7 +139,7 @@ class Batch:
         return len(self.targets)
 
     def to(self, device: torch.device) -> Batch:
-        """Return the batch on ``device``, features as float32 whatever they were stored as."""
+        """Return the batch on ``device``, with features converted to float32."""
         features, pixels = self.features, self.pixels
         if features is not None:
             features = [tuple(m.to(device, non_blocking=True).float() for m in maps) for maps in features]
@@ -150,21 +149,21 @@ class Batch:
 
 
 def mirror_phrase(phrase: str) -> str:
-    """Return the phrase for the mirrored image: left and right change places."""
+    """Return the phrase for the mirrored image, with left and right swapped."""
     return _SIDE.sub(lambda match: _SIDES[match[0].lower()], phrase)
 
 
 class ImageDataset(Dataset[Item]):
-    """Give images with their targets by ``(epoch, number)``.
+    """Return images with their targets by ``(epoch, index)``.
 
-    An image's target, and whether it is mirrored, depend on (seed, epoch, number) alone; the dataset never changes.
+    The target of an image, and whether it is mirrored, depend only on (seed, epoch, index); the dataset has no state.
 
     Args:
-        features: cached features by number of the image, or None for pixels.
-        cached_epochs: ``features`` are used in epochs before this one (the backbone is trained from then on); None for
+        features: cached features by image index; None for pixels.
+        cached_epochs: use ``features`` only in epochs before this one, after which the backbone is trained; None for
             all.
         flip: mirror half of the images.
-        fixed: the same targets, not mirrored, in all epochs: for validation.
+        fixed: same targets in all epochs, never mirrored: for validation.
     """
 
     def __init__(
@@ -203,7 +202,7 @@ class ImageDataset(Dataset[Item]):
         return Item(inputs, self.target(sample, size, flipped, random), sample.image)
 
     def __getitems__(self, keys: Sequence[Key]) -> Batch:
-        """Return a batch; all keys are of one epoch. A damaged image is replaced by the next good one."""
+        """Return a batch; all keys have the same epoch. An unreadable image is replaced by the next readable one."""
         skipped: list[str] = []
         items, cached = [self._readable(key, skipped) for key in keys], self.cached(keys[0][0])
         features = [item.inputs for item in items] if cached else None
@@ -222,27 +221,27 @@ class ImageDataset(Dataset[Item]):
 
 
 def evenly(samples: Sequence[Sample], limit: int | None) -> list[Sample]:
-    """Return at most ``limit`` samples at even distances."""
+    """Return at most ``limit`` samples, evenly spaced."""
     if limit is None or limit >= len(samples):
         return list(samples)
     return [samples[i * len(samples) // limit] for i in range(limit)]
 
 
 def digest_of(samples: Sequence[Sample]) -> str:
-    """Return a hash of what a data set says, and of the sizes of its images' files."""
+    """Return a hash of a data set's annotations and the sizes of its image files."""
     digest = hashlib.blake2b(digest_size=8)
     for sample in samples:
         texts = [sample.image.name, sample.width, sample.height, sample.phrases, sample.sentences]
-        size = sample.image.stat().st_size if sample.image.exists() else None  # it may be removed meanwhile
+        size = sample.image.stat().st_size if sample.image.exists() else None  # it may have been removed meanwhile
         digest.update(json.dumps([*texts, size]).encode())
         digest.update(np.ascontiguousarray(sample.boxes).tobytes())
     return digest.hexdigest()
 
 
 def epoch_batches(count: int, batch_size: int, seed: int, epoch: int, shuffle: bool = True) -> list[list[Key]]:
-    """Return the batches of an epoch, by ``(epoch, number)``, in an order that depends on (seed, epoch) alone.
+    """Return the batches of an epoch, as ``(epoch, index)``, in an order that depends only on (seed, epoch).
 
-    ``epoch`` is counted from 0; without ``shuffle`` the order is that of the data set.
+    ``epoch`` is counted from 0. Without ``shuffle`` the order is that of the data set.
     """
     numbers = np.random.default_rng((seed, epoch)).permutation(count) if shuffle else np.arange(count)
     keys = [(epoch, number) for number in numbers.tolist()]

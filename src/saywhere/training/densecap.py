@@ -1,4 +1,4 @@
-"""How DenseCap is trained: phrases of boxes (section 3.4 of the DenseCap paper)."""
+"""Training of DenseCap: phrases of boxes (section 3.3 of the DenseCap paper)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from saywhere.training.dataset import System, mirror_phrase
 
 @dataclass(frozen=True)
 class PhraseTargets:
-    """Make targets of DenseCap: the boxes of an image, each with one of its phrases, picked at random in each epoch."""
+    """Make DenseCap targets: the boxes of an image, each with one of its phrases, drawn anew in each epoch."""
 
     vocabulary: Vocabulary
 
@@ -39,16 +39,16 @@ class PhraseTargets:
 
 
 class DenseCapSystem(System):
-    """How a dense captioner is trained."""
+    """Training of a dense captioner."""
 
     about = "finds regions in images and describes them with phrases"
     unit = "regions"
     presets: ClassVar = {"default": DenseCapConfig, "original": DenseCapConfig.original}
 
     def usable(self, samples: Sequence[Sample], config: DenseCapConfig) -> list[Sample]:
-        """Return the samples without phrases that have no word or are longer than the model can produce.
+        """Return the samples without phrases that have no word or exceed the model's maximum length.
 
-        Boxes without phrases and images without boxes are left out too.
+        Boxes without phrases and images without boxes are dropped too.
         """
         return usable(samples, config.decoding.max_words)
 
@@ -66,7 +66,7 @@ class DenseCapSystem(System):
 
 
 def usable(samples: Sequence[Sample], longest: int | None = None) -> list[Sample]:
-    """Return samples with boxes whose phrases have one to ``longest`` words; all else is left out."""
+    """Return the samples with boxes whose phrases have 1 to ``longest`` words; drop everything else."""
     kept: list[Sample] = []
     for sample in samples:
         phrases = [tuple(p for p in each if 1 <= len(tokenize(p)) <= (longest or math.inf)) for each in sample.phrases]

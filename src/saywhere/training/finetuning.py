@@ -27,13 +27,13 @@ from saywhere.training.cache import read_pixels
 
 ANCHOR_SCORES = "trunk.localization.head.score.weight"
 WORD_ROWS = ("words.weight", "output.weight", "output.bias")
-"""Ends of the names of tensors that have a row for each word."""
+"""Suffixes of the names of tensors with one row per word."""
 ANCHOR_ROWS = re.compile(r"\.localization\.head\.(score|offset)\.")
-"""In the names of tensors that have rows for each shape of the anchors."""
+"""Pattern in the names of tensors with rows for each anchor shape."""
 SCALE_IMAGES = 64
-"""Images that tell how the scale of features changes."""
+"""Number of images from which the change of feature scale is estimated."""
 CLOSE = 0.01
-"""Share of their length by which the sides of anchors may differ that count as the same: recipes round them."""
+"""Relative tolerance within which anchor sides count as equal: recipes round them."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Start:
     """Weights that a network took over from another.
 
     Attributes:
-        tensors: how many were taken over, whole or the rows of common words.
-        new: names of the tensors that were left as they were made.
-        words: how many words of the new vocabulary the other has, and how many there are.
-        other: the network that they were taken from.
-        wider: names of the tensors to which the features of the trunk's second branch or tower are new.
+        tensors: number of tensors taken over, fully or for the common words.
+        new: names of the tensors that keep their initialisation.
+        words: how many words of the new vocabulary were known, and its size.
+        other: the source network.
+        wider: names of tensors whose inputs gained the features of the trunk's second branch or tower.
     """
 
     tensors: int
@@ -61,21 +61,20 @@ class Start:
 
 
 def start_from(network: Any, name: str) -> Start:
-    """Give a network the weights of the same part of a model, wherever they fit.
+    """Initialise a network with the weights of the same part of a model, wherever they fit.
 
-    A tensor fits if both networks have it in one shape. Of tensors with a row for each word, the rows of words that
-    both vocabularies have are taken over. The backbone's last layer, if the network has it, is that of the model,
-    whatever part of it uses that layer, or else the published one. A localization layer with more shapes of anchors
-    takes over those of the first, which must come first in it, too, at every stride that both have. A network that
-    reads the trunk's second branch or tower, which the other does not, begins with weights of 0 for what is new to it.
+    A tensor fits if both networks have it in the same shape. Of tensors with one row per word, the rows of common words
+    are copied. The backbone's last layer, if the network has it, comes from any part of the model that uses it, or else
+    from the published weights. A localization layer with more anchor shapes copies those of the model, which must be
+    its first ones at every common stride. If the trunk's second branch or tower is new to the network, the weights of
+    its features start at 0.
 
     Args:
-        network: one of :data:`saywhere.networks.checkpoint.NETWORKS`; it is changed.
+        network: one of :data:`saywhere.networks.checkpoint.NETWORKS`; modified in place.
         name: folder of a bundle or of a training checkpoint, or name of a bundled model.
 
     Raises:
-        UserError: there is no such model, it lacks the part, it has nothing in common with this network, or the first
-            anchors differ.
+        UserError: no such model, it lacks the part, nothing fits, or the first anchors differ.
     """
     part, head = checkpoint.part_of(network), network.trunk.head
     configs = Bundle.read(name).configs
@@ -95,7 +94,7 @@ def start_from(network: Any, name: str) -> Start:
 
 
 def _require_first_anchors(new: AnchorGenerator, old: AnchorGenerator, name: str) -> None:
-    """Refuse weights of other anchors than those that they would score here."""
+    """Refuse weights that were trained for other anchors."""
     before = dict(zip(old.strides, old.shapes, strict=True))
     for stride, shapes in zip(new.strides, new.shapes, strict=True):
         first = shapes[: old.per_cell]
@@ -111,7 +110,7 @@ def _text(shapes: Shapes) -> str:
 
 
 def freeze(network: nn.Module, modules: Sequence[str]) -> None:
-    """Keep the weights of ``modules``, such as ``trunk.pyramid``, as they are: the optimiser does not get them.
+    """Freeze the weights of ``modules``, such as ``trunk.pyramid``; the optimiser does not get them.
 
     ``UserError`` if the network has no such module.
     """
@@ -124,7 +123,7 @@ def freeze(network: nn.Module, modules: Sequence[str]) -> None:
 
 
 def common_rows(old: Vocabulary, new: Vocabulary) -> Tensor:
-    """Return the token ids ``(2, K)`` of the K tokens that both vocabularies have, in the old and in the new one."""
+    """Return the token ids ``(2, K)`` of the K common tokens in the old and in the new vocabulary."""
     token_ids = {token: number for number, token in enumerate(old.tokens)}
     pairs = [(token_ids[token], number) for number, token in enumerate(new.tokens) if token in token_ids]
     return torch.tensor(pairs).T
@@ -132,13 +131,13 @@ def common_rows(old: Vocabulary, new: Vocabulary) -> Tensor:
 
 @torch.no_grad()
 def take_over(network: Any, other: Any) -> Start:
-    """Copy what fits of the weights of ``other`` into ``network``, which has the same part of a model."""
+    """Copy the weights of ``other`` that fit into ``network``, which is the same part of a model."""
     rows, words = common_rows(other.vocabulary, network.vocabulary), (len(other.vocabulary), len(network.vocabulary))
     old, new, eyes = other.state_dict(), network.state_dict(), (_eye(other), _eye(network))
     more = sum(eyes[1]) - sum(eyes[0])
     left, wider = list[str](), list[str]()
     for name, target in new.items():
-        said = ".ngrams." in f".{name}"  # in another vocabulary
+        said = ".ngrams." in f".{name}"  # refers to another vocabulary
         source = None if said else old.get(name)
         if source is None or source.ndim != target.ndim:
             left.append(name)
@@ -158,14 +157,14 @@ def take_over(network: Any, other: Any) -> Start:
 
 
 def _eye(network: Any) -> tuple[int, int]:
-    """How many features of a region are the second branch's or the tower's: before its place, and behind it."""
+    """Return how many region features are from the second branch or tower: before the box position, and after it."""
     config = network.config
     reads = getattr(config, "branch", False)
     return (sum(config.trunk.branch_channels), config.trunk.summary_channels) if reads else (0, 0)
 
 
 def _take_columns(target: Tensor, source: Tensor, eyes: tuple[tuple[int, int], tuple[int, int]], empty: bool) -> None:
-    """Copy the columns of features of regions that both have, see :func:`_eye`; others become 0, if ``empty``."""
+    """Copy the columns of common region features, see :func:`_eye`; ``empty`` sets the others to 0."""
     (before, behind), (_, last) = eyes
     common, place, own = source.shape[-1] - before - PLACE - behind, source.shape[-1] - behind, target.shape[-1] - last
     if empty:
@@ -176,11 +175,11 @@ def _take_columns(target: Tensor, source: Tensor, eyes: tuple[tuple[int, int], t
 
 @torch.no_grad()
 def keep_scale(network: Any, start: Start, samples: Sequence[Sample]) -> None:
-    """Let a captioner say what it said although the features of the second branch or the tower are new to it.
+    """Preserve a captioner's outputs although features of the second branch or the tower are new to it.
 
-    It normalises all features of a region together, so the new ones change the scale of the others, which is undone
-    here as it is on average over a few of the samples; other networks are left as they are. ``network`` comes from
-    :func:`start_from`, which returned ``start``; its trunk has the weights of its branch or tower.
+    It normalises all features of a region together, so new ones change the scale of the others. This undoes the change
+    on average over some of the samples. Other networks stay unchanged. ``network`` comes from :func:`start_from`, which
+    returned ``start``; its branch or tower must be loaded.
     """
     found = [network.get_submodule(name.rpartition(".")[0]) for name in start.wider]
     layers = [layer for layer in found if isinstance(layer, nn.Linear)]
@@ -206,14 +205,14 @@ def keep_scale(network: Any, start: Start, samples: Sequence[Sample]) -> None:
 def average_models(
     start: str | Path, trained: str | Path, share: float, out: Path, samples: Sequence[Sample] = ()
 ) -> Path:
-    """Write the mean of a model's weights and of those that it was trained from; all else is the trained one's.
+    """Write the weighted mean of a model's weights and those that it was trained from; all else is the trained model's.
 
-    Rows of words are averaged where both vocabularies have the word, other tensors where both have one of the same
-    shape; what is the same in both stays bit for bit. Where the features of the second branch or the tower are new to
-    the trained one, they have no weight in the other, see :func:`keep_scale`. ``share`` is of the weights of ``start``.
+    Rows of common words and tensors of equal shape are averaged; equal values stay bit for bit. Features of the second
+    branch or tower that are new to the trained model have weight 0 in ``start``, see :func:`keep_scale`. ``share`` is
+    the weight of ``start``.
 
     Raises:
-        UserError: there is no such model, or ``start`` lacks the part.
+        UserError: no such model, or ``start`` lacks the part.
     """
     bundle = Bundle.read(trained)
     (part,) = bundle.configs

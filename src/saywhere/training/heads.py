@@ -1,8 +1,8 @@
-"""Fine-tuning of the layers that say the phrases of a dense captioner's regions.
+"""Fine-tuning of the layers that write the phrases of a dense captioner's regions.
 
-All below them stays as it is, and so do the boxes and their scores: what the layers read is computed once, and all
-other parts of the model still fit. What nobody annotated in the images is learnt from the model's own answers before
-training, so that it forgets little else (Li and Hoiem, Learning without Forgetting, 2016).
+All layers below, the boxes and their scores stay fixed, so the layers' inputs are computed once and the model's other
+parts still fit. In regions that are not annotated, the model's original answers are the target, which limits forgetting
+(Li and Hoiem, Learning without Forgetting, 2016).
 """
 
 from __future__ import annotations
@@ -33,22 +33,20 @@ from saywhere.training.loop import learning_rate_factor, seed_step
 from saywhere.training.progress import track
 
 COPIES = 3
-"""Copies of each true box, moved a little, whose phrase is learnt beside that of the box itself."""
+"""Slightly moved copies of each true box, trained with the box's phrase."""
 OTHERS = 16
-"""Regions of an image, at most, whose phrases by the model are kept: the best that nobody annotated."""
+"""Maximum regions per image whose phrases are kept as they were: the best that are not annotated."""
 NEAR = 0.2
-"""IoU with a true box from which a region that the model finds is annotated."""
+"""A detected region counts as annotated from this IoU with a true box."""
 EPOCHS, PATIENCE, BATCH = 14, 4, 8
-"""Passes over the images, at least; so many without a smaller loss of the images that are held out end training; images
-of a step."""
+"""Minimum epochs to plan for; epochs without a lower held-out loss after which training stops; images per batch."""
 RATE, DECAY, WARM_UP, CLIP = 1e-3, 0.01, 0.1, 10.0
-"""Learning rate and weight decay of AdamW, the share of the steps in which the rate grows, and the largest norm of a
-gradient."""
+"""Learning rate and weight decay of AdamW, share of the steps for warm-up, and maximum gradient norm."""
 FASTER = 10.0
-"""Steps of the rows of new words are so many times as long: on 26 photographs with one new word, it was not said with
-3, and with 20 less of the rest was kept."""
+"""Factor on the steps of rows of new words. With 26 photographs of one new word, the model never said it at 3, and kept
+less of the rest at 20."""
 UNCOMMON = 2.0
-"""How much less likely a new word begins than the words that it resembles, in natural log-probability."""
+"""How far below those of similar words the initial natural log-probability of a new word is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +54,9 @@ class Regions:
     """The regions of one image, as arrays.
 
     Attributes:
-        contexts: ``(R, D)`` what phrases are decoded from, of the true boxes and of their copies.
-        phrase: ``(R,)`` number of the true box of each; those of the boxes themselves come first.
-        others: ``(K, D)`` the same of regions that nobody annotated.
+        contexts: ``(R, D)`` decoder inputs of the true boxes and their copies.
+        phrase: ``(R,)`` index of each one's true box; the boxes themselves come first.
+        others: ``(K, D)`` decoder inputs of regions that are not annotated.
     """
 
     contexts: np.ndarray
@@ -66,7 +64,7 @@ class Regions:
     others: np.ndarray
 
     def save(self, path: Path) -> None:
-        """Write them; the file is whole or not there."""
+        """Write the arrays; the file is whole or missing."""
         write_atomically(path, lambda stream: np.savez(stream, **vars(self)))
 
     @classmethod
@@ -78,7 +76,7 @@ class Regions:
 
 @torch.inference_mode()
 def find_regions(network: DenseCap, sample: Sample, seed: int) -> Regions:
-    """Return the regions of an annotated image, by the untrained network; ``ImageError`` if it cannot be read."""
+    """Return the regions of an annotated image, by the original network; ``ImageError`` if it cannot be read."""
     trunk, coder, settings = network.trunk, network.box_coder, network.config.proposals
     pixels = torch.from_numpy(trunk.preprocess(open_image(sample.image, trunk.preprocess.long_side)))
     size = pixels.shape[2], pixels.shape[1]
@@ -110,10 +108,10 @@ def find_regions(network: DenseCap, sample: Sample, seed: int) -> Regions:
 
 
 def with_words(network: DenseCap, texts: Sequence[str]) -> tuple[DenseCap, tuple[str, ...]]:
-    """Return a dense captioner, on the same trunk, with the words of texts beside its own, and the words that are new.
+    """Return a dense captioner on the same trunk whose vocabulary includes the words of ``texts``, and the new words.
 
-    A new word begins as the mean of the known words that are nearest in the tree of nouns, or else of all words, and is
-    less likely than they are, so that the answers are nearly those of the network as it was.
+    A new word is initialised as the mean of the known words nearest in the noun tree, or else of all words, with a
+    lower probability, so that the outputs hardly change.
     """
     vocabulary = network.vocabulary
     counts = Vocabulary.build(texts).counts
@@ -135,7 +133,7 @@ def with_words(network: DenseCap, texts: Sequence[str]) -> tuple[DenseCap, tuple
 
 
 def _relatives(word: str, known: Sequence[str]) -> list[str]:
-    """The known words that are nearest to a word in the tree of nouns; all if it is not in the tree."""
+    """Return the known words nearest to a word in the noun tree; all of them if it is not in the tree."""
     tree = noun_tree()
     if (noun := tree.named(word)) is None:
         return list(known)
@@ -147,9 +145,9 @@ def _relatives(word: str, known: Sequence[str]) -> list[str]:
 
 
 class Heads(nn.Module):
-    """The last layers of a dense captioner: those that say phrases.
+    """The last layers of a dense captioner, which write phrases.
 
-    The statistics of normalisation stay as they are also in training: one's own images are few and alike.
+    Normalisation statistics stay fixed even in training: users' own images are few and similar.
     """
 
     def __init__(self, network: DenseCap):
@@ -166,7 +164,7 @@ class Heads(nn.Module):
         return self
 
     def words(self, contexts: Tensor, token_ids: Tensor) -> Tensor:
-        """Return the log-probabilities ``(W, V)`` of all W words and ENDs of phrases ``(N, T)``, padded, with END."""
+        """Return the log-probabilities ``(W, V)`` of all W words and ENDs of phrases ``(N, T)``, which are padded."""
         codes = contexts if self.phrase_head is None else self.phrase_head(contexts)
         previous = token_ids[:, :-1]
         logits = self.decoder(codes, previous.masked_fill(previous == END, PAD), token_ids != PAD)
@@ -174,7 +172,7 @@ class Heads(nn.Module):
 
     @torch.no_grad()
     def say(self, contexts: Tensor) -> Tensor:
-        """Return the likeliest phrases, word by word, as ``(N, T)`` token ids, padded, with END."""
+        """Decode greedily: return the phrases' token ids ``(N, T)`` with END, padded."""
         state = self.decoder.start(contexts if self.phrase_head is None else self.phrase_head(contexts))
         last, ended = torch.full((len(contexts),), START), torch.zeros(len(contexts), dtype=torch.bool)
         rows = list[Tensor]()
@@ -190,7 +188,7 @@ class Heads(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """What is learnt of an image: its regions, the token ids of each true box's phrases, and of the model's own."""
+    """Training data of one image: its regions, token ids of each true box's phrases, and of the model's own phrases."""
 
     regions: Regions
     phrases: Sequence[Sequence[Sequence[int]]]
@@ -198,7 +196,7 @@ class Lesson:
 
 
 def lessons(before: Heads, vocabulary: Vocabulary, samples: Sequence[Sample], found: Sequence[Regions]) -> list[Lesson]:
-    """Return what is learnt of images whose regions were found."""
+    """Return the training data of images, given their regions."""
     made: list[Lesson] = []
     for sample, regions in zip(samples, found, strict=True):
         phrases = [[vocabulary.encode(phrase) for phrase in references] for references in sample.phrases]
@@ -207,19 +205,19 @@ def lessons(before: Heads, vocabulary: Vocabulary, samples: Sequence[Sample], fo
 
 
 def others(lessons: Sequence[Lesson]) -> Tensor:
-    """Return what phrases of regions that nobody annotated are decoded from, of all images: ``(N, D)``."""
+    """Return the decoder inputs ``(N, D)`` of all images' regions that are not annotated."""
     return torch.from_numpy(np.concatenate([lesson.regions.others for lesson in lessons])).float()
 
 
 def phrases(heads: Heads, vocabulary: Vocabulary, batch: Sequence[Lesson]) -> list[str]:
-    """Return what is said of the true boxes of images, one after the other."""
+    """Return the decoded phrases of the true boxes of images, in order."""
     rows = [lesson.regions.contexts[: len(lesson.phrases)] for lesson in batch]
     said = heads.say(torch.from_numpy(np.concatenate(rows)).float())
     return [vocabulary.decode(token_ids) for token_ids in said.tolist()]
 
 
 def losses(heads: Heads, before: Heads, batch: Sequence[Lesson], random: np.random.Generator) -> dict[str, Tensor]:
-    """Return the losses of some images, scalars: ``words`` of annotated regions, and ``kept`` of the others."""
+    """Return the scalar losses of some images: ``words`` of annotated regions, and ``kept`` of the others."""
     chosen = [
         lesson.phrases[box][int(random.integers(len(lesson.phrases[box])))]
         for lesson in batch
@@ -242,12 +240,12 @@ def losses(heads: Heads, before: Heads, batch: Sequence[Lesson], random: np.rand
 def train(
     heads: Heads, learnt: Sequence[Lesson], held_out: Sequence[Lesson], epochs: int, seed: int, new: Sequence[int] = ()
 ) -> int:
-    """Train the last layers of a dense captioner; at the end they have the weights with the smallest held-out loss.
+    """Train the last layers of a dense captioner, and restore the weights with the lowest held-out loss.
 
-    There are at most ``epochs`` passes over the images; ``new`` are the token ids of new words.
+    ``epochs`` is the maximum number of epochs; ``new`` holds the token ids of new words.
 
     Returns:
-        the epoch, from 1, after which they were the weights; 0 if none was better than those before.
+        The epoch of these weights, counted from 1; 0 if the initial weights were best.
 
     Raises:
         UserError: the loss is not finite.
@@ -270,7 +268,7 @@ def train(
 
 
 def measure(heads: Heads, before: Heads, held_out: Sequence[Lesson]) -> tuple[float, float]:
-    """Return the mean of the losses ``words`` and ``kept`` over images, with the same choice of phrases each time."""
+    """Return the mean losses ``words`` and ``kept`` over images, with the same choice of phrases each time."""
     heads.eval()
     with torch.no_grad():
         each = [losses(heads, before, [one], np.random.default_rng(0)) for one in held_out]
@@ -282,7 +280,7 @@ def _train_epoch(
     heads: Heads, before: Heads, optimizer: torch.optim.Optimizer, learnt: Sequence[Lesson], epoch: int,
     epochs: int, seed: int, new: Sequence[int],
 ) -> None:  # fmt: skip
-    """Take the steps of an epoch (counted from 0), whose random choices depend on the seed and its number alone."""
+    """Run an epoch (counted from 0) whose random choices depend only on the seed and its number."""
     order = np.random.default_rng((seed, epoch)).permutation(len(learnt))
     batches = np.array_split(order, math.ceil(len(order) / BATCH))
     heads.train()

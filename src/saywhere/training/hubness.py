@@ -1,8 +1,8 @@
 """Hubness of images and texts, fitted by ``saywhere calibrate`` (:class:`saywhere.engines.engine.Hubness`).
 
-The bank is drawn from the training data. How similar an image is to the bank's texts, ``T log mean over texts of
-exp(S / T)``, is what counts where the bank is normalised by the inverted softmax (Smith et al., 2017). A bank is too
-large to ship, so typical vectors learn to say the same.
+The bank is drawn from the training data. The hubness of an image is its similarity to the bank's texts, ``T log mean
+over texts of exp(S / T)``, as in normalisation by the inverted softmax (Smith et al., 2017). A bank is too large to
+ship, so typical vectors are trained to give the same value.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from saywhere.training.card import replace_section
 from saywhere.training.progress import encode_each, track
 
 HUBS = 512
-"""Typical texts, and typical images."""
+"""Number of typical texts, and of typical images."""
 BANK_IMAGES, BANK_TEXTS = 1500, 3000
-"""Most images and texts of each data set in the bank."""
+"""Maximum images and texts of each data set in the bank."""
 SENTENCES = 3
-"""Most sentences of an image that the correction is fitted to."""
+"""Maximum sentences per image in the fit."""
 SHARPNESS = 0.37
-"""The temperature in units of the deviation of similarities; what others give is in docs/experiments.md."""
+"""Temperature in standard deviations of the similarities; docs/experiments.md compares others."""
 TOGETHER = 500
-"""Images, or texts, that are compared with the bank together."""
+"""Images or texts compared with the bank at a time."""
 LEAST = 32
-"""Images that a fit needs."""
+"""Minimum number of images for a fit."""
 HELD_OUT = 10
-"""One image, or text, of so many does not teach, but tells how good a fit is."""
+"""One image or text in this many is held out to test the fit."""
 EPOCHS, BATCH, RATE = 12, 128, 0.02
 HEADING = "## Hubness"
 
 
 @dataclass(frozen=True, eq=False)
 class Embedded:
-    """Embedded images and sentences of data sets, the sets one after the other.
+    """Embedded images and sentences of data sets, one set after the other.
 
     Attributes:
-        images: of each the vectors ``(R, D)`` of its regions.
-        texts: of each sentence the weighted vectors ``(T, D)`` of its words.
-        owner: ``(L,)`` of each sentence the number of its image.
-        starts: of each data set the number of its first image.
+        images: one ``(R, D)`` per image, the vectors of its regions.
+        texts: one ``(T, D)`` per sentence, the weighted vectors of its words.
+        owner: ``(L,)`` index of each sentence's image.
+        starts: index of the first image of each data set.
     """
 
     images: list[np.ndarray]
@@ -66,9 +66,9 @@ class Embedded:
 
 
 def embed(model: Model, sets: Sequence[Sequence[Sample]]) -> Embedded:
-    """Return the vectors of images that have sentences, and of the sentences; images that cannot be read are named.
+    """Embed the images that have sentences, and the sentences; unreadable images are reported.
 
-    A progress bar is shown for each set.
+    Shows a progress bar for each set.
     """
     images, sentences = list[np.ndarray](), list[tuple[int, str]]()
     starts = list[int]()
@@ -87,9 +87,9 @@ class Lesson:
     """Training data of the typical vectors.
 
     Attributes:
-        items: N images, by the vectors ``(R, D)`` of their regions, or texts, by the sum ``(1, D)`` of their words.
-        hubness: ``(N,)`` how similar they are to the bank.
-        bank: ``(B, D)`` a vector for each of its members, which typical ones begin with.
+        items: N images as region vectors ``(R, D)``, or texts as sums of word vectors ``(1, D)``.
+        hubness: ``(N,)`` similarity of each to the bank.
+        bank: ``(B, D)``, one vector per member, from which typical vectors are initialised.
     """
 
     items: list[np.ndarray]
@@ -98,10 +98,10 @@ class Lesson:
 
 
 def prepare(embedded: Embedded, temperature: float, seed: int = 0) -> tuple[Lesson, Lesson]:
-    """Return what typical texts and what typical images learn from; a bank is asked but for what is of the same image.
+    """Return the training data of typical texts and of typical images; pairs of the same image are left out.
 
-    The hubness of texts is counted from its mean: so that a similarity is above 0 where an image and a text fit each
-    other better than others. Each data set has the same share of the bank.
+    The hubness of texts is centred at 0, so that a similarity is positive if image and text fit better than others.
+    Each data set has the same share of the bank.
     """
     generator, images, texts, owner = np.random.default_rng(seed), embedded.images, embedded.texts, embedded.owner
     ends = [*embedded.starts[1:], len(images)]
@@ -132,7 +132,7 @@ def prepare(embedded: Embedded, temperature: float, seed: int = 0) -> tuple[Less
 
 
 def soft_maximum(similarity: np.ndarray, same: np.ndarray, temperature: float) -> np.ndarray:
-    """Return ``T log mean exp(S / T)`` ``(N,)`` of similarities ``(N, B)`` to the bank, but the ``same`` ones."""
+    """Return ``T log mean exp(S / T)`` ``(N,)`` of similarities ``(N, B)`` to the bank, ignoring the ``same`` ones."""
     logits = np.where(same, -np.inf, similarity / temperature)
     top = logits.max(axis=1, keepdims=True)
     return temperature * (top[:, 0] + np.log(np.exp(logits - top).sum(axis=1) / (~same).sum(axis=1)))
@@ -144,9 +144,9 @@ class Fit:
 
     Attributes:
         layer: vectors and constants, divided by the temperature.
-        temperature: of the sum.
-        error, spread: of one item of ten, which did not teach: root of the mean squared error, and the deviation of
-            what the bank says.
+        temperature: of the log-sum-exp.
+        error, spread: on held-out items (one in ten), the root mean squared error, and the standard deviation of the
+            bank's values.
     """
 
     layer: nn.Linear
@@ -156,9 +156,9 @@ class Fit:
 
 
 def fit(lesson: Lesson, temperature: float, count: int, title: str, seed: int = 0) -> Fit:
-    """Return ``count`` typical vectors and constants that say what the bank says; a progress bar is shown.
+    """Fit ``count`` typical vectors and constants that approximate the bank; shows a progress bar.
 
-    ``temperature`` is that which the bank was asked with; all is learnt in units of it.
+    ``temperature`` is the one used with the bank, and the unit of all that is trained.
     """
     generator = torch.Generator().manual_seed(seed)
     items = pad_sequence([torch.from_numpy(np.asarray(item)) for item in lesson.items], batch_first=True)
@@ -208,16 +208,16 @@ def _draw(total: int, count: int, seed: int) -> np.ndarray:
 def calibrate(
     folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None, hubs: int = HUBS
 ) -> None:
-    """Fit the hubness of images and texts for the aligner in a folder, and write it to the folder.
+    """Fit the hubness of images and texts for the aligner in a folder, and write it there.
 
     Args:
-        folder: of a model with an aligner whose score is Eq. 8; its other weights stay as they are.
-        sets: images with sentences, of one data set or several.
-        hubs: of typical texts, and of typical images.
+        folder: a model with an aligner that scores by Eq. 8; its other weights stay.
+        sets: images with sentences, of one or several data sets.
+        hubs: number of typical texts, and of typical images.
 
     Raises:
-        UserError: there is no such model, it comes with saywhere, it has no such aligner, too few images with sentences
-            can be read, or what was learnt is worth nothing.
+        UserError: no such model, it comes with saywhere, it has no such aligner, too few images with sentences are
+            readable, or the fit is no better than a constant.
     """
     bundle = Bundle.read_own(folder)
     config = bundle.configs.get("aligner")
@@ -248,7 +248,7 @@ def calibrate(
 
 
 def spread(embedded: Embedded, most: int = 300, seed: int = 0) -> float:
-    """Return the standard deviation of the similarities of some images and some sentences, drawn from all sets."""
+    """Return the standard deviation of similarities between random images and random sentences of all sets."""
     generator, both = np.random.default_rng(seed), (embedded.images, embedded.texts)
     images, texts = ([some[i] for i in generator.permutation(len(some))[:most]] for some in both)
     return float(similarity_matrix(images, texts).std())

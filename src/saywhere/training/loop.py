@@ -1,4 +1,4 @@
-"""The loop of training: steps, the check of the losses, validation, the state of a run, and its best weights."""
+"""The training loop: steps, loss checks, validation, the saved state of a run, and its best weights."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ from saywhere.training.recipe import OptimizerConfig, Recipe, TrainingConfig
 
 
 def build_optimizer(network: nn.Module, extractor: nn.Module, config: TrainingConfig) -> Optimizer:
-    """Return the optimiser of the groups ``rest`` and, of the trained parameters of ``extractor``, ``backbone``.
+    """Return the optimiser with the groups ``rest`` and ``backbone``, the trained parameters of ``extractor``.
 
-    Parameters that take no gradients are left out. ``UserError`` if the groups are to have different kinds of
-    optimisers.
+    Parameters without gradients are left out. ``UserError`` if the groups have different kinds of optimisers.
     """
     inside = {id(p) for p in extractor.parameters()}
     rest = [p for p in network.parameters() if p.requires_grad and id(p) not in inside]
@@ -59,18 +58,18 @@ def build_optimizer(network: nn.Module, extractor: nn.Module, config: TrainingCo
 
 
 def _settings(config: OptimizerConfig) -> dict[str, Any]:
-    """The options of a parameter group, by torch's names."""
+    """Return the options of a parameter group, by torch's names."""
     own = {"sgd": ("momentum",), "rmsprop": ("alpha", "eps")}.get(config.kind, ("betas", "eps"))
     return {name: getattr(config, name) for name in ("lr", "weight_decay", *own)}
 
 
 def build_schedule(optimizer: Optimizer, config: TrainingConfig, steps: int) -> LambdaLR:
-    """Return the learning rates of ``steps`` steps: linear warm-up, then constant or half a cosine down to 0."""
+    """Return the learning-rate schedule: linear warm-up, then constant or half a cosine down to 0 at ``steps``."""
     return LambdaLR(optimizer, lambda step: learning_rate_factor(step, steps, config.warmup, config.schedule))
 
 
 def learning_rate_factor(step: int, steps: int, warmup: float, schedule: str) -> float:
-    """Return what the learning rates are multiplied by in step ``step`` (counted from 0) of ``steps``."""
+    """Return the factor on the learning rates in step ``step`` (counted from 0) of ``steps``."""
     if step < warmup:
         return (step + 1) / warmup
     if schedule == "constant":
@@ -83,10 +82,10 @@ COLUMNS = ("step", "epoch", "name", "value")
 
 
 class CsvLog:
-    """Write a file with a row ``step, epoch, name, value`` for each number; rows are appended.
+    """Append rows ``step, epoch, name, value`` to a CSV file.
 
     Args:
-        step: optimiser step from which the run is resumed: later rows, of a run that was killed, are dropped.
+        step: optimiser step at which the run resumes; later rows, of a killed run, are dropped.
     """
 
     def __init__(self, path: Path, step: int = 0):
@@ -97,13 +96,13 @@ class CsvLog:
         write_text(self.path, text.getvalue())
 
     def write(self, step: int, epoch: int, values: dict[str, float]) -> None:
-        """Append a row for each of ``values``."""
+        """Append one row for each of ``values``."""
         with self.path.open("a", newline="") as file:
             csv.writer(file).writerows((step, epoch, name, repr(float(value))) for name, value in values.items())
 
 
 def _rows(path: Path) -> list[list[str]]:
-    """Return the whole rows of the file, without the header."""
+    """Return the complete rows of the file, without the header."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
@@ -111,7 +110,7 @@ def _rows(path: Path) -> list[list[str]]:
 
 
 def read_log(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """Return for each name its (step, value) pairs, in the order of the file."""
+    """Return the (step, value) pairs of each name, in the order of the file."""
     series: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for step, _, name, value in _rows(path):
         series[name].append((int(step), float(value)))
@@ -119,7 +118,7 @@ def read_log(path: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def draw_curves(log: Path, image: Path) -> None:
-    """Draw the losses over the optimiser steps, one panel for the sum and for each term, training and validation."""
+    """Plot the losses over optimiser steps, with a panel for the sum and for each term, training and validation."""
     from matplotlib.figure import Figure
 
     series = read_log(log)
@@ -144,18 +143,18 @@ def draw_curves(log: Path, image: Path) -> None:
 
 
 EXPLODED = 100.0
-"""A loss above this many times the first one stops a run."""
+"""A run stops if a loss exceeds this many times the first one."""
 VALIDATION = 1 << 32
-"""The epoch number that seeds the randomness of validation: the same in every epoch."""
+"""Epoch number that seeds the randomness of validation: the same in every epoch."""
 
 
 def save_state(state: Any, path: Path) -> None:
-    """Write what a run needs to be resumed; the file is whole or not there, and on the disk. ``OSError`` names it."""
+    """Write what is needed to resume a run, atomically and synced to disk; ``OSError`` names the file."""
 
     def write(stream: IO[bytes]) -> None:
         try:
             torch.save(state, stream)
-        except RuntimeError as error:  # by which torch reports that the stream could not be written to
+        except RuntimeError as error:  # torch reports this way that the stream could not be written
             if isinstance(error.__context__, OSError):
                 raise error.__context__ from None
             raise
@@ -164,10 +163,10 @@ def save_state(state: Any, path: Path) -> None:
 
 
 def seed_step(seed: int, epoch: int, batch: int) -> torch.Generator:
-    """Seed torch's global randomness (dropout) for one step, and return a generator (samplers) seeded alike.
+    """Seed torch's global generator (dropout) for one step, and return a generator (samplers) with the same seed.
 
-    A step's randomness thus depends on where in the run it is, not on the steps before, which makes a resumed run equal
-    to an uninterrupted one.
+    A step's randomness thus depends on its position in the run rather than on earlier steps, so a resumed run equals an
+    uninterrupted one.
     """
     number = int(np.random.SeedSequence((seed, epoch, batch, 0)).generate_state(1, np.uint64)[0] >> 1)
     torch.manual_seed(number)
@@ -176,7 +175,7 @@ def seed_step(seed: int, epoch: int, batch: int) -> torch.Generator:
 
 @dataclass
 class Losses:
-    """Sums of named losses over images: their ``total (names,)``, and how many images these are of."""
+    """Sums of named losses over images: ``total (names,)``, and the number of images."""
 
     names: list[str] = field(default_factory=list)
     total: Tensor | None = None
@@ -189,7 +188,7 @@ class Losses:
         self.total = values if self.total is None else self.total + values
 
     def means(self, prefix: str) -> dict[str, float]:
-        """Return the mean of each loss, and that of their sum as ``<prefix>/loss``."""
+        """Return the mean of each loss, and their sum as ``<prefix>/loss``."""
         if self.total is None:
             return {}
         values = [total / self.count for total in self.total.tolist()]
@@ -199,13 +198,13 @@ class Losses:
 
 @dataclass
 class State:
-    """How far a run has come.
+    """The progress of a run.
 
     Attributes:
-        epoch, batches, step: epochs that are done, batches of the next one, and steps of the optimiser.
+        epoch, batches, step: completed epochs, batches of the next one, and optimiser steps.
         first_loss: of the run.
-        best, best_epoch, metrics: the smallest monitored value, its epoch from 0, and all its validation losses.
-        seconds: of training.
+        best, best_epoch, metrics: lowest monitored value, its epoch (from 0) and all its validation losses.
+        seconds: training time.
         losses: since the last row of the log.
     """
 
@@ -221,7 +220,7 @@ class State:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Return what a run has saved, ``state`` among it; empty if it has saved nothing."""
+    """Return the saved contents of a run, with its ``state``; empty if nothing is saved."""
     if not path.exists():
         return {}
     try:
@@ -234,10 +233,10 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 class AverageWeights:
-    """Give a network the mean of its weights after the last epochs, and those after the last step again.
+    """Temporarily replace a network's weights by their mean over the last epochs.
 
-    The mean generalises better than each of them (Izmailov et al., Averaging Weights Leads to Wider Optima, 2018). Of
-    weights, and statistics of normalisation, at most so many epochs count; in the first ones there are fewer.
+    The mean generalises better than each of them (Izmailov et al., Averaging Weights Leads to Wider Optima, 2018). At
+    most ``epochs`` sets of weights and normalisation statistics are averaged, fewer in the first epochs.
     """
 
     def __init__(self, network: nn.Module, epochs: int):
@@ -246,13 +245,13 @@ class AverageWeights:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Have the mean in the network for the time of a block, at the end of an epoch."""
+        """Put the mean into the network for the duration of a block, at the end of an epoch."""
         state = self._network.state_dict()
         tensors = {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
         now = {name: tensor.clone() for name, tensor in tensors.items()}
         for name, tensor in tensors.items():
             before = [epoch[name].to(tensor) for epoch in self.before]
-            if not all(torch.equal(other, tensor) for other in before):  # what is frozen stays as it is to the last bit
+            if not all(torch.equal(other, tensor) for other in before):  # keeps frozen weights exact to the last bit
                 tensor.copy_(torch.stack([tensor, *before]).mean(dim=0))
         yield
         for name, tensor in tensors.items():
@@ -263,20 +262,20 @@ class AverageWeights:
 class Training:
     """Train a network with a criterion; a run in the same folder is resumed.
 
-    The state is saved every ``save_every`` steps, after each epoch, and after Ctrl-C or SIGTERM at the end of the step,
-    or of the epoch if they come in its last step or in validation; a second Ctrl-C stops at once.
+    The state is saved every ``save_every`` steps and after each epoch. Ctrl-C or SIGTERM saves it at the end of the
+    step, or of the epoch if it arrives in its last step or in validation. A second Ctrl-C stops at once.
 
     Args:
-        out: its folder, for ``last.ckpt``, ``metrics.csv`` and ``curves.png``.
+        out: folder of the run, for ``last.ckpt``, ``metrics.csv`` and ``curves.png``.
         network: called with features, targets and a generator.
         criterion: turns the network's output into named losses, whose sum is minimised.
-        extractor: the network's part that gives the features, and may be frozen.
-        train, validation: the data; without validation the weights of the last epoch are the best.
-        digests: of the data, which are saved with the state.
-        keep: called with (epoch from 1, validation losses, seconds of training) when there are better weights.
+        extractor: part of the network that computes the features and may be frozen.
+        train, validation: the data; without validation the last epoch has the best weights.
+        digests: of the data; saved with the state.
+        keep: called with (epoch from 1, validation losses, training seconds) whenever weights are the best so far.
 
     Attributes:
-        skipped: of the images that could not be read, in whose places others were, a line each.
+        skipped: one line per unreadable image; another image took its place.
     """
 
     def __init__(
@@ -321,7 +320,7 @@ class Training:
         self._stopping, self._validating = False, False
 
     def run(self) -> bool:
-        """Train to the end; return whether Ctrl-C or SIGTERM stopped the run, whose state was saved."""
+        """Train to the end; return whether Ctrl-C or SIGTERM stopped the run, with its state saved."""
         training, state = self.recipe.training, self.state
         with self._signals():
             while state.epoch < training.epochs and not self._stopping:
@@ -338,7 +337,7 @@ class Training:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Let Ctrl-C and SIGTERM wait for the end of a step."""
+        """Delay Ctrl-C and SIGTERM until the end of a step."""
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
         def stop(number: int, frame: FrameType | None) -> None:
@@ -361,7 +360,7 @@ class Training:
     # Training
 
     def _train_epoch(self) -> bool:
-        """Take the steps of an epoch, from where the run is resumed; return whether it was not stopped before."""
+        """Run the steps of an epoch, from where the run resumes; return False if stopped before its end."""
         training, state = self.recipe.training, self.state
         bar = Progress(f"epoch {state.epoch + 1}/{training.epochs}", self.batches, state.batches)
         with closing(bar):
@@ -384,7 +383,7 @@ class Training:
         return True
 
     def after_batch(self) -> bool:
-        """Log, and save in the middle of an epoch, when it is time; return whether training goes on.
+        """Write the log, and save in the middle of an epoch, when due; return whether training continues.
 
         No saved state is ahead of the log.
         """
@@ -396,14 +395,14 @@ class Training:
             rates = {f"lr/{group['name']}": group["lr"] for group in self.optimizer.param_groups}
             self._log.write(state.step, state.epoch, {**state.losses.means("train"), **rates})
             state.losses = Losses()
-        if last:  # after the validation the state is saved
+        if last:  # the state is saved after validation
             return True
         if self._stopping or state.step % training.save_every == 0:
             self._save()
         return not self._stopping
 
     def _load(self, data: ImageDataset, shuffle: bool, skip: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch on the device; images that cannot be read are named, each once."""
+        """Yield the batches of an epoch on the device; each unreadable image is reported once."""
         training = self.recipe.training
         keys = epoch_batches(len(data), training.batch_size, self.recipe.seed, self.state.epoch, shuffle)
         loader = DataLoader(data, batch_sampler=keys[skip:], collate_fn=_as_is, num_workers=training.workers)
@@ -445,7 +444,7 @@ class Training:
         )
 
     def _step(self) -> None:
-        """Clip the gradients and change the weights, unless a gradient is not finite."""
+        """Clip the gradients and update the weights; refuse gradients that are not finite."""
         training, images = self.recipe.training, self._images
         self._images = []
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -464,7 +463,7 @@ class Training:
 
     @torch.no_grad()
     def _validate(self) -> dict[str, float]:
-        """Return and log the mean losses over all validation images; the same random choices in every epoch."""
+        """Return and log the mean losses over all validation images, with the same random choices in every epoch."""
         if self.validation_data is None:
             return {}
         self._validating, sums, seed = True, Losses(), self.recipe.seed
@@ -483,7 +482,7 @@ class Training:
         return means
 
     def _judge(self, losses: dict[str, float]) -> None:
-        """Keep the weights if they are better than those of all epochs before."""
+        """Keep the weights if they are better than those of all earlier epochs."""
         monitor, state = self.recipe.training.monitor, self.state
         if losses and monitor not in losses:
             raise UserError(f"training.monitor is {monitor!r}, but there are {', '.join(losses)}")
@@ -498,7 +497,7 @@ class Training:
             print(f"{done}: {terms}{mark}", file=sys.stderr, flush=True)
 
     def _seconds(self) -> float:
-        """Seconds of training, those before an interruption included."""
+        """Return the training time in seconds, including the time before interruptions."""
         now = time.monotonic()
         self.state.seconds, self._since = self.state.seconds + now - self._since, now
         return self.state.seconds
@@ -520,9 +519,9 @@ def _as_is(batch: Any) -> Batch:
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device of training: ``auto`` is the best there is, ``gpu`` an accelerator, others as torch has them.
+    """Return the training device: ``auto`` is the best available, ``gpu`` an accelerator, others by torch's names.
 
-    ``UserError`` if it is not there.
+    ``UserError`` if it is not available.
     """
     mps = "mps" if torch.backends.mps.is_available() else "cpu"
     best = "cuda" if torch.cuda.is_available() else mps
@@ -533,11 +532,11 @@ def find_device(name: str) -> torch.device:
 
 @functools.cache
 def has_bfloat16() -> bool:
-    """Return whether this processor trains in bfloat16; if it does not, say on stderr what follows, once."""
+    """Return whether this processor trains in bfloat16; if not, print a note to stderr, once."""
     try:
         with torch.autocast("cpu", torch.bfloat16):
             skip_init(torch.nn.LSTM, 1, 1)(torch.zeros(1, 1, 1))
-    except RuntimeError:  # oneDNN has none for it
+    except RuntimeError:  # oneDNN does not support it
         print("this processor has no bfloat16: it trains in single precision, which is slower", file=sys.stderr)
         return False
     return True

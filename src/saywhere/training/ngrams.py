@@ -1,8 +1,8 @@
-"""N-gram probabilities of an image: which n-grams are frequent enough to be learned, and a probability of each.
+"""N-gram probabilities of an image: which n-grams are frequent enough to learn, and their probabilities.
 
-The probability that a sentence of an image has an n-gram is a logistic function of few numbers, which a linear layer
-makes of the captioner's embedding of the image. What is learnt from is of each image and n-gram the share of its
-sentences that have it.
+The probability that a sentence of an image contains an n-gram is a logistic function of a few numbers, which a linear
+layer computes from the captioner's image embedding. The training target is the share of an image's sentences that
+contain the n-gram.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from saywhere.training.card import replace_section
 from saywhere.training.progress import encode_each, track
 
 LEAST_DEVIATION = 0.1
-"""Smallest deviation of a feature, as a share of the median one: nearly constant features get no large weight."""
+"""Minimum standard deviation relative to the median one, so that nearly constant features get small weights."""
 HELD_OUT = 20
-"""One image in this many is held out to validate."""
+"""One image in this many is held out for validation."""
 LEAST = 40
-"""Fewest images that can be learnt from."""
+"""Minimum number of images to train on."""
 LONGEST = 255
-"""Most words of a sentence that is used."""
+"""Maximum length of a sentence, in words."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Captioned:
 
     Attributes:
         embeddings: ``(N, F)`` of the captioner.
-        sentences: of each image the token ids of its sentences, one or more.
+        sentences: token ids of one or more sentences per image.
     """
 
     embeddings: np.ndarray
@@ -57,7 +57,7 @@ class Captioned:
 
 
 def own_captioner(folder: str | Path) -> tuple[Bundle, CaptionerConfig]:
-    """Return a user's model with a captioner of images, to which something is to be added.
+    """Return a user's model with a captioner of images, to be extended.
 
     ``UserError`` if there is no such model, it comes with saywhere, or it has no such captioner.
     """
@@ -71,9 +71,9 @@ def own_captioner(folder: str | Path) -> tuple[Bundle, CaptionerConfig]:
 
 
 def embed(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) -> Captioned:
-    """Return images that have sentences of at least a word and no more words than a caption may have.
+    """Embed the images that have sentences of at least one word and at most the maximum caption length.
 
-    A progress bar is shown. ``UserError`` if too few of them have such sentences and can be read.
+    Shows a progress bar. ``UserError`` if too few readable images have such sentences.
     """
     model = load(bundle.folder, device, options={"captioner.ngrams.weight": 0.0})
     captioner = model.require("captioner", "caption images")
@@ -96,12 +96,12 @@ def embed(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) 
 
 
 def is_held_out(count: int) -> np.ndarray:
-    """Return which of ``count`` images ``(count,)`` are held out to validate."""
+    """Return which of ``count`` images are held out for validation, ``(count,)``."""
     return np.arange(count) % HELD_OUT == 0
 
 
 class Standardised(nn.Module):
-    """Give each feature the mean 0 and the deviation 1 that it has over ``embeddings (N, F)`` of some images."""
+    """Standardise features to mean 0 and variance 1 over ``embeddings (N, F)`` of some images."""
 
     def __init__(self, embeddings: Tensor) -> None:
         super().__init__()
@@ -110,14 +110,14 @@ class Standardised(nn.Module):
         self.deviation = torch.maximum(deviation, LEAST_DEVIATION * deviation.median()).clamp(min=1e-6)
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """Return embeddings ``(N, F)`` standardised."""
+        """Return the standardised embeddings ``(N, F)``."""
         return (embeddings - self.mean) / self.deviation
 
     @torch.no_grad()
     def folded(self, layer: nn.Linear, scale: float = 1.0) -> nn.Linear:
-        """Return the layer whose output for embeddings is that of ``layer``, of F features, for standardised ones.
+        """Return a layer that does for raw embeddings what ``layer``, of F inputs, does for standardised ones.
 
-        ``scale`` is a factor of its output.
+        ``scale`` is a factor on its output.
         """
         made = nn.Linear(layer.in_features, layer.out_features)
         made.weight.copy_(scale * layer.weight / self.deviation)
@@ -126,27 +126,27 @@ class Standardised(nn.Module):
 
 
 LEAST_SAID = (12, 20, 20, 20)
-"""Sentences that have an n-gram that is learnt, for n from 1 to 4, at least."""
+"""Minimum number of sentences with an n-gram that is learned, for n from 1 to 4."""
 EPOCHS, BATCH, RATE, DECAY = 40, 256, 2e-3, 0.3
 WARM_UP = 0.1
-"""Share of the steps in which the learning rate grows."""
+"""Share of the steps for warm-up."""
 DROPOUT = 0.8
-"""Share of the features of an image that are dropped."""
+"""Dropout probability on the features of an image."""
 RAREST = 1e-5
-"""Probabilities that n-grams begin with are held this far from 0 and 1."""
+"""Initial probabilities of n-grams are at least this far from 0 and 1."""
 LARGEST = 127
-"""Largest whole number of an n-gram's key."""
+"""Maximum of the integers in an n-gram's key."""
 HEADING = "## N-gram probabilities"
 
 
 @dataclass(frozen=True, eq=False)
 class Said:
-    """Which n-grams are in the captions of which images.
+    """Which n-grams occur in the captions of which images.
 
     Attributes:
-        ngrams: the G n-grams, in the order of their token ids.
-        rows: of each image the numbers of those that are said of it.
-        shares: of its sentences that have each.
+        ngrams: the G n-grams, ordered by their token ids.
+        rows: per image, the indices of its n-grams.
+        shares: per image, the share of its sentences with each of them.
     """
 
     ngrams: list[Ngram]
@@ -155,7 +155,7 @@ class Said:
 
     @classmethod
     def of(cls, sentences: Sequence[Sequence[Sequence[int]]]) -> Said:
-        """Return the n-grams of the sentences of images that are frequent enough; none has the unknown word."""
+        """Return the frequent n-grams of the sentences of images; n-grams with the unknown word are left out."""
         counts = [Counter(chain.from_iterable(_said(ids) for ids in own)) for own in sentences]
         of_all = Counter[Ngram]()
         for own in counts:
@@ -170,14 +170,14 @@ class Said:
         return cls(ngrams, rows, shares)
 
     def targets(self, images: Sequence[int]) -> Tensor:
-        """Return the shares ``(N, G)`` of all n-grams for some images, by their numbers."""
+        """Return the shares ``(N, G)`` of all n-grams for images given by index."""
         targets = torch.zeros(len(images), len(self.ngrams))
         for target, image in zip(targets, images, strict=True):
             target[self.rows[image]] = self.shares[image]
         return targets
 
     def mean(self, images: Sequence[int], any_sentence: bool = False) -> Tensor:
-        """Return the mean share ``(G,)`` over some images; with ``any_sentence`` the share of them that have it."""
+        """Return the mean share ``(G,)`` over images; ``any_sentence``: the share of images with the n-gram instead."""
         total = torch.zeros(len(self.ngrams))
         for image in images:
             total[self.rows[image]] += 1 if any_sentence else self.shares[image]
@@ -190,9 +190,9 @@ def _said(token_ids: Sequence[int]) -> set[Ngram]:
 
 
 class Predictor(nn.Module):
-    """Network that predicts the probabilities of n-grams by D numbers.
+    """Network that predicts the probabilities of n-grams through D numbers.
 
-    ``embeddings (N, F)`` are of the images that teach it; ``shares (G,)`` is what it says of no image in particular.
+    ``embeddings (N, F)`` are those of the training images; ``shares (G,)`` are the prior probabilities.
     """
 
     def __init__(self, embeddings: Tensor, shares: Tensor, size: int) -> None:
@@ -204,12 +204,12 @@ class Predictor(nn.Module):
             self.keys.bias.copy_(torch.logit(shares.clamp(RAREST, 1 - RAREST)))
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """Return the log-odds ``(N, G)`` of n-grams for images ``(N, F)``."""
+        """Return the log-odds ``(N, G)`` of n-grams for image embeddings ``(N, F)``."""
         return self.keys(self.query(self.dropout(self.features(embeddings))))
 
 
 def learn(captioned: Captioned, said: Said, size: int, epochs: int = EPOCHS, seed: int = 0) -> Predictor:
-    """Return what predicts n-grams by ``size`` numbers, taught by the images that are not held out."""
+    """Train a predictor of n-grams through ``size`` numbers, on the images that are not held out."""
     random = np.random.default_rng(seed)
     teaching = np.flatnonzero(~is_held_out(len(captioned.sentences)))
     embeddings = torch.from_numpy(captioned.embeddings).float()
@@ -231,13 +231,13 @@ def learn(captioned: Captioned, said: Said, size: int, epochs: int = EPOCHS, see
 
 
 def _loss(log_odds: Tensor, shares: Tensor) -> Tensor:
-    """The mean over images of the sum over n-grams of their cross-entropy."""
+    """Return the cross entropy summed over n-grams, averaged over images."""
     return functional.binary_cross_entropy_with_logits(log_odds, shares, reduction="none").sum(dim=1).mean()
 
 
 @torch.no_grad()
 def store(predictor: Predictor, said: Said) -> Ngrams:
-    """Return the weights as a captioner has them."""
+    """Return the weights in the captioner's format."""
     keys = predictor.keys.weight
     unit = float(keys.abs().max()) / LARGEST
     config = NgramsConfig(len(said.ngrams), sum(map(len, said.ngrams)), keys.shape[1])
@@ -253,7 +253,7 @@ def store(predictor: Predictor, said: Said) -> Ngrams:
 
 @dataclass(frozen=True)
 class Worth:
-    """Cross-entropy in nats of the n-grams of so many ``images``, with the probabilities for each, and for none."""
+    """Cross entropy in nats of the n-grams of ``images`` images, knowing the image (``known``) or not."""
 
     images: int
     known: float
@@ -262,7 +262,7 @@ class Worth:
 
 @torch.no_grad()
 def judge(predictor: Predictor, captioned: Captioned, said: Said) -> Worth:
-    """Return what was learnt, by the images that are held out."""
+    """Evaluate the predictor on the held-out images."""
     held_out = is_held_out(len(captioned.sentences))
     rows, others = np.flatnonzero(held_out), np.flatnonzero(~held_out)
     targets = said.targets(rows.tolist())
@@ -274,15 +274,15 @@ def judge(predictor: Predictor, captioned: Captioned, said: Said) -> Worth:
 def train(
     folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None, seed: int = 0
 ) -> None:
-    """Learn the probabilities of n-grams in captions of images, and write them beside the captioner in a folder.
+    """Train n-gram probabilities for captions of images, and write them beside the captioner in a folder.
 
     Args:
-        folder: of a model with a captioner of images; its other weights stay as they are.
-        sets: images with sentences, of one data set or several.
+        folder: a model with a captioner of images; its other weights stay.
+        sets: images with sentences, of one or several data sets.
 
     Raises:
-        UserError: there is no such model, it comes with saywhere, it has no such captioner, too few images with
-            sentences can be read, no n-gram is frequent, or what was learnt is worth nothing.
+        UserError: no such model, it comes with saywhere, it has no such captioner, too few images with sentences are
+            readable, no n-gram is frequent, or the predictor is no better than the prior.
     """
     bundle, config = own_captioner(folder)
     captioned = embed(bundle, sets, device)

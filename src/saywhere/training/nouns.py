@@ -1,4 +1,4 @@
-"""Teach a classifier of regions everyday kinds, from boxes with names, beside ImageNet's published classifier."""
+"""Training of the region classifier: everyday kinds from named boxes, beside ImageNet's published classifier."""
 
 from __future__ import annotations
 
@@ -32,25 +32,24 @@ from saywhere.text import Vocabulary
 from saywhere.training.progress import encode_each, track
 
 LEAST = 8
-"""Boxes of a kind that is taught, at least."""
+"""Minimum number of boxes of a kind."""
 POWER = 0.5
-"""A box counts by the number of its kind's boxes to the minus this: the kinds are far from equally many."""
+"""A box is weighted by the number of boxes of its kind to the power of minus this: kinds differ in frequency."""
 MOST = 600
-"""Boxes of a noun that teach, at most."""
+"""Maximum number of training boxes per noun."""
 PRIOR = 0.5
-"""A kind's share counts to the power of this: between all kinds alike, at 0, and as many as boxes have, at 1."""
+"""Exponent of the kinds' prior: 0 makes all kinds equally likely, 1 as likely as their boxes are frequent."""
 DIRECTIONS = (400, 96)
-"""How many directions teach of the last layer, and of the second branch, over the box and over the image: those of the
-largest variance.
+"""Principal components kept of the last layer and of the second branch: over the box, and over the whole image.
 
-The other features all teach.
+Other features are used in full.
 """
 FLAT = 0.1
-"""Features are divided by their deviation, but by this share of the median one at least: half of the units of an
-embedding are hardly ever above 0, and must not count for much when they are."""
+"""Features are divided by their standard deviation, or by this share of the median one if larger: half of an
+embedding's units are hardly ever above 0 and must not dominate when they are."""
 DROPOUT, DECAY, RATE, BATCH = 0.2, 0.3, 3e-3, 512
 HELD_OUT = 10
-"""One image of so many is held out, by its name: these make probabilities right."""
+"""One image in this many, by its name, is held out to calibrate probabilities."""
 GRID = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0)
 
 
@@ -59,9 +58,9 @@ class NamedBoxes:
     """N boxes with names.
 
     Attributes:
-        features: ``(N, D)`` float16, as :class:`Nouns` takes them.
-        nouns: ``(N,)`` rows of the tree of nouns; -1 for a name that it does not have.
-        held_out: ``(N,)`` whether they do not teach, but make probabilities right.
+        features: ``(N, D)`` float16, the inputs of :class:`Nouns`.
+        nouns: ``(N,)`` rows in the noun tree; -1 for names that it does not have.
+        held_out: ``(N,)``, whether a box is for calibration rather than training.
     """
 
     features: np.ndarray
@@ -70,19 +69,19 @@ class NamedBoxes:
 
 
 def is_held_out(image: Path) -> bool:
-    """Return whether an image of the training split does not teach, but makes probabilities right."""
+    """Return whether an image of the training split is held out to calibrate probabilities."""
     return zlib.crc32(os.fsencode(image.name)) % HELD_OUT == 0
 
 
 def train(model: str | Path, samples: Sequence[Sample], source: str, out: Path, epochs: int = 8, seed: int = 0) -> str:
-    """Teach a classifier of regions everyday kinds, and write it as a model folder.
+    """Train a region classifier of everyday kinds, and write it as a model folder.
 
     Args:
-        model: its trunk makes the features, with those of a second branch or a tower, if it has one, and its dense
-            captioner the embeddings, if it has one.
+        model: its trunk computes the features, including those of a second branch or tower; its dense captioner, if it
+            has one, the embeddings.
 
     Returns:
-        what was learnt, for people.
+        A short description of what was learned.
 
     Raises:
         UserError: as :func:`collect` and :func:`fit`.
@@ -101,15 +100,15 @@ def train(model: str | Path, samples: Sequence[Sample], source: str, out: Path, 
 
 
 def collect(model: str | Path, samples: Sequence[Sample], config: NounsConfig) -> NamedBoxes:
-    """Return the boxes of images with their features and the nouns of their phrases; images without boxes are left out.
+    """Return the boxes of images with their features and the nouns of their phrases; skip images without boxes.
 
-    The noun of a box with several phrases is that of most of them. Images that cannot be read are named. The model has
-    a dense captioner if ``config.embed_dim`` is set; ``UserError`` if not, or if no image can be read.
+    The noun of a box is the most frequent one of its phrases. Unreadable images are reported. ``UserError`` if no image
+    is readable, or ``config.embed_dim`` is set and the model has no dense captioner.
     """
     networks: dict[str, Any] = dict(checkpoint.load_networks(model))
     classifier = build_network(model, Vocabulary({}), config)
     for network in networks.values():
-        network.trunk.head = classifier.trunk.head  # the published one, if the model has none
+        network.trunk.head = classifier.trunk.head  # the published head if the model has none
     seen = Model(TorchEngine(networks), Path(model).name)
     tree, rows = noun_tree(), list[tuple[np.ndarray, list[int], bool]]()
     for sample, encoding in encode_each(seen, [sample for sample in samples if len(sample.boxes)], "boxes"):
@@ -130,22 +129,22 @@ def collect(model: str | Path, samples: Sequence[Sample], config: NounsConfig) -
 
 
 def noun_of(tree: NounTree, phrases: Sequence[str]) -> int:
-    """Return the row of the noun that most of a box's phrases have; -1 if that is none of the tree's."""
+    """Return the row of the most frequent noun among a box's phrases; -1 if that is not in the noun tree."""
     found = [tree.find(phrase) for phrase in phrases]
     return Counter(-1 if noun is None else noun.row for noun in found).most_common(1)[0][0]
 
 
 def choose_kinds(tree: NounTree, nouns: np.ndarray) -> dict[str, int]:
-    """Return the kinds that have boxes enough, and how many: by name, in the order of the tree."""
+    """Return the kinds with enough boxes, as counts by name in the order of the tree."""
     entries = [tree.entry(tree.nouns[row]) for row in nouns.tolist() if row >= 0]
     counts = Counter(noun.row for noun in entries if noun is not None and noun.sort != "group")
     return {tree.nouns[row].name: count for row, count in sorted(counts.items()) if count >= LEAST}
 
 
 def allowed_groups(tree: NounTree, kinds: Sequence[Noun], groups: np.ndarray) -> np.ndarray:
-    """Return which groups a box of each noun may be of: ``(nouns + 1, G + 2)``; the last row is for no noun.
+    """Return which groups a box of each noun may belong to, ``(nouns + 1, G + 2)``; the last row is for no noun.
 
-    A box called an animal may be of any kind of animal; one called a poodle is of the kind dog.
+    A box called an animal may be any kind of animal; one called a poodle is of the kind dog.
     """
     count = len(kinds)
     allowed = np.zeros((len(tree.nouns) + 1, count + 2), bool)
@@ -163,15 +162,15 @@ def allowed_groups(tree: NounTree, kinds: Sequence[Noun], groups: np.ndarray) ->
 
 
 def fit(boxes: NamedBoxes, trunk_of: str | Path, config: NounsConfig, epochs: int = 8, seed: int = 0) -> Nouns:
-    """Return a classifier that is taught by boxes, on the trunk of the model that made their features.
+    """Train a classifier on boxes, on the trunk of the model that computed their features.
 
-    A softmax regression with dropout on the main directions of the features, on top of what ImageNet's classifier says
-    of the kinds. A box whose name several kinds share teaches their sum. Frequent kinds count for less than they are
-    frequent, in what teaches and in the probabilities (:data:`POWER`, :data:`MOST`, :data:`PRIOR`). Temperature and
-    sharpness are those of the largest likelihood of the images held out.
+    It is a softmax regression with dropout on principal components of the features, added to the evidence of ImageNet's
+    classifier for each kind. A box whose name covers several kinds trains the sum of their probabilities. Frequent
+    kinds are weighted down in training and in the prior (:data:`POWER`, :data:`MOST`, :data:`PRIOR`). Temperature and
+    sharpness maximise the likelihood of the held-out images.
 
     Raises:
-        UserError: the trunk's backbone has no published classifier, or no kind has boxes enough.
+        UserError: the backbone has no published classifier, or no kind has enough boxes.
     """
     tree = noun_tree()
     vocabulary = Vocabulary(choose_kinds(tree, boxes.nouns))
@@ -195,9 +194,9 @@ def fit(boxes: NamedBoxes, trunk_of: str | Path, config: NounsConfig, epochs: in
 
 
 def build_network(trunk_of: str | Path, vocabulary: Vocabulary, config: NounsConfig) -> Nouns:
-    """Return a classifier on the trunk of a model, with ImageNet's published weights and nothing learnt of kinds.
+    """Build a classifier on a model's trunk, with ImageNet's published weights and untrained kinds.
 
-    A last layer that the model lacks is the published one, rounded as models are stored.
+    If the model lacks the last layer, the published one is used, rounded as in stored models.
     """
     other: Any = next(iter(checkpoint.load_networks(trunk_of).values()))
     config = replace(config, trunk=other.config.trunk)
@@ -231,14 +230,14 @@ class PublishedEvidence:
 
 @torch.no_grad()
 def _class_logits(network: Nouns, features: np.ndarray) -> np.ndarray:
-    """Logits ``(N, 1000)`` of ImageNet's classes, a few thousand rows at a time."""
+    """Return the logits ``(N, 1000)`` of ImageNet's classes, computed a few thousand rows at a time."""
     last = features[:, network.config.last_layer(features.shape[1])]
     parts = np.array_split(last, max(1, len(features) // 4096))
     return np.concatenate([network.imagenet(torch.from_numpy(part.astype(np.float32))).numpy() for part in parts])
 
 
 def _class_loss(evidence: NounEvidence, classes: np.ndarray, allowed: np.ndarray) -> float:
-    """The mean loss of ImageNet's probabilities on boxes that are of its kinds alone."""
+    """Return the mean loss of ImageNet's probabilities on boxes that only ImageNet's kinds allow."""
     of_group = evidence.of_groups(softmax(classes))
     known = np.append(evidence.known, False)
     sure = allowed.any(axis=1) & ~(allowed & ~known).any(axis=1)
@@ -249,7 +248,7 @@ def _class_loss(evidence: NounEvidence, classes: np.ndarray, allowed: np.ndarray
 def _fit_layer(
     network: Nouns, boxes: NamedBoxes, allowed: Tensor, prior: Tensor, use: np.ndarray, epochs: int, seed: int
 ) -> float:
-    """Fit the kinds to the features of the boxes in ``use``; return the weight of the prior logits beside them."""
+    """Fit the kinds to the features of the boxes in ``use``; return the weight of the prior logits."""
     layer = network.kinds
     generator = np.random.default_rng(seed)
     torch.manual_seed(seed)
@@ -282,14 +281,14 @@ def _fit_layer(
                 optimizer.step()
                 schedule.step()
                 progress.advance(1, f"loss {loss.item():.3f}")
-    with torch.no_grad():  # the layer takes features as they are
+    with torch.no_grad():  # the layer takes raw features
         layer.weight.copy_((small.weight @ basis.T) / scale)
         layer.bias.copy_(small.bias - layer.weight @ mean)
     return trust.item()
 
 
 def _weigh_kinds(layer: nn.Linear, boxes: NamedBoxes, allowed: Tensor, use: np.ndarray) -> None:
-    """Add to the layer's constants what makes the shares of kinds those of the boxes in ``use`` to :data:`PRIOR`."""
+    """Shift the layer's bias so that kinds are as frequent as among the boxes in ``use``, to :data:`PRIOR`."""
     counts = np.bincount(boxes.nouns[use] + 1)[boxes.nouns[use] + 1]
     most = np.where(boxes.nouns[use] >= 0, MOST, 4 * MOST)
     taught = np.minimum(counts, most) ** (1 - POWER) / counts
@@ -301,7 +300,7 @@ def _weigh_kinds(layer: nn.Linear, boxes: NamedBoxes, allowed: Tensor, use: np.n
 
 
 def _choose_rows(nouns: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return the rows without those of a noun after its first :data:`MOST`; of boxes without a noun, four times so."""
+    """Return the rows with at most :data:`MOST` per noun, and four times as many of boxes without a noun."""
     seen = Counter[int]()
     chosen: list[int] = []
     for row, noun in zip(rows.tolist(), nouns[rows].tolist(), strict=True):
@@ -312,9 +311,9 @@ def _choose_rows(nouns: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _basis(inputs: Tensor, config: NounsConfig) -> Tensor:
-    """Return the directions ``(D, d)`` of features that teach.
+    """Return the directions ``(D, d)`` of features that are used.
 
-    All do but those of the last layer and of the second branch, of which the main directions do.
+    These are principal components for the last layer and the second branch; all other features are kept.
     """
     size = inputs.shape[1]
     last, image = config.last_layer(size), size - config.embed_dim - config.context_size
@@ -337,7 +336,7 @@ def _basis(inputs: Tensor, config: NounsConfig) -> Tensor:
 
 
 def _eigenvectors(covariance: Tensor) -> tuple[Tensor, Tensor]:
-    """The eigenvalues, smallest first, and eigenvectors; in double precision where single fails, as for few boxes."""
+    """Return eigenvalues, smallest first, and eigenvectors, in double precision if single fails, as for few boxes."""
     try:
         return torch.linalg.eigh(covariance)
     except RuntimeError:
@@ -346,6 +345,6 @@ def _eigenvectors(covariance: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _loss(logits: Tensor, allowed: Tensor) -> Tensor:
-    """The negative log-probability ``(N,)`` of all groups that are allowed."""
+    """Return the negative log-probability ``(N,)`` of the union of all allowed groups."""
     logs = functional.log_softmax(logits, dim=1)
     return -logs.masked_fill(~allowed, -torch.inf).logsumexp(dim=1)

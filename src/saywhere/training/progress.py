@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, a line now and then in a log file; and images encoded beside it."""
+"""Progress bars on terminals, occasional lines in log files; and images encoded with progress."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 class Progress:
-    """Show on stderr how many of ``total`` steps are done, beginning with ``done``.
+    """Show on stderr how many of ``total`` steps are done, starting at ``done``.
 
     Args:
-        title: stands in front.
+        title: leads the line.
     """
 
     def __init__(self, title: str, total: int, done: int = 0):
@@ -32,7 +32,7 @@ class Progress:
         self._bar = start_bar(title, total, done) if sys.stderr.isatty() else None
 
     def advance(self, steps: int, note: str = "") -> None:
-        """Count ``steps`` more; ``note`` stands at the end of the line."""
+        """Advance by ``steps``; ``note`` ends the line."""
         self.done += steps
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], advance=steps, note=note)
@@ -45,14 +45,14 @@ class Progress:
             print(line.rstrip(), file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Leave the terminal in order."""
+        """Remove the bar from the terminal."""
         if self._bar is not None:
             self._bar.stop()
 
 
 @contextmanager
 def track(title: str, total: int) -> Iterator[Progress]:
-    """Give a :class:`Progress` that is closed at the end."""
+    """Yield a :class:`Progress` that is closed at the end."""
     progress = Progress(title, total)
     try:
         yield progress
@@ -61,7 +61,7 @@ def track(title: str, total: int) -> Iterator[Progress]:
 
 
 def tracked(title: str, items: Collection[T]) -> Iterator[T]:
-    """Yield the items beside a :class:`Progress`."""
+    """Yield the items while showing a :class:`Progress`."""
     with track(title, len(items)) as progress:
         for item in items:
             yield item
@@ -69,5 +69,5 @@ def tracked(title: str, items: Collection[T]) -> Iterator[T]:
 
 
 def encode_each(model: Model, samples: Sequence[Sample], title: str) -> Iterator[tuple[Sample, Encoding]]:
-    """Yield the images that can be read, each with its encoding, and name the others; a progress bar is shown."""
+    """Yield the readable images with their encodings, and report the others; shows a progress bar."""
     return readable(tracked(title, samples), lambda sample: model.encode(sample.image))

@@ -21,14 +21,14 @@ IN_WHEEL, IN_CHECKOUT = Path(__file__).parents[1] / "recipes", Path(__file__).pa
 
 @dataclass(frozen=True)
 class SourceConfig:
-    """Options of a further data set to train on.
+    """Options of an additional training data set.
 
     Attributes:
-        root, format, train, phrases, train_limit, hold_out: as of :class:`DataConfig`.
-        words: how much its phrases count where the dense captioner learns words; 0 teaches boxes alone, and an aligner
-            that learns from phrases (``region_phrases``) sentences alone.
-        names: its phrases are mere names of classes. In an image that another data set describes, its boxes join those
-            with phrases, but for those that lie on one of them (:func:`saywhere.training.run.join_names`).
+        root, format, train, phrases, train_limit, hold_out: as in :class:`DataConfig`.
+        words: loss weight of its phrases in dense captioners. 0 trains boxes alone, and in an aligner that learns from
+            phrases (``region_phrases``) sentences alone.
+        names: whether its phrases are mere class names. In images that another data set describes, its boxes are added
+            to those with phrases, except where they coincide (:func:`saywhere.training.run.join_names`).
     """
 
     root: str
@@ -48,18 +48,18 @@ class SourceConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Options of the data: where the images and texts come from.
+    """Options of the data: where images and texts come from.
 
     Attributes:
-        format: one of ``saywhere.data.FORMATS``; None guesses it from the files.
+        format: one of ``saywhere.data.FORMATS``; None detects it from the files.
         root: the folder (or JSONL file) as ``saywhere.data.read`` takes it.
         train, validation: names of the splits; without validation the weights of the last epoch are kept.
         phrases: options of ``saywhere.data.PhraseOptions``.
-        min_count: words that occur less often in the training texts become the unknown word.
-        train_limit, validation_limit: use at most this many images, taken at even distances.
-        hold_out: leave the tenth of the training images out that calibration holds out
+        min_count: rarer words of the training texts become the unknown word.
+        train_limit, validation_limit: maximum number of images, evenly spaced.
+        hold_out: leave out the tenth of the training images that calibration holds out
             (:func:`saywhere.training.nouns.is_held_out`).
-        also: data sets that are trained on beside this one, by a name of your choice; they are not validated on.
+        also: additional training data sets by any name; they are not used for validation.
     """
 
     root: str
@@ -86,12 +86,12 @@ class OptimizerConfig:
     """Options of the optimiser of one of the two parameter groups.
 
     Attributes:
-        kind: ``adam``, ``sgd`` and ``rmsprop`` add the weight decay to the gradient (L2), ``adamw`` shrinks the weights
-            themselves; ``original_adam`` is the published program's Adam (``saywhere.papers.densecap2016``).
+        kind: ``adam``, ``sgd`` and ``rmsprop`` add the weight decay to the gradient (L2); ``adamw`` decouples it;
+            ``original_adam`` is the published program's Adam (``saywhere.papers.densecap2016``).
         lr: learning rate after the warm-up.
-        betas: of the Adams.
-        alpha: smoothing of RMSprop's mean of squared gradients.
-        eps: of the Adams and of RMSprop.
+        betas: of Adam and its variants.
+        alpha: smoothing constant of RMSprop.
+        eps: of RMSprop, Adam and its variants.
         weight_decay: see ``kind``.
         momentum: of SGD.
     """
@@ -118,33 +118,33 @@ class TrainingConfig:
 
     Attributes:
         epochs: passes over the training images.
-        batch_size: images a batch.
-        accumulate: batches whose gradients are added up for one step of the optimiser.
-        backbone, rest: optimisers of the two parameter groups, of one kind: the backbone, and all else.
-        warmup: optimiser steps over which the learning rates grow from 0.
-        schedule: ``cosine`` lets the learning rates fall to 0 at the last step, ``constant`` leaves them.
-        clip: largest norm of the gradient, or None.
-        clip_by: ``norm``, or ``value``: ``clip`` bounds each element of the gradient.
-        average: epochs after which the mean of the weights is validated and kept, in the place of the last one's alone
+        batch_size: images per batch.
+        accumulate: batches whose gradients are summed for one optimiser step.
+        backbone, rest: optimisers of the two parameter groups, of the same kind: the backbone, and everything else.
+        warmup: optimiser steps of linear warm-up from 0.
+        schedule: ``cosine`` anneals the learning rates to 0 at the last step, ``constant`` keeps them.
+        clip: maximum gradient norm; None for no clipping.
+        clip_by: ``norm``, or ``value`` to clip each element of the gradient to ``clip``.
+        average: number of epochs whose mean weights are validated and kept; 1 for the last epoch's alone
             (:class:`saywhere.training.loop.AverageWeights`).
         precision: ``32`` or ``bf16-mixed``.
-        accelerator: ``auto`` (the best there is), ``cpu``, ``gpu``, or another device by its name in torch.
+        accelerator: ``auto`` (the best available), ``cpu``, ``gpu``, or another device by its name in torch.
         pretrained: start from the backbone's published weights.
-        start: a model (name or folder) whose part of the same kind gives its weights, wherever they fit; see
+        start: a model (name or folder) whose part of the same kind provides initial weights, where they fit; see
             :mod:`saywhere.training.finetuning`.
-        branch: weights of the trunk's second branch, a file that the system ``branch`` writes, or the graph of its
-            image tower, see :func:`saywhere.training.branch.make_tower`.
-        unfreeze_after: epochs after which the backbone is trained too; None never, 0 from the start.
-        freeze: modules of the network whose weights stay as they are, such as ``trunk.localization``.
-        cache: folder for the features of the frozen network, or None to compute them again in each epoch.
-        flip: mirror half of the images, and swap the words left and right in their texts.
-        shuffle: another order of the images in each epoch; false keeps that of the data set.
+        branch: weights of the trunk's second branch, a file written by the system ``branch``; or the graph of its image
+            tower, see :func:`saywhere.training.branch.make_tower`.
+        unfreeze_after: epochs after which the backbone is trained too; None for never, 0 for the start.
+        freeze: modules of the network to freeze, such as ``trunk.localization``.
+        cache: folder for the features of the frozen network; None recomputes them in each epoch.
+        flip: mirror half of the images, and swap left and right in their texts.
+        shuffle: reshuffle the images in each epoch; otherwise keep the order of the data set.
         patience: stop after this many epochs without improvement of ``monitor``; None trains all epochs.
-        monitor: the value that picks the best weights, smaller is better: ``val/loss`` (sum of the validation losses)
-            or one term, such as ``val/caption``.
+        monitor: value that selects the best weights, lower is better: ``val/loss`` (sum of the validation losses) or
+            one term, such as ``val/caption``.
         workers: processes that prepare batches; 0 is best for cached features.
-        log_every, save_every: optimiser steps between two rows of the log, and between two saves of the run's state.
-        half: store the best weights as float16, in half the bytes; training itself keeps full precision.
+        log_every, save_every: optimiser steps between rows of the log, and between saves of the run's state.
+        half: store the best weights as float16, in half the bytes; training keeps full precision.
     """
 
     epochs: int = 10
@@ -192,16 +192,16 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Describe one training run.
+    """Description of one training run.
 
     Attributes:
-        name: of the run; its folder is ``runs/NAME`` by default.
+        name: name of the run; its default folder is ``runs/NAME``.
         data: images and texts.
         system: kind of model, see :mod:`saywhere.training.run`.
-        model: options of its configuration, nested as there (``{"decoding": {"beam_size": 3}}``) and checked when
-            training begins; ``preset`` names the configuration that they change.
-        training: how to train.
-        seed: of all randomness.
+        model: options of its configuration, nested in the same way (``{"decoding": {"beam_size": 3}}``) and checked at
+            the start of training; ``preset`` names the configuration that they change.
+        training: options of training.
+        seed: seed of all randomness.
         description: one line for the model card and ``saywhere models``.
     """
 
@@ -221,16 +221,16 @@ class Recipe:
         _check(len(self.description.splitlines()) <= 1, "description", repr(self.description), "one line")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain nested values, for YAML and for comparison."""
+        """Return plain nested values, for YAML and comparison."""
         return _plain(dataclasses.asdict(self))
 
     def to_yaml(self) -> str:
-        """Return the text of a file that :func:`load` reads."""
+        """Return the YAML text that :func:`load` reads."""
         return to_yaml(dataclasses.asdict(self))
 
 
 def to_yaml(values: Mapping[str, Any]) -> str:
-    """Return the text of a YAML file that :func:`read` reads."""
+    """Return the YAML text that :func:`read` reads."""
     return yaml.safe_dump(_plain(values), sort_keys=False, allow_unicode=True)
 
 
@@ -252,7 +252,7 @@ def shipped() -> dict[str, Path]:
 
 
 def find(path: str | Path) -> Path:
-    """Return the file of a recipe: of the name or, below ``recipes/``, the file of one that comes with the package."""
+    """Return the file of a recipe; names, also below ``recipes/``, may be those of the package's recipes."""
     found = Path(path)
     if not found.exists() and found.parent in (Path(), Path("recipes")):
         return shipped().get(found.name.removesuffix(".yaml"), found)
@@ -307,7 +307,7 @@ def _plain(value: Any) -> Any:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name of a run that is no name of a folder; ``UserError`` says so."""
+    """Raise ``UserError`` if the name of a run is not usable as a folder name."""
     _check(name not in ("", ".", "..") and Path(name).name == name, "name", repr(name), "the name of a folder")
 
 
@@ -319,13 +319,13 @@ def _check_data(config: SourceConfig | DataConfig) -> None:
 
 
 def require_own(folder: Path, *others: str) -> None:
-    """Refuse to begin a run in a folder where it would replace what no run has written.
+    """Refuse to start a run in a folder where it would overwrite files that no run has written.
 
     Args:
-        others: names of what a run writes beside its recipe.
+        others: names of files that a run writes beside its recipe.
 
     Raises:
-        UserError: there is a recipe that somebody wrote, or one of the others without a recipe.
+        UserError: the folder has a hand-written recipe, or one of ``others`` without a recipe.
     """
     path = folder / "recipe.yaml"
     if path.exists():

@@ -1,4 +1,4 @@
-"""A whole run: from a recipe to a checkpoint folder."""
+"""A whole run: from a recipe to a model folder."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def build_vocabulary(system: System, samples: Sequence[Sample], min_count: int) 
 
 
 FREE_TO_CHANGE = ("description", *(f"training.{key}" for key in ("epochs", "patience", "workers", "cache", "half")))
-"""Keys of a recipe that may differ when a run is resumed; ``epochs`` moves the end of the cosine."""
+"""Recipe keys that may change when a run is resumed; ``epochs`` moves the end of the cosine."""
 
 SAME_BOX = 0.85
-"""Boxes of two data sets that overlap by this IoU or more are one."""
+"""Boxes of two data sets with at least this IoU count as the same."""
 
 RUN_FILES = ("last.ckpt", "metrics.csv", "recipe.yaml", "curves.png", "model")
 
@@ -76,10 +76,10 @@ class Result:
 
     Attributes:
         model: folder of the best weights.
-        epoch: after which they were the weights, counted from 1.
+        epoch: epoch of these weights, counted from 1.
         metrics: their validation losses.
-        interrupted: by Ctrl-C or SIGTERM.
-        facts: what it was trained on.
+        interrupted: whether Ctrl-C or SIGTERM stopped the run.
+        facts: the training data.
     """
 
     model: Path
@@ -90,20 +90,19 @@ class Result:
 
 
 def train(recipe: Recipe, out: str | Path, restart: bool = False) -> Result:
-    """Train what a recipe says.
+    """Train a model by a recipe.
 
-    A run that was killed is resumed from ``out/last.ckpt``, unless ``restart`` is set, and gives the same weights as
-    one that was not.
+    A killed run is resumed from ``out/last.ckpt``, unless ``restart`` is set, and yields the same weights as an
+    uninterrupted one.
 
     Args:
-        out: folder that everything is written to; the best weights so far are in ``out/model``, a model folder with a
-            card and the recipe.
-        restart: remove a run that is there, and start over.
+        out: output folder; ``out/model`` has the best weights so far, a model folder with a card and the recipe.
+        restart: remove an existing run and start over.
 
     Raises:
-        UserError: wrong data, a recipe other than that of the run in ``out``, another process that works there, a loss
-            that explodes, a full disk.
-        KeyboardInterrupt: at the second Ctrl-C, at which the state is not saved.
+        UserError: wrong data, a recipe that differs from that of the run in ``out``, another process working there, an
+            exploding loss, or a full disk.
+        KeyboardInterrupt: at the second Ctrl-C; the state is not saved.
     """
     out = Path(out)
     system, config = find_system(recipe.system), model_config(recipe)
@@ -128,9 +127,9 @@ def train(recipe: Recipe, out: str | Path, restart: bool = False) -> Result:
 
 
 def model_config(recipe: Recipe) -> Any:
-    """Return the model's configuration: the recipe's options over those of ``model.preset``, ``default`` if not given.
+    """Return the model configuration: the recipe's options over those of ``model.preset`` (default: ``default``).
 
-    ``UserError`` for no such preset or option, or a value that does not fit.
+    ``UserError`` for an unknown preset or option, or an invalid value.
     """
     system, options = find_system(recipe.system), dict(recipe.model)
     preset = options.pop("preset", "default")
@@ -140,10 +139,10 @@ def model_config(recipe: Recipe) -> Any:
 
 
 def build_network(recipe: Recipe, samples: Sequence[Sample]) -> Any:
-    """Return the network that a recipe starts with, its vocabulary from the training texts.
+    """Build a recipe's initial network, with the vocabulary of the training texts.
 
     Raises:
-        UserError: no word is frequent enough, weights cannot be had or do not fit, or a module to freeze is not there.
+        UserError: no word is frequent enough, weights are missing or do not fit, or a module to freeze is missing.
     """
     system, training = find_system(recipe.system), recipe.training
     vocabulary = build_vocabulary(system, samples, recipe.data.min_count)
@@ -163,7 +162,7 @@ def build_network(recipe: Recipe, samples: Sequence[Sample]) -> Any:
 
 
 def _require_eye(trunk: Trunk, source: str | None) -> None:
-    """Refuse a branch of the trunk that would stay as it was made, and a tower without its graph."""
+    """Refuse a branch that would stay untrained, and a tower without its graph."""
     there = trunk.tower if trunk.config.tower else source is not None and Bundle.read(source).trunk.branch
     for name in ("branch", "tower"):
         if getattr(trunk.config, name) and not there:
@@ -180,9 +179,9 @@ def fit(
     name: str,
     digests: Sequence[Digest],
 ) -> Result:
-    """Train a network on data of a data set ``name`` that is ready, or resume the run in ``out``.
+    """Train a network on prepared data of the data set ``name``, or resume the run in ``out``.
 
-    By their ``digests`` a resumed run knows the data.
+    ``digests`` identify the data to a resumed run.
     """
     system = find_system(recipe.system)
     facts = _facts(recipe, system, name, network, train_data, validation_data)
@@ -202,7 +201,7 @@ def fit(
 
 
 def _require_same_data(out: Path, digests: Sequence[Digest]) -> None:
-    """Refuse to resume a run whose data has changed: its model would be that of neither data."""
+    """Refuse to resume a run whose data has changed: its model would belong to neither data."""
     before = read_state(out / "last.ckpt").get("data", digests)
     for (_, images, old), (split, count, new) in zip(before, digests, strict=True):
         if old != new:
@@ -214,8 +213,8 @@ def _require_same_data(out: Path, digests: Sequence[Digest]) -> None:
 
 
 def _prepare(recipe: Recipe, out: Path, restart: bool) -> None:
-    """Begin the run in its folder, or check that the run in it is this one."""
-    if not any((out / name).exists() for name in RUN_FILES[:2]):  # no run has been here, or it had saved nothing
+    """Start the run in its folder, or check that the existing run has the same recipe."""
+    if not any((out / name).exists() for name in RUN_FILES[:2]):  # there is no run, or it saved nothing
         require_own(out, *RUN_FILES[3:])
     elif restart:
         for name in RUN_FILES:
@@ -239,7 +238,7 @@ def read_training(config: DataConfig, system: System, model: Config) -> tuple[li
     """Return the training samples of all data sets of a recipe, one after the other, and the data sets' names."""
     samples, name = read_split(config, system, model, config.train, config.train_limit)
     names = [name]
-    for part in sorted(config.also.values(), key=lambda part: part.names):  # mere names join what others describe
+    for part in sorted(config.also.values(), key=lambda part: part.names):  # names join what others describe
         more, name = read_split(part, system, model, part.train, part.train_limit)
         if part.words != 1:
             more = [replace(s, phrase_weights=np.full(len(s.boxes), part.words, np.float32)) for s in more]
@@ -248,10 +247,10 @@ def read_training(config: DataConfig, system: System, model: Config) -> tuple[li
 
 
 def join_names(samples: Sequence[Sample], named: Sequence[Sample]) -> list[Sample]:
-    """Return samples with the boxes of others that have mere names of classes, and then the other images of these.
+    """Add boxes with mere class names to the samples of the same images, and append the remaining named images.
 
-    In an image that has phrases, boxes with names join those with phrases, but for those that overlap one of these by
-    :data:`SAME_BOX` or more: what somebody wrote is more than a name.
+    Named boxes that overlap a described box by :data:`SAME_BOX` or more are dropped: a written phrase says more than a
+    name.
     """
     described = {sample.image.resolve(): number for number, sample in enumerate(samples)}
     joined, rest = list(samples), list[Sample]()
@@ -275,9 +274,9 @@ def join_names(samples: Sequence[Sample], named: Sequence[Sample]) -> list[Sampl
 def read_split(
     config: DataConfig | SourceConfig, system: System, model: Config, split: str, limit: int | None
 ) -> tuple[list[Sample], str]:
-    """Return at most ``limit`` samples of a split that the system can learn, and the name of the data set.
+    """Return at most ``limit`` samples of a split that the system can learn from, and the data set's name.
 
-    Problems are printed. ``UserError`` if there is no such data set or split, or nothing in it can be learnt.
+    Prints problems. ``UserError`` if there is no such data set or split, or nothing usable in it.
     """
     samples: Samples = data.read(config.root, config.format, split, PhraseOptions.from_dict(config.phrases))
     free = config.hold_out and split == config.train
@@ -294,7 +293,7 @@ def read_split(
 
 
 def _dataset(recipe: Recipe, network: Any, samples: list[Sample], validation: bool) -> ImageDataset:
-    """Return the data of one split, its features cached if the recipe says so and they are ever used."""
+    """Return the data of one split, with cached features if the recipe has a cache and they are ever used."""
     training, system = recipe.training, find_system(recipe.system)
     features, cached_epochs = None, None if validation else training.unfreeze_after
     if training.cache is not None and (training.unfreeze_after is None or not (validation or cached_epochs == 0)):

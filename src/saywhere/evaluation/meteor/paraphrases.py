@@ -1,4 +1,4 @@
-"""The paraphrases of METEOR 1.5: compiled once into arrays that are mapped into memory, and looked up there."""
+"""The paraphrases of METEOR 1.5: compiled once into memory-mapped arrays, and looked up there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from saywhere.web.runtime import cache_folder
 MASK = (1 << 64) - 1
 STEP = 0x9E3779B97F4A7C15
 LONGEST = 7
-"""Words of the longest phrase of the table."""
+"""Words in the longest phrase of the table."""
 KEPT = 100_000
 
 Hashes = NDArray[np.uint64]
@@ -28,7 +28,7 @@ Ids = NDArray[np.uint32]
 
 
 def byte_values() -> Hashes:
-    """Return a number for each byte, of which a text's number is made."""
+    """Return a 64-bit number for each byte, from which text hashes are computed."""
     values, state = [], 0
     for _ in range(256):  # splitmix64
         state = (state + STEP) & MASK
@@ -39,11 +39,11 @@ def byte_values() -> Hashes:
 
 
 class Paraphrases:
-    """Look up phrases and what they mean.
+    """Look up phrases and their paraphrases.
 
     Args:
-        hashes: the number of each phrase, ascending; its rank is the phrase's id.
-        starts: where the targets of each phrase begin, and the end of the last.
+        hashes: hash of each phrase, ascending; its rank is the phrase's id.
+        starts: start of each phrase's targets, and the end of the last.
         targets: ids, in the order of the table.
     """
 
@@ -75,12 +75,12 @@ class Paraphrases:
         return [(*spans[k], int(i)) for k, i in zip(found.tolist(), ids[found].tolist(), strict=True)]
 
     def _ranked_targets(self, phrase: int) -> dict[int, int]:
-        """Return the ids of the phrases that a phrase may be replaced by, each with its rank."""
+        """Return the ids of a phrase's paraphrases, each with its rank."""
         ids = self._targets[self._starts[phrase] : self._starts[phrase + 1]].tolist()
         return {target: rank for rank, target in enumerate(ids)}
 
     def _number(self, word: str) -> tuple[int, int]:
-        """Return the number of a word and the factor that its length stands for."""
+        """Return the hash of a word and the factor for its length."""
         number, factor = 0, 1
         for byte in word.encode():
             number = (number + self._values[byte] * factor) & MASK
@@ -95,9 +95,9 @@ CHUNK = 1 << 22
 
 
 def load_paraphrases(source: Path) -> Paraphrases:
-    """Return the paraphrases of a file, from the user's cache if they are there; else they are put there.
+    """Return the paraphrases of a file from the user's cache, compiling them into it if necessary.
 
-    Where nothing can be written they are compiled anew each time.
+    If the cache is not writable, they are compiled each time.
     """
     folder = cache_folder() / f"meteor-paraphrases-{FORMAT}-{source.stat().st_size}"
     if kept := _read(folder):
@@ -113,7 +113,7 @@ def load_paraphrases(source: Path) -> Paraphrases:
 
 
 def _read(folder: Path) -> tuple[Hashes, Ids, Ids] | None:
-    """Map the arrays in a folder; None if they are not all there and whole."""
+    """Memory-map the arrays in a folder; None if they are incomplete or damaged."""
     try:
         hashes, starts, targets = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in NAMES)
         stored = (folder / CHECKSUM).read_text(encoding="ascii")
@@ -124,7 +124,7 @@ def _read(folder: Path) -> tuple[Hashes, Ids, Ids] | None:
 
 
 def _write(folder: Path, arrays: tuple[Hashes, Ids, Ids]) -> None:
-    """Put the arrays into a folder, which is there when they are complete, and not before."""
+    """Write the arrays into a folder, which appears only once it is complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".meteor-", ignore_cleanup_errors=True) as temporary:
         part = Path(temporary) / "part"
@@ -137,7 +137,7 @@ def _write(folder: Path, arrays: tuple[Hashes, Ids, Ids]) -> None:
 
 
 def _checksum(arrays: tuple[Hashes, Ids, Ids]) -> str:
-    """The CRC-32 of the arrays, their types and shapes included: a few hundredths of a second for 52 MB."""
+    """Return the CRC-32 of the arrays with their types and shapes; takes some hundredths of a second for 52 MB."""
     value = 0
     for array in arrays:
         value = zlib.crc32(f"{array.dtype} {array.shape}".encode(), value)
@@ -146,7 +146,7 @@ def _checksum(arrays: tuple[Hashes, Ids, Ids]) -> str:
 
 
 def compile_table(source: Path) -> tuple[Hashes, Ids, Ids]:
-    """Return the arrays of :class:`Paraphrases`, from lines in turn of a probability, a phrase and its paraphrase."""
+    """Return the arrays of :class:`Paraphrases`, from alternating lines: a probability, a phrase and its paraphrase."""
     values, parts, seen = byte_values(), list[Hashes](), 0
     for block in _blocks(source):
         hashes = line_hashes(block, values)
@@ -161,7 +161,7 @@ def compile_table(source: Path) -> tuple[Hashes, Ids, Ids]:
 
 
 def _blocks(source: Path) -> Iterator[bytes]:
-    """Yield whole lines, in blocks."""
+    """Yield blocks of whole lines."""
     rest = b""
     with gzip.open(source) as stream:
         while block := stream.read(CHUNK):
@@ -173,7 +173,7 @@ def _blocks(source: Path) -> Iterator[bytes]:
 
 
 def line_hashes(block: bytes, values: Hashes) -> Hashes:
-    """Return the number of each line: the sum of its bytes' values, times one more factor with each byte."""
+    """Return the hash of each line: the sum of its bytes' values, multiplied by one more factor with each byte."""
     text = np.frombuffer(block, np.uint8)
     ends = np.flatnonzero(text == ord("\n"))
     begins = np.concatenate(([0], ends[:-1] + 1))

@@ -1,14 +1,14 @@
-"""METEOR for many pairs: the best alignment of a hypothesis with a reference, and its score (METEOR 1.5, section 2).
+"""METEOR of many pairs: the best alignment of a hypothesis with a reference, and its score (METEOR 1.5, section 2).
 
-A beam search over the words of the reference, from the left, keeps alignments that cover more words, then those in
-fewer chunks, then those with less distance. How it covers, counts and breaks ties is what the authors' program was
-observed to do, which in parts is not what the paper says:
+A beam search over the words of the reference, from left to right, prefers alignments that cover more words, then fewer
+chunks, then smaller distances. Coverage, costs and ties follow the observed behaviour of the authors' program, which
+differs from the paper in part:
 
-- A match of a stem or a synonym covers nothing, and a paraphrase of n words n // 2, in each text. A match whose words
-  no other match has is taken without a choice.
-- A chunk counts when it ends, so among partial alignments the last one of each is free.
-- A match costs the distances of the earlier options at its word; none, those of all.
-- Ties go to the earlier option, none being the last.
+- A stem or synonym match covers nothing, and a paraphrase of n words covers n // 2, in each text. A match whose words
+  occur in no other match is always taken.
+- A chunk is counted when it ends, so the last chunk of a partial alignment is free.
+- A match costs the distances of the earlier options at its word; no match costs those of all.
+- Ties go to the earlier option; no match is the last one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class MeteorFiles:
 
     @classmethod
     def find(cls) -> MeteorFiles:
-        """Return the files of the installed package; ``UserError`` if one is missing; the message names the extra."""
+        """Return the files of the installed package; ``UserError``, naming the extra, if one is missing."""
         module = pycocoevalcap_module("meteor.meteor")
         folder = Path(str(module.__file__)).parent
         files = cls(folder / module.METEOR_JAR, folder / "data" / "paraphrase-en.gz")
@@ -68,7 +68,7 @@ class MeteorFiles:
 
 
 def clean(text: str) -> str:
-    """Return a text as the program is given it: on one line, without the mark that ends a text, and valid UTF-8."""
+    """Return a text as the program receives it: on one line, without ``|||``, and valid UTF-8."""
     text = text.replace("\r", " ").replace("\n", " ").replace("|||", "").strip(BLANKS)
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
@@ -80,7 +80,7 @@ EXACT, STEM, SYNONYM, PARAPHRASE = range(4)
 
 
 class Match(NamedTuple):
-    """Words of the reference and of the hypothesis that mean the same: start and count, and how they match."""
+    """Matching words of reference and hypothesis: start and count in each, and the kind of match."""
 
     reference: int
     reference_words: int
@@ -92,13 +92,13 @@ class Match(NamedTuple):
 Chain = tuple["Chain | None", Match]
 """Matches, the last one first."""
 Partial = tuple[int, int, int, int, "Chain | None"]
-"""Cost, hypothesis words in use, next free word of the reference, end of the open chunk or -1, matches."""
+"""Cost, used hypothesis words, next free reference word, end of the open chunk or -1, matches."""
 
 
 def align(options: dict[int, list[Match]], reference_words: int) -> tuple[list[Match], int]:
     """Return the matches of the best alignment, the last one first, and its number of chunks.
 
-    ``options`` are the possible matches that begin at a word of the reference, in the order in which they are tried.
+    ``options`` has the possible matches that start at each reference word, in the order in which they are tried.
     """
     forced = _forced(options)
     paths: list[Partial] = [(0, 0, 0, -1, None)]
@@ -125,7 +125,7 @@ def align(options: dict[int, list[Match]], reference_words: int) -> tuple[list[M
 
 
 def _forced(options: dict[int, list[Match]]) -> set[int]:
-    """Words of the reference where a match begins whose words, in both texts, no other match has."""
+    """Return the reference words where a match starts whose words, in both texts, occur in no other match."""
     references: dict[int, int] = {}
     hypotheses: dict[int, int] = {}
     for here in options.values():
@@ -144,13 +144,13 @@ def _forced(options: dict[int, list[Match]]) -> set[int]:
 
 
 def _forced_on(path: Partial, match: Match) -> Partial:
-    """Return a path with a match that is taken without a choice."""
+    """Return a path extended by a forced match."""
     broken = CHUNK if path[3] >= 0 and path[3] != match[2] else 0
     return _extended(path, match, path[0] + broken - _cover(match))
 
 
 def _gap(paths: list[Partial], word: int) -> tuple[list[Partial], bool]:
-    """Return the paths after a word where no match begins, and whether any has changed."""
+    """Return the paths after a word where no match starts, and whether any has changed."""
     if all(path[3] < 0 or path[2] > word for path in paths):
         return paths, False
     closed = [path if path[3] < 0 or path[2] > word else _closed(path, path[0] + CHUNK) for path in paths]
@@ -158,7 +158,7 @@ def _gap(paths: list[Partial], word: int) -> tuple[list[Partial], bool]:
 
 
 def _cheapest(paths: list[Partial], here: Sequence[Match], word: int) -> list[Partial]:
-    """Return the ``BEAM`` cheapest paths after a word where matches begin, made only when all costs are known."""
+    """Return the ``BEAM`` cheapest paths after a word where matches start; they are built once all costs are known."""
     options = [(match, match[2], ((1 << match[3]) - 1) << match[2], _cover(match)) for match in here]
     found: list[tuple[int, Partial, Match | None]] = []
     for path in paths:
@@ -190,7 +190,7 @@ def _closed(path: Partial, cost: int) -> Partial:
 
 
 def _cover(match: Match) -> int:
-    """What a match saves: for the words that it covers in both texts."""
+    """Return what a match saves for the words that it covers in both texts."""
     if match[4] == EXACT:
         return 2 * COVER
     return (match[1] // 2 + match[3] // 2) * COVER if match[4] == PARAPHRASE else 0
@@ -210,15 +210,15 @@ Spans = dict[int, list[tuple[int, int]]]
 
 
 class Text:
-    """Words of a text, with the positions of each word, stem, synonym set and phrase.
+    """A text's words, with the positions of each word, stem, synonym set and phrase.
 
     Attributes:
         words: normalised.
         functions: which of them are function words.
-        codes: of the words.
-        exact, stems, sets: positions by code of the word, by code of its stem and by name of synonym set.
-        phrases: start and number of words by id of phrase.
-        sources: start, number of words, and targets of each phrase that has some, by start, then length.
+        codes: hash codes of the words.
+        exact, stems, sets: positions by code of the word, by code of its stem, and by synonym set.
+        phrases: start and number of words by phrase id.
+        sources: start, number of words and targets of each phrase that has targets, by start, then length.
     """
 
     __slots__ = ("codes", "exact", "functions", "phrases", "sets", "sources", "stems", "words")
@@ -246,11 +246,11 @@ class Text:
 
 
 class Language:
-    """METEOR's data on English: what words, stems, synonyms and paraphrases match."""
+    """METEOR's data for English: matching words, stems, synonyms and paraphrases."""
 
     @classmethod
     def load(cls, files: MeteorFiles) -> Language:
-        """Read what pycocoevalcap brings; the paraphrases are compiled once; ``UserError`` if a file is damaged."""
+        """Read pycocoevalcap's files, compiling the paraphrases once; ``UserError`` if a file is damaged."""
         try:
             with ZipFile(files.jar) as jar:
                 return cls(jar, load_paraphrases(files.paraphrases))
@@ -271,12 +271,12 @@ class Language:
         return Text(self._normaliser.words(text), self)
 
     def _senses(self, word: str) -> tuple[int, int, frozenset[str]]:
-        """Return the codes of a word and of its stem, and the names of its synonym sets."""
+        """Return the codes of a word and of its stem, and its synonym sets."""
         return java_code(word), java_code(stem(word)), self._synonyms.sets(word)
 
 
 def possible_matches(hypothesis: Text, reference: Text) -> dict[int, list[Match]]:
-    """Return what may match, by the first word in the reference, in the order in which METEOR tries it."""
+    """Return the possible matches by first reference word, in the order in which METEOR tries them."""
     found: dict[int, list[Match]] = defaultdict(list)
     for code in reference.exact.keys() & hypothesis.exact.keys():
         for place in reference.exact[code]:
@@ -301,7 +301,7 @@ def _add_words(
     ours: dict[T, list[int]],
     theirs: dict[T, list[int]],
 ) -> None:
-    """Add pairs of different words that have a stem or a set in common."""
+    """Add pairs of different words with a common stem or synonym set."""
     pairs = {(place, other) for name in theirs.keys() & ours.keys() for place in theirs[name] for other in ours[name]}
     for place, other in sorted(pairs):
         if reference.codes[place] != hypothesis.codes[other]:
@@ -309,13 +309,13 @@ def _add_words(
 
 
 def _ranked(targets: dict[int, int], phrases: Spans) -> Sequence[int]:
-    """Return which phrases are among the targets, by rank."""
+    """Return the phrases that are among the targets, by rank."""
     common = targets.keys() & phrases.keys()
     return sorted(common, key=targets.__getitem__) if common else ()
 
 
 def java_code(text: str) -> int:
-    """Return Java's hash of a text. The program compares words and stems by it: ``tan.`` and ``tall`` are the same."""
+    """Return Java's hash of a text. The program compares words and stems by it: ``tan.`` equals ``tall``."""
     units = text.encode("utf-16-be", "surrogatepass")
     code = 0
     for high, low in zip(units[0::2], units[1::2], strict=True):
@@ -327,12 +327,12 @@ ALPHA, BETA, GAMMA, DELTA = 0.85, 0.2, 0.6, 0.75
 WEIGHTS = (1.0, 0.6, 0.8, 0.6)
 
 Statistics = tuple[int, ...]
-"""Words, and function words, of the hypothesis and of the reference; for each module the content words that match in
-both, and the function words; chunks; words that match in both."""
+"""Numbers of words, then of function words, in hypothesis and reference; for each module the matched content words in
+both, and function words; chunks; matched words in both."""
 
 
 def statistics(hypothesis: Text, reference: Text) -> Statistics:
-    """Return what the score of a pair is computed from; such numbers of several pairs may be added."""
+    """Return the numbers that the score of a pair is computed from; those of several pairs may be added."""
     matches, chunks = align(possible_matches(hypothesis, reference), len(reference.words))
     counts = [0] * 16
     ours, theirs = hypothesis.functions, reference.functions
@@ -350,7 +350,7 @@ def statistics(hypothesis: Text, reference: Text) -> Statistics:
 
 
 def score(s: Sequence[int]) -> float:
-    """Return the score, 0 to 1, of statistics."""
+    """Return the score, from 0 to 1, for statistics."""
     words = DELTA * (s[0] - s[2]) + (1.0 - DELTA) * s[2]
     rwords = DELTA * (s[1] - s[3]) + (1.0 - DELTA) * s[3]
     matched = rmatched = 0.0
@@ -367,12 +367,12 @@ def score(s: Sequence[int]) -> float:
 
 
 def total(statistics: Iterable[Statistics]) -> Statistics:
-    """Return the statistics of all pairs together, in which a pair that matches as a whole has no chunk."""
+    """Return the summed statistics of all pairs, where a pair that matches as a whole has no chunk."""
     return tuple(map(sum, zip(*((*s[:20], _chunks(s), *s[21:]) for s in statistics), strict=True)))
 
 
 def _chunks(s: Sequence[int]) -> int:
-    """Return the number of chunks; none if all words match in one."""
+    """Return the number of chunks; 0 if all words match in a single one."""
     return 0 if s[20] == 1 and s[21] == s[0] and s[22] == s[1] else s[20]
 
 
@@ -383,11 +383,11 @@ TEXTS = 8192
 class Meteor:
     """Score captions by METEOR 1.5, without Java.
 
-    With the first pair METEOR's words are read, in less than a second; the first time ever, its paraphrases are
-    compiled into the user's cache. Scores are cached, so a repeated pair costs nothing.
+    METEOR's words are read with the first pair, in less than a second; on first use its paraphrases are compiled into
+    the user's cache. Scores are cached, so repeated pairs are free.
 
     Args:
-        cache: number of pairs whose scores are kept between calls, at about 0.6 kB each.
+        cache: number of pairs whose scores are cached, at about 0.6 kB each.
 
     Raises:
         UserError: pycocoevalcap is missing.
@@ -405,10 +405,10 @@ class Meteor:
         self._best = lru_cache(cache)(self._compare)
 
     def score(self, pairs: Sequence[Pair]) -> list[float]:
-        """Return the score, 0 to 1, of each pair of a candidate and its references: that of the best reference.
+        """Return the score, from 0 to 1, of each pair of a candidate and its references: that of the best reference.
 
-        An empty candidate scores 0, as does one without references. Line ends become spaces, and ``|||``, which the
-        authors' program takes for the end of a text, is removed.
+        An empty candidate, or one without references, scores 0. Line ends become spaces, and ``|||``, the program's end
+        of text, is removed.
         """
         return [
             self._best(candidate, tuple(references))[1] if candidate and any(references) else 0.0
@@ -416,7 +416,7 @@ class Meteor:
         ]
 
     def corpus_score(self, pairs: Sequence[Pair]) -> float:
-        """Return the score, 0 to 1, of all pairs together, from their summed statistics: what COCO reports as METEOR.
+        """Return the score, from 0 to 1, of all pairs from their summed statistics: METEOR as COCO reports it.
 
         Raises:
             ValueError: no pairs.
@@ -431,7 +431,7 @@ class Meteor:
         return self._language.text(clean(text))
 
     def _compare(self, candidate: str, references: tuple[str, ...]) -> tuple[Statistics, float]:
-        """Return the statistics and the score of the first of the best references."""
+        """Return the statistics and the score of the best reference, the first among equals."""
         hypothesis = self._text(candidate)
         each = (statistics(hypothesis, self._text(reference)) for reference in references or ("",))
         return max(((s, score(s)) for s in each), key=lambda pair: pair[1])

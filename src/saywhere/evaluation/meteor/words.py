@@ -1,8 +1,8 @@
-"""The words of METEOR 1.5: texts normalised, stems, and synonyms.
+"""The words of METEOR 1.5: text normalisation, stems and synonyms.
 
-Stems are those of Porter's second algorithm ("English" of Snowball), as it was in 2015 (Porter, M. F.: The English
-(Porter2) stemming algorithm, 2002); later versions of Snowball differ in some words. Synonyms have a set of WordNet in
-common, their own or one of their base form.
+Stems are those of Porter's second algorithm ("English" in Snowball) as of 2015 (Porter, M. F.: The English (Porter2)
+stemming algorithm, 2002); later versions of Snowball differ for some words. Words are synonyms if they, or their base
+forms, share a WordNet synonym set.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import defaultdict
 from itertools import pairwise
 
 BLANKS = "".join(map(chr, range(33)))
-"""What Java strips off a text."""
+"""Characters that Java strips off a text."""
 LETTERS = "A-Za-zÀ-ÖØ-öø-žЀ-ԧᴀ-ᵿꙀ-ꙮ꙾-ꚗ"
 QUOTES = str.maketrans({"’": "'", "‘": "'", "`": "'", "“": '"', "”": '"'})
 STEPS = [
@@ -45,7 +45,7 @@ class Normaliser:
     """Split text into the words that METEOR compares.
 
     Args:
-        prefixes: lines of words that a full stop does not end a sentence after; those that are marked, before a number.
+        prefixes: lines of words after which a full stop does not end a sentence; marked ones only before a number.
     """
 
     def __init__(self, prefixes: str) -> None:
@@ -66,7 +66,7 @@ class Normaliser:
         return [word for word in GAP.split(text.translate(LAST).lower().strip(BLANKS)) if word]
 
     def _part_stop(self, word: str, after: str) -> str:
-        """Set the full stop at the end of a word apart where it ends a sentence; abbreviations lose theirs."""
+        """Split off the full stop after a word if it ends a sentence; abbreviations lose their full stops."""
         if not word.endswith(".") or not word.strip("."):
             return word
         bare = word[:-1]
@@ -91,15 +91,15 @@ ENDINGS = (
     ("est", ""),
     ("est", "e"),
 )
-"""Endings of inflected words and of their base forms; the first that gives a known word counts."""
+"""Endings of inflected words and of their base forms; the first that yields a known word is used."""
 
 
 class Synonyms:
     """Look up the synonym sets of words.
 
     Args:
-        sets: lines in turn of a word and of the names of its sets.
-        exceptions: lines in turn of a base form and of its irregular inflected forms.
+        sets: alternating lines: a word, and the names of its sets.
+        exceptions: alternating lines: a base form, and its irregular inflected forms.
     """
 
     def __init__(self, sets: str, exceptions: str) -> None:
@@ -110,7 +110,7 @@ class Synonyms:
                 self._bases[form].append(base)
 
     def sets(self, word: str) -> frozenset[str]:
-        """Return the names of the sets that a word, or its base form, is in."""
+        """Return the names of the synonym sets of a word or of its base form."""
         return frozenset(name for form in (word, *self._base_forms(word)) for name in self._sets.get(form, "").split())
 
     def _base_forms(self, word: str) -> list[str]:
@@ -146,7 +146,7 @@ SPECIAL = {
     **{word: word for word in ("sky", "news", "howe", "atlas", "cosmos", "bias", "andes")},
 }
 AFTER_PLURAL = frozenset(("inning", "outing", "canning", "herring", "earring", "proceed", "exceed", "succeed"))
-PREFIXES = ("gener", "commun", "arsen")  # the first region begins after these
+PREFIXES = ("gener", "commun", "arsen")  # the first region starts after these
 DERIVED = {
     "tional": "tion",
     "enci": "ence",
@@ -189,7 +189,7 @@ DROPPED += ("ive", "ize", "ion")
 
 
 def stem(word: str) -> str:
-    """Return the stem of a word in lower case."""
+    """Return the stem of a lower-case word."""
     if word in SPECIAL:
         return SPECIAL[word]
     if len(word) < 3:
@@ -226,7 +226,7 @@ def _first_region(word: str) -> int:
 
 
 def _after_syllable(word: str, start: int) -> int:
-    """Return what follows the first consonant after a vowel; the end of the word if there is none."""
+    """Return the index after the first consonant that follows a vowel; the word's length if there is none."""
     for i in range(start + 1, len(word)):
         if word[i] not in VOWELS and word[i - 1] in VOWELS:
             return i + 1
@@ -242,7 +242,7 @@ def _has_vowel(text: str) -> bool:
 
 
 def _ends_short(word: str) -> bool:
-    """Whether the word ends in a short syllable."""
+    """Return whether the word ends in a short syllable."""
     if len(word) == 2:
         return word[0] in VOWELS and word[1] not in VOWELS
     if len(word) < 3:

@@ -1,1 +1,1 @@
-"""The aligner: its network, its score and its losses."""
+"""The aligner network, its image-sentence score and its losses."""

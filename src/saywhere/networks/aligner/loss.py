@@ -1,4 +1,4 @@
-"""The losses that make a sentence and its image score higher than any other pair (Eq. 9 of Alignments)."""
+"""The losses that rank a sentence and its own image above all other pairs (Alignments, Eq. 9)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from saywhere.configs.aligner import AlignerConfig
 
 @dataclass(frozen=True, eq=False)
 class SentenceTarget:
-    """Sentences of one image.
+    """The sentences of one image.
 
     Attributes:
-        token_ids: ``(N, T)`` of N sentences, padded on the right.
-        spans: ``(P, 3)`` of each phrase whose box is known its sentence, its first word, and the word after its last.
-        boxes: ``(P, 4)`` of those phrases, in pixels of the network's input.
+        token_ids: ``(N, T)``, one row per sentence, padded on the right.
+        spans: ``(P, 3)`` of the phrases with known boxes: sentence, first word, and the word after the last.
+        boxes: ``(P, 4)`` of these phrases, in pixels of the network's input.
     """
 
     token_ids: Tensor
@@ -29,25 +29,25 @@ class SentenceTarget:
     boxes: Tensor = field(default_factory=lambda: torch.zeros(0, 4))
 
     def to(self, device: torch.device) -> SentenceTarget:
-        """Return the same on ``device``."""
+        """Return the same target on ``device``."""
         return SentenceTarget(self.token_ids.to(device), self.spans.to(device), self.boxes.to(device))
 
 
 def phrase_products(
     regions: Tensor, region_mask: Tensor, boxes: Sequence[Tensor], words: Tensor, targets: Sequence[SentenceTarget]
 ) -> tuple[Tensor, Tensor]:
-    """Return the products of all phrases of all images with the regions, and the IoU of their boxes with them.
+    """Return the products of all phrases with the regions of their image, and the IoU of phrase boxes and regions.
 
-    The product of a phrase is the sum over its words.
+    The product of a phrase is the sum of its words' products.
 
     Args:
-        regions: ``(K, R, D)``. region_mask: ``(K, R)``, which are real.
-        boxes: of each image its regions' boxes ``(R_k, 4)``.
-        words: ``(L, T, D)`` of the sentences of all targets in order.
-        targets: one an image.
+        regions: ``(K, R, D)``. region_mask: ``(K, R)``, True for real regions.
+        boxes: one ``(R_k, 4)`` per image, its regions.
+        words: ``(L, T, D)``, the words of all targets' sentences in order.
+        targets: one per image.
 
     Returns:
-        ``products (P, R)``, minus infinity where there is no region, and ``overlaps (P, R)``.
+        ``products (P, R)``, minus infinity for padded regions, and ``overlaps (P, R)``.
     """
     first, products, overlaps = 0, [regions.new_zeros(0, regions.shape[1])], [regions.new_zeros(regions.shape[1], 0)]
     times = torch.arange(words.shape[1], device=words.device)
@@ -66,17 +66,17 @@ def phrase_products(
 
 
 FITS = 0.5
-"""A region fits a phrase from this IoU with its box on."""
+"""A region fits a phrase if its IoU with the phrase's box is at least this."""
 
 
 class AlignmentOutput(NamedTuple):
-    """What the losses of a batch need.
+    """The inputs of a batch's losses.
 
     Attributes:
-        scores: ``(K, L)`` of its images with its sentences.
-        owner: ``(L,)`` of each sentence its image's row.
-        products: ``(P, R)`` of each phrase whose box is known with each region of its image, minus infinity where there
-            is none.
+        scores: ``(K, L)`` of K images and L sentences.
+        owner: ``(L,)``, the image (row of ``scores``) that each sentence belongs to.
+        products: ``(P, R)`` of each phrase with a known box and each region of its image; minus infinity for padded
+            regions.
         overlaps: ``(P, R)`` IoU of the phrase's box with the regions.
     """
 
@@ -87,10 +87,10 @@ class AlignmentOutput(NamedTuple):
 
 
 class AlignmentCriterion(nn.Module):
-    """Compute the losses ``images`` and ``sentences`` of a batch's scores, and ``phrases`` if their boxes are known.
+    """Compute the losses ``images`` and ``sentences`` of a batch, and ``phrases`` if ``phrase_weight`` is not 0.
 
     Args:
-        config: its ``loss``, ``margin`` and ``phrase_weight`` count.
+        config: supplies ``loss``, ``margin`` and ``phrase_weight``.
     """
 
     def __init__(self, config: AlignerConfig):
@@ -98,15 +98,15 @@ class AlignmentCriterion(nn.Module):
         self.config = config
 
     def forward(self, outputs: Sequence[AlignmentOutput]) -> dict[str, Tensor]:
-        """Return the mean over the ``outputs`` of their losses.
+        """Return each loss averaged over ``outputs``.
 
-        With M encoders the gradient of each is an M-th of what it is alone, which AdamW and RMSprop do not feel.
+        With M encoders each one's gradient is divided by M. AdamW and RMSprop are invariant to that scale.
         """
         losses = [self.losses(output) for output in outputs]
         return {name: torch.stack([each[name] for each in losses]).mean() for name in losses[0]}
 
     def losses(self, output: AlignmentOutput) -> dict[str, Tensor]:
-        """Return the losses of one encoder, or of all together."""
+        """Return the losses of one encoder, or of all encoders together."""
         losses = contrastive(output) if self.config.loss == "contrastive" else max_margin(output, self.config.margin)
         if self.config.phrase_weight:
             losses["phrases"] = self.config.phrase_weight * phrase_loss(output)
@@ -114,24 +114,24 @@ class AlignmentCriterion(nn.Module):
 
 
 def _positives(output: AlignmentOutput) -> tuple[Tensor, Tensor]:
-    """The score ``(L,)`` of each sentence with its own image, and the mask ``(K, L)`` of such pairs."""
+    """Return the score ``(L,)`` of each sentence with its own image, and the mask ``(K, L)`` of such pairs."""
     columns = torch.arange(len(output.owner), device=output.owner.device)
     rows = torch.arange(len(output.scores), device=output.owner.device)
     return output.scores[output.owner, columns], rows[:, None] == output.owner
 
 
 def max_margin(output: AlignmentOutput, margin: float = 1.0) -> dict[str, Tensor]:
-    """Return the losses of Eq. 9: the true pair is to exceed any other of its sentence or image by ``margin``.
+    """Return the losses of Eq. 9: a true pair must outscore every other pair of its sentence or image by ``margin``.
 
-    The paper sums over all negatives; the true pair itself, whose term is the constant ``margin``, is left out. With
-    several sentences an image, another sentence of the same image is no negative.
+    Eq. 9 sums over all pairs. The true pair is left out here, since its term is the constant ``margin``. Other
+    sentences of the same image are not negatives.
 
     Args:
-        margin: Eq. 9 has 1.
+        margin: 1 in Eq. 9.
 
     Returns:
-        ``images`` (other images for a sentence) and ``sentences`` (other sentences for an image), both divided by
-        the number of sentences.
+        ``images`` (other images for a sentence) and ``sentences`` (other sentences for an image), both divided by the
+        number of sentences.
     """
     own, true = _positives(output)
     images = torch.relu(output.scores - own + margin).masked_fill(true, 0.0)  # (K, L)
@@ -141,10 +141,9 @@ def max_margin(output: AlignmentOutput, margin: float = 1.0) -> dict[str, Tensor
 
 
 def phrase_loss(output: AlignmentOutput) -> Tensor:
-    """Return minus the log-probability that a phrase falls on a region that fits its box; the mean over the phrases.
+    """Return the mean negative log-probability that a phrase falls on a region that fits its box.
 
-    The probability of a region is the softmax of its product with the phrase. Phrases whose box no region fits are left
-    out.
+    Region probabilities are the softmax of the products with the phrase. Phrases whose box no region fits are ignored.
     """
     assert output.products is not None and output.overlaps is not None
     fits = (output.overlaps >= FITS) & torch.isfinite(output.products)
@@ -156,15 +155,15 @@ def phrase_loss(output: AlignmentOutput) -> Tensor:
 
 
 def contrastive(output: AlignmentOutput) -> dict[str, Tensor]:
-    """Return the cross-entropies of the true image among the batch's images, and of the true sentence among its others.
+    """Return the cross entropy of the true image among all images, and of the true sentence among its negatives.
 
-    Of several sentences of one image each is compared with the sentences of other images alone.
+    Each sentence is compared only with sentences of other images.
 
     Args:
-        output: scores already divided by the temperature.
+        output: with scores already divided by the temperature.
 
     Returns:
-        ``images`` and ``sentences``, means over the sentences.
+        ``images`` and ``sentences``, each a mean over the sentences.
     """
     own, true = _positives(output)
     images = functional.cross_entropy(output.scores.T, output.owner)

@@ -1,4 +1,4 @@
-"""The aligner and its text encoder: which words belong to which region, and which sentence to which image.
+"""The aligner and its text encoder: match words with regions, and sentences with images.
 
 Deep Visual-Semantic Alignments, section 3.1.
 """
@@ -28,14 +28,14 @@ from saywhere.text import END, PAD, UNKNOWN, Vocabulary
 
 
 class EncodedText(NamedTuple):
-    """Encoded sentences: ``vectors (S, T, D)``, zero where padded, and ``mask (S, T)`` of the tokens that are real."""
+    """Encoded sentences: ``vectors (S, T, D)``, zero where padded, and ``mask (S, T)``, True for real tokens."""
 
     vectors: Tensor
     mask: Tensor
 
 
 class ReluContext(nn.Module):
-    """One direction of Eqs. 4 and 5: ``h_t = f(e_t + W h_(t-1) + b)`` with f the rectifier, h before the start 0.
+    """One direction of Eqs. 4 and 5: ``h_t = f(e_t + W h_(t-1) + b)``, where f is the ReLU and the initial h is 0.
 
     Args:
         size: of ``e`` and ``h``.
@@ -44,13 +44,13 @@ class ReluContext(nn.Module):
     def __init__(self, size: int):
         super().__init__()
         self.recurrent = nn.Linear(size, size)
-        with torch.no_grad():  # a rectified recurrence neither dies nor explodes when it starts near the identity
+        with torch.no_grad():  # ReLU recurrences neither die nor explode if initialised near the identity
             self.recurrent.weight.normal_(std=0.01)
             self.recurrent.weight.add_(0.5 * torch.eye(size))
             self.recurrent.bias.zero_()
 
     def forward(self, inputs: Tensor, mask: Tensor, backward: bool) -> Tensor:
-        """Return the states ``(S, T, H)`` after ``inputs (S, T, H)``; padding keeps the state 0 and changes nothing."""
+        """Return states ``(S, T, H)`` for ``inputs (S, T, H)``; padding has state 0 and affects no other state."""
         state = inputs.new_zeros(inputs.shape[0], inputs.shape[2])
         states: list[Tensor] = []
         times = range(inputs.shape[1])
@@ -63,19 +63,19 @@ class ReluContext(nn.Module):
 
 
 class TextEncoder(nn.Module):
-    """Encode words as vectors in the space of the regions.
+    """Encode words as vectors in the embedding space of the regions.
 
-    With ``cell="relu"`` the bidirectional network of Eqs. 2 to 6; ``gru`` and ``lstm`` put such cells in the place of
-    Eqs. 4 and 5; ``none`` leaves them out, so that each word is encoded alone.
+    ``cell="relu"`` is the bidirectional RNN of Eqs. 2 to 6. ``gru`` and ``lstm`` replace Eqs. 4 and 5 by such cells;
+    ``none`` drops them, so that each word is encoded on its own.
 
     Args:
         vocabulary_size: V, reserved tokens included.
-        word_size: of the word vectors x (Eq. 2).
-        hidden_size: of e and h (Eqs. 3 to 5).
-        out_size: D of the vectors s.
-        dropout: on x, e, and h, not on the recurrence.
-        rectified: f in Eq. 6 is the rectifier; without it s may have any sign.
-        residual: with a GRU or LSTM the e of a word is added to its states, as it is in Eqs. 4 and 5.
+        word_size: size of the word vectors x (Eq. 2).
+        hidden_size: size of e and h (Eqs. 3 to 5).
+        out_size: size D of the vectors s (Eq. 6).
+        dropout: dropout probability on x, e and h; never on the recurrence.
+        rectified: f in Eq. 6 is the ReLU; otherwise s may have any sign.
+        residual: add e to the states of a GRU or LSTM, as in Eqs. 4 and 5.
     """
 
     def __init__(
@@ -105,9 +105,9 @@ class TextEncoder(nn.Module):
             self.words.weight[PAD] = 0
 
     def forward(self, token_ids: Tensor) -> EncodedText:
-        """Encode sentences of ``token_ids (S, T)``, padded on the right.
+        """Encode sentences ``token_ids (S, T)``, padded on the right.
 
-        More padding changes nothing; a sentence of no words has no vectors.
+        Padding does not affect the result. An empty sentence has no vectors.
         """
         mask = token_ids != PAD
         inputs = torch.relu(self.encode(self.dropout(self.words(token_ids))))  # Eqs. 2 and 3
@@ -117,14 +117,14 @@ class TextEncoder(nn.Module):
         return EncodedText(vectors.where(mask[..., None], 0.0), mask)
 
     def _context(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        """The sum ``(S, T, H)`` of the states of both directions."""
+        """Return the sum ``(S, T, H)`` of the states of both directions."""
         if self.cell == "none":
             return inputs
         if self.cell == "relu":
             return self.forwards(inputs, mask, backward=False) + self.backwards(inputs, mask, backward=True)
         if not mask.any():
-            return torch.zeros_like(inputs)  # there is nothing to pack
-        lengths = mask.sum(dim=1).clamp(min=1).cpu()  # an empty sentence counts as one padded word, masked afterwards
+            return torch.zeros_like(inputs)  # nothing to pack
+        lengths = mask.sum(dim=1).clamp(min=1).cpu()  # an empty sentence counts as one padded word, masked below
         packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(self.context(packed)[0], batch_first=True, total_length=inputs.shape[1])
         left, right = states.chunk(2, dim=-1)
@@ -132,19 +132,19 @@ class TextEncoder(nn.Module):
 
 
 FLAT = 1e-6
-"""Below this size of a feature its square root has no gradient."""
+"""The square root of a feature below this magnitude passes no gradient."""
 
 
 class Aligner(nn.Module):
-    """Put regions and words into one space.
+    """Embed regions and words in one space.
 
     Args:
-        trunk: the network below, shared with other systems; a new one is built if None.
-        pretrained_backbone: a new trunk starts from ImageNet weights. (Its localization layer is taken over from a
-            trained DenseCap, see :meth:`saywhere.networks.vision.trunk.Trunk.take_from`.)
+        trunk: possibly shared with other systems; None: a new one is built.
+        pretrained_backbone: start a new trunk from ImageNet weights. Its localization layer comes from a trained
+            DenseCap, see :meth:`saywhere.networks.vision.trunk.Trunk.take_from`.
 
     Attributes:
-        extractor: pixels to the regions that training may cache; it holds the trunk.
+        extractor: computes from pixels the regions that training may cache; holds the trunk.
 
     Raises:
         UserError: the trunk lacks a part that the configuration needs.
@@ -166,7 +166,7 @@ class Aligner(nn.Module):
         self.trunk = trunk
         levels = config.levels, config.head, config.branch
         settings = repr((config.trunk, *levels, config.regions, config.proposals))
-        # In a tuple, so that the trunk's weights are not listed a second time under the extractor's name.
+        # In a tuple, so that the trunk's weights are not registered a second time under the extractor.
         self._extractor = (RegionExtractor(trunk, *levels, proposals, settings),)
         features, dim = feature_size(trunk, *levels) + config.summary_size, config.embed_dim // config.encoders
         self.standardise = nn.BatchNorm1d(features, affine=False)
@@ -179,11 +179,11 @@ class Aligner(nn.Module):
 
     @property
     def extractor(self) -> RegionExtractor:
-        """Pixels to the regions that training may cache."""
+        """Module that computes from pixels the regions that training may cache."""
         return self._extractor[0]
 
     def train(self, mode: bool = True) -> Aligner:
-        """Set the mode of all parts, that of the extractor too; frozen projections keep the statistics of features."""
+        """Set the mode of all parts and the extractor. Frozen projections keep their feature statistics."""
         super().train(mode)
         self.standardise.train(mode and any(weight.requires_grad for weight in self.projects.parameters()))
         self.extractor.train(mode)
@@ -195,15 +195,15 @@ class Aligner(nn.Module):
         targets: Sequence[SentenceTarget],
         generator: torch.Generator | None = None,
     ) -> list[AlignmentOutput]:
-        """Return scores of all images of a batch with all its sentences.
+        """Return the scores of all images of a batch with all its sentences.
 
         Args:
-            features: of each image the extractor's ``features (1, R, F)`` and ``boxes (1, R, 4)``.
-            targets: of each image its sentences.
-            generator: of the word dropout.
+            features: per image, the extractor's ``features (1, R, F)`` and ``boxes (1, R, 4)``.
+            targets: the sentences of each image.
+            generator: drives the word dropout.
 
         Returns:
-            an output of each text encoder in training, and one of all together otherwise.
+            One output per text encoder in training; otherwise a single output of all encoders together.
         """
         regions, mask = self.embed_regions([row[0][0] for row in features])
         token_ids = pad_sequence([row for t in targets for row in t.token_ids], batch_first=True, padding_value=PAD)
@@ -216,16 +216,16 @@ class Aligner(nn.Module):
         outputs = []
         split = (vectors.chunk(parts, dim=-1) for vectors in (regions, encoded.vectors, self.weighed(encoded)))
         for part, words, weighed in zip(*split, strict=True):
-            part = part * parts  # what a part adds to the mean is its own product by the number of parts
+            part = part * parts  # a part adds to the mean its own product times the number of parts
             scores = pair_scores(part, mask, weighed, encoded.mask, self.config.score)
             phrases = phrase_products(part, mask, boxes, words, targets) if self.config.phrase_weight else ()
             outputs.append(AlignmentOutput(scores * scale, owner, *phrases))
         return outputs
 
     def drop_words(self, token_ids: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Return sentences ``(S, T)`` with some words unknown, in training, by ``config.word_dropout``.
+        """Return sentences ``(S, T)``, in training with words set to UNKNOWN at the rate ``config.word_dropout``.
 
-        Of relations ``(S, T, 3)`` each of the two words may become unknown, but not the kind.
+        In relations ``(S, T, 3)`` either of the two words may be replaced, but not the kind.
         """
         if not self.training or self.config.word_dropout == 0:
             return token_ids
@@ -235,15 +235,15 @@ class Aligner(nn.Module):
         return token_ids.masked_fill(dropped & (token_ids > END), UNKNOWN)
 
     def region_features(self, image: ImageMaps, boxes: Tensor) -> Tensor:
-        """Return features ``(R, F)`` of boxes ``(R, 4)`` in pixels of an image's input."""
+        """Return the features ``(R, F)`` of boxes ``(R, 4)`` in input pixels."""
         config = self.config
         features = mean_features(image.sources(config.levels, config.head, config.branch), boxes, *image.size)
         return with_summary(image, features, boxes)
 
     def embed_regions(self, features: Sequence[Tensor], last: bool = False) -> tuple[Tensor, Tensor]:
-        """Return vectors ``(K, R, D)`` of K images' features ``(R_k, F)`` (Eq. 1), and which are real ``(K, R)``.
+        """Return the vectors ``(K, R, D)`` of features ``(R_k, F)`` (Eq. 1), and the mask ``(K, R)`` of real ones.
 
-        With ``last`` they are those of the last encoder alone.
+        ``last``: use the last encoder only.
         """
         counts = [len(rows) for rows in features]
         flat = torch.cat(list(features)).float()
@@ -257,20 +257,20 @@ class Aligner(nn.Module):
         return pad_sequence(list(vectors.split(counts)), batch_first=True), mask
 
     def encode_text(self, token_ids: Tensor, last: bool = False) -> EncodedText:
-        """Return the vectors of the words of sentences ``token_ids (S, T)``, padded on the right (Eqs. 2 to 6).
+        """Return the word vectors of sentences ``token_ids (S, T)``, padded on the right (Eqs. 2 to 6).
 
-        With ``config.sentence_token`` each sentence ends with END. With ``config.parses`` ``token_ids (S, T, 3)`` are
-        those of relations. With ``last`` the last encoder alone is asked.
+        With ``config.sentence_token`` each sentence ends with END. With ``config.parses`` the input is relations ``(S,
+        T, 3)``. ``last``: use the last encoder only.
         """
         encoded = [encoder(token_ids) for encoder in list(self.encoders)[-1 if last else 0 :]]
         vectors = _side_by_side([text.vectors for text in encoded])
         return EncodedText(vectors, encoded[0].mask)
 
     def weighed(self, encoded: EncodedText) -> Tensor:
-        """Return the vectors of words ``(S, T, D)`` whose sum over the best regions is the score.
+        """Return the word vectors ``(S, T, D)`` whose products with their best regions sum to the score.
 
-        With ``config.mean_over_words`` a word counts by its share in the sentence, and END, which stands for all of it,
-        as much as all words together.
+        With ``config.mean_over_words`` each word is divided by the number of words. END stands for the whole sentence
+        and counts as much as all words together.
         """
         if not self.config.mean_over_words:
             return encoded.vectors
@@ -282,10 +282,10 @@ class Aligner(nn.Module):
 
 
 class Hubs(nn.Module):
-    """Typical texts and images (:class:`saywhere.engines.engine.Hubness`); they do not train with the others.
+    """Typical texts and images (:class:`saywhere.engines.engine.Hubness`), fitted separately from the network.
 
     Args:
-        count: of typical texts, and of typical images.
+        count: number of typical texts, and of typical images.
     """
 
     temperatures: Tensor
@@ -310,32 +310,31 @@ def _text_encoder(config: AlignerConfig, words: int, dim: int) -> nn.Module:
 
 
 def _signed_sqrt(features: Tensor) -> Tensor:
-    """The square root of each size, with its sign; its gradient stays finite at 0, where the root's slope does not."""
+    """Return the signed square root of each feature, with a gradient that stays finite at 0."""
     root = features.abs().clamp(min=FLAT).sqrt()
     return features.sign() * (root + (features.detach().abs().sqrt() - root.detach()))
 
 
 def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
-    """Vectors of all encoders as one, such that its products are the mean of the encoders'."""
+    """Concatenate the vectors of all encoders, scaled so that a product is the mean of the encoders' products."""
     return torch.cat(list(parts), dim=-1) / math.sqrt(len(parts))
 
 
 def pair_scores(regions: Tensor, region_mask: Tensor, words: Tensor, word_mask: Tensor, score: Score = "max") -> Tensor:
-    """Return the scores ``S_kl`` of all images k with all sentences l, as one masked contraction.
+    """Return the scores ``S_kl`` of all images k with all sentences l, computed as one masked contraction.
 
-    ``max`` is Eq. 8, the sum over the words of their best region; ``fragments`` is Eq. 7, the sum of all positive
-    products. Padded regions are minus infinity before the maximum and padded words are left out of the sum, so that
-    neither can change a score. An image without regions scores 0. :mod:`saywhere.models.aligner` computes the same
-    in use.
+    ``max`` is Eq. 8: the sum over words of the product with their best region. ``fragments`` is Eq. 7: the sum of all
+    positive products. Padded regions and words never affect a score. An image without regions scores 0.
+    :mod:`saywhere.models.aligner` computes the same scores at inference.
 
     Args:
-        regions: ``(K, R, D)``. region_mask: ``(K, R)``, which are real.
-        words: ``(L, T, D)``. word_mask: ``(L, T)``, which are real.
+        regions: ``(K, R, D)``. region_mask: ``(K, R)``, True for real regions.
+        words: ``(L, T, D)``. word_mask: ``(L, T)``, True for real words.
 
     Returns:
         ``(K, L)``, differentiable in regions and words.
     """
-    real = words[word_mask]  # (W, D): padding costs no products
+    real = words[word_mask]  # (W, D): skip products with padding
     sentence = torch.arange(len(words), device=words.device)[:, None].expand(word_mask.shape)[word_mask]
     products = (regions.flatten(0, 1) @ real.T).unflatten(0, regions.shape[:2])  # (K, R, W)
     hidden = ~region_mask[..., None]

@@ -1,1 +1,1 @@
-"""The captioner: its network, its losses and its reward."""
+"""The captioner network, its losses and its reward."""

@@ -1,9 +1,8 @@
-"""What captioners are trained on: people's words, or a reward for their own (Rennie et al., Self-critical Sequence
-Training, 2017).
+"""Losses of captioners: cross entropy with human captions, or a reward for sampled ones (Rennie et al., 2017).
 
-The reward is CIDEr-D (Vedantam et al., CIDEr: Consensus-based Image Description Evaluation, 2015) of token ids, fast
-enough for training: how often words occur in references is counted once, in a corpus; reports take pycocoevalcap's,
-which counts in the references of each report.
+The reward is self-critical sequence training with CIDEr-D (Vedantam et al., CIDEr: Consensus-based Image Description
+Evaluation, 2015) on token ids. It is fast enough for training: document frequencies are counted once, in a corpus.
+Reports use pycocoevalcap instead, which counts them in the references of each report.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from saywhere.text import END, PAD, Vocabulary
 Tokens = tuple[int, ...]
 
 LONGEST = 4
-"""Words of the longest n-grams."""
+"""Length of the longest n-grams, in words."""
 SIGMA = 6.0
-"""Of the Gaussian by which sentences of different lengths count less."""
+"""Standard deviation of the Gaussian penalty on the difference in length, in words."""
 TOP = 10.0
-"""CIDEr-D of an image's only reference with itself."""
+"""CIDEr-D of a sentence that equals its only reference."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Weighted:
-    """A sentence as CIDEr-D compares it: for each n the weights of its n-grams and their norm, and its bigrams."""
+    """A sentence as CIDEr-D compares it: per n, the n-gram weights and their norm; and the number of bigrams."""
 
     weights: tuple[dict[Tokens, float], ...]
     norms: tuple[float, ...]
@@ -41,21 +40,21 @@ class _Weighted:
 
 
 class Cider:
-    """CIDEr-D with the document frequencies of a corpus: of each image its references, each a sequence of token ids."""
+    """CIDEr-D with the document frequencies of a corpus, which holds the references of each image as token ids."""
 
     def __init__(self, corpus: Iterable[Sequence[Sequence[int]]]):
-        self._images: Counter[Tokens] = Counter()  # whose references contain an n-gram
+        self._images: Counter[Tokens] = Counter()  # images whose references contain an n-gram
         count = 0
         for references in corpus:
             self._images.update({gram for reference in references for gram in _grams(reference)})
             count += 1
         self._log_count = math.log(max(count, 1))
-        self._known: dict[Tokens, _Weighted] = {}  # references, which return in every epoch
+        self._known: dict[Tokens, _Weighted] = {}  # cache: references return in every epoch
 
     def score(self, candidate: Sequence[int], references: Sequence[Sequence[int]]) -> float:
-        """Return CIDEr-D of a sentence, from 0 to 10: the mean over the references and over n from 1 to 4.
+        """Return the CIDEr-D of a sentence, from 0 to 10, averaged over the references and over n from 1 to 4.
 
-        Equal to pycocoevalcap's on the same tokens, if its references are the corpus. 0 without references.
+        Equals pycocoevalcap's on the same tokens if its references are the corpus. 0 without references.
         """
         weighted = self._weigh(tuple(candidate))
         for reference in map(tuple, references):
@@ -82,7 +81,7 @@ def _grams(token_ids: Sequence[int]) -> list[Tokens]:
 
 
 def _similarity(candidate: _Weighted, reference: _Weighted) -> float:
-    """The cosines for each n summed; an n-gram that is repeated counts no more often than in the reference."""
+    """Return the sum of the cosines for each n; a repeated n-gram counts at most as often as in the reference."""
     total = 0.0
     for ours, theirs, norm, other in zip(
         candidate.weights, reference.weights, candidate.norms, reference.norms, strict=True
@@ -97,9 +96,9 @@ class CaptionTarget:
     """The captions of one image.
 
     Attributes:
-        token_ids: ``(K, T)`` of K sentences, without START and END, padded.
-        width, height: of the network's input.
-        boxes: ``(K, 4)`` in its pixels, which each of them is about; None if about the whole image.
+        token_ids: ``(K, T)``, one row per sentence, without START and END, padded.
+        width, height: size of the network's input, in pixels.
+        boxes: ``(K, 4)`` in these pixels, the box that each sentence describes; None for the whole image.
     """
 
     token_ids: Tensor
@@ -108,23 +107,23 @@ class CaptionTarget:
     boxes: Tensor | None = None
 
     def to(self, device: torch.device) -> CaptionTarget:
-        """Return the same on ``device``."""
+        """Return the same target on ``device``."""
         boxes = None if self.boxes is None else self.boxes.to(device)
         return CaptionTarget(self.token_ids.to(device), self.width, self.height, boxes)
 
     def first(self, count: int) -> CaptionTarget:
-        """Return the first ``count`` of the sentences; if there are fewer, some of them again."""
+        """Return the first ``count`` sentences, repeating them if there are fewer."""
         rows = torch.arange(count, device=self.token_ids.device) % len(self.token_ids)
         return CaptionTarget(self.token_ids[rows], self.width, self.height)
 
 
 @dataclass(frozen=True, eq=False)
 class CaptionOutput:
-    """The words of all images of a batch, one after the other.
+    """The words of all images of a batch, in a row.
 
     Attributes:
-        log_probs: ``(K, V)`` natural logarithms of probabilities.
-        token_ids: ``(K,)`` of people's words, ENDs included; words that the vocabulary does not have are left out.
+        log_probs: ``(K, V)`` natural log-probabilities.
+        token_ids: ``(K,)``, the words of human captions and their ENDs, without unknown words.
     """
 
     log_probs: Tensor
@@ -132,9 +131,9 @@ class CaptionOutput:
 
 
 class CaptionCriterion(nn.Module):
-    """Compute the cross entropy of a word, one loss named ``caption``.
+    """Compute the cross entropy per word, as one loss named ``caption``.
 
-    ``smoothing`` is the share of the probability that is given to all words alike, in training only.
+    ``smoothing`` is the label smoothing: the share of probability spread over all words. It applies in training only.
     """
 
     def __init__(self, smoothing: float = 0.0):
@@ -157,10 +156,10 @@ class SampledOutput:
     """Sentences sampled from a model.
 
     Attributes:
-        token_ids: ``(N, K, T)`` K sentences of each of N images, END and then padding after the last word.
-        log_probs: ``(N, K, T)`` of each word and END, 0 where padded.
-        references: of each image ``(R, T_i)`` people's sentences, padded, without END.
-        supervised: the output for people's sentences; None if only the reward counts.
+        token_ids: ``(N, K, T)``, K sentences for each of N images, each followed by END and padding.
+        log_probs: ``(N, K, T)`` of each word and END; 0 where padded.
+        references: one ``(R, T_i)`` per image, the human captions, padded, without END.
+        supervised: the output for human captions; None if only the reward is trained on.
     """
 
     token_ids: Tensor
@@ -170,7 +169,7 @@ class SampledOutput:
 
 
 class InventedNouns:
-    """Count the nouns of sentences that no reference mentions, see :func:`saywhere.models.nouns.find_invented`."""
+    """Count the nouns of a sentence that no reference mentions, see :func:`saywhere.models.nouns.find_invented`."""
 
     def __init__(self, vocabulary: Vocabulary, tree: NounTree):
         @lru_cache(1 << 17)
@@ -186,21 +185,20 @@ class InventedNouns:
 
 
 class RewardCriterion(nn.Module):
-    """Compute what the sentences lack to the best CIDEr-D, a loss named ``cider``, and the cross entropy, ``caption``.
+    """Compute the loss ``cider``, 10 minus the mean reward of sampled sentences, and the cross entropy ``caption``.
 
-    The reward's gradient is that of REINFORCE: the advantage of a sentence is its reward less the mean reward of the
-    others sampled from its image (Luo, A Better Variant of Self-critical Sequence Training, 2020). END counts as a
-    word, or nothing would keep sentences from ending anywhere.
+    The gradient of the reward is that of REINFORCE. The advantage of a sentence is its reward minus the mean reward of
+    the other samples of its image (Luo, A Better Variant of Self-critical Sequence Training, 2020). END counts as a
+    word; otherwise sentences could end anywhere.
 
-    CIDEr-D here is not that of a report: END is a word, document frequencies are the training corpus's, words that the
-    vocabulary does not have are all one, and long references may have been left out.
+    CIDEr-D differs from that of a report here: END is a word, document frequencies are those of the training corpus,
+    all unknown words are equal, and long references may be missing.
 
     Args:
-        word_weight: of the cross entropy of people's words, in training.
+        word_weight: weight of the cross entropy, in training.
         smoothing: see :class:`CaptionCriterion`.
-        invented, invented_weight: what counts a sentence's invented nouns, each of which takes the weight off its
-            reward. An ending that no sentence of the corpus has counts as one, or it would pay to leave the last noun
-            out: "a man in front of a".
+        invented, invented_weight: counter of invented nouns, and the reward that each one costs. An ending that the
+            corpus does not have counts as one too. Otherwise it would pay to omit the last noun: "a man in front of a".
     """
 
     def __init__(
@@ -217,7 +215,7 @@ class RewardCriterion(nn.Module):
         self.words = CaptionCriterion(smoothing)
 
     def forward(self, output: SampledOutput) -> dict[str, Tensor]:
-        """Return 10 minus the mean reward; with one sentence an image, as in validation, there is no gradient."""
+        """Return 10 minus the mean reward. With one sentence per image, as in validation, it has no gradient."""
         log_probs = output.log_probs.float()
         rewards = torch.tensor(self.rewards(output)).to(log_probs)
         count = rewards.shape[1]
@@ -230,7 +228,7 @@ class RewardCriterion(nn.Module):
         return losses
 
     def rewards(self, output: SampledOutput) -> list[list[float]]:
-        """Return of each sentence of each image its CIDEr-D, less what its invented nouns and a new ending cost."""
+        """Return the CIDEr-D of each sentence of each image, minus the cost of invented nouns and a new ending."""
         references = [[[*_real(row), END] for row in rows.tolist()] for rows in output.references]
         return [
             [self._reward(_real(row), of_image) for row in rows]
@@ -241,7 +239,7 @@ class RewardCriterion(nn.Module):
         reward = self.cider.score(candidate, references)
         if self.invented is None:
             return reward
-        ends_well = candidate[-1:] == [END] and self.cider.knows(candidate[-4:])  # as a sentence of the corpus
+        ends_well = candidate[-1:] == [END] and self.cider.knows(candidate[-4:])  # as some sentence of the corpus
         return reward - self.invented_weight * (self.invented.count(candidate, references) + (not ends_well))
 
 

@@ -1,7 +1,7 @@
-"""Captions of images, and of their boxes: a trunk and a decoder.
+"""The captioner network: captions for images or their boxes, from a trunk and a decoder.
 
-The multimodal RNN of Deep Visual-Semantic Alignments (section 3.2), the encoder-decoder of Areas of Attention (section
-3.1) and its attention over regions (section 3.2) are choices of :class:`CaptionerConfig`.
+:class:`CaptionerConfig` chooses between the multimodal RNN of Deep Visual-Semantic Alignments (section 3.2), the
+encoder-decoder of Areas of Attention (section 3.1) and its attention over regions (section 3.2).
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class ImageRegions:
 
     Attributes:
         embedding: ``(1, D)`` of the whole image.
-        features: ``(R, D)`` of each region.
-        boxes: ``(R, 4)`` in pixels of the network's input; of warped regions the boxes around them.
-        corners: ``(R, 4, 2)`` of warped regions; None for the other kinds.
-        narrowed: whether the features already have the size that the decoder takes.
+        features: ``(R, D)``, one row per region.
+        boxes: ``(R, 4)`` in pixels of the network's input (``x1 y1 x2 y2``); the bounding boxes of warped regions.
+        corners: ``(R, 4, 2)`` of warped regions; None for other kinds.
+        narrowed: whether the features already have the decoder's input size.
     """
 
     embedding: Tensor
@@ -58,9 +58,9 @@ class ImageRegions:
 
 
 def region_cells(config: CaptionerConfig, image: ImageMaps, cells: int | None = None) -> tuple[Tensor, Tensor]:
-    """Return features ``(1 + cells², D)`` of the whole image and of a grid's cells, and their boxes.
+    """Return the features ``(1 + cells², D)`` of the whole image and of the cells of a grid, and their boxes.
 
-    The grid has ``config.grid`` rows and columns if ``cells`` is None; see :func:`cell_features`.
+    ``cells`` is the number of rows and columns; None for ``config.grid``. See :func:`cell_features`.
     """
     sources = image.sources(config.levels, config.head, config.branch)
     features, boxes = cell_features(sources, config.grid if cells is None else cells, *image.size)
@@ -68,22 +68,22 @@ def region_cells(config: CaptionerConfig, image: ImageMaps, cells: int | None = 
 
 
 def normalised(features: Tensor) -> Tensor:
-    """Return each row with mean 0 and variance 1."""
+    """Return the features with each row scaled to mean 0 and variance 1."""
     return functional.layer_norm(features, features.shape[-1:])
 
 
 class Ngrams(nn.Module):
-    """Predictor of the likely n-grams of an image's captions; its weights do not train with the captioner.
+    """Predictor of the likely n-grams of an image's captions; not trained together with the captioner.
 
     Args:
-        embed_dim: of the embedding of an image.
+        embed_dim: size of the image embedding.
 
     Attributes:
-        query: the embedding in few dimensions, in the unit of the keys.
-        keys: ``(G, D)`` int8 of the n-grams.
+        query: projects the image embedding to the space and scale of the keys.
+        keys: ``(G, D)`` int8, one row per n-gram.
         offsets, rarity: ``(G,)`` of the n-grams.
-        lengths: ``(G,)`` uint8, words of each.
-        token_ids: int16, of all n-grams, one after the other.
+        lengths: ``(G,)`` uint8, number of words.
+        token_ids: int16, the words of all n-grams in a row.
     """
 
     keys: Tensor
@@ -104,22 +104,22 @@ class Ngrams(nn.Module):
 
 
 PlainDecoder = RnnDecoder | LstmDecoder | GruDecoder
-"""A decoder that attends to no regions."""
+"""A decoder without attention to regions."""
 PLAIN: dict[str, type[PlainDecoder]] = {
     kind.__name__.removesuffix("Decoder").lower(): kind for kind in get_args(PlainDecoder)
 }
-"""Those by their names in ``DecoderKind``."""
+"""These decoders by their names in ``DecoderKind``."""
 
 
 @dataclass(frozen=True, eq=False)
 class AttendedImages:
-    """What the decoder ``attention`` takes of N images.
+    """The inputs of the decoder ``attention`` for N images.
 
     Attributes:
         embeddings: ``(N, D)`` of the whole images.
         features: ``(N, R, region_size)`` of their regions, padded.
-        mask: ``(N, R)``, which of them exist.
-        regions: of each image, as they were found.
+        mask: ``(N, R)``, True for real regions.
+        regions: the regions of each image before padding.
     """
 
     embeddings: Tensor
@@ -132,8 +132,8 @@ class Captioner(nn.Module):
     """Caption images with sentences or, with ``config.describe_boxes``, boxes with phrases.
 
     Args:
-        trunk: shared with other systems; a new one is built if None. Nothing of it but its backbone is trained.
-        pretrained_backbone: a new trunk starts from ImageNet weights.
+        trunk: possibly shared with other systems; None: a new one is built. Only its backbone is trained.
+        pretrained_backbone: start a new trunk from ImageNet weights.
 
     Raises:
         UserError: the trunk lacks a part that the configuration needs.
@@ -181,12 +181,12 @@ class Captioner(nn.Module):
         targets: Sequence[CaptionTarget],
         generator: torch.Generator | None = None,
     ) -> CaptionOutput | SampledOutput:
-        """Return one training step's outputs.
+        """Return the outputs of one training step.
 
         Args:
-            features: of each image the backbone's maps.
-            targets: of each image its captions; as many sentences of each, if the decoder is ``attention``.
-            generator: of the sentences that are sampled for a reward; dropout follows torch's own seed.
+            features: the backbone's maps of each image.
+            targets: the captions of each image; the decoder ``attention`` needs equally many per image.
+            generator: drives the sampling of sentences for a reward. Dropout follows torch's global seed.
         """
         images = [ImageMaps(self.trunk, m, t.width, t.height) for m, t in zip(features, targets, strict=True)]
         if self.config.reward != "none":
@@ -214,7 +214,7 @@ class Captioner(nn.Module):
     def _sampled(
         self, images: Sequence[ImageMaps], targets: Sequence[CaptionTarget], generator: torch.Generator | None
     ) -> SampledOutput:
-        """In training ``config.num_samples`` random sentences of each image, otherwise the greedily decoded one."""
+        """Sample ``config.num_samples`` sentences per image in training; otherwise decode one greedily."""
         supervised = None
         if self.training and self.config.word_weight:
             supervised = self._supervised(images, [target.first(self.config.sentences) for target in targets])
@@ -232,9 +232,9 @@ class Captioner(nn.Module):
         return SampledOutput(token_ids.reshape(shape), log_probs.reshape(shape), references, supervised)
 
     def embed(self, image: ImageMaps, boxes: Tensor | None = None) -> Tensor:
-        """Return embeddings of an image or of its boxes, each row with mean 0 and variance 1.
+        """Return the embeddings of an image or of its boxes, each row with mean 0 and variance 1.
 
-        They are ``(R, D)`` of ``boxes (R, 4)`` in pixels of the input; ``(1, D)`` of the whole image if none are given.
+        The shape is ``(R, D)`` for ``boxes (R, 4)`` in input pixels, and ``(1, D)`` for the whole image.
         """
         if boxes is None and not self.config.describe_boxes:
             return normalised(region_cells(self.config, image, 0)[0])
@@ -243,9 +243,9 @@ class Captioner(nn.Module):
         return normalised(mean_features(sources, boxes, *image.size))
 
     def attend(self, images: Sequence[ImageMaps], boxes: Sequence[Tensor | None] | None = None) -> AttendedImages:
-        """Return what the decoder ``attention`` takes of images.
+        """Return the inputs of the decoder ``attention``.
 
-        ``boxes`` are of each image ``(R, 4)`` in pixels of the input; None for the network's own regions.
+        ``boxes`` has one ``(R, 4)`` per image, in input pixels; None for the network's own regions.
         """
         boxes = [None] * len(images) if boxes is None else boxes
         regions = self._find_regions(images, boxes)
@@ -254,7 +254,7 @@ class Captioner(nn.Module):
         return AttendedImages(torch.cat([one.embedding for one in regions]), features, mask, tuple(regions))
 
     def _find_regions(self, images: Sequence[ImageMaps], boxes: Sequence[Tensor | None]) -> list[ImageRegions]:
-        """The features of images and of their regions, which are of the kind ``config.attend_to``."""
+        """Return the features of images and of their regions, whose kind is ``config.attend_to``."""
         config = self.config
         if config.attend_to == "grid":
             rows = [(normalised(features), places) for features, places in (region_cells(config, i) for i in images)]
@@ -262,7 +262,7 @@ class Captioner(nn.Module):
         sources = [image.sources(config.levels, config.head, config.branch) for image in images]
         wholes = [normalised(region_cells(config, image, 0)[0]) for image in images]
         if (transformer := self.transformer) is not None:
-            # Images of one size share the transformer's batch, and in training the positions that are sampled.
+            # Images of one size share the transformer's batch and, in training, the sampled positions.
             rows = [position_features(s, config.grid, *image.size)[0] for s, image in zip(sources, images, strict=True)]
             warped = by_shape(
                 lambda positions: transformer(self._narrowed(positions).permute(0, 3, 1, 2)),
@@ -278,16 +278,16 @@ class Captioner(nn.Module):
         ]
 
     def _narrowed(self, features: Tensor) -> Tensor:
-        """Features ``(..., D)`` of regions as ``(..., region_size)``."""
+        """Project region features ``(..., D)`` to ``(..., region_size)``."""
         assert self.narrow is not None
         return torch.relu(self.narrow(self.dropout(features)))
 
     def bind(
         self, images: Sequence[ImageMaps], boxes: Sequence[Tensor | None] | None = None
     ) -> tuple[PlainDecoder | BoundDecoder, Tensor]:
-        """Return the decoder of images, one word at a time, and their embeddings ``(N, D)``.
+        """Return the word-by-word decoder of images, and their embeddings ``(N, D)``.
 
-        Arguments are those of :meth:`attend`; a decoder without attention takes no boxes.
+        Arguments are those of :meth:`attend`; a decoder without attention ignores the boxes.
         """
         if isinstance(self.decoder, AttentionDecoder):
             seen = self.attend(images, boxes)
@@ -298,13 +298,13 @@ class Captioner(nn.Module):
 def sample(
     decoder: TensorDecoder, embeddings: Tensor, max_words: int, count: int, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Sample ``count`` sentences for each of N ``embeddings (N, D)``, word by word with the decoder's probabilities.
+    """Sample ``count`` sentences for each of N ``embeddings (N, D)``, word by word from the decoder's distribution.
 
-    A sentence that reaches ``max_words``, at least 1, has no END. ``generator`` is of random numbers on the CPU.
+    A sentence that reaches ``max_words`` (at least 1) has no END. ``generator`` must be on the CPU.
 
     Returns:
-        token ids ``(N count, T)``, those of an embedding in neighbouring rows, END and then padding after the last word
-        if that fits in T; and the natural log-probability of each among the words that may be chosen, with gradients, 0
+        Token ids ``(N count, T)``, with the sentences of an embedding in neighbouring rows, each followed by END, if it
+        fits in T, and padding. And the natural log-probability of each token among the allowed ones, with gradients; 0
         where padded.
     """
     state = tuple(part.repeat_interleave(count, dim=0) for part in decoder.start(embeddings))

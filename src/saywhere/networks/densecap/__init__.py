@@ -1,1 +1,1 @@
-"""DenseCap: the network, its loss, and the published program's checkpoints."""
+"""The DenseCap network and its losses."""

@@ -1,4 +1,4 @@
-"""The parts of a DenseCap that are made one way by default and another in the published program."""
+"""The parts of DenseCap that the published program implements differently: boxes, pooling, anchor sampling, decoder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from saywhere.networks.vision.spatial_transformer import bilinear
 
 @dataclass(frozen=True)
 class SampledBoxes:
-    """Boxes sampled for training: indices of positives ``(P,)``, the truth of each ``(P,)``, indices of negatives."""
+    """Boxes sampled for training: indices of positives and of their true boxes ``(P,)``, and of negatives."""
 
     positive: Tensor
     truth: Tensor
@@ -32,14 +32,14 @@ class SampledBoxes:
 
 @dataclass(frozen=True)
 class RegionSampler:
-    """Samples positives and negatives by their IoU with the truth.
+    """Sample positive and negative boxes by their IoU with the true boxes.
 
     Attributes:
-        size: boxes sampled for each image.
-        fg_iou, bg_iou: a box is positive if its best IoU is above ``fg_iou``, negative if below ``bg_iou``.
-        positive_share: at most this share of ``size`` is positive.
-        best_is_positive: the best box of every truth counts as positive whatever its IoU.
-        fill: where negatives are too few, they are sampled with replacement.
+        size: boxes to sample per image.
+        fg_iou, bg_iou: a box is positive if its highest IoU exceeds ``fg_iou``, negative if it is below ``bg_iou``.
+        positive_share: maximum share of positives in ``size``.
+        best_is_positive: make the best box of each true box positive, whatever its IoU.
+        fill: sample the negatives with replacement if there are too few.
     """
 
     size: int
@@ -52,10 +52,10 @@ class RegionSampler:
     def __call__(
         self, ious: Tensor, inside: Tensor | None = None, generator: torch.Generator | None = None
     ) -> SampledBoxes:
-        """Sample from boxes with ``ious (A, M)`` to M truths.
+        """Sample from A boxes, given their IoU with M true boxes, ``ious (A, M)``.
 
-        ``inside (A,)`` is the mask of the boxes that may be sampled; the best box of a truth always may. ``generator``
-        is on the CPU.
+        ``inside (A,)`` masks the boxes that may be sampled. The best box of each true box is always allowed.
+        ``generator`` must be on the CPU.
         """
         allowed = torch.ones(len(ious), dtype=torch.bool, device=ious.device) if inside is None else inside
         if ious.shape[1] == 0:
@@ -66,7 +66,7 @@ class RegionSampler:
         return SampledBoxes(rows, truth[rows], self._sample(negative, self.size - len(rows), generator, self.fill))
 
     def candidates(self, ious: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what is sampled from: masks ``(A,)`` of positives, the best truth ``(A,)`` of each, and negatives."""
+        """Return masks ``(A,)`` of positives and negatives, and between them each box's best true box ``(A,)``."""
         best, truth = ious.max(dim=1)
         positive, negative = best > self.fg_iou, best < self.bg_iou
         if inside is not None:
@@ -88,23 +88,23 @@ class RegionSampler:
 
 
 Pool = Callable[[Sequence[Tensor], Tensor, tuple[int, int]], Tensor]
-"""Returns features ``(N, C, size, size)`` of maps, boxes ``(N, 4)`` in the box coder's format, and the input's size."""
+"""Function of maps, boxes ``(N, 4)`` in the box coder's format, and input size; returns ``(N, C, size, size)``."""
 
 
 class Conventions:
-    """Make the box coder, the pooling, the sampler of anchors and the decoder of a DenseCap from its options."""
+    """Factory for the box coder, pooling, anchor sampler and decoder of a DenseCap configuration."""
 
     def box_coder(self, config: DenseCapConfig) -> BoxCoder:
-        """Return the format of the boxes, and how they are placed, compared and clipped."""
+        """Return the box coder: the format of boxes, and how they are placed, compared and clipped."""
         return BoxCoder(config.max_log_scale)
 
     def pooling(self, config: DenseCapConfig) -> Pool:
-        """Return the pooling of boxes from maps."""
+        """Return the function that pools boxes from feature maps."""
         strides = config.trunk.strides
         return lambda maps, boxes, size: pool_pyramid(maps, strides, boxes, config.pool_size)
 
     def rpn_sampler(self, config: DenseCapConfig) -> RegionSampler:
-        """Return what samples the anchors that train the RPN."""
+        """Return the sampler of the anchors that train the RPN."""
         return RegionSampler(config.rpn_batch, config.rpn_fg_iou, config.rpn_bg_iou)
 
     def decoder(self, config: DenseCapConfig, vocabulary_size: int) -> Any:
@@ -114,22 +114,22 @@ class Conventions:
 
 
 def find_conventions(config: DenseCapConfig) -> Conventions:
-    """Return the conventions that the options name."""
+    """Return the conventions named by ``config.conventions``."""
     if config.conventions == "saywhere":
         return Conventions()
     return reproductions.find(f"conventions={config.conventions}")()
 
 
 CELLS = 8
-"""A box goes to the next coarser level when its side is this many strides of that level."""
+"""A box is pooled from the next coarser level once its side reaches this many strides of that level."""
 
 
 def pool_pyramid(maps: Sequence[Tensor], strides: Sequence[int], boxes: Tensor, size: int) -> Tensor:
-    """Pool each of ``boxes (N, 4)`` in input pixels from the level that suits its size: ``(N, C, size, size)``.
+    """Pool each of ``boxes (N, 4)``, in input pixels, from the level that suits its size: ``(N, C, size, size)``.
 
-    A box goes to the coarsest level whose stride is at most an eighth of the square root of its area (the finest level
-    for smaller boxes), so that the cells it covers are about as many as the points taken. ``maps (C, H_l, W_l)`` and
-    ``strides`` are of the levels, finest first.
+    That is the coarsest level whose stride is at most an eighth of the square root of the box area, or else the finest.
+    A box then covers about as many cells as points are sampled. ``maps (C, H_l, W_l)`` and ``strides`` are ordered from
+    fine to coarse.
     """
     if len(maps) == 1:
         return bilinear(maps[0], boxes, size, strides[0])

@@ -1,4 +1,4 @@
-"""DenseCap's five losses (section 3.2), of scores, box offsets and words."""
+"""DenseCap's five losses (section 3.2) on scores, box offsets and words."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from saywhere.text import END
 
 
 def score_loss(logits: Tensor, positive: Tensor) -> Tensor:
-    """Return the mean binary logistic loss of ``logits`` and ``positive``, both of one shape; 0 if they are empty."""
+    """Return the mean binary cross entropy of ``logits`` and ``positive``, which have the same shape; 0 if empty."""
     return _mean(functional.binary_cross_entropy_with_logits(logits, positive.to(logits.dtype), reduction="none"))
 
 
 def balanced_score_loss(logits: Tensor, positive: Tensor) -> Tensor:
-    """Return the mean over the positives plus that over the negatives, so that neither outweighs the other.
+    """Return the mean loss of the positives plus that of the negatives, so that neither outweighs the other.
 
-    ``logits`` and ``positive`` (bool) have one shape; a side without members adds 0.
+    ``logits`` and ``positive`` (bool) have the same shape. A missing class contributes 0.
     """
     return score_loss(logits[positive], positive[positive]) + score_loss(logits[~positive], positive[~positive])
 
 
 def box_loss(offsets: Tensor, targets: Tensor, beta: float, limit: float | None) -> Tensor:
-    """Return smooth L1 between offsets and targets ``(..., 4)``, the mean over all elements; 0 if there are none.
+    """Return the mean smooth L1 loss between offsets and targets ``(..., 4)``; 0 if there are none.
 
-    ``beta`` is where the square turns into the straight line; rows with a target beyond ``limit`` in magnitude count as
-    0 in the mean.
+    ``beta`` is the point where the loss turns from quadratic to linear. Rows with a target above ``limit`` in magnitude
+    count as 0 in the mean.
     """
     loss = functional.smooth_l1_loss(offsets, targets, reduction="none", beta=beta)
     if limit is not None:
@@ -37,19 +37,19 @@ def box_loss(offsets: Tensor, targets: Tensor, beta: float, limit: float | None)
 
 
 def offset_decay(offsets: Tensor, weight: float) -> Tensor:
-    """Return ``weight / 2`` times the squared norm of all ``offsets``, of any shape."""
+    """Return ``weight / 2`` times the squared norm of ``offsets``, of any shape."""
     return weight / 2 * offsets.square().sum()
 
 
 def _mean(values: Tensor) -> Tensor:
-    """The mean, or a 0 that keeps the graph where there are no values."""
+    """Return the mean, or a 0 that stays in the graph if there are no values."""
     return values.sum() / max(values.numel(), 1)
 
 
 class DenseCapCriterion(nn.Module):
-    """The weighted losses of an output; they add up to what is minimised.
+    """Compute the weighted losses of an output; training minimises their sum.
 
-    Weights, ``balanced``, ``box_beta``, ``box_limit`` and ``box_decay`` are those of the configuration.
+    The weights, ``balanced``, ``box_beta``, ``box_limit`` and ``box_decay`` come from the configuration.
     """
 
     def __init__(self, config: DenseCapConfig):
@@ -57,9 +57,9 @@ class DenseCapCriterion(nn.Module):
         self.config = config
 
     def forward(self, output: DenseCapOutput) -> dict[str, Tensor]:
-        """Return scalars ``rpn_score, rpn_box, score, box, caption``, and ``decay`` if weighted.
+        """Return the scalars ``rpn_score, rpn_box, score, box, caption``, and ``decay`` if it has a weight.
 
-        A loss without any sampled box is 0.
+        A loss without sampled boxes is 0.
         """
         config = self.config
         score = balanced_score_loss if config.balanced else score_loss
@@ -82,9 +82,9 @@ class DenseCapCriterion(nn.Module):
 
 
 def caption_loss(logits: Tensor, token_ids: Tensor, phrases: int, weights: Tensor | None = None) -> Tensor:
-    """Return the cross entropy of ``token_ids (K,)`` of all phrases under ``logits (K, V)``, over their number.
+    """Return the cross entropy of ``token_ids (K,)`` under ``logits (K, V)``: the sum divided by ``phrases``.
 
-    With ``weights (K,)``, the same for all words of a phrase and its END, it is the weighted mean over the phrases.
+    ``weights (K,)`` are equal for all words of a phrase and its END; with them it is the weighted mean over phrases.
     """
     if weights is None:
         return functional.cross_entropy(logits, token_ids, reduction="sum") / max(phrases, 1)

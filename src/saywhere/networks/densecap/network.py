@@ -21,13 +21,13 @@ from saywhere.text import END, PAD, Vocabulary
 
 
 class RegionHead(nn.Module):
-    """The recognition network (section 3.1.3): an embedding of each region, its second score and second offset.
+    """The recognition network (section 3.1.3): the embedding, second score and second offset of each region.
 
     Args:
-        channels, pool_size: of the features, ``(N, channels, pool_size, pool_size)``.
-        embed_dim: D of the embeddings.
-        dropout: after each of the two layers.
-        fc_size: of the first of the two layers; ``embed_dim`` if not given.
+        channels, pool_size: of the input features ``(N, channels, pool_size, pool_size)``.
+        embed_dim: size D of the embeddings.
+        dropout: dropout probability after each of the two layers.
+        fc_size: size of the first layer; None for ``embed_dim``.
     """
 
     def __init__(self, channels: int, pool_size: int, embed_dim: int, dropout: float, fc_size: int | None = None):
@@ -49,26 +49,26 @@ class RegionHead(nn.Module):
         nn.init.zeros_(self.offset.bias)
 
     def forward(self, features: Tensor) -> RegionHeadOutput:
-        """Return embeddings, logits and offsets of N regions' features ``(N, C, size, size)``."""
+        """Return embeddings, logits and offsets for the features ``(N, C, size, size)`` of N regions."""
         embeddings = self.layers(features)
         return RegionHeadOutput(embeddings, self.score(embeddings).squeeze(1), self.offset(embeddings))
 
 
 MOVED = 0.1
-"""Standard deviation of what sides are moved by where only phrases learn, as a share of the box's; and"""
+"""Standard deviation, as a share of the box's side, by which box sides move when only phrases are trained."""
 LEAST_OVERLAP = 0.6
-"""the IoU that a moved box keeps with the true one."""
+"""A moved box keeps more than this IoU with the true box."""
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """The truth of one image.
+    """The ground truth of one image.
 
     Attributes:
-        width, height: of the network's input.
-        boxes: ``(M, 4)`` ``x1 y1 x2 y2`` in its pixels; M may be 0.
-        token_ids: ``(M, T)`` of one phrase a box, without START and END, padded.
-        phrase_weights: ``(M,)`` how much each phrase counts; None for 1 each.
+        width, height: size of the network's input, in pixels.
+        boxes: ``(M, 4)`` in these pixels (``x1 y1 x2 y2``); M may be 0.
+        token_ids: ``(M, T)``, one phrase per box, without START and END, padded.
+        phrase_weights: ``(M,)`` loss weight of each phrase; None for 1 each.
     """
 
     width: int
@@ -78,24 +78,24 @@ class Target:
     phrase_weights: Tensor | None = None
 
     def to(self, device: torch.device) -> Target:
-        """Return the same truth on ``device``."""
+        """Return the same ground truth on ``device``."""
         weights = None if self.phrase_weights is None else self.phrase_weights.to(device)
         return replace(self, boxes=self.boxes.to(device), token_ids=self.token_ids.to(device), phrase_weights=weights)
 
 
 @dataclass(frozen=True, eq=False)
 class DenseCapOutput:
-    """What the losses need, of all images of a batch one after the other.
+    """The inputs of the losses, for all images of a batch in a row.
 
     Attributes:
-        rpn_logits, rpn_positive: ``(R,)`` of the sampled anchors, and whether each is positive.
-        rpn_offsets, rpn_offset_targets: ``(P, 4)`` of the positive ones.
-        rpn_all_offsets: ``(A, 4)`` of every anchor.
+        rpn_logits, rpn_positive: ``(R,)`` logits of the sampled anchors, and whether each is positive.
+        rpn_offsets, rpn_offset_targets: ``(P, 4)`` of the positive anchors.
+        rpn_all_offsets: ``(A, 4)`` of all anchors.
         logits, positive: ``(B,)`` second score of the sampled regions, and whether each is positive.
-        offsets, offset_targets: ``(Q, 4)`` second offset of the positive ones.
-        word_logits, token_ids: ``(K, V)`` and ``(K,)``: the words of the positive ones, all words and ENDs in a row;
-            positive ones whose phrase has no weight are left out.
-        word_weights: ``(K,)`` weight of the phrase that a word is of; None for 1 each.
+        offsets, offset_targets: ``(Q, 4)`` second offset of the positive regions.
+        word_logits, token_ids: ``(K, V)`` and ``(K,)``, the words and ENDs of the positive regions' phrases in a row,
+            without phrases of weight 0.
+        word_weights: ``(K,)`` weight of the phrase that each word belongs to; None for 1 each.
     """
 
     rpn_logits: Tensor
@@ -113,12 +113,12 @@ class DenseCapOutput:
 
 
 class PhraseHead(nn.Sequential):
-    """What a region's phrase is decoded from: the features of the region in its image, standardised, through one layer.
+    """Map the standardised features of a region and its image to the decoder's input with one linear layer.
 
     Args:
-        features: D of :func:`saywhere.networks.vision.region_features.context_features`.
-        embed_dim: E of what the decoder takes.
-        dropout: of the standardised features.
+        features: size D of :func:`saywhere.networks.vision.region_features.context_features`.
+        embed_dim: size E of the decoder's input.
+        dropout: dropout probability on the standardised features.
     """
 
     def __init__(self, features: int, embed_dim: int, dropout: float):
@@ -129,21 +129,21 @@ class PhraseHead(nn.Sequential):
 class DenseCap(nn.Module):
     """A fully convolutional localization network with a decoder.
 
-    Training goes through :meth:`forward`; use goes through the trunk, :meth:`apply_region_head` and
-    ``decoder``, by way of :mod:`saywhere.engines.torch` and :mod:`saywhere.models.densecap`.
+    Training calls :meth:`forward`. Inference calls the trunk, :meth:`apply_region_head` and ``decoder`` through
+    :mod:`saywhere.engines.torch` and :mod:`saywhere.models.densecap`.
 
     Args:
-        trunk: with a localization layer, shared with other networks; built from ``config`` if not given.
-        pretrained_backbone: start from ImageNet weights, if the trunk is built here.
+        trunk: with a localization layer, possibly shared with other networks; None: built from ``config``.
+        pretrained_backbone: start a trunk that is built here from ImageNet weights.
 
     Attributes:
         trunk: see :class:`saywhere.networks.vision.trunk.Trunk`.
         region_head: the recognition network.
-        phrase_head: between the regions and the decoder; None where this takes the embeddings of ``region_head``.
-        rpn_sampler, sampler: of the anchors that train the RPN, and of the regions that train the second stage.
+        phrase_head: between regions and decoder; None: the decoder takes the embeddings of ``region_head``.
+        rpn_sampler, sampler: sample the anchors that train the RPN, and the regions that train the second stage.
 
     Raises:
-        UserError: the trunk has no localization layer, or the backbone cannot be had.
+        UserError: the trunk has no localization layer, or the backbone is not available.
     """
 
     def __init__(
@@ -184,13 +184,13 @@ class DenseCap(nn.Module):
         generator: torch.Generator | None = None,
         sampled: Sequence[SampledBoxes] | None = None,
     ) -> DenseCapOutput:
-        """Return one training step's outputs, for the backbone's maps of each image and its truth, which may be empty.
+        """Return the outputs of one training step, given each image's backbone maps and ground truth (may be empty).
 
-        ``generator`` is of the samplers, on the CPU; ``sampled`` are of each image the anchors that train the RPN,
-        instead of sampling them.
+        ``generator`` drives the samplers, on the CPU. ``sampled`` holds the anchors per image that train the RPN; None:
+        they are sampled here.
 
-        Where localization layer and region head are frozen, only phrases learn, from the true boxes and from copies of
-        them that are moved a little (:func:`move`); the losses of boxes are 0.
+        If the localization layer and the region head are frozen, only the phrases are trained, on the true boxes and
+        slightly moved copies (:func:`move`). The box losses are then 0.
         """
         if not self.learns_boxes:
             return self._forward_phrases(features, targets, generator)
@@ -232,7 +232,7 @@ class DenseCap(nn.Module):
         self, features: Sequence[tuple[Tensor, ...]], sizes: Sequence[tuple[int, int]], boxes: Sequence[Tensor],
         embeddings: Tensor, token_ids: Tensor, weights: Tensor | None,
     ) -> dict[str, Any]:  # fmt: skip
-        """Of an output the words: of boxes ``x1 y1 x2 y2`` of each image, and phrases with END of all of them."""
+        """Return the word fields of an output, given each image's boxes (``x1 y1 x2 y2``) and all phrases with END."""
         images = [ImageMaps(self.trunk, m, *size) for m, size in zip(features, sizes, strict=True)]
         embeddings = self.phrase_embeddings(images, boxes, embeddings)
         if weights is not None:
@@ -246,14 +246,14 @@ class DenseCap(nn.Module):
 
     @property
     def learns_boxes(self) -> bool:
-        """Whether anything learns from boxes: the trunk's localization layer or the region head is not frozen."""
+        """Whether the trunk's localization layer or the region head is trained, that is, not frozen."""
         modules = (self.trunk.localization, self.region_head)
         return any(p.requires_grad for module in modules if module is not None for p in module.parameters())
 
     def _forward_phrases(
         self, features: Sequence[tuple[Tensor, ...]], targets: Sequence[Target], generator: torch.Generator | None
     ) -> DenseCapOutput:
-        """As :meth:`forward` where only phrases learn: from the true boxes alone, which training moves a little."""
+        """Do what :meth:`forward` does if only phrases are trained: take the true boxes, moved a little in training."""
         sizes = [(target.width, target.height) for target in targets]
         boxes = [
             move(t.boxes, size, generator) if self.training else t.boxes for t, size in zip(targets, sizes, strict=True)
@@ -269,7 +269,7 @@ class DenseCap(nn.Module):
         return DenseCapOutput(none, mask, nothing[:0], nothing[:0], nothing, none, mask, nothing, nothing, **said)
 
     def sample_anchors(self, rpn: RpnOutput, target: Target, generator: torch.Generator | None = None) -> SampledBoxes:
-        """Return the anchors of one image that train the RPN; the target's boxes are in the box coder's format."""
+        """Return one image's anchors that train the RPN; ``target.boxes`` are in the box coder's format."""
         boxes = self.box_coder.decode(rpn.offsets, rpn.anchors).detach() if self.config.match_proposals else rpn.anchors
         inside = self.box_coder.inside(boxes, target.width, target.height) if self.config.inside_only else None
         return self.rpn_sampler(self.box_coder.iou(boxes, target.boxes), inside, generator)
@@ -277,7 +277,7 @@ class DenseCap(nn.Module):
     def _sample_regions(
         self, rpn: RpnOutput, anchors: SampledBoxes, target: Target, generator: torch.Generator | None
     ) -> tuple[Tensor, SampledBoxes]:
-        """The boxes of one image that train the second stage, positives first, and their truths."""
+        """Return one image's boxes that train the second stage, positives first, and how they were sampled."""
         coder, settings = self.box_coder, self.config.proposals
         if self.config.shared_batch:
             return coder.pick(coder.decode(rpn.offsets, rpn.anchors), anchors.rows), anchors
@@ -293,7 +293,7 @@ class DenseCap(nn.Module):
     def pool(
         self, maps: Sequence[tuple[Tensor, ...]], boxes: Sequence[Tensor], sizes: Sequence[tuple[int, int]]
     ) -> Tensor:
-        """Return features ``(N, C, size, size)`` of all boxes of all images, in order.
+        """Return the features ``(N, C, size, size)`` of all boxes of all images, in order.
 
         Boxes are in the format of ``box_coder``, in pixels of the network's input; ``sizes`` are its (width, height).
         """
@@ -302,11 +302,11 @@ class DenseCap(nn.Module):
     def apply_region_head(
         self, maps: Sequence[tuple[Tensor, ...]], boxes: Sequence[Tensor], sizes: Sequence[tuple[int, int]]
     ) -> list[RegionHeadOutput]:
-        """Return embeddings, second scores and second offsets of each image's boxes (section 3.1.3).
+        """Return the embeddings, second scores and second offsets of each image's boxes (section 3.1.3).
 
         Args:
-            maps: of each image, from the trunk's ``neck``.
-            boxes: of each image ``(N, 4)`` in pixels of the network's input, whose width and height ``sizes`` has.
+            maps: per image, from the trunk's ``neck``.
+            boxes: one ``(N, 4)`` per image (``x1 y1 x2 y2``), in pixels of an input of (width, height) ``sizes``.
         """
         out = self.region_head(self.pool(maps, [self.box_coder.from_xyxy(b) for b in boxes], sizes))
         counts = [len(b) for b in boxes]
@@ -314,9 +314,9 @@ class DenseCap(nn.Module):
         return [RegionHeadOutput(*part) for part in parts]
 
     def phrase_embeddings(self, images: Sequence[ImageMaps], boxes: Sequence[Tensor], embeddings: Tensor) -> Tensor:
-        """Return what the decoder takes for the boxes of all images, in order: ``(N, embed_dim)``.
+        """Return the decoder's input ``(N, embed_dim)`` for the boxes of all images, in order.
 
-        ``boxes`` are of each image in pixels of the network's input, ``embeddings`` of all of them, by the region head.
+        ``boxes`` has one ``(N_k, 4)`` per image, in input pixels; ``embeddings`` are the region head's, of all boxes.
         """
         if self.phrase_head is None:
             return embeddings
@@ -327,9 +327,9 @@ class DenseCap(nn.Module):
 
 
 def move(boxes: Tensor, size: tuple[int, int], generator: torch.Generator | None = None) -> Tensor:
-    """Return boxes ``(N, 4)`` of an image of that size, half of them with sides moved by a tenth or so of their length.
+    """Return the boxes ``(N, 4)`` of an image of (width, height) ``size``, about half of them with their sides moved.
 
-    A box stays as it is if it would keep less than an IoU of 0.6 with itself.
+    Sides move by about a tenth of their length. A box whose IoU with the original would not exceed 0.6 stays unchanged.
     """
     sides = (boxes[:, 2:] - boxes[:, :2]).repeat(1, 2)
     noise = torch.randn(boxes.shape, generator=generator).to(boxes) * MOVED
@@ -340,13 +340,13 @@ def move(boxes: Tensor, size: tuple[int, int], generator: torch.Generator | None
 
 
 def _is_positive(sampled: Sequence[SampledBoxes]) -> Tensor:
-    """Mask over all sampled rows of all images, in their order."""
+    """Return a mask over all sampled rows of all images, in order."""
     parts = [torch.arange(len(s.rows), device=s.rows.device) < len(s.positive) for s in sampled]
     return torch.cat(parts)
 
 
 def _phrase_weights(targets: Sequence[Target], sampled: Sequence[SampledBoxes] | None = None) -> Tensor | None:
-    """Weights of the phrases of all boxes, or positive rows, of all images, in their order; None if all are 1."""
+    """Return the phrase weights of all boxes, or of the positive rows, of all images in order; None if all are 1."""
     if all(target.phrase_weights is None for target in targets):
         return None
     weights = [t.boxes.new_ones(len(t.boxes)) if t.phrase_weights is None else t.phrase_weights for t in targets]

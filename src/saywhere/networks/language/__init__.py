@@ -1,1 +1,1 @@
-"""Words: decoders from embeddings to words, and the encoder from words to vectors."""
+"""Language networks: decoders that turn embeddings into words."""

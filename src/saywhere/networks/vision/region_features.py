@@ -1,4 +1,4 @@
-"""The maps of an image on a trunk, and features of regions: values of maps in a box, and where the box is."""
+"""The feature maps of an image, and features of regions: averages of maps over a box, and the box's position."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from saywhere.networks.vision.backbones import by_shape
 from saywhere.networks.vision.trunk import Trunk
 
 Source = tuple[Tensor, Any]
-"""A map ``(C, H, W)`` that features of regions are pooled from, and its stride; see :func:`saywhere.boxes.means`."""
+"""A map ``(C, H, W)`` to pool region features from, and its stride; see :func:`saywhere.boxes.means`."""
 
 
 class ImageMaps:
-    """Maps of one image, of :meth:`saywhere.networks.vision.trunk.Trunk.look`, and what is made of them once.
+    """Maps of one image from :meth:`saywhere.networks.vision.trunk.Trunk.look`, and results computed once from them.
 
     ``width`` and ``height`` are those of the network's input.
     """
@@ -47,7 +47,7 @@ class ImageMaps:
 
     @cached_property
     def branch(self) -> list[Source]:
-        """The maps of the second branch, finest first, or the tower's; none if the trunk has neither."""
+        """The maps of the second branch, from fine to coarse, or of the tower; empty if the trunk has neither."""
         if self.trunk.config.tower:
             seen = self._tower[0]
             rows, columns = seen.shape[1:]
@@ -59,11 +59,11 @@ class ImageMaps:
 
     @property
     def summary(self) -> Tensor:
-        """The tower's embedding of the image ``(E,)``; of no numbers if there is no tower."""
+        """The tower's embedding ``(E,)`` of the image; empty without a tower."""
         return self._tower[1].flatten() if self._tower else self.maps[0].new_zeros(0)
 
     def sources(self, levels: Sequence[int], head: bool, branch: bool = False) -> list[Source]:
-        """Return the maps that features of regions are pooled from: of strides, :attr:`head` and :attr:`branch`."""
+        """Return the maps to pool region features from: of strides ``levels``, :attr:`head` and :attr:`branch`."""
         strides = self.trunk.backbone.strides
         sources = [(self.maps[strides.index(stride)], stride) for stride in levels]
         sources += [(self.head, strides[-1])] if head else []
@@ -71,9 +71,9 @@ class ImageMaps:
 
     @staticmethod
     def pyramids(images: Sequence[ImageMaps]) -> list[tuple[Tensor, ...]]:
-        """Return the maps ``(C, H_l, W_l)`` after the feature pyramid, if there is one, of each image.
+        """Return each image's maps ``(C, H_l, W_l)`` after the feature pyramid, if there is one.
 
-        Images of one size share a pass, but for a CPU, whose caches do not hold the maps of several.
+        Images of one size share a forward pass, except on a CPU, whose caches do not hold the maps of several.
         """
         missing = list({id(image): image for image in images if image._pyramid is None}.values())
         if missing:
@@ -97,22 +97,22 @@ class ImageMaps:
 
 
 def feature_size(trunk: Trunk, levels: Sequence[int], head: bool, branch: bool = False) -> int:
-    """Return the dimensions D of features pooled from the maps of :meth:`ImageMaps.sources`."""
+    """Return the size D of features pooled from the maps of :meth:`ImageMaps.sources`."""
     channels = dict(zip(trunk.backbone.strides, trunk.backbone.channels, strict=True))
     more = (LAST_CHANNELS if head else 0) + (sum(trunk.config.branch_channels) if branch else 0)
     return sum(channels[stride] for stride in levels) + more + PLACE
 
 
 def mean_features(sources: Sequence[Source], boxes: Tensor, width: float, height: float) -> Tensor:
-    """Return the means of maps over ``boxes (R, 4)`` and where these are: ``(R, D)``, see :func:`feature_size`."""
+    """Return average features and positions of ``boxes (R, 4)``: ``(R, D)``, see :func:`feature_size`."""
     means = [geometry.means(features, boxes, stride) for features, stride in sources]
     return torch.cat((*means, geometry.place(boxes, width, height)), dim=1)
 
 
 def with_summary(image: ImageMaps, features: Tensor, boxes: Tensor) -> Tensor:
-    """Return features ``(R, D)`` of boxes with the tower's embedding of the image behind those of the whole image.
+    """Append the tower's embedding of the image to the features ``(R, D)`` of boxes that cover the whole image.
 
-    The others get zeros. Without a tower they are as they were.
+    Other boxes get zeros. Without a tower the features are unchanged.
     """
     if not len(image.summary):
         return features
@@ -121,11 +121,11 @@ def with_summary(image: ImageMaps, features: Tensor, boxes: Tensor) -> Tensor:
 
 
 def context_features(image: ImageMaps, boxes: Tensor, levels: Sequence[int], embeddings: Tensor) -> Tensor:
-    """Return features of regions ``boxes (R, 4)`` in their image, see :func:`context_size`.
+    """Return the features of ``boxes (R, 4)`` together with their image, see :func:`context_size`.
 
-    They are those of :func:`mean_features`, the last layer among them; its means over the whole image; the dense
-    captioner's ``embeddings (R, E)``. If the trunk has a second branch or a tower, its maps take the place of the last
-    layer, behind the place of the region; the tower's embedding of the image comes behind the means.
+    These are the :func:`mean_features`, including the last layer; the last layer averaged over the whole image; and the
+    dense captioner's ``embeddings (R, E)``. A second branch or a tower replaces the last layer, and its averages follow
+    the box position. The tower's embedding follows the averages over the whole image.
     """
     branch = image.branch
     parts = [mean_features(image.sources(levels, not branch), boxes, *image.size)]
@@ -137,19 +137,19 @@ def context_features(image: ImageMaps, boxes: Tensor, levels: Sequence[int], emb
 
 
 def context_size(trunk: Trunk, levels: Sequence[int], embed_dim: int) -> int:
-    """Return the dimensions of :func:`context_features` with embeddings of ``embed_dim``."""
+    """Return the size of :func:`context_features` with embeddings of ``embed_dim``."""
     config = trunk.config
     channels = sum(config.branch_channels) or LAST_CHANNELS
     return feature_size(trunk, levels, False) + 2 * channels + config.summary_channels + embed_dim
 
 
 def position_features(sources: Sequence[Source], cells: int, width: float, height: float) -> tuple[Tensor, int]:
-    """Return features of every position of the coarsest map, as :func:`mean_features`; finer maps are averaged there.
+    """Return the :func:`mean_features` of every position of the coarsest map; finer maps are averaged to its size.
 
-    A position's place is that of a box as large as a cell of a grid of ``cells`` rows and columns over the image.
+    The box of a position has the size of a cell when the image is divided into ``cells`` rows and columns.
 
     Returns:
-        ``(H, W, D)``; and the stride of that map.
+        ``(H, W, D)``, and the stride of that map.
     """
     stride = max(stride for _, stride in sources)
     size = next((features.shape[1], features.shape[2]) for features, its in sources if its == stride)
@@ -162,15 +162,15 @@ def position_features(sources: Sequence[Source], cells: int, width: float, heigh
 
 
 def whole_image(image: ImageMaps) -> Tensor:
-    """Return the box ``(1, 4)`` of all of an image, in pixels of the network's input."""
+    """Return the box ``(1, 4)`` of a whole image, in pixels of the network's input."""
     return torch.tensor([[0.0, 0.0, image.width, image.height]], device=image.maps[0].device)
 
 
 @torch.no_grad()
 def propose_regions(images: Sequence[ImageMaps], settings: ProposalConfig) -> list[Tensor]:
-    """Return the best proposals ``(B, 4)`` ``x1 y1 x2 y2`` of images in pixels of the network's input, best first.
+    """Return each image's best proposals ``(B, 4)`` (``x1 y1 x2 y2``) in pixels of the network's input, best first.
 
-    The trunk of the images has a localization layer.
+    The trunk must have a localization layer.
     """
     limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
     found: list[Tensor] = []
@@ -182,13 +182,13 @@ def propose_regions(images: Sequence[ImageMaps], settings: ProposalConfig) -> li
 
 
 class RegionExtractor(nn.Module):
-    """Turn pixels into the regions of each image, the whole image first: what training may cache.
+    """Compute each image's regions from its pixels, the whole image first; training may cache them.
 
     Args:
-        trunk: its backbone may be trained, and nothing else of it.
+        trunk: only its backbone may be trained.
         levels, head, branch: of :meth:`ImageMaps.sources`.
-        proposals: of the trunk's localization layer; None for the whole image alone.
-        settings: what the regions depend on beside the weights and the pixels; a cache of others is another cache.
+        proposals: options of the trunk's localization layer; None for the whole image only.
+        settings: all that the regions depend on besides weights and pixels; each value has its own cache.
     """
 
     def __init__(
@@ -206,11 +206,11 @@ class RegionExtractor(nn.Module):
 
     @property
     def settings(self) -> str:
-        """The settings, and which tower the trunk has; the name of the features in a cache."""
+        """The settings and the digest of the trunk's tower; the name of the features in a cache."""
         return self._settings + self.trunk.tower_digest
 
     def forward(self, pixels: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Return ``features (1, R, D)`` and ``boxes (1, R, 4)``, in pixels of the input, of images ``(3, h, w)``."""
+        """Return ``features (1, R, D)`` and ``boxes (1, R, 4)``, in input pixels, for each image ``(3, h, w)``."""
         maps = self.trunk.look(pixels)
         images = [ImageMaps(self.trunk, m, x.shape[2], x.shape[1]) for m, x in zip(maps, pixels, strict=True)]
         found = [whole_image(image)[:0] for image in images]
@@ -224,6 +224,6 @@ class RegionExtractor(nn.Module):
         return regions
 
     def set_trainable(self, trainable: bool) -> None:
-        """Fine-tune the backbone, or freeze it; what proposes the boxes is never trained here."""
+        """Fine-tune or freeze the backbone. The parts that propose boxes are never trained here."""
         self.requires_grad_(False)
         self.trunk.backbone.set_trainable(trainable)

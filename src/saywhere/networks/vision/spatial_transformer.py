@@ -1,8 +1,8 @@
-"""The convolutional spatial transformer of Areas of Attention (section 3.3, Figure 3): regions that find their place.
+"""The convolutional spatial transformer of Areas of Attention (section 3.3, Figure 3): regions that adapt to the image.
 
-Each position of an activation map has an anchor box of 3x3 cells. Two convolutional layers regress an affine map of it
-from the 3x3 cells around; a 3x3 patch is sampled from the moved box, and a 3x3 filter makes the region's features. It
-is trained by the captions alone: bilinear sampling has a gradient in the coordinates.
+Each position of an activation map has an anchor box of 3x3 cells. Two convolutional layers regress its affine
+transformation from the 3x3 cells around it. A 3x3 patch is sampled from the transformed box; a 3x3 filter turns it into
+the region's features. Captions alone train it: bilinear sampling is differentiable in the coordinates.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from saywhere.networks.vision.grid import pick
 
 
 def bilinear(features: Tensor, boxes: Tensor, size: int | tuple[int, int], stride: float) -> Tensor:
-    """Sample a grid in each box: DenseCap's Eq. 3, differentiable in features and boxes.
+    """Sample a grid in each box by bilinear interpolation (DenseCap, Eq. 3), differentiable in features and boxes.
 
-    The outer grid points lie on the edges of the box and features outside the image count as zero, as in the original
-    program. Cell (i, j) of ``features (C, H, W)`` stands at ``((j + .5) * stride, (i + .5) * stride)`` in input pixels,
-    which ``boxes (N, 4)`` are in too.
+    The outer points lie on the edges of the box. Features outside the image count as zero, as in the original program.
+    Cell (i, j) of ``features (C, H, W)`` lies at ``((j + .5) * stride, (i + .5) * stride)`` in pixels of the input,
+    like ``boxes (N, 4)``.
 
     Returns:
-        ``(N, C, rows, columns)``, rows top to bottom.
+        ``(N, C, rows, columns)``, rows from top to bottom.
     """
     rows, columns = (size, size) if isinstance(size, int) else size
-    x1, y1, x2, y2 = (boxes / stride - 0.5).unbind(-1)  # in cells, the first cell's centre at 0
+    x1, y1, x2, y2 = (boxes / stride - 0.5).unbind(-1)  # in cells; the centre of the first cell is 0
     x = x1[:, None] + (x2 - x1)[:, None] * torch.linspace(0, 1, columns, dtype=boxes.dtype, device=boxes.device)
     y = y1[:, None] + (y2 - y1)[:, None] * torch.linspace(0, 1, rows, dtype=boxes.dtype, device=boxes.device)
     return sample_points(features, x[:, None, :].expand(-1, rows, -1), y[:, :, None].expand(-1, -1, columns))
@@ -35,8 +35,8 @@ def bilinear(features: Tensor, boxes: Tensor, size: int | tuple[int, int], strid
 def sample_points(features: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Sample ``features (C, H, W)`` at points ``x, y (N, h, w)`` in cells: ``(N, C, h, w)``; zero outside.
 
-    All boxes share one copy of the map: their grids are stacked along the rows of one large grid. Maps in half
-    precision are sampled in the precision of the points, whose coordinates it could not hold.
+    All boxes share one copy of the map: their grids are stacked as rows of one large grid. Half-precision maps are
+    sampled in the precision of the points, since half cannot hold the coordinates.
     """
     channels, height, width = features.shape
     n, h, w = x.shape
@@ -49,26 +49,26 @@ def sample_points(features: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
-"""The affine map that leaves a box unchanged, row by row."""
+"""The affine transformation that leaves a box unchanged, row by row."""
 
 
 def transform(positions: Tensor, affine: Tensor, points: Tensor) -> Tensor:
-    """Move ``points (P, 2)`` of the anchor box of each of ``positions (R, 2)``, row and column, by its affine map.
+    """Transform ``points (P, 2)`` of the anchor box at each of ``positions (R, 2)``, row and column.
 
-    A point u = (x, y) is given, and moved, in cells from the position: to A u + t, with ``affine (..., R, 2, 3)`` [A
-    t]. The anchor box reaches from -1.5 to 1.5, its cells' centres are -1, 0 and 1.
+    Points u = (x, y) are in cells relative to the position and move to A u + t, where ``affine (..., R, 2, 3)`` is [A
+    t]. The anchor box extends from -1.5 to 1.5; its cell centres are -1, 0 and 1.
 
     Returns:
-        ``(..., R, P, 2)`` x and y in cells of the map, the first cell's centre at 0.
+        ``(..., R, P, 2)``, x and y in cells of the map, where the centre of the first cell is 0.
     """
     moved = points @ affine[..., :2].transpose(-1, -2) + affine[..., None, :, 2]
     return moved + positions.flip(1)[:, None].to(moved)
 
 
 def patches(maps: Tensor, positions: Tensor, affine: Tensor) -> Tensor:
-    """Sample a 3x3 patch from each moved anchor box: ``(B, R, C, 3, 3)``, 0 outside the map.
+    """Sample a 3x3 patch from each transformed anchor box: ``(B, R, C, 3, 3)``, 0 outside the map.
 
-    Differentiable in the maps ``(B, C, H, W)`` and the affine maps ``(B, R, 2, 3)``.
+    Differentiable in the maps ``(B, C, H, W)`` and the transformations ``affine (B, R, 2, 3)``.
     """
     offsets = torch.tensor([-1.0, 0.0, 1.0], device=affine.device, dtype=affine.dtype)
     y, x = torch.meshgrid(offsets, offsets, indexing="ij")
@@ -77,23 +77,23 @@ def patches(maps: Tensor, positions: Tensor, affine: Tensor) -> Tensor:
 
 
 def corners(positions: Tensor, affine: Tensor, stride: float) -> Tensor:
-    """Return the corners ``(..., R, 4, 2)`` of the moved anchor boxes in pixels of the network's input.
+    """Return the corners ``(..., R, 4, 2)`` of the transformed anchor boxes, in pixels of the network's input.
 
-    They are those that were top left, top right, bottom right and bottom left before. They may lie outside the image.
+    Their order is top left, top right, bottom right, bottom left of the anchor. They may lie outside the image.
     """
     square = torch.tensor([(-1.5, -1.5), (1.5, -1.5), (1.5, 1.5), (-1.5, 1.5)], device=affine.device)
     return (transform(positions, affine, square.to(affine.dtype)) + 0.5) * stride
 
 
 def around(corners: Tensor, width: float, height: float) -> Tensor:
-    """Return the upright boxes ``(..., 4)`` around quadrilaterals ``(..., 4, 2)``, cut to the image."""
+    """Return the axis-aligned boxes ``(..., 4)`` around quadrilaterals ``(..., 4, 2)``, clipped to the image."""
     return geometry.clip(torch.cat((corners.amin(dim=-2), corners.amax(dim=-2)), dim=-1), width, height)
 
 
 def apply_at_position(layer: nn.Conv2d, patches: Tensor) -> Tensor:
-    """Apply a convolution to patches of its filters' size, as a matrix product, which is faster.
+    """Apply a convolution to patches of its kernel size, as a matrix product, which is faster.
 
-    Patches ``(B, R, C, 3, 3)``, or of a 1x1 convolution ``(B, R, C)``, to ``(B, R, F)``.
+    Patches ``(B, R, C, 3, 3)``, or ``(B, R, C)`` for a 1x1 convolution, give ``(B, R, F)``.
     """
     return functional.linear(patches.flatten(2), layer.weight.flatten(1), layer.bias)
 
@@ -104,10 +104,10 @@ class SpatialTransformer(nn.Module):
     Args:
         channels: C of the map.
         stride: input pixels per cell.
-        cells: rows and columns of positions that are used, as :func:`saywhere.networks.vision.grid.pick` picks them.
-        hidden: filters of the first layer that regresses the affine maps.
-        zoom: size of the regions at first, in sizes of the anchor boxes; the paper's 2 leaves the optimum of the grid,
-            1 is the grid: the 3x3 filter on the patches passes their middle on at first.
+        cells: rows and columns of positions to use, see :func:`saywhere.networks.vision.grid.pick`.
+        hidden: filters of the first localization layer.
+        zoom: initial size of the regions relative to the anchor boxes. The paper's 2 leaves the local optimum of the
+            grid. 1 is the grid: the 3x3 filter is initialised to pass the centre of the patch on.
 
     Attributes:
         size: D of the features.
@@ -126,9 +126,9 @@ class SpatialTransformer(nn.Module):
             self.filter.get_parameter("bias").zero_()
 
     def affine(self, maps: Tensor, positions: Tensor) -> Tensor:
-        """Return the affine map at each of ``positions (R, 2)`` of maps ``(B, C, H, W)``: ``(B, R, 2, 3)``.
+        """Return the affine transformation ``(B, R, 2, 3)`` at each of ``positions (R, 2)`` of maps ``(B, C, H, W)``.
 
-        The two layers are applied at these positions only.
+        The two layers are evaluated at these positions only.
         """
         padded = functional.pad(maps, (1, 1, 1, 1))
         three = torch.arange(3, device=maps.device)
@@ -140,16 +140,16 @@ class SpatialTransformer(nn.Module):
         return regressed.unflatten(2, (2, 3))
 
     def forward(self, maps: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return features of maps ``(B, C, H, W)``, boxes around the regions, and the regions' corners.
+        """Return the region features of maps ``(B, C, H, W)``, the boxes around the regions, and the regions' corners.
 
         Returns:
-            ``(B, R, size)``; ``(B, R, 4)`` cut to the image; ``(B, R, 4, 2)``, see :func:`corners`. In training the
-            positions are sampled, as those of a grid.
+            ``(B, R, size)``; ``(B, R, 4)``, clipped to the image; and ``(B, R, 4, 2)``, see :func:`corners`. In
+            training the positions are sampled from the cells of a grid.
         """
         height, width = maps.shape[2:]
         positions = pick(height, width, self.cells, self.training, generator).to(maps.device)
         affine = self.affine(maps, positions)
-        affine = affine.to(torch.promote_types(affine.dtype, torch.float32))  # places need more digits than half has
+        affine = affine.to(torch.promote_types(affine.dtype, torch.float32))  # half is too coarse for coordinates
         features = apply_at_position(self.filter, patches(maps, positions, affine))
         quads = corners(positions, affine.float(), self.stride)
         boxes = around(quads, width * self.stride, height * self.stride)

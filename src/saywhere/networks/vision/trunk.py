@@ -1,4 +1,4 @@
-"""The network that all systems share: a backbone, and on it a feature pyramid with DenseCap's localization layer."""
+"""The network shared by all systems: a backbone, a feature pyramid, and DenseCap's localization layer on top."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from saywhere.networks.vision.backbones import Backbone, Branch, Head, Pyramid, 
 
 
 class AnchorGenerator:
-    """Places k anchors of given shapes on every cell of every level.
+    """Place k anchors of given shapes on every cell of every level.
 
     Args:
-        shapes: for each level its k pairs (w, h), as many on every level, in pixels of the network's input.
-        box_coder: format and order of the anchors.
+        shapes: k pairs (w, h) per level, in pixels of the network's input; k is the same for all levels.
+        box_coder: defines the format and order of the anchors.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class AnchorGenerator:
         self.box_coder = box_coder or BoxCoder()
 
     def __call__(self, maps: Sequence[Tensor]) -> Tensor:
-        """Return the anchors ``(A, 4)`` of the maps ``(C, H_l, W_l)`` of one image: by level, row, column, shape.
+        """Return the anchors ``(A, 4)`` for one image's maps ``(C, H_l, W_l)``: by level, row, column, shape.
 
-        They are float32 for maps in half precision, which could not hold them.
+        They are float32 for half-precision maps, since half is too coarse for them.
         """
         dtype = np.float64 if maps[0].dtype == torch.float64 else np.float32
         grids = [
@@ -51,10 +51,10 @@ class AnchorGenerator:
 
 
 class RpnHead(nn.Module):
-    """A 3x3 convolution, ReLU, then scores and offsets of k anchors by 1x1 convolutions; shared by all levels.
+    """A 3x3 convolution and ReLU, then 1x1 convolutions for scores and offsets of k anchors; shared by all levels.
 
     Offsets start at zero, so that the first proposals are the anchors. With ``two_way`` an anchor has two logits, for
-    "region" and "background", whose difference is its score; the order of the anchors is the ``box_coder``'s.
+    "region" and "background"; their difference is its score. ``box_coder`` defines the order of the anchors.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class RpnHead(nn.Module):
                     parameter.normal_(std=0.01)
 
     def forward(self, *maps: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits ``(B, A)`` and offsets ``(B, A, 4)`` of maps ``(B, C, H_l, W_l)``, in the anchors' order."""
+        """Return logits ``(B, A)`` and offsets ``(B, A, 4)`` for maps ``(B, C, H_l, W_l)``, in anchor order."""
         scores, offsets = zip(*(self.score_and_offset(features) for features in maps), strict=True)
         both = torch.cat(scores, dim=1)
         return both[..., 0] - both[..., 1] if self.two_way else both[..., 0], torch.cat(offsets, dim=1)
@@ -86,26 +86,26 @@ class RpnHead(nn.Module):
 
 
 class LocalizationLayer(nn.Module):
-    """Scores the anchors of feature maps by a head; :func:`saywhere.boxes.propose` makes proposals of that."""
+    """Score the anchors of feature maps; :func:`saywhere.boxes.propose` turns the result into proposals."""
 
     def __init__(self, head: RpnHead, anchors: AnchorGenerator, box_coder: BoxCoder):
         super().__init__()
         self.head, self.anchors, self.box_coder = head, anchors, box_coder
 
     def forward(self, images: Sequence[tuple[Tensor, ...]]) -> list[RpnOutput]:
-        """Return scores and offsets of every anchor, for images of any sizes given by their maps."""
+        """Return scores and offsets of all anchors for each image, given its maps. Image sizes may differ."""
         scored = by_shape(self.head, images)
         return [RpnOutput(self.anchors(maps), *out) for maps, out in zip(images, scored, strict=True)]
 
     def boxes(self, rpn: RpnOutput) -> Tensor:
-        """Return the regressed box of every anchor ``(A, 4)``, not clipped, in the box coder's format."""
+        """Return the regressed box ``(A, 4)`` of every anchor, unclipped, in the box coder's format."""
         return self.box_coder.decode(rpn.offsets, rpn.anchors)
 
 
 class Tower:
-    """CLIP's image tower beside a backbone: a frozen graph, which ONNX Runtime runs on the CPU.
+    """CLIP's image tower beside a backbone: a frozen graph that ONNX Runtime runs on the CPU.
 
-    The graph is that of :func:`saywhere.engines.tower.build_tower`, opened for the first image.
+    :func:`saywhere.engines.tower.build_tower` builds the graph; the first image opens it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -113,12 +113,12 @@ class Tower:
 
     @cached_property
     def session(self) -> Session:
-        """ONNX Runtime's session; ``UserError`` if the graph is damaged or another one."""
+        """The ONNX Runtime session; ``UserError`` if the graph is damaged or not that of a tower."""
         return open_tower(self.path, torch.get_num_threads())
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the graph."""
+        """SHA-256 of the graph."""
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
     def __call__(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
@@ -129,11 +129,11 @@ class Tower:
 
 
 class Eye(nn.Module):
-    """A backbone and the image tower beside it, as an extractor of maps, which training may cache by ``settings``."""
+    """Extractor of the maps of a backbone and its image tower; training may cache them under ``settings``."""
 
     def __init__(self, trunk: Trunk) -> None:
         super().__init__()
-        self.backbone, self._trunk = trunk.backbone, (trunk,)  # the other weights are not the extractor's
+        self.backbone, self._trunk = trunk.backbone, (trunk,)  # a tuple: the extractor does not own other weights
         self.strides, self.settings = trunk.backbone.strides, f"{trunk.config.backbone} {trunk.tower_digest}"
 
     def forward(self, pixels: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
@@ -141,7 +141,7 @@ class Eye(nn.Module):
         return self._trunk[0].look(pixels)
 
     def set_trainable(self, trainable: bool) -> None:
-        """Fine-tune the backbone, or freeze it."""
+        """Fine-tune or freeze the backbone."""
         self.backbone.set_trainable(trainable)
 
 
@@ -149,17 +149,17 @@ TAKEN = ("backbone", "head", "branch", "pyramid", "localization")
 
 
 class Trunk(nn.Module):
-    """A backbone and what stands on it for several systems at once.
+    """A backbone and the parts on top of it that several systems share.
 
     Args:
         head: the backbone's last layer before the classifier, frozen; or None.
-        pyramid: of the maps that regions are found on; None where that is the backbone's one map.
-        localization: scores of anchors on those maps; None where no regions are proposed.
+        pyramid: of the maps that regions are found on; None: the backbone's only map is used.
+        localization: scores anchors on these maps; None: no proposals.
         branch: a second branch beside the backbone's last stages, frozen; or None.
-        config: options; those of the default if None.
+        config: options; None for the defaults.
 
     Attributes:
-        tower: CLIP's image tower, if the options have one and its graph is there.
+        tower: CLIP's image tower, if the options name one and its graph is available.
     """
 
     tower: Tower | None = None
@@ -186,18 +186,18 @@ class Trunk(nn.Module):
 
     @property
     def extractor(self) -> nn.Module:
-        """Pixels to the maps that training may cache: the backbone, with the tower if there is one."""
+        """Module that computes the maps that training may cache: the backbone, and the tower if there is one."""
         return Eye(self) if self.config.tower else self.backbone
 
     @property
     def tower_digest(self) -> str:
-        """A hash of the tower's graph; empty without one."""
+        """SHA-256 of the tower's graph; empty without a tower."""
         return "" if self.tower is None else self.tower.digest
 
     def look(self, pixels: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-        """Return the backbone's maps of images ``(3, h, w)``, finest first; behind them what :class:`Tower` gives.
+        """Return the backbone's maps of images ``(3, h, w)``, from fine to coarse, then the outputs of :class:`Tower`.
 
-        ``UserError`` if the trunk has no graph of the tower that its options name.
+        ``UserError`` if the options name a tower and the trunk has no graph of it.
         """
         maps = self.backbone(pixels)
         if not self.config.tower:
@@ -207,29 +207,29 @@ class Trunk(nn.Module):
         return [(*levels, *self.tower(image)) for levels, image in zip(maps, pixels, strict=True)]
 
     def neck(self, features: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
-        """Return the maps that regions are found on and pooled from, of each image's maps by :meth:`look`."""
+        """Return the maps that regions are found on and pooled from, given each image's maps from :meth:`look`."""
         features = [maps[: len(self.backbone.strides)] for maps in features]
         return features if self.pyramid is None else by_shape(self.pyramid, features)
 
     def rpn(self, maps: Sequence[tuple[Tensor, ...]]) -> list[RpnOutput]:
-        """Return what the localization layer computes for every anchor of images, given their :meth:`neck` maps."""
+        """Return the localization layer's output for each image, given its maps from :meth:`neck`."""
         assert self.localization is not None, "this trunk was built without proposals"
         return self.localization(maps)
 
     def require_parts(self, proposals: bool, head: bool) -> None:
-        """Refuse a trunk without the parts that a network needs: ``UserError`` without localization layer or head."""
+        """Raise ``UserError`` if the trunk lacks a localization layer or a head that a network needs."""
         if proposals and self.localization is None:
             raise UserError("the trunk has no localization layer, which proposals need")
         if head and self.head is None:
             raise UserError("the trunk has no head, the last layer before the classifier: set head to false")
 
     def take_from(self, other: Trunk) -> None:
-        """Take over the weights of ``other``'s parts that this trunk has too, and its pixels' mean and deviation.
+        """Copy from ``other`` the weights of the parts that this trunk has, and the pixel mean and standard deviation.
 
-        A head, a branch or a tower is taken if ``other`` has one, the other parts must be there.
+        Head, branch and tower are copied only if ``other`` has them; the other parts must exist.
 
         Raises:
-            UserError: ``other`` lacks a part, or one has other sizes, anchors or boxes; one line.
+            UserError: ``other`` lacks a part, or its sizes, anchors or box format differ.
         """
         if self.localization is not None:
             if other.localization is None or (self.pyramid is None) != (other.pyramid is None):
@@ -253,7 +253,7 @@ class Trunk(nn.Module):
 
 
 def _difference(mine: nn.Module, theirs: nn.Module) -> str:
-    """The first difference between the weights' names and shapes; empty if there is none."""
+    """Return the first difference in the names or shapes of the weights; empty if there is none."""
     one, two = mine.state_dict(), theirs.state_dict()
     for key in (*one, *two):
         if key not in one or key not in two:
@@ -273,13 +273,13 @@ def build_trunk(
     """Build a trunk.
 
     Args:
-        proposals: of the pyramid and the localization layer; None for neither.
-        head: also the backbone's last layer before the classifier.
-        box_coder: format of the localization layer's boxes.
+        proposals: options of the pyramid and the localization layer; None for neither.
+        head: add the backbone's last layer before the classifier.
+        box_coder: box format of the localization layer.
         pretrained: start from ImageNet weights.
 
     Raises:
-        UserError: no such backbone or stride, or weights that cannot be had.
+        UserError: unknown backbone or stride, or weights that are not available.
     """
     backbone = build_backbone(trunk.backbone, trunk.strides, pretrained, trunk.vgg_channels)
     preprocess = backbone.preprocess(trunk.long_side, trunk.multiple, backbone.mean, backbone.std)

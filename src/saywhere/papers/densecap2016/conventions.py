@@ -1,14 +1,14 @@
-"""The conventions of the published DenseCap program, at the edge of ours.
+"""The conventions of the published DenseCap program, converted to and from ours.
 
-Everything else in saywhere counts pixels from 0, continuously, in boxes ``x1 y1 x2 y2``. The program counts from 1,
-writes boxes as centre and size, and takes a box to reach from the centre of its first pixel to the centre of its last
-one. The functions here keep its formats and quirks, so that its numbers can be repeated, and call ours for the
-mathematics. They keep the program's names.
+Everything else in saywhere counts pixels from 0, continuously, in boxes ``x1 y1 x2 y2``. The program counts from 1 and
+writes boxes as centre and size. Its boxes extend from the centre of the first pixel to the centre of the last. The
+functions here keep its formats, quirks and names, so that its numbers can be reproduced, and call ours for the
+mathematics.
 
-There are three formats of boxes, all 1-based: ``xcycwh`` (centre and size, inside the network), ``x1y1x2y2`` (the
-centres of the first and the last pixel; "corners" below) and ``xywh`` (first pixel and size). A box of one pixel has
-size 1 and equal corners: corners are ``(w - 1) / 2`` from the centre and areas are ``(x2 - x1 + 1) (y2 - y1 + 1)``.
-Functions of boxes accept any leading shape unless they say otherwise.
+There are three box formats, all 1-based: ``xcycwh`` (centre and size, inside the network), ``x1y1x2y2`` (centres of the
+first and last pixel; "corners" below) and ``xywh`` (first pixel and size). A box of one pixel has size 1 and equal
+corners: corners are ``(w - 1) / 2`` from the centre and areas are ``(x2 - x1 + 1) (y2 - y1 + 1)``. Functions of boxes
+accept any leading shape unless noted otherwise.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from saywhere.papers.densecap2016 import evaluator
 
 
 def xcycwh_to_ours(boxes: Tensor) -> Tensor:
-    """Return our ``x1 y1 x2 y2`` of ``xcycwh``, without loss: pixel 1 is the interval from 0 to 1, its centre 0.5."""
+    """Convert ``xcycwh`` to our ``x1 y1 x2 y2``, losslessly: pixel 1 is the interval from 0 to 1 with centre 0.5."""
     return ours.from_center(boxes - boxes.new_tensor([0.5, 0.5, 0, 0]))
 
 
@@ -44,7 +44,7 @@ def ours_to_xcycwh(boxes: Tensor) -> Tensor:
 
 
 def corners_to_ours(boxes: Tensor) -> Tensor:
-    """Return our boxes of inclusive 1-based corners: our width is their ``x2 - x1 + 1``."""
+    """Convert inclusive 1-based corners to our boxes: our width is their ``x2 - x1 + 1``."""
     return boxes - boxes.new_tensor([1, 1, 0, 0])
 
 
@@ -59,7 +59,7 @@ def xcycwh_to_x1y1x2y2(boxes: Tensor) -> Tensor:
 
 
 def x1y1x2y2_to_xcycwh(boxes: Tensor) -> Tensor:
-    """Return centre and size ``x2 - x1``, without the 1 that :func:`xcycwh_to_x1y1x2y2` took: a pixel is lost."""
+    """Return centre and size ``x2 - x1``, without the 1 that :func:`xcycwh_to_x1y1x2y2` subtracts: a pixel is lost."""
     return ours.to_center(boxes)
 
 
@@ -69,11 +69,11 @@ def x1y1x2y2_to_xywh(boxes: Tensor) -> Tensor:
 
 
 def clip_boxes(boxes: Tensor, x_max: float, y_max: float) -> tuple[Tensor, Tensor]:
-    """Return ``xcycwh`` boxes cut to the image, and a mask of those with a size left.
+    """Return ``xcycwh`` boxes clipped to the image, and a mask of those that keep a positive size.
 
-    The first pixel is clamped to ``[1, max - 1]`` and the last to ``[2, max]``: a box outside becomes a valid one on
-    the border, where ours becomes empty. Only a box of at most one pixel that is not on the border is invalid. All come
-    back 1 pixel smaller, even those that were not cut, by :func:`x1y1x2y2_to_xcycwh`.
+    The first pixel is clamped to ``[1, max - 1]`` and the last to ``[2, max]``. A box outside thus becomes a valid one
+    on the border, where ours becomes empty. Only boxes of at most one pixel that are not on the border are invalid. All
+    shrink by 1 pixel, even unclipped ones, because of :func:`x1y1x2y2_to_xcycwh`.
     """
     x1, y1, x2, y2 = xcycwh_to_x1y1x2y2(boxes).unbind(-1)
     x1, x2 = x1.clamp(1, x_max - 1), x2.clamp(2, x_max)
@@ -82,7 +82,7 @@ def clip_boxes(boxes: Tensor, x_max: float, y_max: float) -> tuple[Tensor, Tenso
 
 
 def apply_box_transform(boxes: Tensor, offsets: Tensor) -> Tensor:
-    """Return ``xcycwh`` boxes moved by ``offsets``, DenseCap's Eqs. 1 and 2, without a bound."""
+    """Return ``xcycwh`` boxes transformed by ``offsets`` (DenseCap, Eqs. 1 and 2), without a bound."""
     return ours.to_center(ours.decode(offsets, ours.from_center(boxes)))
 
 
@@ -92,10 +92,10 @@ def invert_box_transform(anchors: Tensor, boxes: Tensor) -> Tensor:
 
 
 def box_iou(a: Tensor, b: Tensor) -> Tensor:
-    """Return the IoU ``(..., N, M)`` of ``xcycwh`` boxes ``a (..., N, 4)``, ``b (..., M, 4)`` of the training sampler.
+    """Return the training sampler's IoU ``(..., N, M)`` of ``xcycwh`` boxes ``a (..., N, 4)`` and ``b (..., M, 4)``.
 
-    Areas are ``w h``, but the intersection is between inclusive corners without the 1 that belongs to them: a box of
-    10 x 10 pixels overlaps itself by 0.68. NMS, merging and evaluation have the 1.
+    Areas are ``w h``, but the intersection is between inclusive corners without the 1 that they require: a box of 10 x
+    10 pixels has an IoU of 0.68 with itself. NMS, merging and evaluation add the 1.
     """
     corners_a, corners_b = xcycwh_to_x1y1x2y2(a).unsqueeze(-2), xcycwh_to_x1y1x2y2(b).unsqueeze(-3)
     top_left = torch.maximum(corners_a[..., :2], corners_b[..., :2])
@@ -106,9 +106,9 @@ def box_iou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def nms(boxes: Tensor, scores: Tensor, overlap: float, max_boxes: int | None = None) -> Tensor:
-    """Return the corner boxes that survive, best first: our NMS with "+1" areas and the program's order of ties.
+    """Return the indices of corner boxes that survive NMS with "+1" areas, best first, in the program's tie order.
 
-    Scores are compared as float32 and read from the end of an ascending sort. Boxes with IoU <= ``overlap`` stay.
+    Scores are compared as float32 and read from the end of an ascending sort. Boxes with IoU <= ``overlap`` survive.
     """
     best_first = ascending_order(scores.detach().float()).flip(0)
     ranks = torch.arange(len(boxes), 0, -1, device=boxes.device)
@@ -117,7 +117,7 @@ def nms(boxes: Tensor, scores: Tensor, overlap: float, max_boxes: int | None = N
 
 
 def ascending_order(values: Tensor) -> Tensor:
-    """Return indices ``(N,)`` that sort ``values (N,)`` upwards, with equal values in the order of Torch7."""
+    """Return indices ``(N,)`` that sort ``values (N,)`` in ascending order, with ties in the order of Torch7."""
     return torch.from_numpy(evaluator.ascending_order(values.detach().cpu().numpy())).to(values.device)
 
 
@@ -125,7 +125,7 @@ def ascending_order(values: Tensor) -> Tensor:
 
 
 def field_center(stride: float) -> float:
-    """Return where the first cell of a map stands: 8.5 for stride 16. Ours is 8: pixel 1 is centred at 0.5."""
+    """Return the centre of a map's first cell: 8.5 for stride 16. Ours is 8, since pixel 1 is centred at 0.5."""
     return stride / 2 + 0.5
 
 
@@ -143,7 +143,7 @@ def make_anchors(
         shapes: k pairs (w, h) in pixels.
         height, width: cells of the map.
         stride: pixels per cell, horizontally and vertically.
-        first: the 1-based centre (x, y) of the first cell; :func:`field_center` of ``stride`` if not given.
+        first: 1-based centre (x, y) of the first cell; None for the :func:`field_center` of ``stride``.
     """
     first = first or (field_center(stride[0]), field_center(stride[1]))
     kind = np.float64 if dtype == torch.float64 else np.float32
@@ -155,13 +155,13 @@ def make_anchors(
 
 
 def reshape_box_features(features: Tensor, k: int) -> Tensor:
-    """Return ``(N, k * D, H, W)`` of a convolution, shape by shape, as rows ``(N, k * H * W, D)``."""
+    """Return a convolution's output ``(N, k * D, H, W)``, by shape, as rows ``(N, k * H * W, D)``."""
     n, channels, height, width = features.shape
     rows = features.reshape(n, k, channels // k, height, width).permute(0, 1, 3, 4, 2)
     return rows.reshape(n, k * height * width, channels // k)
 
 
-# Which boxes are trained on, and the gradients that come back from them
+# Selection of boxes for training, and their gradients
 
 
 def inside_image(boxes: Tensor, width: float, height: float) -> Tensor:
@@ -191,7 +191,7 @@ class _Pick(torch.autograd.Function):
 
 
 def pick(values: Tensor, rows: Tensor) -> Tensor:
-    """Return ``values[rows]``; a row picked twice gets the gradient of the last time only, not the sum."""
+    """Return ``values[rows]``; a row picked several times gets the gradient of the last time, not the sum."""
     return _Pick.apply(values, rows)  # pyright: ignore[reportReturnType]
 
 
@@ -201,7 +201,7 @@ def pick(values: Tensor, rows: Tensor) -> Tensor:
 def box_to_affine(boxes: Tensor, image_height: int, image_width: int) -> Tensor:
     """Return the affine maps ``(N, 2, 3)`` from the square [-1, 1] to each ``xcycwh`` box, y before x.
 
-    Centres run from -1 at pixel 1 to 1 at the last pixel, but sizes are divided by the image's size, not that less 1.
+    Centres run from -1 at pixel 1 to 1 at the last pixel, but sizes are divided by the image size, not by that minus 1.
     """
     xc, yc, w, h = boxes.unbind(-1)
     x, y = (2 * xc - image_width - 1) / (image_width - 1), (2 * yc - image_height - 1) / (image_height - 1)
@@ -215,9 +215,9 @@ def roi_pooling(
 ) -> Tensor:
     """Return features ``(N, C, rows, columns)`` in each ``xcycwh`` box: ``bilinear`` with another map to cells.
 
-    The program puts the first cell on the image's first pixel, the last cell on its last pixel and the others evenly
-    between. Ours stand in the middle of the pixels that they are made from, exactly a stride apart. ``features (C, H,
-    W)`` are of one image, ``boxes (N, 4)`` in its pixels.
+    The program puts the first cell on the image's first pixel, the last cell on its last pixel, and the others evenly
+    between. Ours are at the centre of the pixels that they are computed from, exactly one stride apart. ``features (C,
+    H, W)`` are of one image, ``boxes (N, 4)`` in its pixels.
     """
     affine = box_to_affine(boxes, image_height, image_width)
     height, width = features.shape[-2:]
@@ -227,11 +227,11 @@ def roi_pooling(
     return bilinear(features, cells, size, stride=1)
 
 
-# The box coder of a network that is to be the program
+# The box coder of a network with the program's conventions
 
 
 def _for_arrays(function: Callable[..., Any]) -> Any:
-    """Let a function of tensors, as a method, take numpy arrays too, and then return such."""
+    """Make a static method of a function on tensors, which also takes NumPy arrays and then returns them."""
 
     @wraps(function)
     def either(*arguments: Any) -> Any:
@@ -245,20 +245,20 @@ def _for_arrays(function: Callable[..., Any]) -> Any:
 
 
 def _suppress_proposals(boxes: Tensor, logits: Tensor, overlap: float, limit: int) -> Tensor:
-    """:func:`nms` by the probabilities of the two-way softmax, of whose two logits ``logits`` are the differences."""
+    """Apply :func:`nms` with the probabilities of the two-way softmax, whose logit differences are ``logits``."""
     return nms(xcycwh_to_x1y1x2y2(boxes), logits.sigmoid(), overlap, limit)
 
 
 def _suppress_final(boxes: Tensor, clipped: Tensor, logits: Tensor, overlap: float) -> Tensor:
-    """:func:`nms` of boxes as they are, outside the image too, in single precision."""
+    """Apply :func:`nms` to unclipped boxes in single precision."""
     return nms(xcycwh_to_x1y1x2y2(boxes.float()), logits, overlap)
 
 
 @dataclass(frozen=True)
 class OriginalBoxCoder(BoxCoder):
-    """Encode and decode the program's boxes: ``xcycwh`` from 1, anchors by shape before place.
+    """Encode and decode the program's boxes: 1-based ``xcycwh``, with anchors ordered by shape before position.
 
-    The quirks are those of the functions that are its methods; sizes are not bounded.
+    The methods have the quirks of the functions above. Sizes are unbounded.
     """
 
     max_log_scale: float | None = None
@@ -295,8 +295,8 @@ def scaled_size(width: int, height: int, long_side: int) -> tuple[int, int]:
 def scale_weights(source: int, target: int) -> Tensor:
     """Return the matrix ``(target, source)`` that resizes rows or columns from ``source`` to ``target`` pixels.
 
-    Larger: linear between pixels, the first and the last ones staying where they are. Smaller: each new pixel is the
-    mean of the old ones that it covers. Places are computed in single precision, as there.
+    Enlarging interpolates linearly between pixels; the first and last stay in place. Shrinking averages the source
+    pixels that each new pixel covers. Positions are in single precision, as in the program.
     """
     places = np.arange(target + 1, dtype=np.float32)
     weights = np.zeros((target, source), np.float32)
@@ -326,13 +326,13 @@ def scale_image(pixels: Tensor, width: int, height: int) -> Tensor:
 
 
 def caffe_pixels(pixels: Tensor) -> Tensor:
-    """Return what Caffe's VGG-16 takes of ``pixels (3, h, w)``, R G B from 0 to 1: B G R, 0 to 255, less the means."""
+    """Convert RGB ``pixels (3, h, w)`` from 0 to 1 to the input of Caffe's VGG-16: BGR, 0 to 255, minus the means."""
     return pixels.flip(0) * 255 - pixels.new_tensor(BLUE_GREEN_RED_MEANS)[:, None, None]
 
 
 @dataclass(frozen=True)
 class OriginalPreprocess(Preprocess):
-    """The program's way to look at an image; ``multiple`` is 1, ``mean`` and ``std`` are B G R, as shares of 255."""
+    """The program's preprocessing; ``multiple`` is 1, ``mean`` and ``std`` are B G R, as shares of 255."""
 
     def size(self, width: int, height: int) -> tuple[int, int]:
         return scaled_size(width, height, self.long_side)
@@ -351,10 +351,10 @@ class OriginalPreprocess(Preprocess):
 
 
 class Adam(Optimizer):
-    """Adam with ``eps`` added to the root of the second moment before its bias is corrected, not after.
+    """Adam that adds ``eps`` to the root of the second moment before its bias correction.
 
     Where torch's Adam divides by ``sqrt(v / c) + eps``, with the correction ``c = 1 - beta2 ** t``, this divides by
-    ``(sqrt(v) + eps) / sqrt(c)``: in the first steps ``eps`` counts for more. The weight decay is L2.
+    ``(sqrt(v) + eps) / sqrt(c)``: ``eps`` has more influence in the first steps. The weight decay is L2.
     """
 
     def __init__(
@@ -375,7 +375,7 @@ class Adam(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take one step; ``closure`` computes the loss and its gradients again, if given."""
+        """Take one step; ``closure``, if given, recomputes the loss and its gradients."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

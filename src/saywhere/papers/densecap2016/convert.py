@@ -1,4 +1,4 @@
-"""Convert checkpoints of the published program: Torch7 files to model folders."""
+"""Conversion of the published program's Torch7 checkpoints to model folders."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from saywhere.text import Vocabulary
 STRIDE = 16
 UNKNOWN = "<UNK>"
 NEVER = -1e4
-"""Bias of an unknown word that the program's vocabulary does not have: decoding never chooses it."""
+"""Bias of an unknown word missing from the program's vocabulary: decoding never chooses it."""
 
-# Where each weight of a DenseCap lies in the program's checkpoints. Places are written as in Lua from the model's
-# ``nets`` on, ``conv_net1.modules[1].weight``, and count from 1.
+# The location of each DenseCap weight in the program's checkpoints. Locations are written as in Lua, starting from the
+# model's ``nets``, such as ``conv_net1.modules[1].weight``, and count from 1.
 
 CONVOLUTIONS = (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)
 """Layers of ``vgg16_caffe``; those after the second pooling are the program's second network."""
@@ -52,7 +52,7 @@ MODULES = {
     "decoder.model.encode": f"{DECODER}.image_encoder.modules[1]",
     "decoder.model.output": f"{DECODER}.rnn.modules[3]",
 }
-"""Our modules that have a weight and a bias of the same layout, and theirs."""
+"""Our modules with a weight and a bias of the same layout, and the program's."""
 WORDS = ("decoder.model.words.weight", f"{DECODER}.lookup_table.weight")
 LSTM = ("decoder.model.lstm", f"{DECODER}.rnn.modules[1]")
 
@@ -66,7 +66,7 @@ class Torch7Checkpoint:
     size: int
 
     def at(self, place: str) -> Any:
-        """Return what is at a place such as ``model.nets.conv_net1.modules[1]``; ``UserError`` if there is nothing."""
+        """Return the value at a location such as ``model.nets.conv_net1.modules[1]``; ``UserError`` if none."""
         node = self.root
         for name, number in re.findall(r"(\w+)|\[(\d+)\]", place):
             fields = node if isinstance(node, Mapping) else getattr(node, "_obj", None)
@@ -77,20 +77,20 @@ class Torch7Checkpoint:
         return node
 
     def number(self, place: str) -> float:
-        """Return the number at a place."""
+        """Return the number at a location."""
         value = self.at(place)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise UserError(f"{self.path}: {place} is not a number")
         return value
 
     def numbers(self, place: str) -> dict[str, float]:
-        """Return all numbers in the table at a place, by name."""
+        """Return all numbers in the table at a location, by name."""
         table = self.at(place)
         pairs = table.items() if isinstance(table, Mapping) else ()
         return {k: v for k, v in pairs if isinstance(v, (int, float)) and not isinstance(v, bool)}
 
     def array(self, place: str, dimensions: int) -> np.ndarray[Any, Any]:
-        """Return the tensor at a place, a view of the file; not larger than it, however its strides repeat numbers."""
+        """Return the tensor at a location, a view of the file; refuse strided views larger than the file."""
         value = self.at(place)
         if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
             raise UserError(f"{self.path}: {place} is not a tensor of floats")
@@ -99,12 +99,12 @@ class Torch7Checkpoint:
         return value
 
     def shape(self, place: str, dimensions: int) -> tuple[int, ...]:
-        """Return the shape of the tensor at a place."""
+        """Return the shape of the tensor at a location."""
         return self.array(place, dimensions).shape
 
 
 def open_checkpoint(path: str | Path) -> Torch7Checkpoint:
-    """Read a file of the program; ``UserError`` in one line if it is none, or the package for it is missing."""
+    """Read a file of the program; one-line ``UserError`` if it is something else, or its package is missing."""
     try:
         from saywhere.papers.densecap2016 import torch7
     except ImportError as error:
@@ -114,12 +114,12 @@ def open_checkpoint(path: str | Path) -> Torch7Checkpoint:
 
 
 def convert(path: str | Path) -> DenseCap:
-    """Return the model of a checkpoint that the program saved, in eval mode; float32.
+    """Return the model of a checkpoint saved by the program, in eval mode and float32.
 
-    Sizes, anchors, words, thresholds and the weights of the losses are those of the file.
+    Sizes, anchors, words, thresholds and loss weights are those of the file.
 
     Raises:
-        UserError: not such a checkpoint, or of a network that the program does not make; one line.
+        UserError: not such a checkpoint, or a network that the program does not build; one line.
     """
     file = open_checkpoint(path)
     config, words = read_config(file), read_words(file)
@@ -158,7 +158,7 @@ def read_words(file: Torch7Checkpoint) -> list[str]:
 
 
 def _order_words(place: str, value: Tensor, words: list[str]) -> Tensor:
-    """Rows of the language model with the unknown word after all others, where ours has it."""
+    """Move the unknown word's row of the language model after all others, as in ours."""
     if not place.startswith((f"{DECODER}.lookup_table", f"{DECODER}.rnn.modules[3]")) or words[-1] == UNKNOWN:
         return value
     others = [i for i, word in enumerate(words) if word != UNKNOWN]
@@ -205,7 +205,7 @@ def read_config(file: Torch7Checkpoint) -> DenseCapConfig:
 
 
 def _losses(file: Torch7Checkpoint) -> dict[str, float]:
-    """What the program's options say about training, where they say it."""
+    """Return the training options that the program's options contain."""
     names = {
         "rpn_score_weight": "mid_objectness_weight",
         "rpn_box_weight": "mid_box_reg_weight",
@@ -235,7 +235,7 @@ def _check_centers(file: Torch7Checkpoint, place: str) -> None:
 
 
 def convert_to_folder(path: str | Path, folder: str | Path) -> DenseCap:
-    """Convert as :func:`convert` does, and save the model as a checkpoint folder with a card."""
+    """Convert as :func:`convert` does, and save the model as a folder with a card."""
     model = convert(path)
     config = model.config
     description = f"DenseCap as its program saved it, {len(model.vocabulary.counts)} words"
@@ -251,7 +251,7 @@ def convert_to_folder(path: str | Path, folder: str | Path) -> DenseCap:
 
 
 def from_torch7(read: Callable[[str], Tensor]) -> dict[str, Tensor]:
-    """Return our weights by name; ``read`` gives the program's tensor at a place."""
+    """Return our weights by name; ``read`` returns the program's tensor at a location."""
     ours: dict[str, Tensor] = {}
     for name, place in MODULES.items():
         ours[f"{name}.weight"], ours[f"{name}.bias"] = read(f"{place}.weight"), read(f"{place}.bias")
@@ -266,7 +266,7 @@ def from_torch7(read: Callable[[str], Tensor]) -> dict[str, Tensor]:
 
 
 def to_torch7(ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the program's tensors by place: of weights by our names, or of their gradients."""
+    """Return the program's tensors by location, from weights by our names or from their gradients."""
     theirs: dict[str, Tensor] = {}
     for name, place in MODULES.items():
         theirs[f"{place}.weight"], theirs[f"{place}.bias"] = ours[f"{name}.weight"], ours[f"{name}.bias"]
@@ -279,12 +279,12 @@ def to_torch7(ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def swap_gates(values: Tensor) -> Tensor:
-    """Return blocks i, f, o, g (theirs) along the first dimension as i, f, g, o (torch's), and back."""
+    """Reorder blocks i, f, o, g (the program's) along the first dimension to i, f, g, o (torch's), or back."""
     i, f, a, b = values.chunk(4)
     return torch.cat((i, f, b, a))
 
 
 def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
-    """Return the gradients of all parameters by name, 0 where there is none, for :func:`to_torch7`."""
+    """Return the gradients of all parameters by name, 0 if missing, for :func:`to_torch7`."""
     named = model.named_parameters()
     return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in named}

@@ -1,7 +1,6 @@
-"""The published program's evaluator of dense captions, ``protocol="original"``, repeated to the last digit.
+"""The published program's evaluator of dense captions, ``protocol="original"``, reproduced to the last digit.
 
-Boxes are the program's corners: float32
-``x1 y1 x2 y2`` that name the first and the last pixel, so a box of equal corners has an area of 1.
+Boxes are the program's corners: float32 ``x1 y1 x2 y2`` of the first and the last pixel, so equal corners have area 1.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from saywhere.evaluation.dense import MERGE_IOU, Rules, first_claims, sum_in_ord
 
 Array = NDArray[Any]
 
-_SMALL = 10  # parts of at most so many elements are left to the insertion sort; so is a whole of one more
+_SMALL = 10  # parts of at most this many elements, and a whole of one more, are left to the insertion sort
 
 
 def ascending_order(values: ArrayLike) -> np.ndarray:
-    """Return indices ``(N,)`` int64 that sort ``values (N,)`` upwards, with equal values in the order of Torch7."""
+    """Return int64 indices ``(N,)`` that sort ``values (N,)`` in ascending order, with ties in the order of Torch7."""
     numbers = np.asarray(values)
-    if len(np.unique(numbers)) == len(numbers):  # without equal values all sorts agree
+    if len(np.unique(numbers)) == len(numbers):  # without ties all sorts agree
         return np.argsort(numbers, kind="stable")
     keys, order = numbers.tolist(), list(range(len(numbers)))
     parts = [(0, len(keys) - 1)] if len(keys) > _SMALL + 1 else []
@@ -36,7 +35,7 @@ def ascending_order(values: ArrayLike) -> np.ndarray:
 
 
 def _partition(keys: list[float], order: list[int], left: int, right: int) -> list[tuple[int, int]]:
-    """Part elements ``left`` to ``right`` at the median of first, middle and last; return the bounds of both parts."""
+    """Partition elements ``left`` to ``right`` at the median of three; return the bounds of both parts."""
 
     def swap(i: int, j: int) -> None:
         keys[i], keys[j] = keys[j], keys[i]
@@ -62,7 +61,7 @@ def _partition(keys: list[float], order: list[int], left: int, right: int) -> li
 
 
 def _insertion_sort(keys: list[float], order: list[int]) -> None:
-    """Sort what is nearly sorted, from the end; an element stops before its equals."""
+    """Sort a nearly sorted list, from its end; an element stops before its equals."""
     for start in range(len(keys) - 2, -1, -1):
         key, index, i = keys[start], order[start], start + 1
         while i < len(keys) and keys[i] < key:
@@ -73,24 +72,24 @@ def _insertion_sort(keys: list[float], order: list[int]) -> None:
 
 @dataclass(frozen=True)
 class OriginalRules(Rules):
-    """How the program departs from the definition.
+    """The program's departures from the definition.
 
-    Boxes are float32 corners of the first and last pixel, sizes have 1 added, and merging counts neighbours in a byte.
-    A true box is taken by the first detection that overlaps it most, however little, and a detection that overlaps no
-    true box takes the last one of the image. Precision is averaged over 100 recalls, added up with rounding errors.
+    Boxes are float32 corners of the first and last pixel, 1 is added to sizes, and merging counts neighbours in a byte.
+    A true box is claimed by the first detection that overlaps it most, however little. A detection without overlap
+    claims the last true box of the image. Precision is averaged over 100 recalls, accumulated with rounding errors.
 
     Attributes:
-        ties: equal scores stand in the order of the ``input``, or as the unstable quicksort of Torch7 (``torch``)
-            leaves them: :func:`ascending_order`.
-        precision: of IoUs in merging, of recall and of precision. The program uses double in its evaluation and float
-            in the validation during training.
+        ties: order of equal scores: that of the ``input``, or that of Torch7's unstable quicksort (``torch``),
+            :func:`ascending_order`.
+        precision: of IoUs in merging, of recall and of precision. The program evaluates in double and validates during
+            training in float.
     """
 
     name: str = "original"
     ties: Literal["input", "torch"] = "input"
     precision: Literal["double", "float"] = "double"
 
-    ordered = False  # boxes are taken as they stand
+    ordered = False  # boxes are taken as they are
 
     @property
     def dtype(self) -> type[np.floating[Any]]:
@@ -100,7 +99,7 @@ class OriginalRules(Rules):
         return merge(boxes.astype(np.float32), MERGE_IOU, self.dtype)
 
     def order(self, scores: Array) -> Array:
-        """Sort downwards, with equal scores as ``ties`` says."""
+        """Sort in descending order, with ties as in ``ties``."""
         return ascending_order(-scores) if self.ties == "torch" else super().order(scores)
 
     def overlaps(self, boxes: Array, truths: Array) -> Array:
@@ -111,7 +110,7 @@ class OriginalRules(Rules):
         return np.where(truth < 0, truths - 1, truth)
 
     def claimants(self, claim: Array) -> Array:
-        """Of each true box only its first detection may be true, whatever it overlaps."""
+        """Return the first detection of each true box, whatever its overlap."""
         return first_claims(claim, claim >= 0)
 
     def hits(self, qualifies: Array, claim: Array, claimants: Array) -> Array:
@@ -121,7 +120,7 @@ class OriginalRules(Rules):
         return recall_starts(hits, positives, self.dtype)
 
     def total(self, values: Sequence[float]) -> float:
-        """Add up as a loop does, a rounding at each step."""
+        """Add up in a loop, rounding at each step."""
         return sum_in_order(values)
 
 
@@ -129,9 +128,9 @@ ORIGINAL = OriginalRules()
 
 
 def overlaps(a: Array, b: Array) -> Array:
-    """Return the IoU ``(N, M)``, in doubles, of corner boxes ``a (N, 4)`` and ``b (M, 4)`` of float32 values.
+    """Return the IoU ``(N, M)``, in float64, of corner boxes ``a (N, 4)`` and ``b (M, 4)`` of float32 values.
 
-    Areas are ``(x2 - x1 + 1) (y2 - y1 + 1)``, also for boxes that are inside out, so an IoU may be below 0, above 1 or
+    Areas are ``(x2 - x1 + 1) (y2 - y1 + 1)``, even if x2 < x1 or y2 < y1, so an IoU may be below 0, above 1 or
     infinite.
     """
     a, b = a.astype(np.float64)[:, None], b.astype(np.float64)[None]
@@ -147,10 +146,10 @@ def _area(boxes: Array) -> Array:
 
 
 def merge(boxes: Array, threshold: float, dtype: type[np.floating[Any]]) -> tuple[Array, list[list[int]]]:
-    """Merge corner boxes ``(N, 4)`` as :func:`saywhere.boxes.merge`: return the means ``(G, 4)`` and members of groups.
+    """Merge corner boxes ``(N, 4)`` as :func:`saywhere.boxes.merge`; return mean boxes ``(G, 4)`` and group members.
 
-    IoUs and the threshold are compared as ``dtype``; means are float32. Neighbours are counted in a byte: boxes with a
-    multiple of 256 neighbours vanish unless another group takes them.
+    IoUs and threshold are compared as ``dtype``; means are float32. Neighbours are counted in a byte: boxes with a
+    multiple of 256 neighbours vanish unless another group includes them.
     """
     iou = overlaps(boxes, boxes).astype(dtype)
     np.fill_diagonal(iou, 1)
@@ -169,11 +168,11 @@ def merge(boxes: Array, threshold: float, dtype: type[np.floating[Any]]) -> tupl
 
 
 def recall_starts(hits: Array, positives: int, dtype: type[np.floating[Any]]) -> Array:
-    """Return for each recall of the program how many of the best detections ``hits (N,)`` do not reach it yet.
+    """Return for each of the program's recalls how many of the best detections ``hits (N,)`` stay below it.
 
-    The program adds 0.01 until it is above 1, and rounding errors add up: there are 100 recalls, the 7th is a little
-    above 0.06, the last a little below 1. Recalls and their bounds are compared as ``dtype``; ``positives``, the true
-    boxes, are above 0.
+    The program adds 0.01 until it exceeds 1, and rounding errors accumulate: there are 100 recalls, the 7th slightly
+    above 0.06 and the last slightly below 1. Recalls and bounds are compared as ``dtype``; ``positives``, the number of
+    true boxes, must be above 0.
     """
     bounds, bound = [], 0.0
     while bound <= 1:

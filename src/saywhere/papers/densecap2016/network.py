@@ -1,7 +1,7 @@
-"""The published program's network: its backbone, and the parts that a DenseCap takes with ``conventions: original``.
+"""The published program's network: its backbone, and its parts of a DenseCap with ``conventions: original``.
 
-Its language model has tokens of its own: 1 to V are words, V + 1 is START and END, 0 is nothing. The embedding has one
-row more, V + 2, which stands for nothing (section 3.1.4 of DenseCap); :class:`OriginalDecoder` has it in ours.
+Its language model has its own tokens: 1 to V are words, V + 1 is START and END, 0 is nothing. The embedding has one
+more row, V + 2, for nothing (section 3.1.4 of DenseCap); :class:`OriginalDecoder` maps our token ids to these tokens.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ SEQUENCE_LENGTH = 15
 class LanguageModel(nn.Module):
     """An LSTM whose inputs are the embedding of a region, START, and then words.
 
-    The LSTM is torch's, whose second bias stays 0: the program has one.
+    It is torch's LSTM with the second bias fixed at 0, since the program has only one.
 
     Args:
-        embed_dim: D of region embeddings.
-        words: V, the unknown word included.
-        word_size: of the word vectors, and of the encoded embedding.
-        dropout: on the LSTM's output.
+        embed_dim: size D of the region embeddings.
+        words: V, including the unknown word.
+        word_size: size of the word vectors and of the encoded embedding.
+        dropout: dropout probability on the LSTM's output.
     """
 
     def __init__(self, embed_dim: int, words: int, word_size: int = 512, hidden_size: int = 512, dropout: float = 0.0):
@@ -55,21 +55,21 @@ class LanguageModel(nn.Module):
                 parameter.zero_()
                 if name.startswith("weight"):
                     parameter.normal_(std=(self.lstm.input_size + size) ** -0.5)
-            self.lstm.get_parameter("bias_ih_l0")[size : 2 * size] = 1  # the forget gate
+            self.lstm.get_parameter("bias_ih_l0")[size : 2 * size] = 1  # forget gate
 
     @property
     def start(self) -> int:
-        """The token that is START and END, V + 1."""
+        """The token for START and END, V + 1."""
         return self.output.out_features
 
     def forward(self, embeddings: Tensor, tokens: Tensor) -> Tensor:
-        """Return scores ``(N, T + 2, V + 1)`` after the embedding, START, and each of ``tokens (N, T)``, 0 if none."""
+        """Return scores ``(N, T + 2, V + 1)`` after the embedding, START and each of ``tokens (N, T)``, padded by 0."""
         previous = torch.cat((torch.full_like(tokens[:, :1], self.start), tokens), dim=1)
         inputs = torch.cat((torch.relu(self.encode(embeddings))[:, None], self._vectors(previous)), dim=1)
         return self.output(self.dropout(self.lstm(inputs)[0]))
 
     def _vectors(self, tokens: Tensor) -> Tensor:
-        """Word vectors of tokens from 0 (nothing) to V + 1."""
+        """Return the word vectors of tokens from 0 (nothing) to V + 1."""
         return self.words(torch.where(tokens == 0, self.words.num_embeddings, tokens) - 1)
 
     # Decoding
@@ -80,14 +80,14 @@ class LanguageModel(nn.Module):
         return h[0], c[0]
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return scores ``(N, V + 1)`` of the word after ``tokens (N,)``, and the next state."""
+        """Return the scores ``(N, V + 1)`` of the word after ``tokens (N,)``, and the next state."""
         h, c = (part[None].contiguous() for part in state)
         hidden, (h, c) = self.lstm(self._vectors(tokens)[:, None], (h, c))
         return self.output(hidden[:, 0]), (h[0], c[0])
 
     @torch.no_grad()
     def sample(self, embeddings: Tensor, length: int = SEQUENCE_LENGTH) -> Tensor:
-        """Return tokens ``(N, length)``, the likeliest at each step, after an END too."""
+        """Return greedily decoded tokens ``(N, length)``, even after an END."""
         state, decoded = self.begin(embeddings), []
         tokens = torch.full((len(embeddings),), self.start, device=embeddings.device)
         for _ in range(length):
@@ -111,12 +111,12 @@ def decode_sequences(tokens: Tensor, words: Sequence[str]) -> list[str]:
 
 
 class OriginalDecoder(nn.Module, TensorDecoder):
-    """Wrap :class:`LanguageModel`: token ids from 4 on are its tokens from 1, its last word is the unknown one.
+    """Wrap :class:`LanguageModel`: token ids from 4 on are its tokens from 1, and its last word is the unknown one.
 
-    It can choose the unknown word, and PAD and START have probability 0.
+    It can choose the unknown word; PAD and START have probability 0.
 
     Args:
-        embed_dim: D of the embeddings.
+        embed_dim: size D of the embeddings.
         vocabulary_size: V of this package, with the four reserved tokens: three more than the program's.
         word_size, hidden_size, dropout: see :class:`LanguageModel`.
     """
@@ -139,7 +139,7 @@ class OriginalDecoder(nn.Module, TensorDecoder):
 
     @property
     def words(self) -> nn.Embedding:
-        """The model's word vectors: of the program's tokens, from 1, and one row more that stands for nothing."""
+        """The model's word vectors: of the program's tokens, from 1, and one more row for nothing."""
         return self.model.words
 
     @property
@@ -148,11 +148,11 @@ class OriginalDecoder(nn.Module, TensorDecoder):
         return self.model.output
 
     def to_tokens(self, token_ids: Tensor) -> Tensor:
-        """Convert token ids to the program's tokens, of the same shape."""
+        """Convert token ids to the program's tokens, in the same shape."""
         return self.get_buffer("tokens")[token_ids]
 
     def _scores(self, scores: Tensor) -> Tensor:
-        """The program's scores ``(..., V' + 1)`` in columns of token ids ``(..., V)``; PAD and START have none."""
+        """Reorder the program's scores ``(..., V' + 1)`` by our token ids, ``(..., V)``; PAD and START get -inf."""
         known, unknown, end = scores[..., :-2], scores[..., -2:-1], scores[..., -1:]
         never = torch.full_like(end, -torch.inf).expand(*end.shape[:-1], 2)
         return torch.cat((never, end, unknown, known), dim=-1)
@@ -175,17 +175,17 @@ CAFFE_MEAN = (103.939 / 255, 116.779 / 255, 123.68 / 255)  # blue, green, red
 
 
 class OriginalConventions(Conventions):
-    """Make the program's parts of a DenseCap."""
+    """Factory for the program's parts of a DenseCap."""
 
     def box_coder(self, config: DenseCapConfig) -> OriginalBoxCoder:
-        """Return the program's boxes: centres and sizes from 1, with all of its quirks."""
+        """Return the program's box coder: 1-based centres and sizes, with all of its quirks."""
         return OriginalBoxCoder(config.max_log_scale)
 
     def pooling(self, config: DenseCapConfig) -> Pool:
         return lambda maps, boxes, size: roi_pooling(maps[0], boxes, size[1], size[0], config.pool_size)
 
     def rpn_sampler(self, config: DenseCapConfig) -> RegionSampler:
-        """Return the program's sampler, which samples negatives again if they are too few."""
+        """Return the program's sampler, which repeats negatives if there are too few."""
         return RegionSampler(config.rpn_batch, config.rpn_fg_iou, config.rpn_bg_iou, fill=True)
 
     def decoder(self, config: DenseCapConfig, vocabulary_size: int) -> OriginalDecoder:
@@ -194,21 +194,21 @@ class OriginalConventions(Conventions):
 
 
 class Single(nn.Sequential):
-    """A sequential network whose one output is returned as a tuple of one level."""
+    """A sequential network that returns its output as a tuple of one level."""
 
     def forward(self, x: Tensor) -> tuple[Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the one map."""
+        """Return a tuple of the single map."""
         return (super().forward(x),)
 
 
 def build_caffe_vgg16(channels: Sequence[int] = VGG16_CHANNELS, pretrained: bool = True) -> Backbone:
-    """Build VGG-16 as the published DenseCap has it: without the last pooling, and the others round up.
+    """Build VGG-16 as in the published DenseCap: without the last pooling; the others round sizes up.
 
-    Its pixels are those of Caffe: B G R from 0 to 255, less the means; ``mean`` and ``std`` are shares of 255, B G R.
+    Input pixels are Caffe's: B G R from 0 to 255, minus the means; ``mean`` and ``std`` are shares of 255, B G R.
 
     Args:
-        channels: of the five stages; ImageNet weights are for ``VGG16_CHANNELS``.
-        pretrained: load the ImageNet weights of Caffe's VGG-16 (torchvision has them, for R G B).
+        channels: of the five stages; ImageNet weights exist only for ``VGG16_CHANNELS``.
+        pretrained: load the ImageNet weights of Caffe's VGG-16 (from torchvision, which has them for R G B).
     """
     layers: list[nn.Module] = []
     before = 3

@@ -1,8 +1,7 @@
-"""Torch7's binary files, read without running anything that is in them.
+"""Torch7's binary files, read without executing anything in them.
 
-The package ``torchfile`` knows the format. Around it stands what a file from anywhere needs: every size is checked
-against the file before it is used, tensors are views of the file on disk (gradients are never loaded), and functions
-are passed over.
+The package ``torchfile`` parses the format. This module makes it safe for untrusted files: sizes are checked against
+the file before use, tensors are views of the file on disk (gradients are never loaded), and functions are skipped.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ TENSORS = {f"torch.{name}Tensor".encode(): numpy.dtype(kind) for name, kind in K
 
 
 class Torch7Error(ValueError):
-    """The bytes are not a Torch7 file, or only a part of one."""
+    """The bytes are not a Torch7 file, or only part of one."""
 
 
 class _Reader(T7Reader):
@@ -49,11 +48,11 @@ class _Reader(T7Reader):
         self.path, self.size, self.depth = path, os.fstat(file.fileno()).st_size, 0
 
     def left(self) -> int:
-        """Return the bytes after the place that is read."""
+        """Return the number of bytes after the current position."""
         return self.size - self.f.tell()
 
     def take(self, length: int) -> bytes:
-        """Return the next bytes, all of them there."""
+        """Return the next ``length`` bytes; raise if the file has fewer."""
         if not 0 <= length <= self.left():
             raise Torch7Error("it ends before it is complete" if length > 0 else f"a length is {length}")
         return self.f.read(length)
@@ -81,7 +80,7 @@ class _Reader(T7Reader):
             self.depth -= 1
 
     def _read_guarded(self) -> Any:
-        """Tensors, storages and functions here; everything else by ``torchfile``, from the same place."""
+        """Read tensors, storages and functions here; leave everything else to ``torchfile``, from the same position."""
         start = self.f.tell()
         kind = self.read_int()
         if kind in FUNCTIONS:
@@ -137,7 +136,7 @@ class _Reader(T7Reader):
 
 @contextmanager
 def _one_line(path: Path) -> Iterator[None]:
-    """Whatever a broken file makes a reader raise, as one line."""
+    """Convert whatever errors a broken file causes to one-line ``UserError``."""
     try:
         yield
     except OSError as error:
@@ -148,18 +147,18 @@ def _one_line(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: not a Torch7 file that can be read: {error}") from error
     except (MemoryError, RecursionError):
         raise UserError(f"{path}: not a Torch7 file that can be read: too large") from None
-    except Exception as error:  # torchfile takes bytes as they come: struct.error, TypeError, KeyError and others
+    except Exception as error:  # torchfile trusts its input: struct.error, TypeError, KeyError and others
         reason = " ".join(str(error).split())[:100] or type(error).__name__
         raise UserError(f"{path}: not a Torch7 file ({reason})") from error
 
 
 def read(path: str | Path) -> Any:
-    """Return what a Torch7 binary file holds: dicts for tables, :class:`Torch7Object`, views of the file for tensors.
+    """Return the contents of a Torch7 binary file: dicts for tables, :class:`Torch7Object`, and file views for tensors.
 
-    Strings that are not UTF-8 get replacement characters; functions are None.
+    Strings that are not UTF-8 get replacement characters; functions become None.
 
     Raises:
-        UserError: no such file, or not a whole Torch7 file; one line that names it.
+        UserError: no such file, or not a complete Torch7 file; one line that names it.
     """
     path = Path(path)
     with _one_line(path), path.open("rb") as file:

@@ -1,7 +1,7 @@
-"""Every intermediate result of a DenseCap with the program's conventions, in the program's formats.
+"""All intermediate results of a DenseCap with the program's conventions, in the program's formats.
 
-:func:`trace_inference` and :func:`trace_training` run the same parts as use and training, one image at a time. Boxes
-are ``xcycwh`` from 1, tokens count from 1, indices from 0.
+:func:`trace_inference` and :func:`trace_training` run the same parts as inference and training, one image at a time.
+Boxes are 1-based ``xcycwh``, tokens count from 1, indices from 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from saywhere.text import END, PAD, RESERVED, UNKNOWN
 
 @dataclass(frozen=True, eq=False)
 class InferenceTrace:
-    """What the program computes of an image, of A anchors, B proposals and N results.
+    """The program's results for an image with A anchors, B proposals and N final results.
 
     Attributes:
         conv_features: ``(C, H, W)``.
@@ -36,9 +36,9 @@ class InferenceTrace:
         embeddings: ``(B, D)``.
         objectness, box_trans: ``(B,)`` second logits, and ``(B, 4)`` second offsets.
         final_boxes: ``(B, 4)``, not clipped.
-        tokens: ``(B, T)`` all that are decoded, also after END.
+        tokens: ``(B, T)`` all decoded tokens, even after END.
         captions: of the B proposals.
-        final_nms: indices ``(N,)`` of the proposals that are kept, best first: the results are these rows.
+        final_nms: indices ``(N,)`` of the kept proposals, best first; these rows are the results.
     """
 
     conv_features: Tensor
@@ -63,9 +63,9 @@ class InferenceTrace:
 
 @torch.no_grad()
 def trace_inference(model: DenseCap, pixels: Tensor) -> InferenceTrace:
-    """Run the program's forward pass at test time on ``pixels (3, h, w)`` of ``model.trunk.preprocess``.
+    """Run the program's forward pass at test time on ``pixels (3, h, w)`` from ``model.trunk.preprocess``.
 
-    The model has ``conventions: original`` (or ``UserError``), and is in eval mode.
+    The model must have ``conventions: original`` (or ``UserError``) and be in eval mode.
     """
     decoder, config, coder = _decoder(model), model.config, model.box_coder
     height, width = pixels.shape[1:]
@@ -106,13 +106,13 @@ def trace_inference(model: DenseCap, pixels: Tensor) -> InferenceTrace:
 
 @dataclass(frozen=True, eq=False)
 class TrainingTrace:
-    """One step before its gradients.
+    """One training step before its gradients.
 
     Attributes:
-        sampled: the anchors that train, see :class:`SampledBoxes`.
-        output: what the losses are made of.
-        losses: ``rpn_score, rpn_box, score, box, caption``, weighted, and ``decay``, which the program does not print.
-        total: their sum, to be minimised.
+        sampled: the training anchors, see :class:`SampledBoxes`.
+        output: the inputs of the losses.
+        losses: weighted ``rpn_score, rpn_box, score, box, caption``, and ``decay``, which the program does not print.
+        total: their sum, which is minimised.
     """
 
     sampled: SampledBoxes
@@ -129,16 +129,16 @@ def trace_training(
     sampled: SampledBoxes | None = None,
     generator: torch.Generator | None = None,
 ) -> TrainingTrace:
-    """Run the program's forward pass in training; ``total.backward()`` gives the gradients.
+    """Run the program's forward pass in training; ``total.backward()`` computes the gradients.
 
-    ``model.trunk.backbone.set_trainable(True)`` lets them reach all but the first four convolutions. Dropout is that of
-    the model's mode; its conventions are ``original`` (or ``UserError``).
+    ``model.trunk.backbone.set_trainable(True)`` extends them to all but the first four convolutions. The model's mode
+    decides about dropout; its conventions must be ``original`` (or ``UserError``).
 
     Args:
-        pixels: ``(3, h, w)`` as ``model.trunk.preprocess`` gives them.
-        boxes: the truths ``(M, 4)``, ``xcycwh`` from 1.
-        tokens: their captions ``(M, T)``, 1 to V, 0 where there is no word.
-        sampled: indices from 0 of the anchors (by shape, row, column) that train, instead of sampling them.
+        pixels: ``(3, h, w)`` from ``model.trunk.preprocess``.
+        boxes: true boxes ``(M, 4)``, 1-based ``xcycwh``.
+        tokens: their captions ``(M, T)``, 1 to V, and 0 for padding.
+        sampled: indices from 0 of the training anchors (by shape, row, column); None: they are sampled.
     """
     _decoder(model)
     height, width = pixels.shape[1:]
@@ -154,7 +154,7 @@ def trace_training(
 
 
 def from_tokens(tokens: Tensor, vocabulary_size: int) -> Tensor:
-    """Return the token ids of the program's tokens: 0 nothing, 1 to V words (the last unknown), V + 1 END."""
+    """Return the token ids for the program's tokens: 0 nothing, 1 to V words (the last unknown), V + 1 END."""
     words = vocabulary_size - len(RESERVED) + 1
     token_ids = torch.arange(words + 2, device=tokens.device) + len(RESERVED) - 1
     token_ids[0], token_ids[words], token_ids[words + 1] = PAD, UNKNOWN, END

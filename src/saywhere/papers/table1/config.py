@@ -15,8 +15,8 @@ class RegionRnnConfig(Config):
     """Options of :class:`saywhere.papers.table1.region_rnn.RegionRnn`.
 
     Attributes:
-        trunk, decoding: parts, see :mod:`saywhere.configs.parts`. A crop is resized to ``trunk.long_side`` pixels a
-            side, whatever its shape was, so that ``trunk.multiple`` is the same number.
+        trunk, decoding: parts, see :mod:`saywhere.configs.parts`. A crop of any shape is resized to a square with sides
+            of ``trunk.long_side`` pixels, so ``trunk.multiple`` is the same number.
         grid: the maps are averaged over ``grid x grid`` parts of the crop.
         embed_dim, dropout: two fully connected layers, as in the recognition network of DenseCap.
         word_size, hidden_size, decoder_dropout: see :class:`saywhere.networks.language.decoders.lstm.LstmDecoder`.

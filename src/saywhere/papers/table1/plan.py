@@ -1,4 +1,4 @@
-"""What a comparison is made of: the keys of its recipe."""
+"""Definition of a comparison: the keys of its recipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from saywhere.training import recipe as recipes
 from saywhere.training.recipe import DataConfig
 
 SENTENCE_WORDS = 16
-"""Longest caption of the Full Image RNN; longer sentences do not train it."""
+"""Maximum words in a sentence that trains the Full Image RNN, and in its captions."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class FitConfig(Config):
     """Options of training the decoder of a Region RNN (AdamW, a cosine after a warm-up).
 
     Attributes:
-        epochs: at most this many passes over the crops; the weights of the best validation loss are kept.
-        batch_size: crops a step.
+        epochs: maximum passes over the crops; the weights with the best validation loss are kept.
+        batch_size: crops per step.
         lr: learning rate after the warm-up.
     """
 
@@ -39,21 +39,21 @@ class FitConfig(Config):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Describe one comparison.
+    """Description of one comparison.
 
     Attributes:
-        data: as in recipes for training; ``validation`` is the split that is measured, ``validation_limit`` how many of
-            its images. The metric takes all of their phrases, whatever ``phrases`` leaves out in training.
-        fcln: folder of the FCLN of each seed, with ``{seed}`` in its name.
-        seeds: of the FCLNs and of the baselines.
-        proposals: boxes of an image that each system describes, at most.
+        data: as in training recipes; ``validation`` is the measured split, ``validation_limit`` its number of images.
+            The metric uses all of their phrases, whatever ``phrases`` leaves out in training.
+        fcln: folder of each seed's FCLN, with ``{seed}`` in its name.
+        seeds: seeds of the FCLNs and of the baselines.
+        proposals: maximum number of boxes per image that each system describes.
         model: keys of :class:`saywhere.papers.table1.config.RegionRnnConfig`, for both RNN baselines.
-        pretrained: the baselines' backbone starts from its published weights.
-        crops: at most so many true regions of a training image train the Region RNN; None for all.
-        training: of both RNN baselines.
-        half: the baselines are trained in bfloat16, the features of crops included, see
-            :func:`saywhere.papers.table1.region_rnn.crop_features`; times are always those of float32.
-        cache: folder of cached features of crops.
+        pretrained: start the baselines' backbone from its published weights.
+        crops: maximum true regions per training image that train the Region RNN; None for all.
+        training: training of both RNN baselines.
+        half: train the baselines in bfloat16, including the features of crops, see
+            :func:`saywhere.papers.table1.region_rnn.crop_features`; times are always measured in float32.
+        cache: folder of cached crop features.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Comparison:
         self.baseline()
 
     def baseline(self, words: int | None = None) -> RegionRnnConfig:
-        """Return the configuration of the RNN baselines, with captions of at most ``words`` words if given."""
+        """Return the configuration of the RNN baselines; ``words`` sets the maximum caption length."""
         config = RegionRnnConfig.from_dict(self.model, prefix="model.")
         return config if words is None else replace(config, decoding=replace(config.decoding, max_words=words))
 

@@ -1,12 +1,11 @@
-"""Region RNN: each region cropped, resized and passed through the whole network (DenseCap, section 4.1, baselines).
+"""Region RNN: each region is cropped, resized and passed through the full network (DenseCap, section 4.1, baselines).
 
-It has the backbone, the size of the embeddings and the decoder of :class:`saywhere.networks.densecap.network.DenseCap`,
-but sees a region's pixels and nothing around them, and finds no regions. Trained on sentences of whole images, it is
-the Full Image RNN.
+It has the backbone, embedding size and decoder of :class:`saywhere.networks.densecap.network.DenseCap`, but sees only a
+region's own pixels and finds no regions. Trained on sentences of whole images, it is the Full Image RNN.
 
-In training crops go through the frozen backbone once, and the decoder learns from their features. These are on disk in
-chunks, each named by a hash of all that it depends on, so that a run that was stopped is resumed at the first chunk
-that is missing, and another seed or another command finds them.
+In training, crops pass the frozen backbone once, and the decoder is trained on their features. These are stored in
+chunks, each named by a hash of everything it depends on. A stopped run resumes at the first missing chunk, and other
+seeds or commands reuse the chunks.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ from saywhere.training.cache import HALF_MAX, file_digest
 from saywhere.training.loop import has_bfloat16, learning_rate_factor
 
 CHUNK = 512
-"""Crops of one file."""
+"""Crops per file."""
 
 AT_ONCE = 8
-"""Crops of one pass: more of them leave a processor's caches."""
+"""Crops per forward pass: more would not fit a processor's caches."""
 
 CHOICE = 0
-"""Seed of the choice of crops: the same crops train the baselines of all seeds."""
+"""Seed for choosing crops: the baselines of all seeds train on the same crops."""
 
 
 class RegionRnn(nn.Module):
@@ -64,7 +63,7 @@ class RegionRnn(nn.Module):
         self.trunk = build_trunk(config.trunk, pretrained=pretrained_backbone) if trunk is None else trunk
         self.feature_size = sum(self.trunk.backbone.channels) * config.grid**2
         self.layers = nn.Sequential(
-            nn.LayerNorm(self.feature_size),  # as the pyramid's normalisation in FCLN: a frozen backbone's scale is any
+            nn.LayerNorm(self.feature_size),  # as normalisation in FCLN's pyramid: a frozen backbone has any scale
             nn.Linear(self.feature_size, config.embed_dim),
             nn.ReLU(),
             nn.Dropout(config.dropout),
@@ -90,7 +89,7 @@ class RegionRnn(nn.Module):
             left, right = _whole_pixels(x1 * sx, x2 * sx, image.pixels.width)
             top, bottom = _whole_pixels(y1 * sy, y2 * sy, image.pixels.height)
             pixels = image.pixels.crop((left, top, right, bottom))
-            # To the preprocessing every crop is square: both of its sides become ``side`` pixels.
+            # The preprocessing sees every crop as a square: both of its sides become ``side`` pixels.
             crops[row] = torch.from_numpy(self.trunk.preprocess(LoadedImage(pixels, side, side)))
         return crops
 
@@ -101,9 +100,9 @@ class RegionRnn(nn.Module):
 
     @torch.no_grad()
     def features(self, image: LoadedImage, boxes: Tensor) -> Tensor:
-        """Return features ``(N, feature_size)`` of the boxes ``(N, 4)`` of an image.
+        """Return the features ``(N, feature_size)`` of the boxes ``(N, 4)`` of an image.
 
-        One crop at a time: the caches of a CPU do not hold the maps of several.
+        One crop at a time: the maps of several would not fit a CPU's caches.
         """
         pooled = [self.pool(self.crop(image, box[None]).to(self.device)) for box in boxes]
         return torch.cat(pooled) if pooled else torch.zeros(0, self.feature_size, device=self.device)
@@ -111,10 +110,10 @@ class RegionRnn(nn.Module):
     def forward(self, features: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits of crops' phrases, for training.
 
-        ``features`` are those of :meth:`pool`, ``token_ids (N, T)`` of a phrase each, without START and END, padded.
+        ``features`` are from :meth:`pool`, ``token_ids (N, T)`` one phrase each, without START and END, padded.
 
         Returns:
-            ``(K, V)`` logits and the ``(K,)`` token ids they are for: all words and ENDs, row after row.
+            Logits ``(K, V)`` and the token ids ``(K,)`` that they predict: all words and ENDs, row after row.
         """
         targets = with_end([token_ids])
         real = targets != PAD
@@ -129,12 +128,12 @@ class RegionRnn(nn.Module):
 
 
 def _whole_pixels(low: float, high: float, size: int) -> tuple[int, int]:
-    """The pixels that an interval touches, at least one, inside ``size``."""
+    """Return the range of whole pixels that an interval touches, at least one, inside ``size``."""
     first = min(max(math.floor(low), 0), size - 1)
     return first, max(first + 1, min(math.ceil(high), size))
 
 
-# What it is trained on
+# Training data
 
 
 @dataclass(frozen=True)
@@ -147,15 +146,15 @@ class Crop:
 
     @classmethod
     def of(cls, image: Path, box: Iterable[float], phrases: tuple[str, ...] = ()) -> Crop:
-        """Make one of any four numbers."""
+        """Build one from any four numbers."""
         x1, y1, x2, y2 = map(float, box)
         return cls(image, (x1, y1, x2, y2), phrases)
 
 
 def region_crops(samples: Sequence[Sample], most: int | None) -> list[Crop]:
-    """Return true regions, at most ``most`` of an image, drawn at random: first one of each image, then others.
+    """Return true regions, at most ``most`` per image, in random order: first one of each image, then further ones.
 
-    So the crops of a smaller ``most`` are the first of those of a larger one, and need not be computed again.
+    Crops for a smaller ``most`` are thus the first of those for a larger one, and their features are reused.
     """
     orders = [np.random.default_rng((CHOICE, i)).permutation(len(s.boxes)).tolist() for i, s in enumerate(samples)]
     longest = max(map(len, orders), default=0)
@@ -168,7 +167,7 @@ def region_crops(samples: Sequence[Sample], most: int | None) -> list[Crop]:
 
 
 def sentence_crops(samples: Sequence[Sample], longest: int) -> list[Crop]:
-    """Return whole images with those of their sentences that have one to ``longest`` words."""
+    """Return whole images with those of their sentences that have 1 to ``longest`` words."""
     fitting = [tuple(t for t in sample.sentences if 0 < len(tokenize(t)) <= longest) for sample in samples]
     pairs = zip(samples, fitting, strict=True)
     return [Crop.of(sample.image, (0, 0, sample.width, sample.height), texts) for sample, texts in pairs if texts]
@@ -181,11 +180,11 @@ def crop_features(
     half: bool = False,
     done: Callable[[int], object] = lambda count: None,
 ) -> Tensor:
-    """Return features ``(N, feature_size)`` float16 of crops; those that are in files below ``root`` are read.
+    """Return float16 features ``(N, feature_size)`` of crops; those stored below ``root`` are read.
 
-    An image is opened once for neighbouring crops of it. ``half`` computes in bfloat16, which processors with such
-    instructions do several times faster; the features agree with those of float32 to a cosine of 0.9997. ``done`` is
-    called with the number of further crops that are ready.
+    An image is opened once for consecutive crops. ``half`` computes in bfloat16, several times faster on processors
+    with such instructions; the features agree with float32 to a cosine of 0.9997. ``done`` is called with the number of
+    further crops that are ready.
 
     Raises:
         ImageError: an image cannot be read.
@@ -222,7 +221,7 @@ def _crops_key(crops: Sequence[Crop]) -> str:
 
 
 def _read(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
-    """The array in a file; None if there is none, or not a whole one."""
+    """Return the array in a file; None if it is missing or incomplete."""
     try:
         values = np.load(path)
     except (OSError, ValueError, EOFError):
@@ -247,9 +246,9 @@ def _compute(network: RegionRnn, crops: Sequence[Crop], half: bool) -> np.ndarra
 
 
 Lessons = tuple[Tensor, Sequence[Crop]]
-"""Crops to learn from: their ``features (N, feature_size)``, and the N crops with a phrase or more."""
+"""Training data: ``features (N, feature_size)`` of crops, and the N crops with one or more phrases."""
 WEIGHT_DECAY, WARMUP, CLIP = 0.05, 100, 10.0
-"""Of AdamW; steps over which the learning rate grows from 0; largest norm of the gradient."""
+"""Weight decay of AdamW, warm-up steps from a learning rate of 0, and maximum gradient norm."""
 
 
 def fit(
@@ -257,8 +256,8 @@ def fit(
 ) -> list[float]:
     """Train all but the backbone; the network ends in eval mode with the weights of the best validation loss.
 
-    The same seed gives the same weights. Of ``validation`` the first phrase of each crop counts; ``half`` multiplies in
-    bfloat16, on processors that can. Returns the validation loss after each epoch, in nats a phrase.
+    The same seed gives the same weights. ``validation`` uses the first phrase of each crop. ``half`` multiplies in
+    bfloat16 if the processor can. Returns the validation loss after each epoch, in nats per phrase.
     """
     half = half and (network.device.type != "cpu" or has_bfloat16())
     parameters = [*network.layers.parameters(), *network.decoder.parameters()]
@@ -296,7 +295,7 @@ def fit(
 
 @torch.no_grad()
 def _validate(network: RegionRnn, crops: Lessons, batch_size: int) -> float:
-    """Return the mean loss of the first phrase of each crop, in nats; the network ends in eval mode."""
+    """Return the mean loss of each crop's first phrase, in nats; the network ends in eval mode."""
     network.eval()
     rows = list(range(len(crops[1])))
     batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
@@ -304,7 +303,7 @@ def _validate(network: RegionRnn, crops: Lessons, batch_size: int) -> float:
 
 
 def _loss(network: RegionRnn, crops: Lessons, rows: Sequence[int], random: np.random.Generator | None) -> Tensor:
-    """Cross entropy of all words of a phrase of each crop, by phrase: a random one, or the first."""
+    """Return the cross entropy per phrase, summed over words, of a random or the first phrase of each crop."""
     several = [crops[1][row].phrases for row in rows]
     chosen = [each[int(random.integers(len(each))) if random else 0] for each in several]
     token_ids = torch.from_numpy(pad([network.vocabulary.encode(phrase) for phrase in chosen]))

@@ -59,9 +59,9 @@ class Results:
     Attributes:
         data: name of the data set.
         meteor: version of the scorer.
-        scores: by row, column and seed ``map``, ``detection_map`` and ``language_meteor``, as fractions.
-        times: by row, as :func:`saywhere.papers.table1.systems.take_times` gives them.
-        boxes: mean number of boxes an image, by column.
+        scores: ``map``, ``detection_map`` and ``language_meteor``, as fractions, by row, column and seed.
+        times: by row, from :func:`saywhere.papers.table1.systems.take_times`.
+        boxes: mean number of boxes per image, by column.
     """
 
     plan: Comparison
@@ -111,7 +111,7 @@ def write_table(results: Results, out: Path, command: str) -> list[Path]:
 
 
 def markdown(results: Results, command: str) -> str:
-    """Return the table in Markdown, with how it was measured below it."""
+    """Return the table in Markdown, followed by how it was measured."""
     plan, table, first = results.plan, results.to_dict(), results.plan.seeds[0]
     names = {"external": NAME, "rpn": "RPN", "gt": "truth"}
     heads = [f"METEOR, {names[column]}" for column in COLUMNS] + [f"AP, {names[column]}" for column in COLUMNS]
@@ -159,16 +159,16 @@ Cell = tuple[str, str, int]
 
 
 class Run:
-    """Train the baselines of a comparison that are not yet in ``out``, and describe and measure its images.
+    """Train a comparison's baselines that are missing in ``out``, and describe and measure its images.
 
     Args:
         out: folder of the trained baselines.
 
     Attributes:
-        images: that are measured, by name.
+        images: the measured images, by name.
 
     Raises:
-        UserError: wrong data, or a model that is missing.
+        UserError: wrong data, or a missing model.
     """
 
     def __init__(self, plan: Comparison, out: Path) -> None:
@@ -195,10 +195,10 @@ class Run:
 
     @cached_property
     def boxes(self) -> dict[str, dict[str, Proposed]]:
-        """The boxes of each column, by name of the image, for the baselines of all seeds: so a crop is computed once.
+        """The boxes of each column by image name, shared by the baselines of all seeds: a crop is computed once.
 
-        Proposals are those of the first seed's RPN. True boxes are merged as the metric does; the baselines have no
-        score for them, so all score 1.
+        Proposals are from the first seed's RPN. True boxes are merged as in the metric; the baselines have no scores
+        for them, so all score 1.
 
         Raises:
             UserError: Selective Search is not installed.
@@ -216,7 +216,7 @@ class Run:
 
     @cached_property
     def cells(self) -> dict[Cell, dict[str, Regions]]:
-        """What each row says of the boxes of each column, by name of the image."""
+        """The descriptions by each row of the boxes in each column, by image name."""
         cells: dict[Cell, dict[str, Regions]] = {}
         for seed in self.plan.seeds:
             model = self._fcln(seed)
@@ -245,7 +245,7 @@ class Run:
         return Results(self.plan, self.data_name, len(self.images), meteor.version, scores, self._times(), counts)
 
     def _times(self) -> dict[str, dict[str, float]]:
-        """Take the times of all systems of the first seed."""
+        """Measure the times of all systems of the first seed."""
         plan, seed = self.plan, self.plan.seeds[0]
         network = self.baselines.network(REGION, seed)
         timed = Timed(self._fcln(seed), network, SelectiveSearch(), plan.proposals)

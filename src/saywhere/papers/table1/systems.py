@@ -1,4 +1,4 @@
-"""The systems of a comparison: FCLN, and the RNN baselines, which are trained on crops first; and their times."""
+"""The systems of a comparison, FCLN and the RNN baselines trained on crops, and their times."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from saywhere.text import Vocabulary
 from saywhere.training.progress import track
 
 NMS = 0.5
-"""The baselines have no second scores: of their proposals those that overlap a better one by more are left out."""
+"""IoU for the baselines' NMS on proposals; they have no second scores for a final one."""
 REGION, FULL, FCLN, FCLN_EXTERNAL = "region-rnn", "full-image-rnn", "fcln", "fcln-external"
 CAPTIONED_AT_ONCE = 1024
 STAGES = ("proposals", "network", "language")
 ROUNDS = 3
-"""Times that each image is described for the time; the median counts."""
+"""Timed repetitions per image; the median is used."""
 
 
 # FCLN
@@ -53,10 +53,10 @@ def rpn_proposals(detector: DenseCap, encoding: Encoding, limit: int) -> Propose
 def describe_with_fcln(
     model: Model, image: LoadedImage, boxes: Mapping[str, Proposed], limit: int
 ) -> dict[str, Regions]:
-    """Return how FCLN describes one image, by column.
+    """Return FCLN's descriptions of one image, by column.
 
-    The true boxes are described just as they stand; all others, at most ``limit``, are proposals of its own, which are
-    scored and refined. ``boxes`` of the column ``rpn`` are the baselines'.
+    The true boxes are described as they are. All others, at most ``limit``, serve as proposals and are scored and
+    refined. ``boxes`` in the column ``rpn`` are those of the baselines; FCLN uses its own.
     """
     encoding, detector = model.encode(image), model.require("densecap", "be FCLN")
     own, _ = propose_boxes(encoding, detector.config.proposals, detector.box_coder, limit)
@@ -72,12 +72,12 @@ def describe_with_fcln(
 
 @dataclass(frozen=True, eq=False)
 class Baselines:
-    """Train and ask both RNN baselines of a comparison.
+    """Train and run both RNN baselines of a comparison.
 
     Attributes:
-        folder: of what is trained.
+        folder: folder of the trained baselines.
         train: training images with their regions and sentences.
-        dev: of the measured split, with phrases as in training: their loss picks the epoch.
+        dev: images of the measured split, with phrases as in training: their loss selects the epoch.
     """
 
     plan: Comparison
@@ -88,7 +88,7 @@ class Baselines:
     def network(self, row: str, seed: int) -> RegionRnn:
         """Return the trained network of a row and seed, from ``folder`` if it is there.
 
-        ``UserError`` if what is there is another kind of model, or there is nothing to train it on.
+        ``UserError`` if the folder has another kind of model, or there is nothing to train on.
         """
         plan = self.plan
         depends = [row, seed, plan.half, plan.pretrained, plan.data, plan.model, plan.training, plan.crops]
@@ -131,7 +131,7 @@ class Baselines:
     def describe(
         self, network: RegionRnn, images: Mapping[str, Sample], boxes: Mapping[str, Proposed], column: str
     ) -> dict[str, Regions]:
-        """Return captions of the boxes of each image, by its name, with the scores of the proposals."""
+        """Return captions of each image's boxes, by image name, with the scores of the proposals."""
         crops = [Crop.of(sample.image, box) for name, sample in images.items() for box in boxes[name].boxes]
         features = self._features(network, crops, f"crops of the boxes: {column}")
         captions = [text for part in features.split(CAPTIONED_AT_ONCE) for text in network.caption(part.float())]
@@ -171,7 +171,7 @@ class Timed:
     limit: int
 
     def systems(self) -> dict[str, Callable[[LoadedImage, Watch], None]]:
-        """Return by row what describes an image."""
+        """Return by row the function that describes an image."""
         return {FCLN: self._fcln, FCLN_EXTERNAL: self._fcln_external, REGION: self._region_rnn}
 
     def _external(self, image: LoadedImage, watch: Watch) -> np.ndarray:
@@ -179,7 +179,7 @@ class Timed:
             return self.proposer(image).suppressed(NMS, self.limit).boxes
 
     def _encode(self, image: LoadedImage, watch: Watch) -> Encoding:
-        """The backbone and the pyramid, which otherwise waits until it is needed."""
+        """Compute the backbone and the pyramid, which would otherwise be computed on demand."""
         with watch.stage("network"):
             encoding = self.fcln.encode(image)
             ImageMaps.pyramids([encoding.maps])
@@ -215,10 +215,10 @@ class Timed:
 
 @torch.no_grad()
 def take_times(timed: Timed, images: Sequence[Path], done: Callable[[], object]) -> dict[str, dict[str, float]]:
-    """Return milliseconds an image by row: of each stage, and their ``total``; opening the file is no stage.
+    """Return milliseconds per image by row: of each stage, and their ``total``; opening the file is not included.
 
-    Every system describes every image :data:`ROUNDS` times by turns, after one image to warm up; the median over the
-    rounds is taken for each image, then the mean over the images. ``done`` is called after each.
+    Every system in turn describes every image :data:`ROUNDS` times, after a warm-up image. The result is the mean over
+    images of the median over rounds. ``done`` is called after each description.
     """
     systems = timed.systems()
     for describe in systems.values():

@@ -1,1 +1,1 @@
-"""Decoders: language models that are conditioned on embeddings of regions or images."""
+"""Decoders: language models conditioned on embeddings of regions or images."""

@@ -1,18 +1,18 @@
-"""The decoder that attends to regions: Areas of Attention (section 3.2, Eqs. 4 to 7).
+"""The decoder with attention to regions: Areas of Attention (section 3.2, Eqs. 4 to 7).
 
-Training and reading the attention::
+Training, and reading the attention::
 
     decoder = AttentionDecoder(embed_dim, region_size, len(vocabulary), word_size=256, hidden_size=512)
     log_probs = decoder(embeddings, regions, token_ids, mask)          # teacher forcing: (N, T + 1, V)
     weights = decoder.attention(embeddings, regions, token_ids, mask)  # p(r_t | h_t), also of END: (N, T + 1, R)
 
-Decoding: :meth:`AttentionDecoder.bind` binds the regions and gives a decoder for one word at a time, so that beam
-search holds the regions of an image once for all its hypotheses.
+Decoding: :meth:`AttentionDecoder.bind` binds the regions and returns a word-by-word decoder. All hypotheses of a beam
+search share the regions of their image.
 
-``embeddings (N, D_e)`` describe the whole images (phi(I) of section 3.1), ``regions (N, R, D_r)`` their regions. Images
-with fewer regions are padded and ``mask (N, R)`` says which exist (:func:`pad_regions` makes both); padding is never
-read. R may differ between training and use, and be 0. Several sentences an image, ``token_ids (N, K, T)``, share its
-tables.
+``embeddings (N, D_e)`` describe whole images (phi(I) in section 3.1), ``regions (N, R, D_r)`` their regions. Images
+with fewer regions are padded and ``mask (N, R)`` is True for real ones (:func:`pad_regions` makes both); padding has no
+effect. R may differ between training and inference, and be 0. Several sentences per image, ``token_ids (N, K, T)``,
+share its tables.
 
 Rows of the paper's Table 1, as ``terms`` and ``feedback``:
 
@@ -31,7 +31,7 @@ The score of a word, a region and a state (Eq. 5) is a sum of three parts::
     m(w, r) = w' W theta_wr R' r                  word-region: the same in every state
     c(r, h) = r' R theta_rh h + r' R theta_r      region-state, region
 
-so that both marginals are products with one table ``exp m`` an image, shared by all its states::
+so that both marginals are products with one table ``exp m`` per image, shared by all its states::
 
     p(w | h) ~ exp a(w) * sum_r exp c(r) exp m(w, r)
     p(r | h) ~ exp c(r) * sum_w exp a(w) exp m(w, r)
@@ -52,18 +52,18 @@ from saywhere.networks.language.decoders.protocol import State, TensorDecoder, a
 from saywhere.text import END, PAD
 
 BLOCK = 512
-"""Words at a time where the sums are made of logarithms."""
+"""Words per block when sums are computed in log space."""
 
 
 @dataclass(frozen=True, eq=False)
 class WordRegion:
-    """The word-region part m of some images, computed once and used in every step.
+    """The word-region part m for several images, computed once and used in every step.
 
     Attributes:
-        peak: ``(N, V)`` the largest m of each word over the image's regions; nothing is differentiated in it.
-        table: ``(N, R, V)`` exp(m - peak): at most 1, and 0 where an image has fewer regions.
+        peak: ``(N, V)`` maximum of m over the image's regions, for each word; detached.
+        table: ``(N, R, V)`` exp(m - peak): at most 1, and 0 for padded regions.
         scores: ``(N, R, V)`` m - peak, kept only if m varies so much over the regions that sums of the table's products
-            could vanish; the marginal over regions is then made of logarithms.
+            could underflow. The marginal over regions is then computed in log space.
     """
 
     peak: Tensor
@@ -72,7 +72,7 @@ class WordRegion:
 
     @classmethod
     def of(cls, word_region: Tensor, mask: Tensor) -> WordRegion:
-        """Make the table of m ``(N, R, V)`` and the regions that exist ``(N, R)``, at least one an image."""
+        """Build the table from m ``(N, R, V)`` and the mask ``(N, R)`` of real regions, at least one per image."""
         word_region, absent = _single(word_region), ~mask[..., None]
         with torch.no_grad():
             peak = word_region.masked_fill(absent, -torch.inf).amax(dim=1)
@@ -86,20 +86,20 @@ class WordRegion:
 def log_words(words: Tensor, regions: Tensor, word_region: WordRegion) -> Tensor:
     """Return ``ln p(w | h)``, ``(N, K, V)``: the marginal distribution of the next word.
 
-    It is of a, ``words (N, K, V)``; c, ``regions (N, K, R)``, minus infinity where an image has fewer; and m.
+    Takes a, ``words (N, K, V)``; c, ``regions (N, K, R)``, minus infinity for padded regions; and m.
     """
     words, regions = _single(words), _single(regions)
     top = regions.detach().amax(dim=2, keepdim=True)
     least = regions.detach().masked_fill(regions == -torch.inf, torch.inf).amin(dim=2, keepdim=True)
     if word_region.scores is not None and bool((top - least > _limit(regions.dtype)).any()):
         summed = _log_over_regions(regions, word_region.scores)
-    else:  # the region of the largest c, or that of the largest m, keeps each sum above what could vanish
+    else:  # the region with the largest c, or with the largest m, keeps each sum from underflowing
         summed = _product((regions - top).exp(), word_region.table).log()
     return (words + word_region.peak[:, None] + summed).log_softmax(dim=2)
 
 
 def log_regions(words: Tensor, regions: Tensor, word_region: WordRegion) -> Tensor:
-    """Return ``ln p(r | h)``, ``(N, K, R)``: the weights of the regions in Eq. 6; arguments as :func:`log_words`."""
+    """Return ``ln p(r | h)``, ``(N, K, R)``: the region weights of Eq. 6. Arguments as in :func:`log_words`."""
     regions, heights = _single(regions), _single(words) + word_region.peak[:, None]
     if word_region.scores is not None:
         summed = _log_over_words(heights, word_region.scores)
@@ -110,7 +110,7 @@ def log_regions(words: Tensor, regions: Tensor, word_region: WordRegion) -> Tens
 
 
 def _log_over_regions(regions: Tensor, scores: Tensor) -> Tensor:
-    """``ln sum_r exp(c + m - peak)``, ``(N, K, V)``, in blocks of words that the backward pass computes again."""
+    """Return ``ln sum_r exp(c + m - peak)``, ``(N, K, V)``, in blocks of words that the backward pass recomputes."""
 
     def block(regions: Tensor, scores: Tensor) -> Tensor:
         return (regions[..., None] + scores[:, None]).logsumexp(dim=2)
@@ -119,7 +119,7 @@ def _log_over_regions(regions: Tensor, scores: Tensor) -> Tensor:
 
 
 def _log_over_words(heights: Tensor, scores: Tensor) -> Tensor:
-    """``ln sum_w exp(a + m)``, ``(N, K, R)`` up to a constant, in blocks as :func:`_log_over_regions`."""
+    """Return ``ln sum_w exp(a + m)``, ``(N, K, R)`` up to a constant, in blocks as :func:`_log_over_regions`."""
 
     def block(heights: Tensor, scores: Tensor) -> Tensor:
         return (heights[:, :, None] + scores[:, None]).logsumexp(dim=3)
@@ -129,19 +129,19 @@ def _log_over_words(heights: Tensor, scores: Tensor) -> Tensor:
 
 
 def _again(block: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
-    """The block's value; what it holds in between is not kept for the backward pass."""
+    """Return the block's value without keeping its intermediate results for the backward pass."""
     result = checkpoint(block, a, b, use_reentrant=False)
     assert isinstance(result, Tensor)
     return result
 
 
 def _single(scores: Tensor) -> Tensor:
-    """At least single precision: half has too few digits for sums over a vocabulary."""
+    """Convert to single precision or better: half is too coarse for sums over a vocabulary."""
     return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """The matrix product in the precision of its factors, also where automatic mixed precision would lower it."""
+    """Return the matrix product in the precision of its factors, even under automatic mixed precision."""
     with torch.autocast(a.device.type, enabled=False):
         return a @ b
 
@@ -151,12 +151,12 @@ def _tiny(dtype: torch.dtype) -> float:
 
 
 def _limit(dtype: torch.dtype) -> float:
-    """Where sums of exponentials stay exact: exp(-limit) is 5e11 times the smallest normal number of the type."""
+    """Return how far scores may vary for exact sums: exp(-limit) is 5e11 times the smallest normal number."""
     return -math.log(_tiny(dtype)) - 27
 
 
 def pad_regions(features: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Pad regions ``(R_i, D)`` of N images with zeros to ``(N, R, D)``; return them and which exist ``(N, R)``."""
+    """Pad the regions ``(R_i, D)`` of N images to ``(N, R, D)`` with zeros; return them and the mask ``(N, R)``."""
     regions = nn.utils.rnn.pad_sequence(list(features), batch_first=True)
     counts = torch.tensor([len(rows) for rows in features], device=regions.device)
     return regions, torch.arange(regions.shape[1], device=regions.device) < counts[:, None]
@@ -164,7 +164,7 @@ def pad_regions(features: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class _Regions:
-    """What the steps need of N images: features ``(N, R, D)``, which regions count, and the word-region part."""
+    """What each step needs of N images: features ``(N, R, D)``, mask of regions that count, and word-region part."""
 
     features: Tensor
     mask: Tensor
@@ -174,7 +174,7 @@ class _Regions:
 class AttentionDecoder(nn.Module):
     """Decode an image's embedding and regions by the joint distribution p(w, r | h) over words and regions.
 
-    With ``W`` = ``words``, ``g`` = ``gru``, ``theta_hi`` = ``begin`` and R the regions of an image, one a row::
+    With ``W`` = ``words``, ``g`` = ``gru``, ``theta_hi`` = ``begin`` and R the regions of an image, one per row::
 
         h_0 = theta_hi embedding
         p(w, r | h) ~ exp s(w, r, h)                                                              (4)
@@ -182,17 +182,17 @@ class AttentionDecoder(nn.Module):
         v_t = sum_r p(r | h_t) r'R    or with p(r | w_t, h_t) if feedback is conditional           (6)
         h_{t+1} = g(h_t, [W'w_t, v_t])                                                            (7)
 
-    The GRU's first input is START, and what h_0 attends to. An image without regions, or whose features are all 0, is
-    captioned as by :class:`saywhere.networks.language.decoders.gru.GruDecoder`.
+    The GRU's first input is START and the feedback of h_0. For an image without regions, or with all-zero features, the
+    model is :class:`saywhere.networks.language.decoders.gru.GruDecoder`.
 
     Args:
-        embed_dim: of the images' embeddings.
-        region_size: D of the regions' features.
+        embed_dim: size of the image embeddings.
+        region_size: size D of the region features.
         vocabulary_size: V, reserved tokens included.
-        word_size: of the word vectors, which serve as inputs and as outputs.
-        dropout: on the GRU's inputs and outputs and on the embeddings.
+        word_size: size of the word vectors, which are both inputs and outputs.
+        dropout: dropout probability on the embeddings and on the GRU's inputs and outputs.
         terms: of Eq. 5, any of :data:`saywhere.configs.captioner.TERMS`.
-        feedback: which attention-weighted features are an input of the GRU.
+        feedback: which attention weights pool the region features that the GRU takes as input.
     """
 
     def __init__(
@@ -230,11 +230,11 @@ class AttentionDecoder(nn.Module):
         mask: Tensor | None = None,
         real: Tensor | None = None,
     ) -> Tensor:
-        """Return log-probabilities ``(N, T + 1, V)`` of each of ``token_ids (N, T)`` and of the END after it.
+        """Return the log-probabilities ``(N, T + 1, V)`` of each of ``token_ids (N, T)`` and of the END after them.
 
-        ``token_ids`` have neither START nor END and are padded on the right; what follows the END means nothing. With
-        ``token_ids (N, K, T)`` each image has K sentences that share its tables: ``(N, K, T + 1, V)``. With a mask
-        ``real (N, T + 1)`` or ``(N, K, T + 1)`` only its places are returned, in their order: ``(places, V)``.
+        ``token_ids`` have neither START nor END and are padded on the right; outputs after the END are undefined. For
+        ``token_ids (N, K, T)`` each image has K sentences: ``(N, K, T + 1, V)``. With a mask ``real (N, T + 1)`` or
+        ``(N, K, T + 1)`` only its positions are returned, in order: ``(positions, V)``.
         """
         bound = self._bind(regions, mask)
         to_words, to_regions = self._run(embeddings, bound, token_ids)
@@ -251,10 +251,10 @@ class AttentionDecoder(nn.Module):
         mask: Tensor | None = None,
         conditional: bool = False,
     ) -> Tensor:
-        """Return the weights ``(N, T + 1, R)`` of the regions at each of ``token_ids (N, T)`` and at the END after it.
+        """Return the region weights ``(N, T + 1, R)`` at each of ``token_ids (N, T)`` and at the END after them.
 
-        They are p(r_t | h_t), or with ``conditional`` p(r_t | w_t, h_t) with the word of that step (of the last step:
-        the END). Each row sums to 1; an image without regions has zeros.
+        They are p(r_t | h_t), or with ``conditional`` p(r_t | w_t, h_t) given the word of the step (END in the last
+        one). Each row sums to 1; an image without regions has zeros.
         """
         bound = self._bind(regions, mask)
         to_words, to_regions = self._run(embeddings, bound, token_ids)
@@ -267,11 +267,11 @@ class AttentionDecoder(nn.Module):
         return weights if mask is None else weights * mask[:, None]
 
     def bind(self, regions: Tensor, mask: Tensor | None = None) -> BoundDecoder:
-        """Return the decoder, one word at a time, for images with these regions."""
+        """Return the word-by-word decoder for images with these regions."""
         return BoundDecoder(self, self._bind(regions, mask))
 
     def _bind(self, regions: Tensor, mask: Tensor | None) -> _Regions:
-        """The regions, with one of zeros in images that have none: it gives the baseline's words and no feedback."""
+        """Give images without regions a single one of zeros, which yields the baseline's words and no feedback."""
         if mask is None:
             mask = torch.ones(regions.shape[:2], dtype=torch.bool, device=regions.device)
         regions = regions.masked_fill(~mask[..., None], 0)
@@ -284,7 +284,7 @@ class AttentionDecoder(nn.Module):
         return _Regions(regions, mask, WordRegion.of(self.word_region(regions) @ self.words.weight.T, mask))
 
     def _parts(self, states: Tensor, bound: _Regions) -> tuple[Tensor, Tensor]:
-        """The parts of the score ``(N, K, V)`` of words and ``(N, K, R)`` of regions in the states ``(N, K, H)``."""
+        """Return the score parts ``(N, K, V)`` of words and ``(N, K, R)`` of regions in the states ``(N, K, H)``."""
         to_words = states.new_zeros(()) if self.word_state is None else self.word_state(states)
         to_words = to_words if self.word_bias is None else to_words + self.word_bias
         to_regions = states.new_zeros(()) if self.region_state is None else self.region_state(states)
@@ -295,27 +295,27 @@ class AttentionDecoder(nn.Module):
         return to_words @ self.words.weight.T, scores
 
     def _log_words(self, to_words: Tensor, to_regions: Tensor, bound: _Regions) -> Tensor:
-        """``ln p(w | h)``, ``(N, K, V)``."""
+        """Return ``ln p(w | h)``, ``(N, K, V)``."""
         if bound.word_region is None:
             return to_words.log_softmax(dim=2)
         return log_words(to_words, to_regions, bound.word_region)
 
     def _log_regions(self, to_words: Tensor, to_regions: Tensor, bound: _Regions) -> Tensor:
-        """``ln p(r | h)``, ``(N, K, R)``."""
+        """Return ``ln p(r | h)``, ``(N, K, R)``."""
         if bound.word_region is None:
             return to_regions.log_softmax(dim=2)
         return log_regions(to_words, to_regions, bound.word_region)
 
     def _log_regions_given(self, to_regions: Tensor, bound: _Regions, token_ids: Tensor) -> Tensor:
-        """``ln p(r | w, h)``, ``(N, K, R)``, of the words ``(N, K)``."""
+        """Return ``ln p(r | w, h)``, ``(N, K, R)``, for the words ``(N, K)``."""
         if self.word_region is not None:
             to_regions = to_regions + self.words(token_ids) @ self.word_region(bound.features).transpose(1, 2)
         return to_regions.log_softmax(dim=2)
 
     def _run(self, embeddings: Tensor, bound: _Regions, token_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """The parts of the score in the states after START and after each of ``token_ids (N, T)`` or ``(N, K, T)``.
+        """Return the score parts in the states after START and after each of ``token_ids (N, T)`` or ``(N, K, T)``.
 
-        The steps of an image's K sentences lie one sentence after the other: ``(N, K (T + 1), ...)``.
+        The steps of an image's K sentences are concatenated: ``(N, K (T + 1), ...)``.
         """
         token_ids = token_ids[:, None] if token_ids.dim() == 2 else token_ids
         inputs = after_start(token_ids)
@@ -333,7 +333,7 @@ class AttentionDecoder(nn.Module):
         return to_words, to_regions
 
     def _feedback(self, parts: tuple[Tensor, Tensor], bound: _Regions, token_ids: Tensor | None) -> Tensor:
-        """``v_t (N, K, D)`` (Eq. 6) of a step with these parts of the score and, if conditional, words ``(N, K)``."""
+        """Return ``v_t (N, K, D)`` (Eq. 6), given a step's score parts and, if conditional, words ``(N, K)``."""
         if self.feedback == "conditional" and token_ids is not None:
             log_weights = self._log_regions_given(parts[1], bound, token_ids)
         else:
@@ -341,19 +341,19 @@ class AttentionDecoder(nn.Module):
         return log_weights.exp().to(bound.features.dtype) @ bound.features
 
     def _next(self, token_ids: Tensor, state: Tensor, feedback: Tensor | None) -> Tensor:
-        """The state ``(N, K, H)`` after ``token_ids (N, K)`` and the feedback (Eq. 7)."""
+        """Return the state ``(N, K, H)`` after ``token_ids (N, K)`` and the feedback (Eq. 7)."""
         inputs = self.words(token_ids)
         inputs = self.dropout(inputs if feedback is None else torch.cat((inputs, feedback), dim=2))
         return torch.gru_cell(inputs.flatten(0, 1), state.flatten(0, 1), *self.gru.all_weights[0]).reshape(state.shape)
 
 
 class BoundDecoder(TensorDecoder):
-    """An :class:`AttentionDecoder` with the regions of N images; an image's hypotheses are neighbouring rows.
+    """An :class:`AttentionDecoder` bound to the regions of N images; hypotheses of an image are adjacent rows.
 
-    The state is h and, with marginal feedback, v: ``(N K, H)`` and ``(N K, D)`` with K hypotheses an image.
+    The state is h and, with marginal feedback, v: ``(N K, H)`` and ``(N K, D)`` for K hypotheses per image.
     """
 
-    independent = False  # the place of a row determines its image
+    independent = False  # the position of a row determines its image
 
     def __init__(self, decoder: AttentionDecoder, bound: _Regions):
         self._decoder, self._bound = decoder, bound

@@ -1,4 +1,4 @@
-"""The encoder-decoder that Areas of Attention builds on (section 3.1, Eqs. 1 to 3)."""
+"""The baseline encoder-decoder of Areas of Attention (section 3.1, Eqs. 1 to 3)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from saywhere.text import PAD
 
 
 class GruDecoder(nn.Module, TensorDecoder):
-    """Decode an image's embedding, from which the GRU's first state is made.
+    """Decode an image's embedding, which initialises the state of the GRU.
 
     With ``theta_hi`` = ``begin``, ``W`` = ``words``, ``g`` = ``gru``, and ``theta_wh`` with the word bias ``theta_w``
     of Eq. 5 = ``output``::
@@ -19,12 +19,12 @@ class GruDecoder(nn.Module, TensorDecoder):
         p(w_t | h_t) ~ exp(w_t' W (theta_wh h_t + theta_w))     (1)
         h_{t+1} = g(h_t, W' w_t)                                (2)
 
-    The word vectors ``W`` serve as inputs and as outputs. The first input is START.
+    The word vectors ``W`` are both inputs and outputs. The first input is START.
 
     Args:
-        embed_dim: D of the embeddings.
+        embed_dim: size D of the embeddings.
         vocabulary_size: V, reserved tokens included.
-        dropout: on the GRU's inputs and outputs.
+        dropout: dropout probability on the embeddings and on the GRU's inputs and outputs.
     """
 
     def __init__(self, embed_dim: int, vocabulary_size: int, word_size: int, hidden_size: int, dropout: float = 0.0):
@@ -45,7 +45,7 @@ class GruDecoder(nn.Module, TensorDecoder):
         return self.score(self.dropout(hidden if real is None else hidden[real]))
 
     def score(self, hidden: Tensor) -> Tensor:
-        """Return logits ``(..., V)`` of the words in the states ``(..., hidden_size)`` (Eq. 1)."""
+        """Return the logits ``(..., V)`` of words in the states ``(..., hidden_size)`` (Eq. 1)."""
         return self.output(hidden) @ self.words.weight.T
 
     def start(self, embeddings: Tensor) -> State:

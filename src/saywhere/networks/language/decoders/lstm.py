@@ -11,7 +11,7 @@ from saywhere.text import PAD
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation of rows ``(N, D)`` that takes the running statistics for a batch of fewer than two."""
+    """Batch normalisation of rows ``(N, D)`` that uses the running statistics for batches of fewer than two."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise ``(N, D)``."""
@@ -23,14 +23,14 @@ class BatchNorm(nn.BatchNorm1d):
 class LstmDecoder(nn.Module, TensorDecoder):
     """Decode a region's embedding: the LSTM's inputs are the encoded embedding, START, and then each word.
 
-    The encoded embedding is normalised over the batch before its ReLU. Embeddings of different regions have most of
-    their length in common; without that part taken away the LSTM learns for epochs to caption all regions alike.
+    The encoded embedding is batch-normalised before its ReLU. Embeddings of different regions share a large common
+    component; unless it is removed, the LSTM gives all regions similar captions for many epochs.
 
     Args:
-        embed_dim: D of the embeddings.
+        embed_dim: size D of the embeddings.
         vocabulary_size: V, reserved tokens included.
-        word_size: of the word vectors, and of the encoded embedding.
-        dropout: on the LSTM's inputs and outputs.
+        word_size: size of the word vectors and of the encoded embedding.
+        dropout: dropout probability on the LSTM's inputs and outputs.
     """
 
     def __init__(self, embed_dim: int, vocabulary_size: int, word_size: int, hidden_size: int, dropout: float = 0.0):
@@ -49,13 +49,13 @@ class LstmDecoder(nn.Module, TensorDecoder):
             input_bias, hidden_bias = self.lstm.get_parameter("bias_ih_l0"), self.lstm.get_parameter("bias_hh_l0")
             input_bias.zero_()
             hidden_bias.zero_()
-            input_bias[self.lstm.hidden_size : 2 * self.lstm.hidden_size] = 1  # the forget gate: remember at first
+            input_bias[self.lstm.hidden_size : 2 * self.lstm.hidden_size] = 1  # forget gate: remember at first
 
     def forward(self, embeddings: Tensor, token_ids: Tensor, real: Tensor | None = None) -> Tensor:
-        """Return logits ``(N, T + 1, V)`` of each of ``token_ids (N, T)`` and of the END after it, given those before.
+        """Return the logits ``(N, T + 1, V)`` of each of ``token_ids (N, T)`` and of the END, given the tokens before.
 
-        ``token_ids`` have neither START nor END and are padded on the right; logits after the END mean nothing. With a
-        mask ``real (N, T + 1)`` only its K places are computed, in their order: ``(K, V)``.
+        ``token_ids`` have neither START nor END and are padded on the right; logits after the END are undefined. With a
+        mask ``real (N, T + 1)`` only its K positions are computed, in order: ``(K, V)``.
         """
         inputs = self.words(after_start(token_ids))
         inputs = torch.cat((self.encode(embeddings)[:, None], inputs), dim=1)

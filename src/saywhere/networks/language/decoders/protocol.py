@@ -1,4 +1,4 @@
-"""What every decoder of this package offers for decoding one word at a time, in torch, and its adapter to arrays."""
+"""The word-by-word interface of this package's decoders on tensors, and its adapter to arrays."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ State = tuple[Tensor, ...]
 
 
 def after_start(token_ids: Tensor) -> Tensor:
-    """Return ``token_ids (..., T)`` with START before them, ``(..., T + 1)``: the words that those to score follow."""
+    """Return ``token_ids (..., T)`` with START in front, ``(..., T + 1)``: the input at each predicted token."""
     return torch.cat((token_ids.new_full((*token_ids.shape[:-1], 1), START), token_ids), dim=-1)
 
 
 def with_end(token_ids: Sequence[Tensor]) -> Tensor:
-    """Return the texts of several images, each ``(K, T)`` padded, as one ``(sum K, max T + 1)`` with END after each."""
+    """Return the texts of several images, each padded ``(K, T)``, as ``(sum K, max T + 1)`` with END after each."""
     length = max(rows.shape[1] for rows in token_ids) + 1
     joined = torch.cat([functional.pad(rows, (0, length - rows.shape[1]), value=PAD) for rows in token_ids])
     return joined.scatter(1, (joined != PAD).sum(dim=1, keepdim=True), END)
@@ -34,16 +34,16 @@ class TensorDecoder(Protocol):
     never: tuple[int, ...] = (PAD, START, UNKNOWN)
     """Token ids that decoding never chooses."""
     unknown: str = RESERVED[UNKNOWN]
-    """How the unknown word is written."""
+    """Text of the unknown word."""
     independent: bool = True
-    """Whether what a row decodes does not depend on its place among the others, so that rows may be dropped."""
+    """Whether the result of a row does not depend on its position, so that rows may be dropped."""
 
     def start(self, embeddings: Tensor) -> State:
         """Return the state after the embeddings ``(N, D)``."""
         ...
 
     def step(self, token_ids: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
+        """Return the log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
         ...
 
 
@@ -52,7 +52,7 @@ class TorchDecoder:
 
     Args:
         decoder: in eval mode.
-        like: a parameter of it, whose device and type embeddings are moved to.
+        like: one of its parameters; embeddings are converted to its device and dtype.
     """
 
     def __init__(self, decoder: TensorDecoder, like: Tensor):

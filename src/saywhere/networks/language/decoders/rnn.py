@@ -9,14 +9,14 @@ from saywhere.networks.language.decoders.protocol import State, TensorDecoder, a
 from saywhere.text import END, PAD, Vocabulary
 
 SPREAD = 0.1
-"""Weights start evenly distributed from minus to plus this, those of the output from a tenth of it."""
+"""Weights are initialised uniformly between minus and plus this value, those of the output with a tenth of it."""
 
 
 def log_frequencies(vocabulary: Vocabulary) -> Tensor:
-    """Return the natural logarithm ``(V,)`` of each token's frequency, from which the output's bias starts.
+    """Return the natural logarithm ``(V,)`` of each token's frequency, to initialise the output bias.
 
-    END, which no vocabulary counts, is taken to be as frequent as the most frequent word, and the tokens that are never
-    decoded as one word that was seen once.
+    END, which vocabularies do not count, is taken to be as frequent as the most frequent word. Tokens that are never
+    decoded count as seen once.
     """
     counts = torch.tensor([1.0, 1.0, 1.0, 1.0, *vocabulary.counts.values()])
     counts[END] = counts.max()
@@ -34,10 +34,10 @@ class RnnDecoder(nn.Module, TensorDecoder):
         y_t = softmax(W_oh h_t + b_o)                              (15)
 
     Args:
-        embed_dim: D of the embeddings.
+        embed_dim: size D of the embeddings.
         vocabulary_size: V, reserved tokens included.
-        dropout: on the embedding, the word vectors and the state before the output; never from step to step.
-        bias: ``(V,)`` from which the output's bias starts, such as :func:`log_frequencies`; 0 if None.
+        dropout: dropout probability on embedding, word vectors and the state before the output; not on the recurrence.
+        bias: ``(V,)`` initial bias of the output, such as :func:`log_frequencies`; None for 0.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RnnDecoder(nn.Module, TensorDecoder):
         return self.output(self.dropout(hidden if real is None else hidden[real]))
 
     def start(self, embeddings: Tensor) -> State:
-        """Return the state before the first word, each ``(N, hidden_size)``: ``h_0`` = 0, and ``b_v``."""
+        """Return the state before the first word, ``h_0`` = 0 and ``b_v``, each ``(N, hidden_size)``."""
         image = self.image(embeddings)
         return torch.zeros_like(image), image
 

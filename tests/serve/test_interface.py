@@ -447,6 +447,7 @@ def test_a_search_answers_as_the_index_does(model: saywhere.Model, indexed: Path
             assert len(answer["hits"]) < 5 or "after" in options
         wrong = {
             "q=a&after=2024-13-01": "after must be a date",
+            "q=a&before=2024": "before must be a date such as 2024-05-01",
             "q=": "characters",
             "q=a&top=0": "from 1 to 100",
             "q=%2C": "no word",

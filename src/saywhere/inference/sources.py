@@ -72,8 +72,9 @@ def find_images(
     order; also where a pattern fits it, but not in a folder), or ``@list.txt``, a file with the path of an image or an
     archive on each line. Hidden files and folders, links to folders, and folders in ``leave_out`` (where results go)
     are passed over; an image named twice counts once. An archive that is damaged is an image that cannot be read,
-    beside those that are found in it; what a list names is not looked for here. Of a folder the files with an ending in
-    ``suffixes`` count. ``UserError`` if a path is not there, or has no images, or a folder or a list cannot be read.
+    beside those that are found in it, and so is a folder in a folder that may not be read; what a list names is not
+    looked for here. Of a folder the files with an ending in ``suffixes`` count. ``UserError`` if a path is not there,
+    or has no images, or itself is a folder or a list that cannot be read.
     """
     found, roots = name_images(paths, leave_out, suffixes)
     roots |= {os.path.dirname(full) for full in found}  # a pattern with .. finds images outside its root
@@ -234,13 +235,15 @@ def _lines(file: str) -> list[str]:
 
 
 def _walk(folder: str, hidden: set[str], suffixes: frozenset[str]) -> list[str]:
-    def stop(error: OSError) -> None:
-        if isinstance(error, FileNotFoundError | NotADirectoryError) and error.filename != folder:
-            return  # it was removed since it was listed
-        raise UserError(f"{error.filename}: this folder cannot be read ({error.strerror})")
+    names: list[str] = []
 
-    names = []
-    for place, folders, files in os.walk(folder, onerror=stop):
+    def note(error: OSError) -> None:
+        if error.filename == folder:
+            raise UserError(f"{folder}: this folder cannot be read ({error.strerror})")
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):  # else it was removed since it was listed
+            names.append(_tidy(error.filename))  # whoever opens it says what is wrong
+
+    for place, folders, files in os.walk(folder, onerror=note):
         kept = [name for name in folders if not name.startswith(".")]
         folders[:] = sorted(name for name in kept if _absolute(os.path.join(place, name)) not in hidden)
         images = [name for name in files if os.path.splitext(name)[1].lower() in suffixes and name[0] != "."]

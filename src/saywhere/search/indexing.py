@@ -418,6 +418,17 @@ def _hash(path: str) -> bytes:
 
 
 def _is_there(path: str, listed: set[str]) -> bool:
-    """Whether a file exists, or the archive of an image does; archives that were listed do not have the image."""
+    """Whether a file exists, or the archive of an image does; archives that were listed do not have the image.
+
+    Where it may not be looked for, it may be there.
+    """
     parts = archives.split(path)
-    return os.path.lexists(path) or (parts is not None and parts[0] not in listed)
+    if parts is not None and parts[0] not in listed:
+        return True
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError:
+        return True
+    return True

@@ -246,6 +246,8 @@ def test_wrong_use_is_one_line(model, album, tmp_path) -> None:
     for use, message in (
         (lambda: index.search(), "a text or an image"),
         (lambda: index.search("a dog - green"), "does not know how probably images show 'green'"),
+        (lambda: index.search(["a dog"]), "query must be a string or a Query, not list"),
+        (lambda: index.search("a dog", without=3), "without must be a string or a list of strings, not int"),
         (lambda: index.search("a dog", top=0), "top must be at least 1"),
         (lambda: index.search(image="no.png"), "no.png: no such file"),
     ):

@@ -262,6 +262,10 @@ def _check_file(path: Path, name: str) -> None:
     except (OSError, ValueError) as error:
         raise ImageError(f"{name}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
     if stat.S_ISDIR(status.st_mode):
+        try:
+            os.scandir(path).close()
+        except OSError as error:
+            raise ImageError(f"{name}: this folder cannot be read ({error.strerror})") from None
         raise ImageError(f"{name}: is a folder, not an image")
     if not stat.S_ISREG(status.st_mode):
         raise ImageError(f"{name}: not a regular file")

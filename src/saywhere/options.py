@@ -9,7 +9,7 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from saywhere.errors import UserError
@@ -79,6 +79,20 @@ def require_numbers(**values: object) -> None:
         good = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
         if value is not None and not good:
             raise UserError(f"{name} must be a number, not {value!r}")
+
+
+def require_texts(alone: bool = True, /, **values: object) -> None:
+    """Refuse arguments, by name, that are no list of strings, nor a string if one ``alone`` will do; ``UserError``."""
+    for name, value in values.items():
+        if isinstance(value, str) and alone:
+            continue
+        wrong = [value]
+        if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping, Iterator)):
+            wrong = [each for each in typing.cast(Iterable[object], value) if not isinstance(each, str)]
+        if wrong:
+            wanted = "a string or a list of strings" if alone else "a list of strings"
+            given = repr(value) if isinstance(value, str) else type(wrong[0]).__name__
+            raise UserError(f"{name} must be {wanted}, not {given}")
 
 
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from saywhere.errors import UserError
+from saywhere.images import open_image
 from saywhere.inference import Source, find_images, out_path, read_boxes
 from saywhere.regions import check_boxes
 
@@ -89,6 +91,22 @@ def test_a_folder_that_is_removed_while_it_is_searched_is_passed_over(tmp_path, 
 
     monkeypatch.setattr(os, "scandir", remove_first)
     assert [source.path.name for source in find_images([tmp_path])] == ["2.png"]
+
+
+def test_a_folder_below_that_may_not_be_read_is_an_image_that_cannot_be(album, monkeypatch):
+    scan = os.scandir
+
+    def forbid(folder):
+        if str(folder).endswith("sub"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", forbid)
+    assert names("p") == ["p/a.PNG", "p/b.jpg", "p/sub"]
+    with pytest.raises(UserError, match="^p/sub: this folder cannot be read .Permission denied.$"):
+        open_image("p/sub")
+    with pytest.raises(UserError, match="^p/sub: this folder cannot be read .Permission denied.$"):
+        find_images(["p/sub"])
 
 
 def test_drawn_images_keep_their_folders(album):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -69,6 +70,29 @@ def test_an_index_follows_its_folder(model, album, tmp_path) -> None:
         np.testing.assert_allclose(stored.vectors, expected.vectors, rtol=1e-3, atol=1e-3)
         np.testing.assert_array_equal(stored.boxes, expected.boxes)
         assert index.remove(album / "new.png") == 1 and len(index) == 5
+
+
+def test_images_in_a_folder_that_may_not_be_read_any_more_stay(model, album, tmp_path, monkeypatch) -> None:
+    closed, scan, look = str(album / "1"), os.scandir, os.lstat
+
+    def forbid(real):
+        def call(path, *rest, **more):
+            if str(path).startswith(os.path.join(closed, "") if real is look else closed):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return real(path, *rest, **more)
+
+        return call
+
+    with saywhere.Index(tmp_path / "i", model) as index:
+        assert counts(index.add(album)) == (6, 0, 0, 0, 0)
+        monkeypatch.setattr(os, "scandir", forbid(scan))
+        monkeypatch.setattr(os, "lstat", forbid(look))
+        monkeypatch.setattr(os.path, "lexists", lambda path: not str(path).startswith(closed))
+        changes = index.add(album)
+        assert counts(changes) == (0, 0, 3, 0, 1) and len(index) == 6
+        assert changes.skipped == {closed: "this folder cannot be read (Permission denied)"}
+        monkeypatch.undo()
+        assert counts(index.add(album)) == (0, 0, 6, 0, 0)
 
 
 def test_a_file_that_vanishes_while_it_is_compared_costs_no_other(model, album, tmp_path, monkeypatch) -> None:
@@ -222,6 +246,8 @@ def test_wrong_use_is_one_line(model, album, tmp_path) -> None:
     for use, message in (
         (lambda: index.search(), "a text or an image"),
         (lambda: index.search("a dog - green"), "does not know how probably images show 'green'"),
+        (lambda: index.search(["a dog"]), "query must be a string or a Query, not list"),
+        (lambda: index.search("a dog", without=3), "without must be a string or a list of strings, not int"),
         (lambda: index.search("a dog", top=0), "top must be at least 1"),
         (lambda: index.search(image="no.png"), "no.png: no such file"),
     ):

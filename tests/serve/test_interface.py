@@ -273,6 +273,22 @@ def test_wrong_forms_are_refused(client: TestClient, body: bytes, content_type: 
     assert response.status_code == 422 and message in error(response)
 
 
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        ([("top", (None, "1"))], "a part 'top': parameters belong in the address"),
+        ([("mask", ("mask.png", b"x"))], "a part 'mask'"),
+        ([("image", ("b.jpg", b"x"))], "2 parts image: one image is looked at"),
+    ],
+    ids=["a parameter", "another file", "another image"],
+)
+def test_forms_with_what_would_not_count_are_refused(
+    client: TestClient, photo: bytes, others: list[Any], message: str
+) -> None:
+    response = client.post("/v1/describe", files=[("image", ("a.jpg", photo)), *others])
+    assert response.status_code == 422 and message in error(response)
+
+
 def test_large_bodies_are_refused(model: saywhere.Model) -> None:
     with TestClient(create_app(model, Limits(body=1 << 20))) as client:
         response = client.post("/v1/describe", content=b"0" * ((1 << 20) + 1))
@@ -431,6 +447,7 @@ def test_a_search_answers_as_the_index_does(model: saywhere.Model, indexed: Path
             assert len(answer["hits"]) < 5 or "after" in options
         wrong = {
             "q=a&after=2024-13-01": "after must be a date",
+            "q=a&before=2024": "before must be a date such as 2024-05-01",
             "q=": "characters",
             "q=a&top=0": "from 1 to 100",
             "q=%2C": "no word",

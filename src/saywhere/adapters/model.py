@@ -23,7 +23,7 @@ from saywhere.models.encoding import Encoding, answer
 from saywhere.models.layout import Layout, require_names
 from saywhere.models.model import Model, Part
 from saywhere.models.placing import Evidence, Placer, cut_phrases, found_of, unused_words
-from saywhere.options import require_ints, require_numbers
+from saywhere.options import require_ints, require_numbers, require_texts
 from saywhere.regions import Regions
 
 RUNNERS = {"torch": "saywhere.adapters.pretrained", "onnx": "saywhere.adapters.graphs"}
@@ -143,6 +143,8 @@ class AdaptedModel(Model):
     ) -> list[Regions]:  # fmt: skip
         placer = self.placer("aligner" if part is None and beta is not None else part)
         least = placer.least(threshold)
+        for text in texts:
+            require_texts(text=text)
         phrases = [[*text] if not isinstance(text, str) else cut_phrases(text) for text in texts]
         require_names(phrase for own in phrases for phrase in own)
         found = placer.place(encodings, phrases, boxes is not None or limit is not None)

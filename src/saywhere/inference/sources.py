@@ -71,8 +71,8 @@ def find_images(
     A path is a file; a folder (recursive, sorted); a glob pattern such as ``a/*.jpg``; a tar archive (all its images in
     order; also as a match of a pattern, but not within a folder); or ``@list.txt``, a file with the path of an image or
     archive on each line. Hidden files and folders, links to folders, and folders in ``leave_out`` (for results) are
-    skipped. Duplicates count once. A damaged archive yields itself as an unreadable image, besides its readable ones.
-    Files of a list are not checked here. In folders, files with an extension in ``suffixes`` count. ``UserError`` if a
+    skipped. Duplicates count once. A damaged archive yields itself as an unreadable image, besides its readable ones;
+    so does a subfolder that cannot be read. Files of a list are not checked here. In folders, files with an extension in ``suffixes`` count. ``UserError`` if a
     path does not exist or has no images, or a folder or list cannot be read.
     """
     found, roots = name_images(paths, leave_out, suffixes)
@@ -234,13 +234,15 @@ def _lines(file: str) -> list[str]:
 
 
 def _walk(folder: str, hidden: set[str], suffixes: frozenset[str]) -> list[str]:
-    def stop(error: OSError) -> None:
-        if isinstance(error, FileNotFoundError | NotADirectoryError) and error.filename != folder:
-            return  # removed after it was listed
-        raise UserError(f"{error.filename}: this folder cannot be read ({error.strerror})")
+    names: list[str] = []
 
-    names = []
-    for place, folders, files in os.walk(folder, onerror=stop):
+    def note(error: OSError) -> None:
+        if error.filename == folder:
+            raise UserError(f"{folder}: this folder cannot be read ({error.strerror})")
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):  # else it was removed since it was listed
+            names.append(_tidy(error.filename))  # whoever opens it says what is wrong
+
+    for place, folders, files in os.walk(folder, onerror=note):
         kept = [name for name in folders if not name.startswith(".")]
         folders[:] = sorted(name for name in kept if _absolute(os.path.join(place, name)) not in hidden)
         images = [name for name in files if os.path.splitext(name)[1].lower() in suffixes and name[0] != "."]

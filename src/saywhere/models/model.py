@@ -13,7 +13,7 @@ from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage, open_image
 from saywhere.models.encoding import STEP, Encoding, answer, is_one
 from saywhere.models.nouns import NounEvidence
-from saywhere.options import require_ints, require_numbers
+from saywhere.options import require_ints, require_numbers, require_texts
 
 if TYPE_CHECKING:  # each method imports what it needs
     from saywhere.engines.engine import Aligner, Captioner, DenseCap, Engine
@@ -308,6 +308,7 @@ class Model:
         from saywhere.models.phrase_scores import score_image
 
         detector = self.require("densecap", "score phrases of regions")
+        require_texts(False, phrases=phrases)
 
         def ask(encodings: list[Encoding], given: list[Any] | None) -> list[PhraseScores]:
             found = self.describe(encodings, given)
@@ -368,6 +369,8 @@ class Model:
             >>> regions.captions
             ('a woman', 'a smile')
         """
+        if text is None:  # pyright: ignore[reportUnnecessaryComparison]
+            require_texts(text=text)
         return self._answer(
             lambda e, t, b: self._ground(e, t, b, part, beta, regions, threshold), batch, progress, images, text, boxes
         )
@@ -378,6 +381,8 @@ class Model:
     ) -> list[Regions]:  # fmt: skip
         require_ints(regions=limit)
         require_numbers(beta=beta, threshold=threshold)
+        for text in texts:
+            require_texts(text=text)
         given = [None] * len(encodings) if boxes is None else boxes
         rows = list(zip(encodings, texts, given, strict=True))
         placer = self.placer("aligner" if part is None and beta is not None else part)
@@ -443,6 +448,7 @@ class Model:
         aligner = self.require("aligner", "align words with regions")
 
         def ask(encodings: list[Encoding], texts: list[str], given: list[Any] | None) -> list[Alignment]:
+            require_texts(False, sentences=texts)
             embedded = embed_images(aligner, encodings, given, regions, placing=True, plain=True)
             return [align(aligner, image, text, beta) for image, text in zip(embedded, texts, strict=True)]
 
@@ -502,6 +508,7 @@ class Model:
         from saywhere.models.aligner import embed_texts
 
         aligner = self.require("aligner", "embed texts")
+        require_texts(texts=texts)
         if isinstance(texts, str):
             return embed_texts(aligner, [texts])[0]
         return embed_texts(aligner, list(texts))
@@ -514,8 +521,10 @@ class Model:
             >>> model.similarity(images, model.embed_text(["a motorcycle"])).argmax(axis=0)
             array([1])
         """
-        from saywhere.models.aligner import similarities
+        from saywhere.models.aligner import ImageVectors, TextVectors, similarities
 
+        if isinstance(images, ImageVectors) or isinstance(texts, TextVectors):
+            raise UserError("similarity compares lists: put one image, or one text, into brackets")
         return similarities(images, texts, self.require("aligner", "compare texts with images").config.score)
 
     # Sentences of whole images (Areas of Attention)

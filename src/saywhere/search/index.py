@@ -17,6 +17,7 @@ from saywhere.images import ImageLike, LoadedImage
 from saywhere.inference import Source
 from saywhere.models.model import Model
 from saywhere.models.placing import knows_none
+from saywhere.options import require_texts
 from saywhere.regions import TEXTS, Regions
 from saywhere.report import counted
 from saywhere.search.indexing import Changes, Indexing, absolute, index_digest
@@ -285,6 +286,9 @@ class Index:
             raise UserError("a search needs a text or an image, and not both")
         if top < 1:
             raise UserError(f"top must be at least 1, not {top}")
+        if query is not None and not isinstance(query, (str, Query)):
+            raise UserError(f"query must be a string or a Query, not {type(query).__name__}")
+        require_texts(without=without)
         only = Only.of(after, before, under)
         unwanted = (without,) if isinstance(without, str) else tuple(without)
         parsed = Query.parse(query) if isinstance(query, str) else query

@@ -418,6 +418,17 @@ def _hash(path: str) -> bytes:
 
 
 def _is_there(path: str, listed: set[str]) -> bool:
-    """Return whether a file exists, or the archive of an image does, unless the archive was just listed."""
+    """Return whether a file exists, or the archive of an image does, unless the archive was just listed.
+
+    A file that may not be looked for counts as there.
+    """
     parts = archives.split(path)
-    return os.path.lexists(path) or (parts is not None and parts[0] not in listed)
+    if parts is not None and parts[0] not in listed:
+        return True
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError:
+        return True
+    return True

@@ -190,7 +190,7 @@ class _InMemory(MultiPartParser):
 def image_in(body: bytes, headers: Headers) -> bytes:
     """Return the image of a request: the body, or the part ``image`` of a form. It takes a while: for a thread.
 
-    ``Problem`` 415 if there is nothing in it, 422 if a form is damaged or has no part ``image``.
+    ``Problem`` 415 if there is nothing in it, 422 if a form is damaged or has another part than one ``image``.
     """
     is_form = headers.get("content-type", "").lower().startswith("multipart/form-data")
     data = asyncio.run(_image_part(body, headers)) if is_form and body else body
@@ -213,6 +213,11 @@ async def _image_part(body: bytes, headers: Headers) -> bytes:
     part = form.get(FIELD)
     if not isinstance(part, UploadFile):
         raise Problem(422, f"the form has no file {FIELD}: send the image as the part {FIELD}, or as the whole body")
+    names = [name for name, _ in form.multi_items()]
+    if other := next((name for name in names if name != FIELD), None):
+        raise Problem(422, f"the form has a part {other[:40]!r}: parameters belong in the address, behind a ?")
+    if len(names) > 1:
+        raise Problem(422, f"the form has {len(names)} parts {FIELD}: one image is looked at, so send each by itself")
     return await part.read()
 
 

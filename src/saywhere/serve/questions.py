@@ -221,8 +221,8 @@ SEARCH = (
     Parameter("q", "text", "A sentence, or phrases with + and - between them.", 1, MAX_LETTERS, required=True),
     Parameter("top", "integer", "At most this many images, best first.", 1, MAX_HITS),
     Parameter("without", "text", "Leave out images that show this; may be repeated.", 1, MAX_LETTERS, most=10),
-    Parameter("after", "text", "Only images taken on this day (2024-05-01) or later.", 10, 10),
-    Parameter("before", "text", "Only images taken before this day.", 10, 10),
+    Parameter("after", "text", "Only images taken on this day (2024-05-01) or later.", 1, 100),
+    Parameter("before", "text", "Only images taken before this day.", 1, 100),
     Parameter("under", "text", "Only images in this folder, by its name or path; may be repeated.", 1, 1000, most=10),
 )
 SEARCH_IMAGE = (

@@ -72,8 +72,8 @@ def find_images(
     order; also as a match of a pattern, but not within a folder); or ``@list.txt``, a file with the path of an image or
     archive on each line. Hidden files and folders, links to folders, and folders in ``leave_out`` (for results) are
     skipped. Duplicates count once. A damaged archive yields itself as an unreadable image, besides its readable ones;
-    so does a subfolder that cannot be read. Files of a list are not checked here. In folders, files with an extension in ``suffixes`` count. ``UserError`` if a
-    path does not exist or has no images, or a folder or list cannot be read.
+    so does a subfolder that cannot be read. Files of a list are not checked here. In folders, files with an extension
+    in ``suffixes`` count. ``UserError`` if a path does not exist or has no images, or a folder or list cannot be read.
     """
     found, roots = name_images(paths, leave_out, suffixes)
     roots |= {os.path.dirname(full) for full in found}  # a pattern with .. finds images outside its root

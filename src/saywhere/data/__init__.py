@@ -73,7 +73,7 @@ def read(
     """Read one split of a data set.
 
     Args:
-        root: the data set's folder (for ``jsonl``, also the file).
+        root: the data set's folder, or its file (``jsonl``, ``label-studio`` and ``cvat``).
         format: one of :data:`FORMATS`; None detects it from the files.
         split: name of the split, or an unambiguous beginning of it (``train`` for COCO's ``train2017``).
         options: preprocessing of regions and phrases; none by default.

@@ -1,7 +1,7 @@
 """Flickr8k and Flickr30k with the boxes and phrases of Flickr30k Entities.
 
-Each phrase of an entity belongs to the entity's box. If an entity has several boxes ("two dogs"), it is their union,
-which is what the phrase describes. Entities without a box (scenes, invisible things) are left out.
+Each phrase of an entity belongs to the entity's box. If an entity has several boxes ("two dogs"), their union is
+used, which is what the phrase describes. Entities without a box (scenes, invisible things) are left out.
 """
 
 from __future__ import annotations

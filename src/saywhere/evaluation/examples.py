@@ -69,7 +69,7 @@ def compare_answers(task: str, folder: Path, data: Path, runs: Mapping[str, Path
 
 
 def write_examples(folder: Path, data: Path, names: Sequence[str], columns: Mapping[str, Answers]) -> None:
-    """Write ``examples.html``, with its images, which are below ``data``, in ``examples/``.
+    """Write ``examples.html``, with its images in ``examples/``; the originals are below ``data``.
 
     ``columns`` has the answers to show side by side, by caption, the truth first.
     """

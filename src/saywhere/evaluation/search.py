@@ -245,7 +245,7 @@ def compare(
     model: Model, snapshot: Snapshot, queries: Mapping[str, tuple[str, frozenset[int]]],
     words: Sequence[frozenset[str]],
 ) -> Iterator[Compared]:  # fmt: skip
-    """Yield queries, given with kind and entries that they are about, compared with images with the ``words``."""
+    """Yield each query, given with its kind and entries, compared with the images that ``words`` describe."""
     score = model.require("aligner", "search").config.score
     columns = score_texts(snapshot, model.embed_text(list(queries)), score)
     for (query, (kind, about)), column in zip(queries.items(), columns, strict=True):
@@ -306,7 +306,7 @@ def _draw(
 def measure(halves: tuple[Answers, Answers]) -> PresenceInIndex | None:
     """Compare probabilities with captions, for two indexes with disjoint images.
 
-    None if all hits show their query or none does, or an image shows all queries or none.
+    None if, in either index, all hits show their query or none does, or all queries are shown or none is.
     """
     truths = [truth for half in halves for truth in (half.shown[half.hits], half.in_index)]
     if any(truth.all() or not truth.any() for truth in truths):
@@ -784,7 +784,7 @@ def _phrases(marked: Sequence[tuple[int, MarkedImage]]) -> Truth:
 
 
 def _hit(model: Model, snapshot: Snapshot, truth: Truth) -> float:
-    """Return the share of phrases that are right in the first image, at the region found there."""
+    """Return the share of phrases whose top image shows them at the region found there."""
     aligner, phrases = model.require("aligner", "search"), list(truth)
     texts, right = model.embed_text(phrases), 0
     for phrase, text, scores in zip(phrases, texts, score_texts(snapshot, texts, aligner.config.score), strict=True):

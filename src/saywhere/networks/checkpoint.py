@@ -409,7 +409,7 @@ def _write(
 def take_localizer(network: Aligner | Captioner, pretrained: bool) -> None:
     """Load the trunk weights of the DenseCap named by the option ``localizer`` into a network.
 
-    A DenseCap has no head (the last layer before the classifier). ``pretrained`` loads its published weights.
+    A DenseCap has no head (the last layer before the classifier); ``pretrained`` loads the head's published weights.
 
     Raises:
         UserError: no such model, it has no dense captioner, its trunk does not fit, or there are no published weights.

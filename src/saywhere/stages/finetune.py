@@ -115,7 +115,7 @@ def finetune(
 
     Args:
         data: a data set with boxes and phrases, or class names.
-        out: folder of the new model, with all parts; None for ``runs/NAME``, NAME as of the data.
+        out: folder of the new model, with all parts; None for ``runs/NAME``, NAME from the data.
         model: the model to start from.
         format: format of the data; None detects it from the files.
         split: split to train on.

@@ -1,8 +1,8 @@
 """Probabilities fitted to data, which ``saywhere calibrate`` writes to ``calibration.json`` in a model folder.
 
-They tell how likely a box, a word of its phrase, and the presence of a phrase in an image are right. Fitting the last
-also chooses the weights of the classes in placing phrases. (Hubness: :mod:`saywhere.training.hubness`; search hits:
-:mod:`saywhere.evaluation.search`.)
+They are the probabilities that a box is right, that a word of its phrase is right, and that an image shows a phrase.
+Fitting the last also chooses the weights of the classes in placing phrases. (Hubness: :mod:`saywhere.training.hubness`;
+search hits: :mod:`saywhere.evaluation.search`.)
 """
 
 from __future__ import annotations

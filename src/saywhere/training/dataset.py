@@ -154,7 +154,7 @@ def mirror_phrase(phrase: str) -> str:
 
 
 class ImageDataset(Dataset[Item]):
-    """Return images with their targets by ``(epoch, index)``.
+    """A dataset of images with their targets, indexed by ``(epoch, index)``.
 
     The target of an image, and whether it is mirrored, depend only on (seed, epoch, index); the dataset has no state.
 

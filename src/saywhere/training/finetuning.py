@@ -66,8 +66,8 @@ def start_from(network: Any, name: str) -> Start:
     A tensor fits if both networks have it in the same shape. Of tensors with one row per word, the rows of common words
     are copied. The backbone's last layer, if the network has it, comes from any part of the model that uses it, or else
     from the published weights. A localization layer with more anchor shapes copies those of the model, which must be
-    its first ones at every common stride. If the trunk's second branch or tower is new to the network, the weights of
-    its features start at 0.
+    its first ones at every common stride. If only this network reads the trunk's second branch or tower, the
+    weights of its features start at 0.
 
     Args:
         network: one of :data:`saywhere.networks.checkpoint.NETWORKS`; modified in place.

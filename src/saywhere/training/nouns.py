@@ -288,7 +288,7 @@ def _fit_layer(
 
 
 def _weigh_kinds(layer: nn.Linear, boxes: NamedBoxes, allowed: Tensor, use: np.ndarray) -> None:
-    """Shift the layer's bias so that kinds are as frequent as among the boxes in ``use``, to :data:`PRIOR`."""
+    """Shift the layer's bias so that the prior of kinds is their frequency in ``use``, raised to :data:`PRIOR`."""
     counts = np.bincount(boxes.nouns[use] + 1)[boxes.nouns[use] + 1]
     most = np.where(boxes.nouns[use] >= 0, MOST, 4 * MOST)
     taught = np.minimum(counts, most) ** (1 - POWER) / counts

@@ -7,8 +7,8 @@ differs from the paper in part:
 - A stem or synonym match covers nothing, and a paraphrase of n words covers n // 2, in each text. A match whose words
   occur in no other match is always taken.
 - A chunk is counted when it ends, so the last chunk of a partial alignment is free.
-- A match costs the distances of the earlier options at its word; no match costs those of all.
-- Ties go to the earlier option; no match is the last one.
+- A match costs the distances of the earlier options at its word; leaving the word unmatched costs those of all.
+- Ties go to the earlier option; leaving the word unmatched is the last.
 """
 
 from __future__ import annotations

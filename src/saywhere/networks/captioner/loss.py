@@ -1,8 +1,8 @@
-"""Losses of captioners: cross entropy with human captions, or a reward for sampled ones (Rennie et al., 2017).
+"""Losses of captioners: cross entropy with human captions, or a reward for sampled ones.
 
-The reward is self-critical sequence training with CIDEr-D (Vedantam et al., CIDEr: Consensus-based Image Description
-Evaluation, 2015) on token ids. It is fast enough for training: document frequencies are counted once, in a corpus.
-Reports use pycocoevalcap instead, which counts them in the references of each report.
+The reward is CIDEr-D (Vedantam et al., CIDEr: Consensus-based Image Description Evaluation, 2015) on token ids, as in
+Self-critical Sequence Training (Rennie et al., 2017). It is fast enough for training: document frequencies are counted
+once, in a corpus. Reports use pycocoevalcap instead, which counts them in the references of each report.
 """
 
 from __future__ import annotations

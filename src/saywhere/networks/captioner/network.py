@@ -304,7 +304,7 @@ def sample(
 
     Returns:
         Token ids ``(N count, T)``, with the sentences of an embedding in neighbouring rows, each followed by END, if it
-        fits in T, and padding. And the natural log-probability of each token among the allowed ones, with gradients; 0
+        fits in T, and padding; and the natural log-probability of each token among the allowed ones, with gradients, 0
         where padded.
     """
     state = tuple(part.repeat_interleave(count, dim=0) for part in decoder.start(embeddings))

@@ -66,7 +66,7 @@ class RegionSampler:
         return SampledBoxes(rows, truth[rows], self._sample(negative, self.size - len(rows), generator, self.fill))
 
     def candidates(self, ious: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return masks ``(A,)`` of positives and negatives, and between them each box's best true box ``(A,)``."""
+        """Return masks ``(A,)`` of positives and negatives (if none, all others); in between, each best true box."""
         best, truth = ious.max(dim=1)
         positive, negative = best > self.fg_iou, best < self.bg_iou
         if inside is not None:

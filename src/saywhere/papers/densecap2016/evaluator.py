@@ -110,7 +110,7 @@ class OriginalRules(Rules):
         return np.where(truth < 0, truths - 1, truth)
 
     def claimants(self, claim: Array) -> Array:
-        """Return the first detection of each true box, whatever its overlap."""
+        """Return the mask of each true box's first detection, whatever its overlap."""
         return first_claims(claim, claim >= 0)
 
     def hits(self, qualifies: Array, claim: Array, claimants: Array) -> Array:

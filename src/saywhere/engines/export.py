@@ -74,8 +74,8 @@ def export(
         options: changes to the parts' options, by dotted name.
 
     Raises:
-        UserError: ``out`` contains other files or is one of ``folders``; a folder is no model; two have the same part;
-            their trunks differ; a part needs the engine torch; the engines differ; or a package is missing.
+        UserError: ``out`` contains other files or is one of ``folders``; a folder is not a model; two have the same
+            part; their trunks differ; a part needs the engine torch; the engines differ; or a package is missing.
     """
     out = Path(out)
     require_exportable(folders)

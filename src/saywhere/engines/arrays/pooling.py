@@ -32,7 +32,7 @@ class Pyramid:
         self.widths = np.array([level.shape[2] for level in maps])
         self.starts = np.cumsum([0, *(self.heights * self.widths)[:-1]])
         self.cells = np.empty((int((self.heights * self.widths).sum()), len(maps[0])), np.float32)
-        for level, start in zip(maps, self.starts.tolist(), strict=True):  # :meth:`pool` takes whole cells
+        for level, start in zip(maps, self.starts.tolist(), strict=True):  # :meth:`pool` reads whole cells
             rows = level.reshape(len(level), -1).T
             self.cells[start : start + len(rows)] = rows
 
@@ -42,7 +42,7 @@ class Pyramid:
         This is DenseCap's Eq. 3, as in :func:`saywhere.networks.densecap.build.pool_pyramid`: the outer grid points lie
         on the edges of the box, and features outside the image are zero. A box uses the coarsest level whose stride is
         at most an eighth of the square root of its area. All levels are sampled together, so that levels without boxes
-        are no special case.
+        need no special case.
 
         Args:
             boxes: ``(N, 4)`` ``x1 y1 x2 y2`` in input pixels; N may be 0.

@@ -86,7 +86,7 @@ class Document:
 
     @classmethod
     def read(cls, path: Path) -> Document:
-        """Read a file; ``UserError`` if it cannot be read or is no text."""
+        """Read a file; ``UserError`` if it cannot be read or is not text."""
         try:
             data = path.read_bytes()
         except OSError as error:

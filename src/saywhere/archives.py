@@ -137,7 +137,7 @@ class _Damage:
         self._last = place
 
     def note_gap(self, start: int, end: int) -> None:
-        """Add a range of bytes that are no files, unless damage of a header within it has been added."""
+        """Add a range of bytes outside of files, unless damage of a header within it has been added."""
         if self._last < start:
             self.note(f"bytes {start} to {end} are no files")
 

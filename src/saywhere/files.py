@@ -265,7 +265,7 @@ def split_lines(text: str) -> list[str]:
 def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON document, or of one line of JSON; an initial byte order mark is ignored.
 
-    ``ValueError`` if it is no JSON, is nested too deeply, or repeats a key in an object (other readers keep the last
+    ``ValueError`` if it is not JSON, is nested too deeply, or repeats a key in an object (other readers keep the last
     one). Messages name the line only for texts of several lines; readers of JSON lines add their own line number.
     """
     try:
@@ -294,7 +294,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path, kind: type = dict) -> Any:
-    """Return the content of a JSON file; ``UserError`` if it cannot be read or is no ``kind``: ``list`` or ``dict``."""
+    """Return the content of a JSON file; ``UserError`` if it cannot be read or is not a ``kind`` (list, dict)."""
     try:
         content = parse_json(read_whole(path))
     except (OSError, ValueError) as error:
@@ -338,7 +338,7 @@ def _repeated_key(text: str) -> str:
 def parse_yaml(text: str | bytes) -> Any:
     """Return the value of a YAML document as PyYAML's ``safe_load`` does; ``ModuleNotFoundError`` without PyYAML.
 
-    ``ValueError`` if it is no YAML, is nested too deeply or endlessly, or repeats a key in a mapping.
+    ``ValueError`` if it is not YAML, is nested too deeply or endlessly, or repeats a key in a mapping.
     """
     import yaml
 

@@ -88,7 +88,7 @@ class ImageError(UserError):
 
 
 class MissingImageError(ImageError):
-    """There is no file of this name."""
+    """There is no file with this name."""
 
 
 class DiskSize(NamedTuple):
@@ -142,7 +142,7 @@ def open_image(source: ImageLike | LoadedImage, long_side: int | None = None) ->
     which is much faster. Boxes still refer to ``width x height``.
 
     Raises:
-        ImageError: it is no image, damaged, empty, or larger than ``MAX_PIXELS`` pixels.
+        ImageError: it is not an image, damaged, empty, or larger than ``MAX_PIXELS`` pixels.
     """
     if isinstance(source, LoadedImage):
         return source
@@ -229,7 +229,7 @@ def opened(source: Path | io.BytesIO, name: str | None = None, max_pixels: int |
         if _start(source, len(_ICON)) == _ICON:
             _check_icon(source, name)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # corrupt EXIF and the like: what matters raises
+            warnings.simplefilter("ignore")  # about corrupt EXIF and the like; serious damage raises
             with _open(source, name) as image:
                 _check_size(image, name, max_pixels)
                 yield image
@@ -254,7 +254,7 @@ def opened(source: Path | io.BytesIO, name: str | None = None, max_pixels: int |
 
 
 def _check_file(path: Path, name: str) -> None:
-    """Refuse anything but a nonempty regular file; reading a pipe could block for ever."""
+    """Refuse anything but a nonempty regular file; reading a pipe could block forever."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -21,7 +21,7 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 class UnknownKeyError(UserError):
-    """A key that is no option; ``problem`` is the message without the suggestion."""
+    """A key that is not an option; ``problem`` is the message without the suggestion."""
 
     def __init__(self, problem: str, hint: str) -> None:
         super().__init__(f"{problem}; {hint}")
@@ -82,7 +82,7 @@ def require_numbers(**values: object) -> None:
 
 
 def require_texts(alone: bool = True, /, **values: object) -> None:
-    """Refuse arguments, by name, that are no list of strings, nor a string if one ``alone`` will do; ``UserError``."""
+    """Raise ``UserError`` for each named argument that is not a list of strings or, if ``alone``, a single string."""
     for name, value in values.items():
         if isinstance(value, str) and alone:
             continue

@@ -76,7 +76,7 @@ class AlignerConfig(RegionConfig):
         margin: see :func:`saywhere.networks.aligner.loss.max_margin`.
         temperature: initial temperature of the contrastive loss; it is learnt.
         phrase_weight: weight of the loss of phrases with known boxes (Flickr30k Entities); 0: sentences alone.
-        sentences: number of sentences per image in a batch, drawn anew each epoch.
+        sentences: number of sentences per image in a batch, redrawn each epoch.
         region_phrases: whether the phrases of an image's regions are training texts like its sentences; teaches short
             texts and names of things.
         hubs: number of typical texts, and of typical images, for estimating the hubness of images and texts

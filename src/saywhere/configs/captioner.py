@@ -34,7 +34,7 @@ class NgramsConfig(Config):
         size: dimension of the factors of their probabilities.
         weight: weight of a sentence's agreement with them (:mod:`saywhere.engines.arrays.ngrams`) when reranking beam
             hypotheses; 0: unused.
-        least_lift: a closing phrase such as "in the air" is removed if its noun is less than this many times as
+        least_lift: a closing phrase such as "in the air" is removed if its last word is less than this many times as
             probable as for an average image (:func:`saywhere.models.captioner.without_unlikely_endings`); 0: never.
     """
 
@@ -73,7 +73,7 @@ class CaptionerConfig(RegionConfig):
             help (docs/captioning.md): without them, what regions add to words is the same in every state.
         describe_boxes: caption boxes with phrases instead of images with sentences.
         word_size, hidden_size, dropout: options of the decoder.
-        sentences: number of sentences per image in a batch, drawn anew each epoch; for boxes one phrase each.
+        sentences: number of sentences per image in a batch, redrawn each epoch; for boxes one phrase each.
         smoothing: label smoothing, the probability that training spreads over all words.
         reward: ``none``: learn reference words one by one. ``cider``: continue from a model trained this way
             (``training.start``) and reward sampled sentences by CIDEr-D, see

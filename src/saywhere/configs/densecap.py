@@ -33,7 +33,7 @@ class DenseCapConfig(SystemConfig):
         trunk, proposals, decoding: see :mod:`saywhere.configs.parts`.
         conventions: ``original``: boxes, ties, tokens and sampling as in the published program (docs/original.md).
         rpn_fg_iou, rpn_bg_iou, rpn_batch: sampling of boxes that train the RPN, see
-            :class:`saywhere.networks.vision.trunk.RegionSampler`.
+            :class:`saywhere.networks.densecap.build.RegionSampler`.
         match_proposals: RPN positives by the IoU of the regressed proposals (published) instead of the anchors'.
         inside_only: exclude boxes that leave the image from the RPN's training.
         shared_batch: train the second stage on the RPN's batch (published). Otherwise sample boxes from proposals and

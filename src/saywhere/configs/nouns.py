@@ -19,8 +19,8 @@ class NounsConfig(SystemConfig):
         temperature: divisor of the logits of ImageNet's classifier.
         trust: weight of ImageNet's evidence for a kind, next to what was learnt from boxes.
         sharpness: factor of the sum of both, fitted on held-out boxes so that probabilities are calibrated.
-        rest: weight of a kind itself against the total of ImageNet's classes below it. They divide the probability of
-            the kind in this proportion: a person is seldom a scuba diver.
+        rest: weight of a kind itself against the total probability of ImageNet's classes below it. They divide the
+            kind's probability in this proportion: a person is seldom a scuba diver.
     """
 
     levels: tuple[int, ...] = (16,)

@@ -318,7 +318,7 @@ class SystemConfig(Config):
         self.require(fits, "proposals.pyramid_channels", "positive with several strides")
 
     def require_levels(self, levels: tuple[int, ...], head: bool, branch: bool) -> None:
-        """Refuse ``levels`` that are no strides of the trunk, and a ``head`` or ``branch`` that it lacks."""
+        """Refuse ``levels`` that are not strides of the trunk, and a ``head`` or ``branch`` that it lacks."""
         strides = self.trunk.strides
         self.require(set(levels) <= set(strides), "levels", f"some of the strides {strides}")
         self.require(not head or self.trunk.backbone in LITE_PACKAGES, "head", f"false for {self.trunk.backbone}")

@@ -1,1 +1,1 @@
-"""Engines: what runs a model's networks, behind one protocol."""
+"""Engines, which run a model's networks behind one protocol."""

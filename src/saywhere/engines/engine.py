@@ -1,9 +1,9 @@
-"""What the model layer asks of an engine: functions on numpy arrays.
+"""The protocol between the model layer and its engines: functions on NumPy arrays.
 
-An engine knows pixels, boxes and token ids; it knows no files, no images, no words and no results. What
-:meth:`Trunk.encode` returns is opaque, so that feature maps stay where the engine keeps them.
+An engine handles pixels, boxes and token ids, but no files, images, words or results. The result of
+:meth:`Trunk.encode` is opaque, so that feature maps stay where the engine keeps them, such as on a GPU.
 
-All boxes are float32 ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
+All boxes are float32 ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network input.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from saywhere.text import Vocabulary
 
 Maps = Any
-"""The feature maps of one image, as the engine keeps them."""
+"""Feature maps of one image, in the engine's format."""
 State = tuple[Any, ...]
-"""The state of a decoder: arrays of the engine whose first dimension is the hypotheses."""
+"""State of a decoder: arrays of the engine with one row per hypothesis."""
 TEXT_WEIGHTS = ("encoders.", "log_scale", "hubs.images.")
-"""Names of the aligner's weights begin so, if only the vectors of texts depend on them."""
+"""Prefixes of the aligner's weights that affect only text embeddings."""
 
 
 @dataclass(frozen=True, eq=False)
 class RpnOutput:
-    """What the localization layer says of the A anchors of one image.
+    """Output of the localization layer for the A anchors of one image.
 
     Attributes:
         anchors: ``(A, 4)`` in the format of the box coder.
-        logits: ``(A,)`` that there is something.
-        offsets: ``(A, 4)`` of the boxes from the anchors.
+        logits: ``(A,)`` objectness logits.
+        offsets: ``(A, 4)`` box offsets from the anchors.
     """
 
     anchors: Any
@@ -50,7 +50,7 @@ class RpnOutput:
 
 @dataclass(frozen=True, eq=False)
 class RegionHeadOutput:
-    """What the recognition network says of N boxes: ``embeddings (N, D)``, ``logits (N,)``, ``offsets (N, 4)``."""
+    """Output of the recognition network for N boxes: ``embeddings (N, D)``, ``logits (N,)``, ``offsets (N, 4)``."""
 
     embeddings: Any
     logits: Any
@@ -59,7 +59,7 @@ class RegionHeadOutput:
 
 @dataclass(frozen=True, eq=False)
 class EncodedText:
-    """Sentences after the text encoder: ``vectors (S, T, D)``, zero where padded; ``mask (S, T)`` of real ones."""
+    """Output of the text encoder: ``vectors (S, T, D)``, zero for padding, and ``mask (S, T)`` of the words."""
 
     vectors: Any
     mask: Any
@@ -67,12 +67,12 @@ class EncodedText:
 
 @dataclass(frozen=True, eq=False)
 class Typical:
-    """Typical vectors; similarity with the bank: ``temperature * log(sum over j of exp(vector_j · x + constant_j))``.
+    """Summary of a bank by J vectors; similarity is ``temperature * log(sum_j of exp(vector_j · x + constant_j))``.
 
     Attributes:
         vectors: ``(J, D)`` typical members of the bank, divided by the temperature.
         constants: ``(J,)``.
-        temperature: of similarities.
+        temperature: temperature of similarities.
     """
 
     vectors: np.ndarray
@@ -80,7 +80,7 @@ class Typical:
     temperature: float
 
     def hubness(self, products: np.ndarray) -> float:
-        """Return how similar to the bank that is whose products with the vectors are given ``(J,)``."""
+        """Return the similarity with the bank, given the products ``(J,)`` with the vectors."""
         logits = products + self.constants
         top = logits.max()
         return float(self.temperature * (top + np.log(np.exp(logits - top).sum())))
@@ -88,34 +88,34 @@ class Typical:
 
 @dataclass(frozen=True, eq=False)
 class Hubness:
-    """Typical ``texts`` and ``images`` of an aligner, by which hubs are known and taken off.
+    """Hubness of images and texts, estimated from typical ``texts`` and ``images`` of an aligner.
 
     Hubs are images that resemble every sentence, and sentences that resemble every image (Radovanović et al., 2010).
-    Typical texts and images stand for a bank of queries (Smith et al., 2017; Bogolin et al., 2022); they are fitted to
-    what a bank says (:mod:`saywhere.training.hubness`).
+    Typical texts and images stand for a bank of queries (Smith et al., 2017; Bogolin et al., 2022). They are fitted to
+    the similarities with a bank (:mod:`saywhere.training.hubness`).
     """
 
     texts: Typical
     images: Typical
 
     def of_image(self, vectors: np.ndarray) -> float:
-        """Return how similar an image, by the vectors ``(R, D)`` of its regions, is to texts at large.
+        """Return the similarity of an image, given the vectors ``(R, D)`` of its regions, to texts in general.
 
-        As in Eq. 8 the best region counts for each text. An image without regions is similar to none: 0.
+        As in Eq. 8, each text is compared with its best region. 0 for an image without regions.
         """
         return self.texts.hubness((vectors @ self.texts.vectors.T).max(axis=0)) if len(vectors) else 0.0
 
     def of_text(self, vectors: np.ndarray) -> float:
-        """Return how similar a text, by the weighted vectors ``(T, D)`` of its words, is to images at large."""
+        """Return the similarity of a text, given its weighted word vectors ``(T, D)``, to images in general."""
         return self.images.hubness(self.images.vectors @ vectors.sum(axis=0))
 
 
 class Preprocess(Protocol):
-    """Turns an opened image into the pixels that the trunk takes."""
+    """Conversion of an opened image to the input pixels of the trunk."""
 
     @property
     def long_side(self) -> int:
-        """Pixels of the longer side of the input."""
+        """Longer side of the input in pixels."""
         ...
 
     def __call__(self, image: LoadedImage) -> np.ndarray:
@@ -123,32 +123,32 @@ class Preprocess(Protocol):
         ...
 
     def restore(self, pixels: np.ndarray) -> np.ndarray:
-        """Return such pixels as they are shown: ``(h, w, 3)`` uint8, R G B."""
+        """Convert such pixels back for display: ``(h, w, 3)`` uint8, R G B."""
         ...
 
 
 class Trunk(Protocol):
-    """The network that all questions share."""
+    """The network that all parts share."""
 
     @property
     def preprocess(self) -> Preprocess:
-        """How images become pixels."""
+        """Conversion of images to input pixels."""
         ...
 
     def encode(self, pixels: Sequence[np.ndarray]) -> list[Maps]:
-        """Return the maps of images ``(3, h, w)`` of any sizes: one pass of the network."""
+        """Return the feature maps of images ``(3, h, w)`` of any sizes: one pass of the network."""
         ...
 
     def propose(self, maps: Maps) -> RpnOutput:
-        """Return what the localization layer says of an image's anchors, as numpy arrays."""
+        """Return the output of the localization layer for an image as NumPy arrays."""
         ...
 
 
 class Decoder(Protocol):
-    """A language model that is asked for one word at a time.
+    """A language model that predicts one word at a time.
 
-    In beam search the hypotheses of an item are neighbouring rows, and the items stay in order: with K of them, rows
-    ``i K`` to ``i K + K - 1`` are those of item i; a decoder that is not ``independent`` relies on that.
+    In beam search the hypotheses of an item are adjacent rows, and items keep their order. With K hypotheses, rows
+    ``i K`` to ``i K + K - 1`` belong to item i. A decoder that is not ``independent`` relies on this.
     """
 
     @property
@@ -158,16 +158,16 @@ class Decoder(Protocol):
 
     @property
     def unknown(self) -> str:
-        """How the unknown word is written."""
+        """Text of the unknown word."""
         ...
 
     @property
     def independent(self) -> bool:
-        """Whether rows may be dropped: what a row decodes does not depend on its place among the others."""
+        """Whether rows may be dropped, because a row's output does not depend on its position among the others."""
         ...
 
     def start(self, embeddings: Any) -> State:
-        """Return the state after the embeddings ``(N, D)``, numpy or the engine's own."""
+        """Return the state after the embeddings ``(N, D)``, NumPy arrays or the engine's own."""
         ...
 
     def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
@@ -175,11 +175,11 @@ class Decoder(Protocol):
         ...
 
     def select(self, state: State, rows: np.ndarray) -> State:
-        """Return the rows of a state: with repetitions, and in any order."""
+        """Return rows of a state, in any order and possibly repeated."""
         ...
 
     def join(self, states: Sequence[State]) -> State:
-        """Return the rows of several states one after the other."""
+        """Concatenate the rows of several states."""
         ...
 
 
@@ -192,59 +192,59 @@ class DenseCap(Protocol):
 
     @property
     def decoder(self) -> Decoder:
-        """The region decoder; it starts from :meth:`phrase_embeddings`."""
+        """Decoder of region captions; starts from :meth:`phrase_embeddings`."""
         ...
 
     def region_head(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
-        """Return what the recognition network says of each image's boxes, as numpy arrays."""
+        """Return the output of the recognition network for each image's boxes as NumPy arrays."""
         ...
 
     def phrase_embeddings(
         self, maps: Sequence[Maps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
-        """Return what the decoder takes ``(N, D)`` for each image's boxes and their embeddings by the region head."""
+        """Return the decoder's inputs ``(N, D)`` for each image's boxes, given their embeddings by the region head."""
         ...
 
 
 class Aligner(Protocol):
-    """The part that puts regions and words into one space: Deep Visual-Semantic Alignments."""
+    """The part that embeds regions and words in one space: Deep Visual-Semantic Alignments."""
 
     config: AlignerConfig
     vocabulary: Vocabulary
 
     @property
     def hubness(self) -> Hubness | None:
-        """What tells images and texts that resemble everything; None if it was not fitted."""
+        """Estimator of hubness; None if it was not fitted."""
         ...
 
     @property
     def last(self) -> Aligner:
-        """The last of its encoders alone, without hubness: less work, and enough to compare sentences of one image."""
+        """The last encoder alone, without hubness: cheaper, and enough to compare sentences about one image."""
         ...
 
     def region_vectors(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return vectors ``(R, D)`` of each image's boxes (Eq. 1)."""
+        """Return the embeddings ``(R, D)`` of each image's boxes (Eq. 1)."""
         ...
 
     def text_vectors(self, token_ids: np.ndarray) -> EncodedText:
-        """Return the vectors of the words of sentences ``(S, T)``, padded on the right (Eqs. 2 to 6).
+        """Return the word embeddings of sentences ``(S, T)``, padded on the right (Eqs. 2 to 6).
 
-        With the option ``parses`` those of relations, from :meth:`saywhere.papers.relations.Parses.encode`.
+        With the option ``parses``, those of relations from :meth:`saywhere.papers.relations.Parses.encode`.
         """
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class BoundImages:
-    """Images before a caption decoder.
+    """Images prepared for a caption decoder.
 
     Attributes:
-        decoder: the decoder that attends to the images' regions.
-        embeddings: ``(N, D)`` of the whole images: what :meth:`Decoder.start` takes.
-        boxes: of each image ``(R, 4)`` the regions it attends to; of warped ones the boxes around them; R may be 0.
-        corners: of each image ``(R, 4, 2)`` of warped regions in pixels of the input, which they may leave; or None.
-        attention: ``attention(token_ids (N, T))`` gives p(r | w, h) ``(N, T + 1, R)`` of the regions at each word of a
-            sentence for each image, and at END; None if the decoder attends to no regions.
+        decoder: decoder that attends to the images' regions.
+        embeddings: ``(N, D)`` embeddings of the whole images, for :meth:`Decoder.start`.
+        boxes: ``(R, 4)`` attended regions of each image; of warped regions the enclosing boxes; R may be 0.
+        corners: ``(R, 4, 2)`` corners of each image's warped regions in input pixels, not clipped; or None.
+        attention: function ``attention(token_ids (N, T))`` that returns the weights p(r | w, h) ``(N, T + 1, R)`` of
+            the regions at each word of one sentence per image, and at END. None if the decoder attends to no regions.
     """
 
     decoder: Decoder
@@ -262,20 +262,20 @@ class Captioner(Protocol):
 
     @property
     def ngrams(self) -> Ngrams | None:
-        """Probabilities of n-grams in captions of an image; None if there are none."""
+        """Probabilities of n-grams in captions of an image; None if the model has none."""
         ...
 
     def bind_images(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray | None]) -> BoundImages:
-        """Return the decoder of images; ``boxes (R, 4)`` of each are attended to, None if the network has its own."""
+        """Prepare images for decoding; ``boxes (R, 4)`` of each are attended to; None: the network's own regions."""
         ...
 
     def box_embeddings(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray]) -> tuple[Decoder, Any]:
-        """Return the decoder, and embeddings ``(sum of N, D)`` of all images' boxes; not with attention."""
+        """Return the decoder, and embeddings ``(sum of N, D)`` of all images' boxes; not for attention."""
         ...
 
 
 class Nouns(Protocol):
-    """The part that says what kinds of things regions show."""
+    """The part that classifies what kinds of things regions show."""
 
     config: NounsConfig
     vocabulary: Vocabulary
@@ -283,63 +283,63 @@ class Nouns(Protocol):
     def classify(
         self, maps: Sequence[Maps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray] | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return logits ``(N, 1000)`` of ImageNet's classes, and ``(N, G + 2)`` of kinds, of each image's boxes.
+        """Return logits of ImageNet's classes ``(N, 1000)`` and of kinds ``(N, G + 2)`` for each image's boxes.
 
-        Beside the kinds a region may be of another of ImageNet's classes, or of none that has a name. ``embeddings (N,
-        config.embed_dim)`` are by the dense captioner's region head.
+        The last two are for a region of another ImageNet class, and of nothing with a name. ``embeddings`` are
+        ``(N, config.embed_dim)`` by the dense captioner's region head.
         """
         ...
 
 
 class Engine(Protocol):
-    """A trunk and the parts that stand on it."""
+    """A trunk and the parts that use it."""
 
     @property
     def trunk(self) -> Trunk:
-        """What all parts stand on."""
+        """The network that all parts share."""
         ...
 
     @property
     def densecap(self) -> DenseCap | None:
-        """The part, or None."""
+        """The dense captioner, or None."""
         ...
 
     @property
     def aligner(self) -> Aligner | None:
-        """The part, or None."""
+        """The aligner, or None."""
         ...
 
     @property
     def captioner(self) -> Captioner | None:
-        """The part, or None."""
+        """The captioner, or None."""
         ...
 
     @property
     def nouns(self) -> Nouns | None:
-        """The part, or None."""
+        """The noun classifier, or None."""
         ...
 
     @property
     def calibration(self) -> Calibration:
-        """What was fitted to the model after training."""
+        """Logistic regressions fitted after training."""
         ...
 
     @property
     def device(self) -> Any:
-        """Where it runs, such as ``cpu`` or ``cuda:0``."""
+        """Device, such as ``cpu`` or ``cuda:0``."""
         ...
 
     def to(self, device: str) -> None:
-        """Move the networks to another device, or ``UserError``; earlier maps belong to another trunk then."""
+        """Move the networks to another device, or ``UserError``; earlier feature maps can no longer be used."""
         ...
 
     def digest(self) -> str:
-        """Return a hash of weights, configurations and calibration: two engines of one digest give the same answers."""
+        """Return a hash of weights, configuration and calibration; engines with equal hashes give equal answers."""
         ...
 
     def vectors_digest(self) -> str:
-        """Return a hash of what the vectors of regions depend on: trunk, aligner, and the options of both for them.
+        """Return a hash of everything that affects region embeddings: trunk, aligner and their relevant options.
 
-        The text encoders do not count (:data:`TEXT_WEIGHTS`), so an index is good for all of these vectors.
+        Text encoders do not count (:data:`TEXT_WEIGHTS`), so one index serves all models with these embeddings.
         """
         ...

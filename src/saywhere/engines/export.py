@@ -1,4 +1,4 @@
-"""Make a model that runs without torch: the trunk as a graph, compared by stage with the networks it came from."""
+"""Export of models for use without torch: the trunk as a graph, verified stage by stage against the networks."""
 
 from __future__ import annotations
 
@@ -61,29 +61,28 @@ def export(
     replace: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write one model of training checkpoints, with weights in half precision and a graph for the engine onnx.
+    """Write one model from training checkpoints, with half-precision weights and a graph for the engine onnx.
 
-    The two engines answer for several images before anything is written to ``out``.
+    Both engines are compared on several images before anything is written to ``out``.
 
     Args:
-        folders: of models with different parts on the same trunk.
+        folders: models with different parts on the same trunk.
         out: folder of the new model; its files are replaced.
-        description: one line; those of the parts one after the other if it is empty.
-        int8: training images from which :func:`saywhere.engines.quantize.quantize` makes a graph in int8, too.
+        description: one line. Default: the parts' descriptions joined.
+        int8: training images for :func:`saywhere.engines.quantize.quantize`, to also make an int8 graph.
         replace: see :func:`saywhere.networks.checkpoint.merge`.
-        options: of the new model, to be others than those of its parts, by name with dots.
+        options: changes to the parts' options, by dotted name.
 
     Raises:
-        UserError: ``out`` holds other things than a model, or is one of ``folders``; a folder is no model, two have the
-            same part, their trunks differ, a part needs the engine torch, the two engines differ, or a package is
-            missing.
+        UserError: ``out`` contains other files or is one of ``folders``; a folder is not a model; two have the same
+            part; their trunks differ; a part needs the engine torch; the engines differ; or a package is missing.
     """
     out = Path(out)
     require_exportable(folders)
     _require_free(out, folders)
     out.parent.mkdir(parents=True, exist_ok=True)
     prefix = f"{checkpoint.SAVING}{short_name(out.name)}-"
-    for left_over in out.parent.glob(f"{prefix}*"):  # of a run that was killed
+    for left_over in out.parent.glob(f"{prefix}*"):  # from killed runs
         shutil.rmtree(left_over, ignore_errors=True)
     with explain_full_disk(out), tempfile.TemporaryDirectory(dir=out.parent, prefix=prefix) as temporary:
         merged, new = Path(temporary) / "merged", Path(temporary) / "new"
@@ -95,14 +94,14 @@ def export(
         checkpoint.save(
             checkpoint.load_networks(merged), new, text, bundle.description, torch.float16, bundle.calibration
         )
-        networks = checkpoint.load_networks(new)  # with the weights as they were rounded
+        networks = checkpoint.load_networks(new)  # with rounded weights
         write_graph(next(iter(networks.values())).get_submodule("trunk"), new)
         compare_engines(TorchEngine(networks, bundle.calibration), OnnxEngine(Bundle.read(new)))
         if int8 is not None:
             quantize(new, int8)
         names = [name for name in (*OPTIONAL, VOCABULARY, WEIGHTS, CONFIG) if (new / name).is_file()]
         out.mkdir(exist_ok=True)
-        for name in (CONFIG, GRAPH_INT8, CALIBRATION):  # older ones would be another model's, also after a kill
+        for name in (CONFIG, GRAPH_INT8, CALIBRATION):  # old ones would belong to another model, even after a kill
             (out / name).unlink(missing_ok=True)
         for name in names:
             put_in_place(new / name, out / name)
@@ -110,7 +109,7 @@ def export(
 
 
 def _require_free(out: Path, folders: Sequence[str | Path]) -> None:
-    """Refuse a folder in which files would be replaced that are no earlier export."""
+    """Refuse a folder whose files are not from an earlier export."""
     if not out.exists():
         return
     if not out.is_dir():
@@ -123,13 +122,13 @@ def _require_free(out: Path, folders: Sequence[str | Path]) -> None:
 
 
 def _card(folders: Sequence[str | Path]) -> str:
-    """The card of the one checkpoint; empty if it has none, or there are several."""
+    """Return the model card of a single checkpoint; empty if it has none, or there are several."""
     path = find_folder(folders[0]) / CARD
     return path.read_text(encoding="utf-8") if len(folders) == 1 and path.is_file() else ""
 
 
 def require_exportable(folders: Sequence[str | Path]) -> None:
-    """Refuse models that need the engine torch; ``UserError`` if one of them is; the message names the option."""
+    """Raise ``UserError`` for models that need the engine torch; the message names the option."""
     bundles = [Bundle.read(folder) for folder in folders]
     for folder, bundle in zip(folders, bundles, strict=True):
         refused = refused_options(bundle.trunk, bundle.configs)
@@ -145,7 +144,7 @@ def require_exportable(folders: Sequence[str | Path]) -> None:
 
 
 class _Graph(nn.Module):
-    """A trunk as one function of pixels, with its outputs by name."""
+    """A trunk as a function of pixels, with named outputs."""
 
     def __init__(self, trunk: Trunk) -> None:
         super().__init__()
@@ -158,7 +157,7 @@ class _Graph(nn.Module):
             self.names += [*(f"region{stride}" for stride in strides), "logits", "offsets"]
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        """Pixels ``(1, 3, H, W)`` to the outputs ``names``, each with the batch in front."""
+        """Map pixels ``(1, 3, H, W)`` to the outputs ``names``, each with a batch dimension."""
         trunk, strides = self.trunk, self.trunk.backbone.strides
         maps = tuple(trunk.backbone.body(pixels))
         outputs = list(maps)
@@ -173,7 +172,7 @@ class _Graph(nn.Module):
 
 
 def write_graph(trunk: nn.Module, folder: Path) -> None:
-    """Write ``trunk.onnx`` and ``trunk.json`` beside a model's weights, or ``UserError`` if no graph can be written."""
+    """Write ``trunk.onnx`` and ``trunk.json`` beside a model's weights; ``UserError`` if the trunk has no graph."""
     assert isinstance(trunk, Trunk)
     graph = _Graph(copy.deepcopy(trunk)).eval()
     sources = _fold(graph)
@@ -189,7 +188,7 @@ def write_graph(trunk: nn.Module, folder: Path) -> None:
         node.doc_string = ""
         del node.metadata_props[:]
     del model.graph.value_info[:]
-    del model.graph.metadata_props[:]  # what torch tells of itself, in an order that changes from run to run
+    del model.graph.metadata_props[:]  # torch's own notes, whose order changes from run to run
     data = model.SerializeToString()
     (folder / GRAPH).write_bytes(data)
     digest = weights_digest(Weights.open(folder / WEIGHTS).below("trunk"))
@@ -198,7 +197,7 @@ def write_graph(trunk: nn.Module, folder: Path) -> None:
 
 
 def _fold(graph: _Graph) -> dict[str, GraphWeight]:
-    """Fold batch normalisation into the convolutions before it, pad alike for all sizes; return weights' sources."""
+    """Fold batch normalisation into preceding convolutions, make padding constant, and return the weights' sources."""
     modules = dict(graph.named_modules())
     sources = {
         name: GraphWeight(name.rpartition(".")[0].removeprefix(TRUNK), name.rpartition(".")[2])
@@ -218,19 +217,19 @@ def _fold(graph: _Graph) -> dict[str, GraphWeight]:
         for kind in ("weight", "bias"):
             sources[f"{layer}.{kind}"] = GraphWeight(names[0], kind, names[1], norm.eps)
     for module in modules.values():
-        if isinstance(module, nn.Conv2d) and type(module).__name__ == "Conv2dSame":  # timm's, of TensorFlow's padding
+        if isinstance(module, nn.Conv2d) and type(module).__name__ == "Conv2dSame":  # timm's, with TensorFlow's padding
             vars(module)["forward"] = partial(_padded_convolution, module)
     return sources
 
 
 def _pairs(graph: nn.Module) -> dict[str, str]:
-    """The batch normalisation that takes a convolution's output, by the convolution's name."""
+    """Return the batch normalisation after each convolution, by the convolution's name."""
     names = {module: name for name, module in graph.named_modules()}
     made: dict[int, tuple[nn.Module, Any]] = {}
     pairs: dict[str, str] = {}
 
     def convolved(module: nn.Module, _: Any, output: Tensor) -> None:
-        made[id(output)] = module, output  # the output is kept, so that no other tensor gets its id
+        made[id(output)] = module, output  # keeps the output alive, so that its id stays unique
 
     def normalised(module: nn.Module, inputs: tuple[Tensor, ...], _: Any) -> None:
         if id(inputs[0]) in made:
@@ -250,19 +249,19 @@ def _pairs(graph: nn.Module) -> dict[str, str]:
 
 
 class _Then(nn.Module):
-    """What a normalisation layer does after normalising."""
+    """The activation that remains of a normalisation layer."""
 
     def __init__(self, activation: nn.Module) -> None:
         super().__init__()
         self.activation = activation
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features to features."""
+        """Map features to features."""
         return self.activation(features)
 
 
 def _padded_convolution(conv: nn.Conv2d, features: Tensor) -> Tensor:
-    """A convolution with TensorFlow's padding as it is where both sides are multiples of the stride."""
+    """Convolve with TensorFlow's padding for inputs whose sides are multiples of the stride."""
     pads: list[int] = []
     for size, stride in zip(conv.kernel_size[::-1], conv.stride[::-1], strict=True):
         total = max(size - stride, 0)
@@ -272,7 +271,7 @@ def _padded_convolution(conv: nn.Conv2d, features: Tensor) -> Tensor:
 
 
 def _to_onnx(graph: _Graph) -> Any:
-    """The graph as an ONNX model for inputs of any size."""
+    """Return the graph as an ONNX model for inputs of any size."""
     names = {2: "rows", 3: "columns"}
     sides = {axis: MULTIPLE * torch.export.Dim(name, min=1, max=256) for axis, name in names.items()}
     try:
@@ -290,7 +289,7 @@ def _to_onnx(graph: _Graph) -> Any:
 
 
 def _empty(initializer: Any) -> None:
-    """Take the numbers out of a weight of the graph: they are given to the runtime when the graph is opened."""
+    """Remove the values of a weight from the graph; the runtime gets them when it opens the graph."""
     length = int(np.prod(initializer.dims)) * 4
     for field in ("raw_data", "float_data"):
         initializer.ClearField(field)
@@ -302,15 +301,15 @@ def _empty(initializer: Any) -> None:
 
 
 SHAPES = ((300, 400), (400, 300), (60, 400), (401, 399))
-"""Heights and widths of the images on which engines are compared."""
+"""Heights and widths of the images for comparing engines."""
 TOLERANCE = 1e-3
-"""Largest difference between two engines, as a share of the largest value of a stage."""
+"""Maximum difference between two engines, relative to the largest value of a stage."""
 
 
 def compare_engines(one: Engine, other: Engine, tolerance: float = TOLERANCE) -> float:
-    """Return the largest difference between two engines over all stages, as a share of a stage's largest value.
+    """Return the maximum difference between two engines over all stages, relative to a stage's largest value.
 
-    It is a ``UserError``, which names the stage, if one differs by more than ``tolerance``.
+    ``UserError``, naming the stage, if a stage differs by more than ``tolerance``.
     """
     worst = 0.0
     for (stage, ours), (_, theirs) in zip(stages(one), stages(other), strict=True):
@@ -323,9 +322,9 @@ def compare_engines(one: Engine, other: Engine, tolerance: float = TOLERANCE) ->
 
 
 def stages(engine: Engine, seed: int = 0) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield what an engine computes for a few smooth random images, by stage.
+    """Yield the results of an engine for a few smooth random images, by stage.
 
-    The images are photograph-like in that neighbouring pixels are alike; boxes are random, also none and 1,000.
+    Neighbouring pixels are similar, as in photographs. Boxes are random; their number includes 0 and 1,000.
     """
     random = np.random.default_rng(seed)
     for height, width in SHAPES:
@@ -375,7 +374,7 @@ def stages(engine: Engine, seed: int = 0) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _first_words(decoder: Decoder, embeddings: np.ndarray) -> np.ndarray:
-    """Log-probabilities of the first and the second word."""
+    """Return log-probabilities of the first and second word."""
     state = decoder.start(embeddings)
     tokens = np.full(len(embeddings), START)
     first, state = decoder.step(tokens, state)
@@ -384,6 +383,6 @@ def _first_words(decoder: Decoder, embeddings: np.ndarray) -> np.ndarray:
 
 
 def random_boxes(random: np.random.Generator, count: int, width: float, height: float) -> np.ndarray:
-    """Return boxes ``(count, 4)`` of all sizes in an image."""
+    """Return random boxes ``(count, 4)`` of all sizes in an image."""
     corners = np.sort(random.uniform(0, 1, (count, 2, 2)), axis=1).reshape(count, 4)
     return (corners * np.array([width, height, width, height])).astype(np.float32)

@@ -1,7 +1,7 @@
-"""The engine without torch: the trunk as one graph in ONNX Runtime, everything else in numpy.
+"""The engine without torch: the trunk as a graph in ONNX Runtime, everything else in NumPy.
 
-The graph turns pixels ``(1, 3, H, W)`` into the maps of the backbone, ``map8`` and so on by their strides, and, where
-the trunk has them, into ``head``, the maps of the pyramid (``region8`` ...), and ``logits`` and ``offsets`` of anchors.
+The graph turns pixels ``(1, 3, H, W)`` into the maps of the backbone, ``map8`` etc. by stride. If the trunk has them,
+it also returns ``head``, the maps of the pyramid (``region8`` ...), and the ``logits`` and ``offsets`` of anchors.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ if TYPE_CHECKING:
 PRECISIONS = ("float32", "int8")
 NEEDS_TORCH = "needs the engine torch (pip install 'saywhere[torch]')"
 MULTIPLE = 32
-"""Both sides of the graph's input are multiples of this: paddings are then the same for all sizes."""
+"""Both sides of the graph's input are multiples of this, which makes padding equal for all sizes."""
 TRUNK_DIGEST = "trunk"
-"""The entry of the int8 graph's metadata that says which trunk it was made from."""
+"""Metadata key of the int8 graph for the digest of its trunk."""
 
 
 ALLOWED = 1e-3
-"""Difference from the CPU's answer, as a share of its largest value, that is not reported."""
+"""Difference from the CPU's result that is not reported, relative to its largest value."""
 
 
 class Provider(NamedTuple):
-    """What runs graphs on a device: its name in ONNX Runtime, and the package that has it."""
+    """ONNX Runtime's execution provider for a device: its name and its package."""
 
     name: str
     package: str
@@ -101,15 +101,15 @@ def load(
     threads: int | None = None,
     precision: str = "float32",
 ) -> OnnxEngine:
-    """Return the engine of a model folder that has a graph, as ``saywhere export`` writes it.
+    """Return the engine for a model folder with a graph, as written by ``saywhere export``.
 
     Args:
         name_or_folder: name of a bundled model, a model folder, or ``hub:OWNER/NAME``.
-        device: one of :data:`DEVICES`; ``cpu`` if None.
-        options: of its configuration, to be others than the stored ones, by name with dots.
+        device: one of :data:`DEVICES`. Default: ``cpu``.
+        options: changes to the configuration, by dotted name.
 
     Raises:
-        UserError: there is no such device, a trunk's option differs from the graph's, or as :class:`OnnxEngine`.
+        UserError: there is no such device, an option of the trunk differs from the graph, or as :class:`OnnxEngine`.
     """
     find_provider(device or "cpu")
     stored = Bundle.read(name_or_folder)
@@ -121,17 +121,17 @@ def load(
 
 
 class OnnxEngine:
-    """Run a bundle in ONNX Runtime; see :class:`saywhere.engines.engine.Engine`. Parts are read at their first use.
+    """Run a bundle in ONNX Runtime; see :class:`saywhere.engines.engine.Engine`. Parts are read at first use.
 
     Args:
-        bundle: with a graph.
-        threads: of a computation; as many as the process may use if None.
-        precision: of the trunk: ``float32``, or ``int8`` if the bundle has that graph.
-        device: of the trunk, one of :data:`DEVICES`; the rest is computed on the CPU.
+        bundle: bundle with a graph.
+        threads: number of threads per computation. Default: all that the process may use.
+        precision: precision of the trunk: ``float32``, or ``int8`` if the bundle has that graph.
+        device: device of the trunk, one of :data:`DEVICES`; everything else runs on the CPU.
 
     Raises:
-        UserError: there is no such graph, the weights do not fit the options, or an option needs the engine torch.
-            (That the graph belongs to the weights is checked before the first image.)
+        UserError: there is no graph, the weights do not fit the options, or an option needs the engine torch. (Whether
+            graph and weights belong together is checked before the first image.)
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class OnnxEngine:
         return self._part("nouns", nouns.Nouns)
 
     def _part(self, name: str, kind: Any) -> Any:
-        """Return a part, made when it is first asked for; its weights are read when they are first used."""
+        """Return a part, created at first request; its weights are read at first use."""
         if name not in self._bundle.configs:
             return None
         with self._building:
@@ -196,7 +196,7 @@ class OnnxEngine:
             return self._parts[name]
 
     def prepare(self, parts: Collection[str]) -> None:
-        """Read the weights of some parts, which are otherwise read when they are first used.
+        """Read the weights of some parts now, instead of at first use.
 
         ``aligner.last`` is what captions need of the aligner.
         """
@@ -215,7 +215,7 @@ class OnnxEngine:
         self.trunk.to(device)
 
     def digest(self) -> str:
-        """Return a hash of the weights, the configurations, the calibration and the precision."""
+        """Return a hash of weights, configuration, calibration and precision."""
         configs = {part: config.to_dict() for part, config in self._bundle.configs.items()}
         words = {part: vocabulary.tokens for part, vocabulary in self._bundle.vocabularies.items()}
         digest = self._hash([configs, words, self.calibration.to_dict()])
@@ -224,7 +224,7 @@ class OnnxEngine:
         return digest.hexdigest()
 
     def vectors_digest(self) -> str:
-        """Return a hash of the weights and options on which the vectors of regions depend, and of the precision."""
+        """Return a hash of the weights, options and precision that affect region embeddings."""
         config = self._bundle.configs["aligner"]
         assert isinstance(config, AlignerConfig)
         digest = self._hash([config.vector_options()])
@@ -233,7 +233,7 @@ class OnnxEngine:
         return digest.hexdigest()
 
     def _hash(self, facts: list[Any]) -> hashlib.blake2b:
-        """A hash that knows facts, the precision, and how pixels are scaled."""
+        """Return a hash object with facts, precision and pixel normalisation."""
         digest = hashlib.blake2b(b"onnx", digest_size=16)
         if self._precision == "int8":
             digest.update((self._bundle.folder / GRAPH_INT8).read_bytes())
@@ -260,26 +260,26 @@ class OnnxTrunk:
 
     @property
     def preprocess(self) -> Preprocess:
-        from saywhere.images import Preprocess  # the session needs no Pillow
+        from saywhere.images import Preprocess  # opening the session needs no Pillow
 
         config = self._bundle.trunk
         return Preprocess(config.long_side, config.multiple, self._bundle.mean, self._bundle.std)
 
     @property
     def _sessions(self) -> list[Session]:
-        with self._opening:  # from Python 3.12 on several threads may compute a cached property
+        with self._opening:  # from Python 3.12 on, cached properties have no lock
             return self._opened
 
     def begin(self) -> None:
-        """Read the graph, and open the session in a thread; it is otherwise opened for the first image.
+        """Read the graph, then open the session in a thread instead of for the first image.
 
-        Only ONNX Runtime works in the thread, which lets others run: what is done in Python would wait for them.
+        The thread only runs ONNX Runtime, which releases the interpreter lock; Python code would block other threads.
         """
         self._read = self._read_graph()
         threading.Thread(target=self._open_ahead, name="saywhere-trunk").start()
 
     def _open_ahead(self) -> None:
-        with contextlib.suppress(UserError):  # which the first image raises
+        with contextlib.suppress(UserError):  # raised again for the first image
             _ = self._sessions
 
     @cached_property
@@ -290,10 +290,10 @@ class OnnxTrunk:
         return [make(), open_tower(self._bundle.folder / GRAPH_TOWER, self._threads, self.device)]
 
     def _read_graph(self) -> Callable[[], Session]:
-        """Read the graph and the trunk's weights, and return what makes a session of them.
+        """Read the graph and the trunk's weights; return a function that makes a session from them.
 
-        The graph in single precision gets the folder's weights, into which batch normalisation is folded here; the one
-        in int8 holds its weights itself. ``UserError`` if the graph is damaged or another model's.
+        The single-precision graph gets the folder's weights, with batch normalisation folded in here. The int8 graph
+        contains its weights. ``UserError`` if the graph is damaged or belongs to another model.
         """
         bundle, weights, int8 = self._bundle, self._weights, self._precision == "int8"
         path = bundle.folder / (GRAPH_INT8 if int8 else GRAPH)
@@ -315,7 +315,7 @@ class OnnxTrunk:
 
         def open(provider: str) -> Any:
             options = session_options(self._threads)
-            options.enable_mem_pattern = False  # it keeps the activations a second time, and is no faster
+            options.enable_mem_pattern = False  # would double the memory of activations without being faster
             options.add_external_initializers(list(sources), values)
             return runtime.InferenceSession(graph, options, providers=[provider])
 
@@ -335,7 +335,7 @@ class OnnxTrunk:
                 self.__dict__.pop("_opened", None)
 
     def encode(self, pixels: Sequence[np.ndarray]) -> list[ImageMaps]:
-        """Return the maps of images ``(3, h, w)``, one at a time: the maps of several leave a CPU's caches."""
+        """Return the maps of images ``(3, h, w)``, one at a time: a batch would exceed the CPU's caches."""
         strides = self._bundle.trunk.strides
         return [ImageMaps(self._run(image), strides, (image.shape[2], image.shape[1])) for image in pixels]
 
@@ -357,26 +357,26 @@ class OnnxTrunk:
 
 
 class Session:
-    """A graph in ONNX Runtime on a device; a line on stderr says if its first answer there is not the CPU's.
+    """A graph in ONNX Runtime on a device; warns on stderr if its first result differs from the CPU's.
 
     Args:
-        open: returns ONNX Runtime's session with a provider of it; a folder's files are read again for the comparison.
+        open: function that returns a session for a provider; called again for the CPU to compare.
         device: one of :data:`DEVICES`.
 
     Raises:
-        UserError: the graph is damaged or another model's, or there is no such device, or it cannot be used.
+        UserError: the graph is damaged or of another model, or the device does not exist or cannot be used.
     """
 
     def __init__(self, path: Path, open: Callable[[str], Any], device: str = "cpu") -> None:
         self.path, self._device = path, device
         provider = find_provider(device)
         self._session = self._load(open, provider)
-        if self._session.get_providers()[0] != provider:  # it goes on with the CPU then
+        if self._session.get_providers()[0] != provider:  # it would silently use the CPU
             raise UserError(
                 f"device {device}: {provider} of ONNX Runtime cannot be loaded, such as for want of a driver"
             )
         self._session.disable_fallback()
-        self._open = None if device == "cpu" else open  # it holds the weights, until the first answer is compared
+        self._open = None if device == "cpu" else open  # holds the weights until the first result is compared
         self.inputs = {each.name: each for each in self._session.get_inputs()}
         self.outputs = [each.name for each in self._session.get_outputs()]
         self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
@@ -386,7 +386,7 @@ class Session:
             return open(provider)
 
     def run(self, values: Mapping[str, np.ndarray], names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """Return outputs by name, all if none are named; ``UserError`` if the graph cannot take the values."""
+        """Return outputs by name; default: all. ``UserError`` if the graph cannot take the values."""
         names = list(names or self.outputs)
         try:
             found = self._session.run(names, dict(values))
@@ -401,7 +401,7 @@ class Session:
 
     def _compare(self, found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> None:
         shares: list[float] = []
-        for one, other in zip(found, wanted, strict=True):  # equal infinities are no difference
+        for one, other in zip(found, wanted, strict=True):  # equal infinities do not differ
             apart = np.subtract(one, other, where=one != other, out=np.zeros(other.shape))
             largest = np.abs(other[np.isfinite(other)]).max(initial=1e-9)
             shares.append(float(np.abs(apart).max(initial=0) / largest))
@@ -411,7 +411,7 @@ class Session:
 
 
 def find_provider(device: str) -> str:
-    """Return the name of ONNX Runtime's provider of a device; ``UserError`` if it has none."""
+    """Return the name of ONNX Runtime's provider for a device; ``UserError`` if it is not available."""
     if device not in DEVICES:
         raise UserError(f"the engine onnx has no device {device!r}; there are {', '.join(DEVICES)}")
     if device != "cpu" and (lacks := missing(device)):
@@ -420,7 +420,7 @@ def find_provider(device: str) -> str:
 
 
 def missing(device: str) -> str:
-    """Return what the ONNX Runtime that is installed lacks for a device; nothing if it has its provider."""
+    """Return what the installed ONNX Runtime lacks for a device; empty if it has the provider."""
     name, package = DEVICES[device]
     if name in import_runtime().get_available_providers():
         return ""
@@ -428,13 +428,13 @@ def missing(device: str) -> str:
 
 
 def session_options(threads: int | None) -> Any:
-    """Return options of a session; as many threads as the process may use if None."""
+    """Return session options; default: as many threads as the process may use."""
     options = import_runtime().SessionOptions()
     options.intra_op_num_threads = threads or available_threads()
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # its threads are not the only ones
-    # Processors without VNNI add products of bytes in 16 bits, where those of int8 weights overflow; uint8 ones do not.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # leaves processors to other threads
+    # Processors without VNNI add byte products in 16 bits. With int8 weights that overflows; with uint8 it does not.
     options.add_session_config_entry("session.x64quantprecision", "1")
-    options.log_severity_level = 3  # warnings of containers without a GPU say nothing to a user
+    options.log_severity_level = 3  # hides warnings about missing GPUs in containers
     return options
 
 
@@ -444,12 +444,12 @@ def _user_errors(path: Path, by: str = "") -> Iterator[None]:
         yield
     except UserError:
         raise
-    except Exception as error:  # ONNX Runtime raises classes of its own, which are only RuntimeErrors in part
+    except Exception as error:  # ONNX Runtime has its own classes, only some of which are RuntimeErrors
         raise UserError(f"{path} cannot be loaded{by}: {' '.join(str(error).split())[:200]}") from error
 
 
 def open_tower(path: Path, threads: int | None = None, device: str = "cpu") -> Session:
-    """Return the session of an image tower that stands beside a trunk; ``UserError`` if the graph is another one."""
+    """Return the session of the image tower that belongs to a trunk; ``UserError`` if the graph is another one."""
     runtime = import_runtime()
 
     def open(provider: str) -> Any:
@@ -462,7 +462,7 @@ def open_tower(path: Path, threads: int | None = None, device: str = "cpu") -> S
 
 
 def weights_digest(weights: Weights, without: tuple[str, ...] = ()) -> str:
-    """Return the SHA-256 of weights as they are stored, but for those whose names begin with one of ``without``."""
+    """Return the SHA-256 of stored weights, except those whose names begin with one of ``without``."""
     digest = hashlib.sha256()
     for name in weights.names():
         if name.startswith(without):
@@ -474,7 +474,7 @@ def weights_digest(weights: Weights, without: tuple[str, ...] = ()) -> str:
 
 
 def _make_room(weights: Weights, sources: Mapping[str, GraphWeight]) -> dict[str, np.ndarray]:
-    """Arrays of the kernels to be folded in one piece of memory: it has huge pages, which the system makes faster."""
+    """Allocate the kernels to be folded as one block, for which the system can use huge pages, which are faster."""
     folds = [name for name, weight in sources.items() if weight.kind == "weight" and weight.normalisation is not None]
     shapes = [weights.below(sources[name].layer).shape("weight") for name in folds]
     ends = np.cumsum([math.prod(shape) for shape in shapes], dtype=np.int64)
@@ -483,7 +483,7 @@ def _make_room(weights: Weights, sources: Mapping[str, GraphWeight]) -> dict[str
 
 
 def folded(weights: Weights, weight: GraphWeight, out: np.ndarray | None = None) -> np.ndarray:
-    """Return a weight of the graph, with the batch normalisation after its layer folded in; a kernel in ``out``."""
+    """Return a weight of the graph with the following batch normalisation folded in; a kernel goes to ``out``."""
     layer = weights.below(weight.layer)
     if weight.normalisation is None:
         return layer[weight.kind]
@@ -499,8 +499,8 @@ def folded(weights: Weights, weight: GraphWeight, out: np.ndarray | None = None)
 
 
 def import_runtime() -> Any:
-    """Return the module of ONNX Runtime, which is not to report home; ``UserError`` if it does not work."""
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when it is imported
+    """Import ONNX Runtime with telemetry disabled; ``UserError`` if it does not work."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, at import
     try:
         import onnxruntime
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The trunk's graph in int8: scales from training images, weights per channel, stored in a file of its own."""
+"""The trunk's graph in int8: activation ranges from training images, weights per channel, in a separate file."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from saywhere.images import open_image, readable
 from saywhere.models.bundle import GRAPH, GRAPH_INT8, WEIGHTS, Bundle, GraphInfo
 
 IMAGES = 200
-"""Calibration images: with 16 the ranges are too narrow."""
+"""Number of calibration images; with 16 the ranges are too narrow."""
 CHECKED = 20
-"""Other images on which the two precisions are compared."""
+"""Number of further images for comparing the two precisions."""
 BEST = 300
-"""Anchors whose rank is compared."""
+"""Number of top anchors that are compared."""
 KEPT = ("blocks.0.", "trunk.head.conv", "trunk.branch.head.conv", "pyramid.network.inner_blocks")
-"""Weights of the first block, of the last layers, and of the convolutions that lead into the pyramid."""
+"""Names of weights in the first block, in the last layers, and in the convolutions that lead into the pyramid."""
 LEAST_KEPT = 0.7
-"""Share of the best anchors that must be among the best in int8 too."""
+"""Minimum fraction of the best anchors that must also be among the best in int8."""
 
 
 def quantize(folder: str | Path, images: Sequence[Path]) -> float:
-    """Write ``trunk-int8.onnx`` into a model folder that has a graph, and compare it with single precision.
+    """Write ``trunk-int8.onnx`` into a model folder with a graph, and compare it with single precision.
 
-    The range of an activation is that on the calibration images; weights have seven bits, a scale for each channel,
-    for processors without VNNI add pairs of products in 16 bits; those of depthwise convolutions, which add in 32, have
-    eight. What costs accuracy stays in single precision: the first convolution and the first block, the backbone's
-    last convolutions and its last layer, those that lead into the pyramid, the last ones of the localization layer, and
-    arithmetic behind the backbone.
+    Activation ranges are those on the calibration images. Weights have a scale per channel and seven bits, because
+    processors without VNNI add pairs of products in 16 bits. Depthwise convolutions add in 32 bits and have eight.
+    Everything that costs accuracy stays in single precision: the first convolution and block, the backbone's last
+    convolutions and last layer, convolutions into the pyramid, the last ones of the localization layer, and the
+    arithmetic after the backbone.
 
     Args:
-        images: training images, ``IMAGES`` to calibrate and a few more to compare; fewer will do, but not none. Those
-            that cannot be read are named.
+        images: training images, ``IMAGES`` for calibration plus a few for comparison; fewer will do, but at least one.
+            Unreadable images are reported.
 
     Returns:
-        the share of the best anchors in single precision that are among the best in int8, on images of their own.
+        the fraction of the best anchors in single precision that are among the best in int8, on separate images.
 
     Raises:
-        UserError: no image can be read, a package is missing, or int8 does not do for this trunk.
+        UserError: no image can be read, a package is missing, or the accuracy in int8 is too low for this trunk.
     """
     folder = Path(folder)
     try:
@@ -73,7 +73,7 @@ def quantize(folder: str | Path, images: Sequence[Path]) -> float:
         weights = Weights.open(folder / WEIGHTS).below("trunk")
         model = _filled(bundle, weights)
         onnx.save(model, whole)
-        usual, tempfile.tempdir = tempfile.tempdir, temporary  # which the runtime would fill elsewhere
+        usual, tempfile.tempdir = tempfile.tempdir, temporary  # otherwise the runtime uses the system's folder
         try:
             quantize_static(
                 whole, written, _reader(engine, chosen), quant_format=QuantFormat.QDQ,
@@ -82,7 +82,7 @@ def quantize(folder: str | Path, images: Sequence[Path]) -> float:
                 calibrate_method=CalibrationMethod.MinMax,
                 extra_options={"TensorQuantOverrides": _eight_bits(model.graph, QuantType.QInt8)},
             )  # fmt: skip
-        except DecodeError as error:  # the runtime has not noticed that a file which it wrote was cut off
+        except DecodeError as error:  # the runtime ignores that a file it wrote was truncated by a full disk
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
         finally:
             tempfile.tempdir = usual
@@ -98,17 +98,17 @@ def quantize(folder: str | Path, images: Sequence[Path]) -> float:
 
 
 def draw_images(images: Sequence[Path]) -> list[Path]:
-    """Return as many images as :func:`quantize` uses, in an order that chance gives."""
+    """Return as many images as :func:`quantize` uses, sampled with a fixed seed."""
     return random.Random(0).sample(images, min(len(images), CHECKED + IMAGES))
 
 
 def _no_hints(record: logging.LogRecord) -> bool:
-    """Leave out the advice that the quantiser logs at every call."""
+    """Filter out the advice that the quantiser logs at every call."""
     return "pre-process" not in record.getMessage()
 
 
 def _filled(bundle: Bundle, weights: Weights) -> Any:
-    """The graph as a model with its weights inside."""
+    """Return the graph as a model that contains its weights."""
     import onnx
 
     model = onnx.load(bundle.folder / GRAPH, load_external_data=False)
@@ -121,7 +121,7 @@ def _filled(bundle: Bundle, weights: Weights) -> Any:
 
 
 def _kept(graph: Any) -> list[str]:
-    """The names of the nodes that stay in single precision."""
+    """Return the names of the nodes that stay in single precision."""
     convolutions = [node for node in graph.node if node.op_type == "Conv"]
     last = [n for n in convolutions if any(f"localization.head.{w}" in i for i in n.input for w in ("score", "offset"))]
     outputs = {output.name for output in graph.output}
@@ -133,7 +133,7 @@ def _kept(graph: Any) -> list[str]:
 
 
 def _eight_bits(graph: Any, int8: Any) -> dict[str, list[dict[str, Any]]]:
-    """The settings of the weights of depthwise convolutions, by name."""
+    """Return the settings for the weights of depthwise convolutions, by name."""
     kept = _kept(graph)
     grouped = [node for node in graph.node if any(a.name == "group" and a.i > 1 for a in node.attribute)]
     settings = {"quant_type": int8, "axis": 0, "reduce_range": False}
@@ -141,7 +141,7 @@ def _eight_bits(graph: Any, int8: Any) -> dict[str, list[dict[str, Any]]]:
 
 
 def _reader(engine: OnnxEngine, images: Sequence[Path]) -> Any:
-    """What the quantiser asks for one input after the other; an empty one is behind the last."""
+    """Return the quantiser's data reader, which gives one input at a time and an empty one at the end."""
     from onnxruntime.quantization import CalibrationDataReader
 
     prepare = engine.trunk.preprocess
@@ -155,7 +155,7 @@ def _reader(engine: OnnxEngine, images: Sequence[Path]) -> Any:
 
 
 def _agreement(one: OnnxEngine, other: OnnxEngine, images: Sequence[Path]) -> float:
-    """The share of one engine's best anchors that are among the other's best; 1 without a localization layer."""
+    """Return the fraction of one engine's best anchors among the other's; 1 without a localization layer."""
     shares: list[float] = []
     for path in images:
         pixels = one.trunk.preprocess(open_image(path, one.trunk.preprocess.long_side))

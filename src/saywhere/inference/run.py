@@ -179,7 +179,7 @@ def _read_ahead(
             line.put(read)
             del read
         line.put(None)
-    except BaseException as error:  # passed on to the caller, who would otherwise wait for ever
+    except BaseException as error:  # passed on to the caller, who would otherwise wait forever
         line.put(error)
 
 

@@ -239,8 +239,8 @@ def _walk(folder: str, hidden: set[str], suffixes: frozenset[str]) -> list[str]:
     def note(error: OSError) -> None:
         if error.filename == folder:
             raise UserError(f"{folder}: this folder cannot be read ({error.strerror})")
-        if not isinstance(error, FileNotFoundError | NotADirectoryError):  # else it was removed since it was listed
-            names.append(_tidy(error.filename))  # whoever opens it says what is wrong
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):  # otherwise removed after it was listed
+            names.append(_tidy(error.filename))  # the error is reported when it is opened
 
     for place, folders, files in os.walk(folder, onerror=note):
         kept = [name for name in folders if not name.startswith(".")]

@@ -1,1 +1,1 @@
-"""What a user holds: a model and its verbs, in numpy, the same for every engine."""
+"""The model and its methods for users, in NumPy, independent of the engine."""

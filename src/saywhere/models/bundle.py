@@ -48,7 +48,7 @@ GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, GRAPH_TOWER = "trunk.onnx", "trunk.json", "tru
 HUB = "hub:"
 """Prefix of a model of the Hugging Face hub, ``hub:OWNER/NAME``; nothing is downloaded without it."""
 REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w.-]+")
-"""A repository of the hub, ``OWNER/NAME``; ``./folder`` is none."""
+"""Pattern of a hub repository, ``OWNER/NAME``; does not match ``./folder``."""
 PACKAGES = {"large": "saywhere_large"}
 """Models that are packages of their own: name and package."""
 GRAPH_DEVICES = (None, "cpu", "coreml", "directml", "openvino")
@@ -267,9 +267,9 @@ def _download(name: str, hub: Mapping[str, Any]) -> Path:
 
 @contextlib.contextmanager
 def asking_hub(name: str) -> Iterator[tuple[Any, str]]:
-    """Yield huggingface_hub, and the repository of a model named ``hub:OWNER/NAME``.
+    """Yield the module huggingface_hub, and the repository of a model named ``hub:OWNER/NAME``.
 
-    It is a ``UserError`` if the name has another form, the package is not installed, or a download fails.
+    ``UserError`` if the name has another form, the package is not installed, or a download fails.
     """
     repository = name.removeprefix(HUB)
     if not REPOSITORY.fullmatch(repository):
@@ -280,7 +280,7 @@ def asking_hub(name: str) -> Iterator[tuple[Any, str]]:
         import huggingface_hub
     except ImportError:
         raise UserError(f"{name}: downloading it needs huggingface_hub: pip install 'saywhere[hub]'") from None
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # not a line for each time that it tries again
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # no message for each retry
     try:
         yield huggingface_hub, repository
     except UserError:

@@ -67,7 +67,7 @@ class Chunker:
 
     @classmethod
     def load(cls, path: Path = TRAINED) -> Chunker:
-        """Read weights written by :meth:`save`; ``UserError`` if the file is missing or is no chunker."""
+        """Read weights written by :meth:`save`; ``UserError`` if the file is missing or not a chunker."""
         return _load(path)
 
     def save(self, path: Path) -> None:

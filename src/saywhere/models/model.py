@@ -32,7 +32,7 @@ Part = Literal["densecap", "aligner", "captioner", "nouns"]
 class Model:
     """Answer questions about images; returned by :func:`saywhere.load`.
 
-    Every method takes one image and returns one result, a list and returns a list, or an iterator and returns one. An
+    Every method returns one result for one image, a list for a list of images, and an iterator for an iterator. An
     image can also be an :class:`Encoding`, made once by :meth:`encode` and reused for several questions.
 
     Attributes:

@@ -137,7 +137,7 @@ class NounTree:
 
     A line has six fields separated by tabs (else ``ValueError``): synset, sort, name, use, words that lead to the
     synset, and synsets above it. The classes of ImageNet come first, in their order, then other kinds, then groups. The
-    first ``leaves`` of the ``nouns`` are no groups. A line without a synset lists names that lead nowhere, such as
+    first ``leaves`` of the ``nouns`` are not groups. A line without a synset lists names that lead nowhere, such as
     "record player", whose last word alone would lead to people.
     """
 

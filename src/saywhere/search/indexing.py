@@ -420,7 +420,7 @@ def _hash(path: str) -> bytes:
 def _is_there(path: str, listed: set[str]) -> bool:
     """Return whether a file exists, or the archive of an image does, unless the archive was just listed.
 
-    A file that may not be looked for counts as there.
+    A file in a folder without permission counts as existing.
     """
     parts = archives.split(path)
     if parts is not None and parts[0] not in listed:

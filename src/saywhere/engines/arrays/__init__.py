@@ -1,1 +1,1 @@
-"""Layers of the networks in numpy, for engines that have no torch; weights are named as torch's modules name them."""
+"""Layers of the networks in NumPy, for engines without torch; weights have the names of torch's modules."""

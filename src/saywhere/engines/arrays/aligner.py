@@ -1,4 +1,4 @@
-"""Deep Visual-Semantic Alignments in numpy: regions (Eq. 1) and words (Eqs. 2 to 6) in one space."""
+"""Deep Visual-Semantic Alignments in NumPy: regions (Eq. 1) and words (Eqs. 2 to 6) in one space."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Aligner:
 
     @staticmethod
     def shapes(config: AlignerConfig, words: int) -> Shapes:
-        """Return the shapes of the arrays that it reads, by their names; V is ``words``."""
+        """Return the shapes of the arrays it reads, by name; ``words`` is V."""
         shapes: Shapes = {f"standardise.{kind}": ("features",) for kind in ("running_mean", "running_var")}
         for number in range(config.encoders):
             shapes |= Linear.shapes(f"projects.{number}", config.embed_dim // config.encoders, "features")
@@ -86,7 +86,7 @@ class Aligner:
 
 
 class _AlignerEncoder:
-    """One of an aligner's encoders, with the projection of regions into its space."""
+    """One text encoder of an aligner, with the projection of regions into its space."""
 
     def __init__(self, config: AlignerConfig, weights: Weights, number: int) -> None:
         self._config, self._weights, self._number = config, weights, number
@@ -101,7 +101,7 @@ class _AlignerEncoder:
 
 
 SUFFIXES = ("l0", "l0_reverse")
-"""Of the weights of both directions."""
+"""Suffixes of the weights of both directions."""
 
 
 class TextEncoder:
@@ -115,7 +115,7 @@ class TextEncoder:
 
     @staticmethod
     def shapes(name: str, config: AlignerConfig, words: int) -> Shapes:
-        """Return the shapes of the arrays that it reads, by their names after ``name``; V is ``words``."""
+        """Return the shapes of the arrays it reads, by name with the prefix ``name``; ``words`` is V."""
         hidden, size = config.hidden_size, config.embed_dim // config.encoders
         shapes: Shapes = {f"{name}.words.weight": (words, config.word_size)}
         shapes |= Linear.shapes(f"{name}.encode", hidden, config.word_size)
@@ -125,9 +125,9 @@ class TextEncoder:
         return shapes
 
     def __call__(self, token_ids: np.ndarray) -> np.ndarray:
-        """Return vectors ``(S, T, D)`` of token ids ``(S, T)``, padded on the right; zero where padded.
+        """Return vectors ``(S, T, D)`` of token ids ``(S, T)``, padded on the right; zero for padding.
 
-        What does not depend on the sentence is computed once for each different word.
+        Everything independent of the sentence is computed once per distinct word.
         """
         mask = token_ids != PAD
         unique, words = np.unique(token_ids, return_inverse=True)
@@ -142,17 +142,17 @@ class TextEncoder:
         return vectors * mask[..., None]
 
     def _direction(self, number: int, inputs: np.ndarray, words: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Return the states ``(S, T, H)`` of one direction of the words ``(S, T)``, which index ``inputs (U, H)``.
+        """Return the states ``(S, T, H)`` of one direction for the words ``(S, T)``, which index ``inputs (U, H)``.
 
-        Sentences are in the order of that direction. As long as several have the same words they have the same state,
-        which is computed once.
+        The words are in the order of that direction. Sentences with equal beginnings share their states, which are
+        computed once.
         """
         size = inputs.shape[1]
         states = np.zeros((*words.shape, size), np.float32)
         h = np.zeros((1, size), np.float32)
         cell = self.cells[number]
         gates = cell.inputs(inputs)
-        same = np.zeros(len(words), np.int64)  # which row of h is the state of a sentence
+        same = np.zeros(len(words), np.int64)  # the row of h with the state of each sentence
         for t in range(words.shape[1]):
             rows = np.flatnonzero(mask[:, t])
             before, now = same[rows], words[rows, t]
@@ -163,6 +163,6 @@ class TextEncoder:
 
 
 def _backwards(mask: np.ndarray) -> np.ndarray:
-    """Return the places ``(S, T)`` of each sentence's words from the last to the first; padding stays where it is."""
+    """Return the indices ``(S, T)`` that reverse the words of each sentence; padding stays in place."""
     places = np.arange(mask.shape[1])
     return np.where(mask, mask.sum(axis=1, keepdims=True) - 1 - places, places)

@@ -1,4 +1,4 @@
-"""The captioner in numpy: what its decoder is given of an image."""
+"""The captioner in NumPy: the decoder's inputs for an image."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Captioner:
 
     @staticmethod
     def shapes(config: CaptionerConfig, words: int) -> Shapes:
-        """Return the shapes of the arrays that it reads, by their names; V is ``words``."""
+        """Return the shapes of the arrays it reads, by name; ``words`` is V."""
         shapes = AttentionDecoder.shapes(config, words) | Linear.shapes("narrow", config.region_size, "features")
         return shapes | Ngrams.shapes(config.ngrams) if config.ngrams.count else shapes
 
@@ -68,7 +68,7 @@ class Captioner:
         return layer_norm(features), boxes
 
     def _attended(self, image: ImageMaps, given: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the features and boxes of the regions that an image's words attend to."""
+        """Return the features and boxes of the regions that the decoder attends to."""
         if self.config.attend_to == "grid":
             return self._grid(image, self.config.grid)
         if given is None:

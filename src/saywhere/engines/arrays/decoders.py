@@ -1,4 +1,4 @@
-"""Decoders in numpy: DenseCap's, and the one with attention to regions (Areas of Attention, section 3.2)."""
+"""Decoders in NumPy: DenseCap's, and the one with attention to regions (Areas of Attention, section 3.2)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from saywhere.text import END, PAD, RESERVED, START, UNKNOWN
 
 
 class ArrayDecoder:
-    """What decoders in numpy share, see :class:`saywhere.engines.engine.Decoder`; states are tuples of arrays."""
+    """Base of the decoders in NumPy, see :class:`saywhere.engines.engine.Decoder`; states are tuples of arrays."""
 
     never: Sequence[int] = (PAD, START, UNKNOWN)
     unknown = RESERVED[UNKNOWN]
@@ -53,7 +53,7 @@ class LstmDecoder(ArrayDecoder):
 
     @staticmethod
     def shapes(embedding: int | str, words: int, word_size: int, hidden_size: int) -> Shapes:
-        """Return the shapes of the arrays that it reads, by their names."""
+        """Return the shapes of the arrays it reads, by name."""
         normalisation = ("weight", "bias", "running_mean", "running_var")
         return {
             **Linear.shapes("decoder.encode.0", word_size, embedding),
@@ -74,10 +74,10 @@ class LstmDecoder(ArrayDecoder):
         return log_softmax(self.output(h)), (h, c)
 
     def _word_inputs(self, token_ids: np.ndarray) -> np.ndarray:
-        """What words ``(N,)`` add to the gates ``(N, 4 H)``, kept for the next time: few words are said often."""
+        """Return what words ``(N,)`` add to the gates ``(N, 4 H)``; cached, because few words are frequent."""
         asked = np.zeros_like(self._known)
         asked[token_ids] = True
-        new = np.flatnonzero(asked & ~self._known)  # np.unique would import what else nobody needs
+        new = np.flatnonzero(asked & ~self._known)  # np.unique would import modules that nothing else needs
         if len(new):
             self._inputs[new] = self.lstm.inputs(in_single(self.words[new]))
             self._known[new] = True
@@ -85,18 +85,18 @@ class LstmDecoder(ArrayDecoder):
 
 
 LIMIT = 60.0
-"""Where sums of exponentials in single precision stay exact."""
+"""Range of exponents within which sums of exponentials stay exact in single precision."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """The word-region part m of the score of one image (Eq. 5), made once and used in every step.
+    """The word-region term m of the score for one image (Eq. 5), computed once for all steps.
 
     Attributes:
-        count: of the image's regions.
-        regions: ``(R, D)`` descriptors; of an image without regions one of zeros.
+        count: number of the image's regions.
+        regions: ``(R, D)`` descriptors; one row of zeros for an image without regions.
         known: ``(V,)`` what all regions add to the score of each word.
-        scores: ``(R, V)`` m less the largest of each word, or None without this term.
+        scores: ``(R, V)`` m minus its maximum for each word, or None without this term.
     """
 
     count: int
@@ -108,7 +108,7 @@ class _Table:
 class AttentionDecoder:
     """Weights of :class:`saywhere.networks.language.decoders.attention.AttentionDecoder`, without feedback.
 
-    Regions have a bias, but no part that depends on the state, so that what they add to words is the same in all steps.
+    Regions have a bias but no term that depends on the state, so what they add to words is the same in all steps.
     """
 
     def __init__(self, weights: Weights, config: CaptionerConfig) -> None:
@@ -123,7 +123,7 @@ class AttentionDecoder:
 
     @staticmethod
     def shapes(config: CaptionerConfig, words: int) -> Shapes:
-        """Return the shapes of the arrays that it reads, by their names; V is ``words``."""
+        """Return the shapes of the arrays it reads, by name; ``words`` is V."""
         word, region, hidden = config.word_size, config.region_size, config.hidden_size
         terms: dict[str, Shapes] = {
             "word-state": Linear.shapes("decoder.word_state", word, hidden, bias=False),
@@ -138,12 +138,12 @@ class AttentionDecoder:
         return shapes
 
     def bind(self, regions: Sequence[np.ndarray]) -> BoundDecoder:
-        """Return the decoder of images with these regions ``(R, D)``; an image may have none."""
+        """Return the decoder for images with these regions ``(R, D)``; an image may have none."""
         return BoundDecoder(self, [self._table(rows) for rows in regions])
 
     def _table(self, regions: np.ndarray) -> _Table:
         count = len(regions)
-        if not count:  # a region of zeros gives the words of the decoder without attention
+        if not count:  # a zero region gives the words of the decoder without attention
             regions = np.zeros((1, regions.shape[1]), np.float32)
         if self.word_region is None:
             return _Table(count, regions, np.zeros(1, np.float32))
@@ -152,7 +152,7 @@ class AttentionDecoder:
         scores -= peak
         bias = self.region_scores(regions)
         least, top = bias.min(), bias.max()
-        if bool((-scores.min(axis=0) > LIMIT).any()) and top - least > LIMIT:  # sums of products could vanish
+        if bool((-scores.min(axis=0) > LIMIT).any()) and top - least > LIMIT:  # sums of products could underflow
             sums = bias[:, None] + scores
             high = sums.max(axis=0)
             summed = high + np.log(np.exp(sums - high).sum(axis=0))
@@ -161,19 +161,19 @@ class AttentionDecoder:
         return _Table(count, regions, peak + summed, scores)
 
     def word_scores(self, states: np.ndarray) -> np.ndarray:
-        """Return the part of the score of words ``(K, V)`` in the states ``(K, H)``; the same for all images."""
+        """Return the state's part of the word scores ``(K, V)`` for states ``(K, H)``, the same for all images."""
         word = np.zeros((len(states), self.words.size), np.float32)
         word = word if self.word_state is None else word + self.word_state(states)
         word = word if self.word_bias is None else word + self.word_bias
         return product(word, self.words.columns)
 
     def region_scores(self, regions: np.ndarray) -> np.ndarray:
-        """Return the part of the score of regions ``(R,)``, the same in every state."""
+        """Return the region bias ``(R,)``, the same in every state."""
         return np.zeros(len(regions), np.float32) if self.region_bias is None else regions @ self.region_bias
 
 
 class BoundDecoder(ArrayDecoder):
-    """Decode for N images; a state holds h and the number of each row's image."""
+    """Decode for N images; a state holds h and the image index of each row."""
 
     def __init__(self, decoder: AttentionDecoder, tables: Sequence[_Table]) -> None:
         self._decoder, self._tables = decoder, tables
@@ -190,16 +190,16 @@ class BoundDecoder(ArrayDecoder):
         return log_probs, (hidden, image)
 
     def _groups(self, image: np.ndarray) -> list[tuple[_Table, np.ndarray | slice]]:
-        """Each image's table and rows."""
+        """Return the table and rows of each image."""
         if len(self._tables) == 1:
             return [(self._tables[0], slice(None))]
         return [(self._tables[number], np.flatnonzero(image == number)) for number in sorted(set(image.tolist()))]
 
     def attention(self, token_ids: np.ndarray) -> np.ndarray:
-        """Return p(r | w, h) of each image's regions at each of ``token_ids (N, T)``, and at END: ``(N, T + 1, R)``.
+        """Return p(r | w, h) for each image's regions at each of ``token_ids (N, T)``, and at END: ``(N, T + 1, R)``.
 
-        Without region-state it is the same in every state. Images with fewer regions have zeros behind them; one
-        without regions has zeros only.
+        Without region-state it is the same in every state. Missing regions are padded with zeros; an image without
+        regions has only zeros.
         """
         words = np.concatenate((token_ids, np.full((len(token_ids), 1), END)), axis=1)
         weights = np.zeros((*words.shape, max(table.count for table in self._tables)), np.float32)

@@ -1,4 +1,4 @@
-"""DenseCap in numpy: the recognition network and the region decoder."""
+"""DenseCap in NumPy: the recognition network and the region decoder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DenseCap:
 
     @staticmethod
     def shapes(config: DenseCapConfig, words: int) -> Shapes:
-        """Return the shapes of the arrays that it reads, by their names; V is ``words``."""
+        """Return the shapes of the arrays it reads, by name; ``words`` is V."""
         size, first = config.embed_dim, config.fc_size or config.embed_dim
         channels = config.proposals.pyramid_channels
         phrase_head: Shapes = {f"phrase_head.0.{kind}": ("features",) for kind in ("running_mean", "running_var")}
@@ -47,7 +47,7 @@ class DenseCap:
         head = self._weights.below("region_head")
         stored = head.stored("layers.1.weight")
         by_channel = stored.reshape(len(stored), -1, self.config.pool_size**2)
-        by_point = np.ascontiguousarray(by_channel.transpose(0, 2, 1))  # as the pooling gives them
+        by_point = np.ascontiguousarray(by_channel.transpose(0, 2, 1))  # in the order of the pooling
         weight = by_point.reshape(len(stored), -1)
         first = Linear(Weights.of({"weight": weight, "bias": head.stored("layers.1.bias")}))
         second, score, offset = (Linear(head.below(name)) for name in ("layers.4", "score", "offset"))
@@ -82,7 +82,7 @@ class DenseCap:
         pooled = np.empty((ends[-1], size * size, maps[0].regions.cells.shape[1]), np.float32)
         for image, rows, start in zip(maps, boxes, ends.tolist(), strict=False):
             image.regions.pool(rows, size, pooled[start : start + len(rows)])
-        inputs = pooled.reshape(-1, first.weight.shape[0])  # of all images together: weights are read once
+        inputs = pooled.reshape(-1, first.weight.shape[0])  # all images together, to read the weights only once
         embeddings = relu(second(relu(first(inputs))))
         ends = ends[1:-1]
         parts = (np.split(part, ends) for part in (embeddings, score(embeddings)[:, 0], offset(embeddings)))

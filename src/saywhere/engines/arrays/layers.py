@@ -1,4 +1,4 @@
-"""Weights from a model file, and the layers that everything here is made of."""
+"""Weights from a model file, and basic layers."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from safetensors import SafetensorError, safe_open
 from saywhere.errors import UserError
 
 ROWS_TOGETHER = 4
-"""Rows that a product computes together."""
+"""Number of rows that OpenBLAS computes at a time."""
 PANEL, DEPTH, SMALL = 64, 448, 10**6
-"""Columns and rows of a panel of :class:`Panels`, and the multiplications of a small product at most."""
+"""Columns and rows of a panel of :class:`Panels`, and maximum number of multiplications in a small product."""
 MANY_ROWS = 64
-"""With more rows than this, filling up saves less than it costs."""
+"""With more rows than this, padding costs more than it saves."""
 BLOCK = 1 << 15
-"""Numbers that are widened together."""
+"""Number of values converted at a time."""
 SIGN_AND_NUMBER = np.int32(-0x70002000)
-"""The bits of single precision that a number of half precision has: the sign, and 15 bits of exponent and fraction."""
+"""Mask of the single-precision bits that half precision fills: the sign, and 15 bits of exponent and fraction."""
 SCALE = np.float32(2.0**112)
 INFINITE, MINUS_INFINITE = 0x7C00, 0xFC00
-"""The bits of the infinities in half precision."""
+"""Bits of the infinities in half precision."""
 UNUSED = ("num_batches_tracked", "log_scale")
 """Last names of stored arrays that only training needs."""
 Shapes = dict[str, tuple[int | str, ...]]
-"""Shapes of arrays by name; a length that the options do not give has a name, and is the same wherever it stands."""
+"""Shapes of arrays by name; a length that no option gives has a name, and must be equal wherever that occurs."""
 
 
 class Weights:
-    """Read arrays of a model file when they are asked for, in single precision.
+    """Arrays of a model file, read on demand in single precision.
 
     Args:
-        read: gives the array of a name.
-        shapes: gives the shape of an array by its name, without reading it.
-        prefix: stands before all names that are asked for.
-        content: the file, if arrays are seen where they lie.
+        read: function that returns an array by name.
+        shapes: function that returns the shape of an array by name, without reading it.
+        prefix: prefix of all requested names.
+        content: the memory-mapped file, if arrays are views of it.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class Weights:
 
     @classmethod
     def open(cls, path: Path) -> Weights:
-        """Open a safetensors file (or ``UserError``); arrays of half precision are seen where they lie, not copied."""
+        """Open a safetensors file (or ``UserError``); half-precision arrays are views of the mapped file."""
         try:
-            file = safe_open(path, framework="numpy")  # checks it
+            file = safe_open(path, framework="numpy")  # validates the file
             with open(path, "rb") as stream:
                 content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         except (SafetensorError, OSError) as error:
@@ -75,11 +75,11 @@ class Weights:
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray]) -> Weights:
-        """Return arrays in memory as weights."""
+        """Wrap arrays in memory as weights."""
         return cls(arrays.__getitem__, lambda name: arrays[name].shape, frozenset(arrays))
 
     def release(self) -> None:
-        """Give back the memory of what was read of the file; what is asked for again is read again."""
+        """Free the memory of file pages that were read; they are read again on demand."""
         if self._content is not None and hasattr(mmap, "MADV_DONTNEED"):
             self._content.madvise(mmap.MADV_DONTNEED)
 
@@ -97,14 +97,14 @@ class Weights:
         return value if value.dtype.kind in "iub" else in_single(value)
 
     def transposed(self, name: str) -> np.ndarray:
-        """Return a matrix ``(n, m)`` in single precision as ``(m, n)``, its rows beside each other in memory.
+        """Return a matrix ``(n, m)`` in single precision as ``(m, n)``, row-major in memory.
 
-        Products of few rows with it are twice as fast so.
+        This makes products with few rows twice as fast.
         """
         return in_single(self.stored(name).T)
 
     def for_few_rows(self, name: str) -> np.ndarray | Panels:
-        """Return a matrix ``(n, m)`` as ``(m, n)`` for :func:`product`, in the form that is fastest with few rows."""
+        """Return a matrix ``(n, m)`` as ``(m, n)`` for :func:`product`, in the fastest form for few rows."""
         return Panels(self.stored(name)) if small_products() else self.transposed(name)
 
     def stored(self, name: str) -> np.ndarray:
@@ -117,11 +117,11 @@ class Weights:
             raise UserError(f"the model's weights lack {name}")
         try:
             return ask(name)
-        except (SafetensorError, OSError, TypeError, AttributeError) as error:  # the last two: no type of NumPy's
+        except (SafetensorError, OSError, TypeError, AttributeError) as error:  # last two: a type that NumPy lacks
             raise UserError(f"{name} of the model's weights cannot be read: {' '.join(str(error).split())}") from error
 
     def names(self) -> list[str]:
-        """Return the names of all arrays below the prefix, sorted."""
+        """Return the sorted names of all arrays below the prefix."""
         return sorted(n.removeprefix(self._prefix) for n in self._names if n.startswith(self._prefix))
 
     def below(self, prefix: str) -> Weights:
@@ -130,11 +130,11 @@ class Weights:
 
 
 def require_shapes(part: str, wanted: Shapes, vocabulary_size: int, weights: Weights) -> None:
-    """Refuse weights that do not fit a part's options and vocabulary: ``UserError``, one line.
+    """Raise a one-line ``UserError`` if weights do not fit a part's options and vocabulary.
 
     Args:
-        wanted: the arrays that its layers read, by its options.
-        vocabulary_size: V, reserved tokens included.
+        wanted: shapes of the arrays that the part's layers read, by its options.
+        vocabulary_size: V, including reserved tokens.
     """
     stored = {name for name in weights.names() if name.rpartition(".")[2] not in UNUSED}
     if other := sorted(wanted.keys() ^ stored):
@@ -153,11 +153,11 @@ def require_shapes(part: str, wanted: Shapes, vocabulary_size: int, weights: Wei
 
 
 def in_single(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Return an array in single precision, its rows beside each other in memory; in ``out``, if there is one already.
+    """Convert an array to row-major single precision, into ``out`` if given.
 
-    Half precision is widened by its bits, a block that fits into a cache at a time: NumPy takes up to five times as
-    long. Moved to their places they are those of a number ``2 ** 112`` times as small in single precision. Infinities
-    and NaN, which no such factor gives, and whose bits are the largest, are left to NumPy.
+    Half precision is converted by shifting bits, one cache-sized block at a time, which is up to five times faster than
+    NumPy. The shifted bits mean a value ``2 ** 112`` times too small, so the result is scaled. Infinities and NaN,
+    which scaling cannot produce, have the largest bit patterns and are left to NumPy.
     """
     if out is None:
         if values.dtype != np.float16 or values.size < BLOCK:
@@ -171,7 +171,7 @@ def in_single(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     for start in range(0, len(values), rows):
         block = out[start : start + rows]
         bits = block.view(np.int32)
-        bits[...] = values[start : start + rows].view(np.int16)  # with copies of the sign in front
+        bits[...] = values[start : start + rows].view(np.int16)  # sign-extended
         bits <<= 13
         bits &= SIGN_AND_NUMBER
         block *= SCALE
@@ -180,7 +180,7 @@ def in_single(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
 
 @cache
 def small_products() -> bool:
-    """Return whether NumPy multiplies small matrices as they lie: OpenBLAS copies them first, but with AVX-512."""
+    """Return whether NumPy multiplies small matrices in place: OpenBLAS copies them first, except with AVX-512."""
     built: Any = np.show_config("dicts")
     features = built.get("SIMD Extensions", {}).get("found", [])
     blas = built.get("Build Dependencies", {}).get("blas", {}).get("name", "")
@@ -188,9 +188,9 @@ def small_products() -> bool:
 
 
 class Panels:
-    """A weight ``(in, out)`` in panels, each so small that few rows are multiplied with it as it lies.
+    """A weight ``(in, out)`` in panels, small enough to be multiplied with few rows without copying.
 
-    With few rows, copying a weight takes as long as its product. ``stored`` is ``(out, in)``.
+    With few rows, copying a weight takes as long as the product. ``stored`` is ``(out, in)``.
     """
 
     def __init__(self, stored: np.ndarray) -> None:
@@ -199,7 +199,7 @@ class Panels:
         count = -(-columns // PANEL)
         width = -(-columns // count)
         self._panels = np.empty((count, rows, width), np.float32)
-        self._panels[-1] = 0  # which may have too many columns
+        self._panels[-1] = 0  # may have excess columns
         for number, panel in enumerate(self._panels):
             part = stored[number * width : (number + 1) * width].T
             in_single(part, panel[:, : part.shape[1]])
@@ -219,10 +219,10 @@ class Panels:
 
 
 def product(x: np.ndarray, weight: np.ndarray | Panels) -> np.ndarray:
-    """Return ``x @ weight`` in single precision, of rows ``(..., in)``; few rows are filled up to a multiple of four.
+    """Return ``x @ weight`` in single precision for rows ``(..., in)``; few rows are padded to a multiple of four.
 
-    OpenBLAS computes four rows at a time, and takes up to twice as long for seven rows as for eight. A single row is
-    faster alone.
+    OpenBLAS computes four rows at a time and can take twice as long for seven rows as for eight. A single row is faster
+    without padding.
     """
     if isinstance(weight, Panels):
         rows = weight.product(x.reshape(-1, x.shape[-1]))
@@ -235,7 +235,7 @@ def product(x: np.ndarray, weight: np.ndarray | Panels) -> np.ndarray:
 
 
 class Linear:
-    """Compute ``x W' + b``; ``b`` may be missing."""
+    """Compute ``x W' + b``; ``b`` is optional."""
 
     def __init__(self, weights: Weights) -> None:
         self.weight = weights.for_few_rows("weight")
@@ -243,12 +243,12 @@ class Linear:
 
     @staticmethod
     def shapes(name: str, rows: int, columns: int | str, bias: bool = True) -> Shapes:
-        """Return the shapes of the arrays that it reads, by their names after ``name``."""
+        """Return the shapes of the arrays it reads, by name with the prefix ``name``."""
         shapes: Shapes = {f"{name}.weight": (rows, columns)}
         return {**shapes, f"{name}.bias": (rows,)} if bias else shapes
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """``(..., in)`` to ``(..., out)``."""
+        """Map ``(..., in)`` to ``(..., out)``."""
         y = product(x, self.weight)
         if self.bias is not None:
             y += self.bias
@@ -256,10 +256,10 @@ class Linear:
 
 
 class WordVectors:
-    """Word vectors that are inputs and outputs of a decoder.
+    """Word vectors shared by the input and output of a decoder.
 
     Attributes:
-        columns: ``(D, V)`` a word a column, of which products of few rows are more than twice as fast.
+        columns: ``(D, V)``, one word per column; products with few rows are more than twice as fast this way.
     """
 
     def __init__(self, weights: Weights) -> None:
@@ -267,7 +267,7 @@ class WordVectors:
 
     @property
     def size(self) -> int:
-        """D."""
+        """Dimension D."""
         return len(self.columns)
 
     def __getitem__(self, token_ids: np.ndarray) -> np.ndarray:
@@ -276,7 +276,7 @@ class WordVectors:
 
 
 class BatchNorm:
-    """Normalise by stored statistics, ``(N, D)`` to ``(N, D)``; scale and shift may be missing."""
+    """Normalise ``(N, D)`` by stored statistics; scale and shift are optional."""
 
     def __init__(self, weights: Weights, eps: float = 1e-5) -> None:
         scale = 1 / np.sqrt(weights["running_var"] + np.float32(eps))
@@ -290,7 +290,7 @@ class BatchNorm:
 
 
 def recurrent_shapes(name: str, gates: int, inputs: int, size: int, suffix: str = "l0") -> Shapes:
-    """Return the shapes of the arrays of a GRU (3 gates) or an LSTM (4) of torch."""
+    """Return the shapes of the arrays of torch's GRU (3 gates) or LSTM (4)."""
     rows = gates * size
     return {
         f"{name}.weight_ih_{suffix}": (rows, inputs),
@@ -308,13 +308,13 @@ class Gru:
         self.w_state, self.b_state = weights.for_few_rows(f"weight_hh_{suffix}"), weights[f"bias_hh_{suffix}"]
 
     def inputs(self, x: np.ndarray) -> np.ndarray:
-        """Return what the inputs ``(..., I)`` add to the gates ``(..., 3 H)``; once for all steps."""
+        """Return what the inputs ``(..., I)`` add to the gates ``(..., 3 H)``, for all steps at once."""
         gates = product(x, self.w_in)
         gates += self.b_in
         return gates
 
     def step(self, inputs: np.ndarray, state: np.ndarray) -> np.ndarray:
-        """Return the state ``(N, H)`` after :meth:`inputs` ``(N, 3 H)``."""
+        """Return the state ``(N, H)`` after a step with :meth:`inputs` ``(N, 3 H)``."""
         size = state.shape[1]
         recurrent = product(state, self.w_state)
         recurrent += self.b_state
@@ -330,7 +330,7 @@ class Gru:
 
 
 class WordGates:
-    """What V words add to a GRU's gates by ``weight (D, 3 H)`` and ``bias``; of each when it is first asked for."""
+    """What V words add to a GRU's gates by ``weight (D, 3 H)`` and ``bias``; computed per word at first use."""
 
     def __init__(self, words: WordVectors, weight: np.ndarray, bias: np.ndarray) -> None:
         self._words, self._weight, self._bias = words, weight, bias
@@ -339,9 +339,9 @@ class WordGates:
 
     def __getitem__(self, token_ids: np.ndarray) -> np.ndarray:
         """Return the gates ``(N, 3 H)`` of words ``(N,)``."""
-        for word in set(token_ids[~self._known[token_ids]].tolist()):  # alone: the others would change its last digits
+        for word in set(token_ids[~self._known[token_ids]].tolist()):  # singly: a batch would change the last digits
             self._gates[word] = self._words[word] @ self._weight + self._bias
-            self._known[word] = True  # after the gates: other threads may ask for the same word
+            self._known[word] = True  # only after the gates, for other threads that need the same word
         return self._gates[token_ids]
 
 
@@ -354,15 +354,15 @@ class Lstm:
 
     @property
     def size(self) -> int:
-        """H."""
+        """Dimension H."""
         return self.w_state.shape[0]
 
     def inputs(self, x: np.ndarray) -> np.ndarray:
-        """Return what the inputs ``(..., I)`` add to the gates ``(..., 4 H)``; once for all steps."""
+        """Return what the inputs ``(..., I)`` add to the gates ``(..., 4 H)``, for all steps at once."""
         return product(x, self.w_in) + self.bias
 
     def step(self, inputs: np.ndarray, h: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the state and the cell ``(N, H)`` after :meth:`inputs` ``(N, 4 H)``."""
+        """Return the state and the cell ``(N, H)`` after a step with :meth:`inputs` ``(N, 4 H)``."""
         size = h.shape[1]
         gates = inputs + product(h, self.w_state)
         opened = sigmoid(gates)
@@ -385,18 +385,18 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def log_softmax(x: np.ndarray) -> np.ndarray:
-    """Return the logarithm of the softmax over the last axis, of an array of floats."""
+    """Return the log-softmax of an array of floats over the last axis."""
     x = x - x.max(axis=-1, keepdims=True)
     x -= np.log(np.exp(x).sum(axis=-1, keepdims=True))
     return x
 
 
 def layer_norm(x: np.ndarray, eps: float = 1e-5) -> np.ndarray:
-    """Return each row with mean 0 and variance 1."""
+    """Normalise each row to mean 0 and variance 1."""
     centred = x - x.mean(axis=-1, keepdims=True)
     return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + np.float32(eps))
 
 
 def side_by_side(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the vectors of several encoders as one, such that its products are the mean of the encoders'."""
+    """Join the vectors of several encoders, scaled so that products are the mean of the encoders' products."""
     return np.concatenate(parts, axis=-1) / np.float32(np.sqrt(len(parts)))

@@ -1,8 +1,8 @@
-"""What people would probably say of an image: a probability of each of some thousand words and runs of words.
+"""Probabilities of words and phrases in captions of an image: one for each of some thousand n-grams.
 
-An n-gram is a tuple of 1 to 4 token ids; those of two and more take in START and END. Its probability is that a
-sentence of the image has it: a logistic function of the image's embedding in few dimensions.
-:mod:`saywhere.training.ngrams` chooses the n-grams and learns them.
+An n-gram is a tuple of 1 to 4 token ids; from length 2 on it can include START and END. Its probability of occurring
+in a caption of the image is a logistic function of a low-dimensional projection of the image's embedding.
+:mod:`saywhere.training.ngrams` chooses the n-grams and learns the weights.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from saywhere.errors import UserError
 from saywhere.text import END, START
 
 ORDER = 4
-"""Words of the longest n-grams."""
+"""Length of the longest n-grams in words."""
 SMALLEST = 1e-9
 STORED = ("keys", "offsets", "rarity", "lengths", "token_ids")
-"""The arrays of the n-grams in a model's weights."""
+"""Names of the n-gram arrays in a model's weights."""
 
 Ngram = tuple[int, ...]
 
 
 def ngrams_of(token_ids: Sequence[int], size: int) -> list[Ngram]:
-    """Return the runs of ``size`` words of a sentence, in their order; those of two and more with START and END."""
+    """Return the n-grams of length ``size`` in a sentence, in order; from length 2 on with START and END."""
     ids = [START, *token_ids, END] if size > 1 else list(token_ids)
     return [tuple(ids[i : i + size]) for i in range(len(ids) - size + 1)]
 
 
 @dataclass(frozen=True, eq=False)
 class Ngrams:
-    """G n-grams, and the weights that predict their probabilities from an image.
+    """G n-grams, with the weights that predict their probabilities from an image.
 
     Attributes:
-        projection: ``(F, D)`` of an image's embedding.
-        bias: ``(D,)`` of it.
-        keys: ``(G, D)`` of the n-grams, as whole numbers.
-        offsets: ``(G,)`` what the log-odds are without an image.
-        rarity: ``(G,)`` natural logarithm of 1 / the share of images of which the n-gram is said.
-        lengths: ``(G,)`` words of each.
-        rows: the number of each, and its rarity.
+        projection: ``(F, D)`` projection of an image's embedding.
+        bias: ``(D,)`` its bias.
+        keys: ``(G, D)`` weights of the n-grams, stored as integers.
+        offsets: ``(G,)`` log-odds without an image.
+        rarity: ``(G,)`` natural log of 1 / the fraction of images with the n-gram in their captions.
+        lengths: ``(G,)`` number of words in each.
+        rows: index and rarity of each n-gram.
     """
 
     projection: np.ndarray
@@ -56,13 +56,13 @@ class Ngrams:
 
     @classmethod
     def read(cls, weights: Weights, vocabulary_size: int) -> Ngrams:
-        """Make them of the weights of a model; ``UserError`` as :meth:`unpack`."""
+        """Create them from the weights of a model; ``UserError`` as :meth:`unpack`."""
         query, arrays = weights.below("query"), {name: weights[name] for name in STORED}
         return cls.unpack(query.transposed("weight"), query["bias"], arrays, vocabulary_size)
 
     @staticmethod
     def shapes(config: NgramsConfig) -> Shapes:
-        """Return the shapes of the arrays that it reads, by their names."""
+        """Return the shapes of the arrays it reads, by name."""
         shapes = Linear.shapes("ngrams.query", config.size, "features")
         shapes |= {"ngrams.keys": (config.count, config.size), "ngrams.token_ids": (config.words,)}
         return shapes | {f"ngrams.{kind}": (config.count,) for kind in ("offsets", "rarity", "lengths")}
@@ -71,7 +71,7 @@ class Ngrams:
     def unpack(
         cls, projection: np.ndarray, bias: np.ndarray, arrays: Mapping[str, np.ndarray], vocabulary_size: int
     ) -> Ngrams:
-        """Make them of :data:`STORED` arrays; ``UserError`` if words do not fit their lengths, or are none of the V."""
+        """Create them from the arrays :data:`STORED`; ``UserError`` if lengths or the V token ids do not fit."""
         lengths, token_ids = arrays["lengths"].astype(np.int64), arrays["token_ids"]
         fit = lengths.sum() == len(token_ids) and ((lengths > 0) & (lengths <= ORDER)).all()
         if not fit or not ((token_ids >= 0) & (token_ids < vocabulary_size)).all():
@@ -85,19 +85,19 @@ class Ngrams:
         return cls(projection, bias, keys, offsets, rarity, lengths, rows)
 
     def probabilities(self, embeddings: np.ndarray) -> np.ndarray:
-        """Return the probability ``(N, G)`` that each is said of images, by their embeddings ``(N, F)``."""
+        """Return the probability ``(N, G)`` of each n-gram for images with embeddings ``(N, F)``."""
         log_odds = (embeddings @ self.projection + self.bias) @ self.keys.T + self.offsets
         return 1 / (1 + np.exp(-log_odds))
 
     def lifts(self, embeddings: np.ndarray) -> np.ndarray:
-        """Return how many times as probable each is of images ``(N, G)`` as it is without a look at one."""
+        """Return the ratio ``(N, G)`` of each n-gram's probability for images to that without an image."""
         return self.probabilities(embeddings) * (1 + np.exp(-self.offsets))
 
     def agreement(self, embeddings: np.ndarray, sentences: Sequence[WeighedNgrams]) -> list[np.ndarray]:
-        """Return how well the sentences of N images agree with the probable n-grams of their images, between 0 and 1.
+        """Return how well the sentences of N images agree with the probable n-grams of their images, from 0 to 1.
 
-        The mean over n of the cosine between a sentence and the probabilities of its image, each by its rarity; longer
-        n-grams count for more, as n says. ``embeddings`` are ``(N, F)``.
+        This is the cosine of a sentence's n-grams and the image's probabilities, both weighted by rarity, averaged over
+        the length n with weight n. ``embeddings`` are ``(N, F)``.
         """
         expected = self.probabilities(embeddings) * self.rarity
         for row in expected:
@@ -107,9 +107,9 @@ class Ngrams:
         return [(own.weights @ np.where(own.rows >= 0, row[own.rows], 0)).astype(np.float32) for row, own in of_each]
 
     def weigh(self, sentences: Sequence[Sequence[int]]) -> WeighedNgrams:
-        """Return the n-grams of several sentences without END.
+        """Return the weighted n-grams of several sentences, given without END.
 
-        What was seldom said, and has no number, is as rare as the rarest that has one.
+        N-grams that are not stored count as rare as the rarest stored one.
         """
         places, sizes = dict[Ngram, int](), range(1, ORDER + 1)
         found = [
@@ -132,11 +132,11 @@ class Ngrams:
 
 @dataclass(frozen=True, eq=False)
 class WeighedNgrams:
-    """N-grams of B sentences with CIDEr's weights, by how rare they are; those of a length n have norm 1.
+    """N-grams of B sentences, weighted by rarity as in CIDEr; those of each length n have norm 1.
 
     Attributes:
-        weights: ``(B, U)`` of the U different ones.
-        rows: ``(U,)`` their numbers; -1 of those that have none.
+        weights: ``(B, U)`` weights of the U distinct n-grams.
+        rows: ``(U,)`` their indices; -1 for those not stored.
     """
 
     weights: np.ndarray

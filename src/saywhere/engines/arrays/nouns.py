@@ -1,4 +1,4 @@
-"""The classifier of regions in numpy, of which the nouns of regions are made."""
+"""The noun classifier of regions in NumPy."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from saywhere.text import RESERVED, Vocabulary
 
 
 class Nouns:
-    """The classifier of regions; see :class:`saywhere.engines.engine.Nouns`."""
+    """The noun classifier of regions; see :class:`saywhere.engines.engine.Nouns`."""
 
     def __init__(self, config: NounsConfig, vocabulary: Vocabulary, weights: Weights) -> None:
         self.config, self.vocabulary, self._weights = config, vocabulary, weights
 
     @staticmethod
     def shapes(_: NounsConfig, words: int) -> Shapes:
-        """Return the shapes of the arrays that it reads, by their names; its words are the kinds."""
+        """Return the shapes of the arrays it reads, by name; its words are the kinds."""
         kinds = words - len(RESERVED) + 2
         return Linear.shapes("imagenet", 1000, LAST_CHANNELS) | Linear.shapes("kinds", kinds, "features")
 
@@ -50,7 +50,7 @@ class Nouns:
 def class_features(
     config: NounsConfig, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray] | None
 ) -> np.ndarray:
-    """Return what the classifier reads of all images' boxes, one after the other: ``(N, D)``."""
+    """Return the classifier's inputs ``(N, D)`` for the boxes of all images, concatenated."""
     rows: list[np.ndarray] = []
     for number, (image, own) in enumerate(zip(maps, boxes, strict=True)):
         sources = [source for source, _ in image.sources((), True, config.branch)]

@@ -1,4 +1,4 @@
-"""The graph's maps of one image, and features of fixed size that are pooled from them for boxes of any size."""
+"""The graph's maps of one image, and fixed-size features pooled from them for boxes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from saywhere.configs.parts import BRANCH_STRIDES, SUMMARY, TOWER
 from saywhere.errors import UserError
 
 BOXES = 16
-"""Boxes that are pooled together: what is sampled in them stays in a processor's cache."""
+"""Number of boxes pooled at a time, so that samples stay in the processor cache."""
 
 
 class Pyramid:
-    """Maps of one image as one table of cells, all levels one after the other.
+    """Feature pyramid of one image as a single table of cells, level after level.
 
     Args:
-        maps: ``(C, H_l, W_l)`` a level, finest first.
+        maps: ``(C, H_l, W_l)`` per level, finest first.
         strides: input pixels per cell of each level, ascending.
     """
 
@@ -32,25 +32,25 @@ class Pyramid:
         self.widths = np.array([level.shape[2] for level in maps])
         self.starts = np.cumsum([0, *(self.heights * self.widths)[:-1]])
         self.cells = np.empty((int((self.heights * self.widths).sum()), len(maps[0])), np.float32)
-        for level, start in zip(maps, self.starts.tolist(), strict=True):  # :meth:`pool` takes whole cells
+        for level, start in zip(maps, self.starts.tolist(), strict=True):  # :meth:`pool` reads whole cells
             rows = level.reshape(len(level), -1).T
             self.cells[start : start + len(rows)] = rows
 
     def pool(self, boxes: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:
-        """Sample a grid in each box, at the level that suits its size: ``(N, size * size, C)``, row by row.
+        """Sample a grid in each box, at the level that fits its size: ``(N, size * size, C)``, row by row.
 
-        DenseCap's Eq. 3, as :func:`saywhere.networks.densecap.build.pool_pyramid` computes it: the outer grid
-        points lie on the edges of the box, features outside the image count as zero, and a box goes to the coarsest
-        level whose stride is at most an eighth of the square root of its area. All levels are sampled together: a
-        level without boxes needs no case of its own.
+        This is DenseCap's Eq. 3, as in :func:`saywhere.networks.densecap.build.pool_pyramid`: the outer grid points lie
+        on the edges of the box, and features outside the image are zero. A box uses the coarsest level whose stride is
+        at most an eighth of the square root of its area. All levels are sampled together, so that levels without boxes
+        need no special case.
 
         Args:
             boxes: ``(N, 4)`` ``x1 y1 x2 y2`` in input pixels; N may be 0.
-            out: array of the result, if there is one already.
+            out: existing array for the result.
         """
         sides = np.sqrt(np.maximum(boxes[:, 2:] - boxes[:, :2], 0).prod(axis=1))
         level = (sides[:, None] >= 8 * self.strides[None, 1:]).sum(axis=1)
-        places = boxes / self.strides[level, None] - np.float32(0.5)  # in cells, the first cell's centre at 0
+        places = boxes / self.strides[level, None] - np.float32(0.5)  # in cells; 0 is the centre of the first
         steps = np.linspace(0, 1, size, dtype=np.float32)
         x = places[:, 0:1] + (places[:, 2:3] - places[:, 0:1]) * steps
         y = places[:, 1:2] + (places[:, 3:4] - places[:, 1:2]) * steps
@@ -68,7 +68,7 @@ class Pyramid:
             sampled = around[part]
             for number, (places, share) in enumerate(zip(cells, shares, strict=True)):
                 taken = values[: len(sampled)] if number else sampled
-                np.take(self.cells, places[part], axis=0, out=taken, mode="clip")  # another mode would copy values
+                np.take(self.cells, places[part], axis=0, out=taken, mode="clip")  # other modes would buffer the output
                 taken *= share[part]
                 if number:
                     sampled += taken
@@ -76,7 +76,7 @@ class Pyramid:
 
 
 def _neighbours(place: np.ndarray, length: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return the two cells beside each place ``(N, size)``, and their weights: 0 for those that do not exist."""
+    """Return the two cells next to each position ``(N, size)``, and their weights; 0 for cells that do not exist."""
     low = np.floor(place)
     share = place - low
     cells, weights = [], []
@@ -88,9 +88,9 @@ def _neighbours(place: np.ndarray, length: np.ndarray) -> tuple[list[np.ndarray]
 
 
 def grid_means(features: np.ndarray, cells: int) -> np.ndarray:
-    """Return the means of a map ``(C, H, W)`` over each cell of a grid, row by row: ``(cells * cells, C)``.
+    """Return the means of a map ``(C, H, W)`` over the cells of a grid, row by row: ``(cells * cells, C)``.
 
-    A cell of the grid takes all cells of the map that it touches, as adaptive average pooling does.
+    A grid cell includes all map cells that it touches, as in adaptive average pooling.
     """
     down, across = (_windows(length, cells) for length in features.shape[1:])
     shares = (down[:, None, :, None] * across[None, :, None, :]).reshape(cells * cells, -1)
@@ -98,7 +98,7 @@ def grid_means(features: np.ndarray, cells: int) -> np.ndarray:
 
 
 def _windows(length: int, cells: int) -> np.ndarray:
-    """Return the windows ``(cells, length)`` of adaptive average pooling, rows of sum 1."""
+    """Return the windows ``(cells, length)`` of adaptive average pooling; rows sum to 1."""
     start, place = np.arange(cells) * length // cells, np.arange(length)
     stop = -(-(np.arange(cells) + 1) * length // cells)
     inside = (place >= start[:, None]) & (place < stop[:, None])
@@ -106,24 +106,24 @@ def _windows(length: int, cells: int) -> np.ndarray:
 
 
 def grid_boxes(cells: int, width: float, height: float) -> np.ndarray:
-    """Return the boxes ``(cells * cells, 4)`` of a grid on an image of that size, row by row."""
+    """Return the boxes ``(cells * cells, 4)`` of a grid on an image of this size, row by row."""
     x, y = (np.arange(cells + 1) / cells * side for side in (width, height))
     rows, columns = (index.reshape(-1) for index in np.indices((cells, cells)))
     return np.stack((x[columns], y[rows], x[columns + 1], y[rows + 1]), axis=1).astype(np.float32)
 
 
 Source = tuple[np.ndarray, Any]
-"""A map that features of regions are averaged from, and its stride; see :func:`saywhere.boxes.means`."""
+"""A map that region features are averaged from, with its stride; see :func:`saywhere.boxes.means`."""
 
 
 @dataclass(frozen=True, eq=False)
 class ImageMaps:
-    """The graph's outputs for one image, and what is computed of them once.
+    """The graph's outputs for one image, with cached values derived from them.
 
     Attributes:
-        outputs: by name, each with the batch in front.
-        strides: of the maps.
-        input_size: width and height of the network's input.
+        outputs: arrays by name, each with a batch dimension.
+        strides: strides of the maps.
+        input_size: width and height of the network input.
     """
 
     outputs: Mapping[str, np.ndarray]
@@ -131,7 +131,7 @@ class ImageMaps:
     input_size: tuple[int, int]
 
     def output(self, name: str) -> np.ndarray:
-        """Return an output without its batch; ``UserError`` if the graph has none of this name."""
+        """Return an output without its batch dimension; ``UserError`` if the graph lacks it."""
         if name not in self.outputs:
             raise UserError(f"the model's graph has no {name}: an option is not what it was when it was exported")
         return self.outputs[name][0]
@@ -149,7 +149,7 @@ class ImageMaps:
 
     @property
     def branch(self) -> list[Source]:
-        """The maps of the second branch or of the tower, with their strides; none if the trunk has neither."""
+        """The maps of the second branch or the tower, with their strides; empty if the trunk has neither."""
         if TOWER in self.outputs:
             found = self.output(TOWER)
             return [(found, np.array(self.input_size * 2, np.float32) / (found.shape[:0:-1] * 2))]
@@ -157,14 +157,14 @@ class ImageMaps:
         return [(self.output(f"branch{stride}"), stride) for stride in BRANCH_STRIDES] if there else []
 
     def box_means(self, boxes: np.ndarray, sources: Sequence[Source]) -> list[np.ndarray]:
-        """Return the means of some of its maps over boxes ``(R, 4)``; several parts ask for those of the same boxes."""
+        """Return the means of some maps over boxes ``(R, 4)``; cached, because several parts use the same boxes."""
         asked = boxes.tobytes()
         if (known := self._box_means.get(asked)) is None:
             self._box_means.clear()
             known = self._box_means[asked] = {}
         found: list[np.ndarray] = []
         for source, stride in sources:
-            place = source.ctypes.data  # the outputs stay where they are
+            place = source.ctypes.data  # outputs do not move in memory
             if place not in known:
                 known[place] = geometry.means(source, boxes, stride)
             found.append(known[place])
@@ -172,42 +172,41 @@ class ImageMaps:
 
     @cached_property
     def _box_means(self) -> dict[bytes, dict[int, np.ndarray]]:
-        """Of the boxes that were asked for last, the means by the address of a map."""
+        """Cached means for the most recent boxes, by the address of the map."""
         return {}
 
     @cached_property
     def summary(self) -> np.ndarray:
-        """The tower's embedding of the image; of no numbers if there is no tower."""
+        """The tower's embedding of the image; empty without a tower."""
         return self.output(SUMMARY) if SUMMARY in self.outputs else np.zeros(0, np.float32)
 
 
 def box_features(
     maps: ImageMaps, boxes: np.ndarray, levels: Sequence[int], head: bool, branch: bool = False
 ) -> np.ndarray:
-    """Return the means of an image's maps over boxes, and where the boxes are: ``(R, D)``."""
+    """Return the means of an image's maps over boxes, and the positions of the boxes: ``(R, D)``."""
     means = maps.box_means(boxes, maps.sources(levels, head, branch))
     return np.concatenate((*means, geometry.place(boxes, *maps.input_size)), axis=1)
 
 
 def with_summary(maps: ImageMaps, features: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Return features ``(R, D)`` with the tower's embedding of the image behind those of the ``whole (R,)`` image."""
+    """Append the tower's image embedding to features ``(R, D)``, where ``whole (R,)`` is set; zeros for the others."""
     return np.concatenate((features, whole[:, None] * maps.summary), axis=1) if maps.summary.size else features
 
 
 def whole_boxes(maps: ImageMaps, boxes: np.ndarray) -> np.ndarray:
-    """Return which of boxes ``(R, 4)`` are the whole image, ``(R,)``."""
+    """Return the mask ``(R,)`` of boxes ``(R, 4)`` that are the whole image."""
     return (boxes == np.array([0, 0, *maps.input_size], np.float32)).all(axis=1)
 
 
 def context_features(
     maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], levels: Sequence[int], embeddings: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """Return features of all images' boxes in their images, one after the other: ``(N, D)``.
+    """Return features ``(N, D)`` of the boxes of all images in context, concatenated.
 
-    The maps of a second branch or of the tower, if there is one, take the place of the last layer, behind the place
-    of a box; then come the means of the same maps over the image, the tower's embedding of it, and the dense
-    captioner's ``embeddings`` of the boxes. ``levels`` are the strides of the maps that are averaged over a box beside
-    those.
+    In order: means of the ``levels`` and of the last layer over a box; its position; means of the last layer over the
+    image; the tower's embedding of the image; and the dense captioner's ``embeddings``. If the trunk has a second
+    branch or a tower, its maps replace the last layer, and their means over a box follow its position.
     """
     rows: list[np.ndarray] = []
     for image, own, embedded in zip(maps, boxes, embeddings, strict=True):
@@ -219,7 +218,7 @@ def context_features(
 
 
 def image_means(maps: ImageMaps, sources: Sequence[np.ndarray], count: int) -> np.ndarray:
-    """Return the means of maps ``(C, H, W)`` over the image, and its summary, for each of ``count`` boxes."""
+    """Return the means of maps ``(C, H, W)`` over the image, and its summary, repeated for ``count`` boxes."""
     means = np.concatenate([*(source.mean(axis=(1, 2)) for source in sources), maps.summary])
     return np.broadcast_to(means, (count, len(means)))
 
@@ -227,14 +226,14 @@ def image_means(maps: ImageMaps, sources: Sequence[np.ndarray], count: int) -> n
 def grid_features(
     maps: ImageMaps, cells: int, levels: Sequence[int], head: bool, branch: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the means of an image's maps over the cells of a grid, ``(cells * cells, D)``, and their boxes."""
+    """Return the means ``(cells * cells, D)`` of an image's maps over the cells of a grid, and the cells' boxes."""
     boxes = grid_boxes(cells, *maps.input_size)
     means = [grid_means(source, cells) for source, _ in maps.sources(levels, head, branch)]
     return np.concatenate((*means, geometry.place(boxes, *maps.input_size)), axis=1), boxes
 
 
 def require_size(features: np.ndarray, size: int) -> None:
-    """Refuse features ``(R, D)`` of another size than the weights take; ``UserError``."""
+    """Raise ``UserError`` if features ``(R, D)`` do not have the size that the weights need."""
     if features.shape[1] != size:
         raise UserError(
             f"the weights take {size} features of a region, and the options give {features.shape[1]}: "

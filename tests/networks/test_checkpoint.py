@@ -167,6 +167,8 @@ def test_what_was_fitted_stays_with_its_part_and_goes_when_other_weights_are_sto
     assert Bundle.read(folder).calibration == fitted
     merged = merge([folder], tmp_path / "merged")
     assert Bundle.read(merged).calibration == calibrated(box=(0.5, 2.0, -1.0))  # no aligner, which phrases are asked of
+    change_calibration(merged, {"box": None})
+    assert Bundle.read(merged).calibration == Calibration()
     save(tiny_model(), folder)
     assert Bundle.read(folder).calibration == Calibration() and not (folder / "calibration.json").exists()
 

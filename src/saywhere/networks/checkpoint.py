@@ -177,8 +177,8 @@ def change_options(folder: Path, options: Mapping[str, Any]) -> None:
 
 def change_calibration(folder: Path, fits: Mapping[str, Logistic | None]) -> None:
     """Replace calibrations of a saved model, by question; everything else stays."""
-    calibration = replace(Bundle.read(folder).calibration, **fits)
-    if calibration != Calibration():
+    before = Bundle.read(folder).calibration
+    if (calibration := replace(before, **fits)) != before:
         calibration.write(folder)
 
 

@@ -15,6 +15,7 @@ from tiny_aligner import aligner_model, tiny_aligner
 import saywhere
 from saywhere import UserError
 from saywhere.calibration import Logistic
+from saywhere.models.layout import Layout
 from saywhere.models.model import Model
 from saywhere.search.phrases import (
     UNWANTED,
@@ -25,6 +26,7 @@ from saywhere.search.phrases import (
     hit_evidence,
     in_index_evidence,
     in_index_probability,
+    with_actions,
 )
 from saywhere.text import Vocabulary
 
@@ -66,6 +68,30 @@ def test_signs_after_a_space_part_phrases(text: str, wanted: list[str], unwanted
 def test_a_query_that_names_nothing_is_refused(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Query.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "phrases", "unused"),
+    [
+        ("a person surfing", ["a person", "surfing"], []),
+        ("someone surfing", ["someone", "surfing"], []),
+        ("a dog that is running on the left", ["a dog", "running"], []),
+        ("a boy jumps", ["a boy", "jumps"], []),
+        ("a dog runs", ["a dog", "runs"], []),
+        ("two dogs running", ["two dogs", "running"], []),
+        ("a dog not running", ["a dog"], ["not running"]),
+        ("a person arguing", ["a person"], ["arguing"]),
+        ("a running dog", ["a running dog"], []),
+        ("a pair of skis", ["a pair of skis"], []),
+        ("a building", ["a building"], []),
+        ("a person surfing a wave", ["a person", "a wave"], ["surfing"]),
+        ("running quickly", ["running quickly"], []),
+    ],
+)
+def test_what_the_only_thing_of_a_text_does_is_a_phrase(text: str, phrases: list[str], unused: list[str]) -> None:
+    words = Vocabulary.build(["surfing running jumping jumps runs skiing skis building is on left not in quickly"])
+    layout = with_actions(Layout.parse(text), words)
+    assert (list(layout.phrases), list(layout.unused)) == (phrases, unused)
 
 
 PHRASE = (0.05, 0.0, 0.0, 0.3)

@@ -431,6 +431,9 @@ def test_a_search_answers_as_the_index_does(model: saywhere.Model, indexed: Path
         assert all(hit["unknown"] == {"zzyx": None} and "unused" not in hit for hit in part) and len(part) == 5
         part = client.get("/v1/search", params={"q": "a girafe + surfing"}).json()["hits"]
         assert {(hit["unknown"]["girafe"], *hit["without_noun"]) for hit in part} == {("giraffe", "surfing")}
+        for hit in client.get("/v1/search", params={"q": "a cat sleeping"}).json()["hits"]:
+            texts = [phrase["words"] for phrase in hit["phrases"]] + hit.get("not_found", [])
+            assert sorted(texts) == ["a cat", "sleeping"] and "unused" not in hit
         assert client.get("/v1/models").json()["indexed"] == 5
         entries = {hit.image: hit.entry for hit in index.search("a cat")}
         copy = client.get("/v1/search/image", params={"entry": entries[str(indexed.parent / "chelsea.jpg")]})

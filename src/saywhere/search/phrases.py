@@ -23,7 +23,7 @@ from saywhere.calibration import DIGITS, RIDGE, Logistic, climb, logistic, stand
 from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_regions, region_bonus
-from saywhere.models.layout import EMPTY, Layout, count_of, one_of, require_names
+from saywhere.models.layout import EMPTY, UNREAD, Layout, count_of, one_of, require_names
 from saywhere.models.model import Model
 from saywhere.models.nouns import LEAST as NONE
 from saywhere.models.nouns import Noun, leaf_tables, log_kinds, noun_tree, packed_kinds
@@ -91,6 +91,50 @@ class Query:
     def phrases(self) -> tuple[str, ...]:
         """All phrases, wanted ones first."""
         return self.wanted + self.unwanted
+
+
+NO_ACTIONS = frozenset({"being", "does", "during", "having", "including"})
+"""Words that end like an action and are none."""
+
+
+def actions(words: Iterable[str], vocabulary: Vocabulary) -> list[str]:
+    """Return the words that say what somebody or something does, of those that a vocabulary has.
+
+    They end with "ing", or are a form of such a word: "runs" of "running".
+
+    Example:
+        >>> actions(["runs", "in", "jumping", "is"], Vocabulary.build(["running runs jumping is in ing"]))
+        ['runs', 'jumping']
+    """
+    found = list[str]()
+    for word in words:
+        stems = (word[:-1], word[:-2]) if len(word) > 3 and word[-1] == "s" != word[-2] else ()
+        doing = [f"{form}ing" for stem in stems for form in (stem, stem[:-1], stem + stem[-1:])]
+        is_action = word.endswith("ing") or any(form in vocabulary for form in doing)
+        if is_action and word in vocabulary and word not in NO_ACTIONS:
+            found.append(word)
+    return found
+
+
+def with_actions(layout: Layout, vocabulary: Vocabulary) -> Layout:
+    """Return the layout of a text with one phrase, and of what the thing does another one each: "a person", "surfing".
+
+    Nothing else of such a text tells who surfs from anybody. What somebody does *not* do is left as it is.
+    """
+    if len(layout.phrases) != 1 or layout.listed:
+        return layout
+    words, tree = tokenize(layout.phrases[0]), noun_tree()
+    stop, before = tree.head(words).stop, tree.head(words[:-1])
+    alone = words[0] in ("a", "an") and words[-1].endswith("s")
+    if alone and before.noun is not None and before.stop == len(words) - 1:
+        stop = before.stop  # "a dog races" are no races
+    behind = words[stop:]
+    inside = actions(behind, vocabulary)
+    phrase = " ".join(words[: len(words) - len(behind) + behind.index(inside[0])]) if inside else layout.phrases[0]
+    runs = {run: actions(run.split(), vocabulary) for run in layout.unused if UNREAD.isdisjoint(run.split())}
+    found = dict.fromkeys((*inside, *(word for each in runs.values() for word in each)))
+    unused = tuple(run for run in layout.unused if not runs.get(run))
+    return replace(layout, phrases=(phrase, *found), unused=unused)
 
 
 def base_words(words: Iterable[str]) -> list[str]:
@@ -325,7 +369,8 @@ class PhrasesInImages:
         query: the query.
 
     Attributes:
-        layout: wanted phrases with their places, relations and counts, without phrases of unknown nouns.
+        layout: wanted phrases with their places, relations and counts, without phrases of unknown nouns; what the only
+            thing of a sentence does is a phrase, too.
         known: whether any noun is known; if not, all phrases are kept, and no image shows them.
         unknown: words that neither the aligner nor, as nouns, the classifier knows, see :meth:`Placer.unknown`.
         together: joint log-frequency of the nouns (:meth:`saywhere.search.phrases.Commonness.together`).
@@ -347,6 +392,8 @@ class PhrasesInImages:
         self.unknown = placer.unknown((*asked.phrases, *asked.unused, *query.unwanted))
         self.known = any(known)
         layout, nothing = asked.only(known) if self.known else asked, EMPTY.union(self.unknown)
+        if alone and self.known:
+            layout = with_actions(layout, self._aligner.vocabulary)
         unused = (words for words in layout.unused if not nothing.issuperset(tokenize(words)))
         self.layout = replace(layout, unused=tuple(unused))
         wanted = query.wanted if alone else self.layout.phrases

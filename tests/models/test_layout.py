@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from saywhere.models.layout import RELATIONS, Layout, count_of, one_of
+from saywhere.models.layout import RELATIONS, Layout, as_many, count_of, one_of
 
 SIZE = (100, 100)
 
@@ -136,9 +136,23 @@ def test_what_is_beside_a_table_is_not_on_it() -> None:
     [
         ("two brown dogs", 2, "a brown dog"), ("the three children", 3, "a child"), ("many people", 4, "a person"),
         ("a couple of oranges", 2, "an orange"), ("both men", 2, "a man"), ("5 cups", 5, "a cup"),
-        ("two uniforms", 2, "a uniform"),
+        ("two uniforms", 2, "a uniform"), ("12 dogs", 12, "a dog"), ("the eleven boys", 11, "a boy"),
+        ("a lot of people", 4, "a person"), ("hundreds of birds", 200, "a bird"), ("a dozen apples", 12, "an apple"),
+        ("two hundred sheep", 24, "a sheep"),
     ],
 )  # fmt: skip
 def test_a_number_is_read(phrase, count, one) -> None:
     assert count_of(phrase) == count and one_of(phrase) == one
     assert count_of(one) == 1
+
+
+@pytest.mark.parametrize(
+    ("phrase", "said"),
+    [
+        ("12 dogs", "many dogs"), ("the eleven players", "the many players"), ("hundreds of birds", "many birds"),
+        ("five hundred dogs", "many dogs"), ("ten dogs", "ten dogs"), ("a lot of dogs", "a lot of dogs"),
+        ("an 18 wheeler", "an 18 wheeler"), ("18 wheeler", "18 wheeler"), ("a dozen", "a dozen"), ("12", "12"),
+    ],
+)  # fmt: skip
+def test_of_more_things_than_captions_count_there_are_many(phrase, said) -> None:
+    assert as_many(phrase) == said

@@ -27,6 +27,19 @@ NUMBERS = {
     **{"several": 3, "many": 4, **{str(number): number for number in range(2, 11)}},
 }
 """Minimum count that a number at the beginning of a phrase stands for."""
+_TEENS = ("eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+AMOUNTS = {
+    **{(word,): number for word, number in NUMBERS.items()},
+    **{("a", "couple", "of"): 2, ("a", "pair", "of"): 2, ("a", "lot", "of"): 4, ("lots", "of"): 4},
+    **{(word,): number for number, word in enumerate(_TEENS, 11)},
+    **{(word,): 10 * number for number, word in enumerate(_TENS, 2)},
+    **{("a", "dozen"): 12, ("dozens", "of"): 24, ("a", "hundred"): 100, ("hundreds", "of"): 200},
+    **{("a", "thousand"): 1000, ("thousands", "of"): 2000},
+}
+"""Minimum counts of amounts of one or several words; numbers in figures are read as well."""
+MOST_SAID = 10
+"""Captions hardly have larger numbers: they call more things than this many."""
 DETERMINERS = frozenset({"the", "these", "those", "his", "her", "their"})
 """Words that may precede a number."""
 UNREAD = frozenset({"or", "no", "not"})
@@ -395,21 +408,39 @@ def unused_runs(words: Sequence[str], used: set[int]) -> tuple[str, ...]:
 # Counting
 
 
+def _amount(words: Sequence[str]) -> tuple[int, int, int]:
+    """The first word of an amount at the beginning of a phrase, the word after its last, and the least number."""
+    start = 1 if words[:1] and words[0] in DETERMINERS else 0
+    stop, number = start, 1
+    for length in (3, 2, 1):
+        if (found := AMOUNTS.get(tuple(words[start : start + length]))) is not None:
+            stop, number = start + length, found
+            break
+    else:
+        if len(words) > start + 1 and words[start].isdecimal() and noun_tree().head(words[start + 1 :]).plural:
+            stop, number = start + 1, max(int(words[start]), 1)
+    while number > 1 and stop < len(words) - 1 and words[stop] in ("dozen", "hundred", "thousand", "million"):
+        stop, number = stop + 1, 12 * number
+    return (start, stop, number) if stop < len(words) else (start, start, 1)
+
+
 def count_of(phrase: str) -> int:
     """Return the minimum number of things that a phrase names; 1 if it has no number."""
-    words = tokenize(phrase)
-    start = 1 if words[:1] and words[0] in DETERMINERS else 0
-    if words[start : start + 2] in (["a", "couple"], ["a", "pair"]) and words[start + 2 : start + 3] == ["of"]:
-        return 2
-    return NUMBERS.get(words[start], 1) if len(words) > start + 1 else 1
+    return _amount(tokenize(phrase))[2]
 
 
 def one_of(phrase: str) -> str:
     """Return a counted phrase in the singular: "two brown dogs" becomes "a brown dog"."""
     words, tree = tokenize(phrase), noun_tree()
-    start = 1 if words[0] in DETERMINERS else 0
-    words = words[start + 3 if words[start] == "a" else start + 1 :]
+    words = words[_amount(words)[1] :]
     head = tree.head(words)
     if head.noun is not None and head.plural:
         words = [*words[: head.start], head.noun.name, *words[head.stop :]]
     return with_articles(" ".join(["a", *words]))
+
+
+def as_many(phrase: str) -> str:
+    """Return a phrase with "many" in place of a number that captions hardly have: of "50 dogs" "many dogs"."""
+    words = tokenize(phrase)
+    start, stop, number = _amount(words)
+    return phrase if number <= MOST_SAID else " ".join((*words[:start], "many", *words[stop:]))

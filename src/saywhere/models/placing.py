@@ -33,7 +33,7 @@ from saywhere.models.aligner import (
 from saywhere.models.chunker import Chunker
 from saywhere.models.densecap import describe
 from saywhere.models.encoding import Encoding
-from saywhere.models.layout import EMPTY, Layout, count_of, one_of, require_names, unused_runs
+from saywhere.models.layout import EMPTY, Layout, as_many, count_of, one_of, require_names, unused_runs
 from saywhere.models.nouns import LEAST, MOST, Noun, NounEvidence, known_form, noun_tree
 from saywhere.models.phrase_scores import score_regions, unknown_words
 from saywhere.models.phrases import PhraseWriter
@@ -410,7 +410,11 @@ def found_of(regions: Regions, there: np.ndarray) -> Regions:
 
 
 def familiar(phrase: str, vocabulary: Vocabulary) -> str:
-    """Replace each unknown word of a phrase by its singular or plural if the vocabulary has that."""
+    """Replace each unknown word of a phrase by its singular or plural if the vocabulary has that.
+
+    A number above ten becomes "many".
+    """
+    phrase = as_many(phrase)
     if all(word in vocabulary for word in tokenize(phrase)):
         return phrase
     return " ".join(known_form(word, vocabulary) for word in tokenize(phrase))

@@ -75,6 +75,8 @@ def test_a_video_has_a_sentence_for_each_change(tmp_path: Path, model: str, load
     sentences = [row["caption"] for row in rows]
     assert all(one != next_one for one, next_one in itertools.pairwise(sentences))
     assert "is for images, and" in error_of(run(clip, "--model", model, "--json", tmp_path / "r.jsonl", code=2))
+    noise(96, 64).save(tmp_path / "c.png")
+    assert f"passed over: {clip} and 1 other video; " in run(tmp_path, "--model", model).stderr
 
 
 def test_several_images_are_named(tmp_path: Path, model: str):

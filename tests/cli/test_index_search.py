@@ -270,6 +270,8 @@ def test_search_prints_how_probable_each_phrase_is_in_accord_with_the_hit(album,
 def test_a_search_that_leaves_no_image_says_by_what(index) -> None:
     told = run("search", "two dogs", "--index", index, "--under", "nowhere", "--after", "2001-02-03").stdout
     assert told == "nothing found: of 4 images none is left by --after, --under\n"
+    lines = run("search", "two dogs", "--index", index, "--under", "nowhere", "--json", "-")
+    assert (lines.stdout, lines.stderr) == ("", "nothing found: of 4 images none is left by --under\n")
 
 
 def test_search_counts_what_is_left_out_for_what_it_shows(album, tmp_path) -> None:

@@ -380,14 +380,15 @@ def test_videos_in_a_folder_are_described_if_every_is_given(model):
     write_clip(Path("album/sub/clip.mov"), moving(1))
     write_clip(Path("album/clip.mp4"), moving(1))
     Image.new("RGB", (64, 32)).save("album/a.jpg")
-    describe("album", "--json", "a.jsonl")
+    told = describe("album", "--json", "a.jsonl").stderr
+    assert "passed over: album/clip.mp4 and 1 other video; videos in folders are taken by" in told
     assert [row["image"] for row in rows("a.jsonl")] == ["album/a.jpg"]
     assert model.looks == 0
     Path("album/a.jpg").unlink()
     hint = describe("album", code=2)
     assert hint.stderr.startswith("error: album: no images in this folder, but videos such as album/clip.mp4; ")
     Image.new("RGB", (64, 32)).save("album/a.jpg")
-    describe("album", "--out", "drawn", "--every", "0.5s")
+    assert "passed over" not in describe("album", "--out", "drawn", "--every", "0.5s").stderr
     assert sorted(p.relative_to("drawn").as_posix() for p in Path("drawn").rglob("[!.]*.*")) == [
         "a.jpg",
         "clip.mp4",

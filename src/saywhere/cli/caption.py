@@ -49,7 +49,7 @@ def caption(
     """
     deferred = chosen.deferred("captioner", AHEAD, paths)
     from saywhere.errors import UserError
-    from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, find_images
+    from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, find_images, note_videos
     from saywhere.inference.results import json_line
     from saywhere.inference.run import Run
 
@@ -98,6 +98,8 @@ def caption(
         written.append("XMP in the images" if embed else "sidecars beside the images")
     if written:
         typer.echo(f"written: {', '.join(written)}", err=True)
+    if left := note_videos(paths):
+        typer.echo(left, err=True)
     report_skipped(summary.skipped)
 
 

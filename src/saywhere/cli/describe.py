@@ -63,7 +63,7 @@ def describe(
     if boxes is not None and (top is not None or threshold is not None):
         raise UserError("--boxes describes every box in the file: --top and --threshold cannot choose among them")
     deferred = chosen.deferred("densecap", ("densecap", "nouns", "aligner.last"), paths)
-    from saywhere.inference import find_media
+    from saywhere.inference import find_media, note_videos
     from saywhere.inference.run import TOP
 
     most = None if boxes is not None else (TOP if top is None else top) or None
@@ -101,12 +101,14 @@ def describe(
         if camera is not None:
             return videos.film(camera, paths or [])
     more = {"output_format": output_format.value, "copy_images": copy_images, "embed": embed}
-    _describe(images, videos, deferred, choices | more | places, printed)
+    left = None if every is not None or camera is not None else note_videos(paths or [], [out] if out else [])
+    _describe(images, videos, deferred, choices | more | places, printed, left)
 
 
 def _describe(
-    images: list[Source], videos: Videos | None, model: DeferredModel, choices: Mapping[str, Any], printed: bool
-) -> None:
+    images: list[Source], videos: Videos | None, model: DeferredModel, choices: Mapping[str, Any], printed: bool,
+    left: str | None,
+) -> None:  # fmt: skip
     from saywhere.inference import run
     from saywhere.inference.results import json_line
 
@@ -120,7 +122,7 @@ def _describe(
     skipped: dict[str, str] = {}
     if images:
         skipped = run.describe(images, model, **choices, progress=True, each=show).skipped
-    for note in skip_notes(skipped):
+    for note in [left] * (left is not None) + skip_notes(skipped):
         typer.echo(note, err=True)
     followed = videos and videos.follow()
     if skipped or (followed and (followed.skipped or followed.damaged)):

@@ -78,12 +78,15 @@ def search(
         count = len(opened)
     if hits:
         note_words(hits[0].unknown, hits[0].regions.unused, hits[0].without_noun)
-    if json is None:
+    if not hits:
         unwanted = Query.parse(query).unwanted if query else ()
         given = {"-": unwanted, "--without": without, "--after": after, "--before": before, "--under": under}
         told = ", ".join(name for name, value in given.items() if value)
-        _print_hits(hits, f"of {counted(count, 'image')} none is left by {told}" if count else "the index is empty")
-    else:
+        reason = f"of {counted(count, 'image')} none is left by {told}" if count else "the index is empty"
+        typer.echo(f"nothing found: {reason}", err=json is not None)
+    if json is None and hits:
+        _print_hits(hits)
+    elif json is not None:
         lines = "".join(json_format.dumps(hit.to_dict()) + "\n" for hit in hits)
         if json == STDOUT:
             typer.echo(lines, nl=False)
@@ -104,7 +107,7 @@ def search(
             typer.echo(f"note: {out} also has files that are not of this search ({others})", err=True)
 
 
-def _print_hits(hits: Sequence[saywhere.Hit], reason: str) -> None:
+def _print_hits(hits: Sequence[saywhere.Hit]) -> None:
     from saywhere.text import two_digits
 
     head, rows = ["", "similarity", "image", "phrases"], []
@@ -112,12 +115,9 @@ def _print_hits(hits: Sequence[saywhere.Hit], reason: str) -> None:
         rows.append([str(number), f"{hit.similarity:.2f}", _name(hit), "\n".join(_phrases(hit.regions))])
         if hit.probability is not None:
             rows[-1].insert(1, two_digits(hit.probability))
-    if hits and hits[0].probability is not None:
+    if hits[0].probability is not None:
         head.insert(1, "probability")
-    if hits:
-        print_table(head, rows, left=["image"])
-    else:
-        typer.echo(f"nothing found: {reason}")
+    print_table(head, rows, left=["image"])
 
 
 def _phrases(found: saywhere.Regions) -> list[str]:

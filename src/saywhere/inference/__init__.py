@@ -2,7 +2,7 @@
 
 from saywhere.inference.results import ImageResult, Outputs, ResultsFile, compare_settings, ensure_same_settings
 from saywhere.inference.run import run_images
-from saywhere.inference.sources import Source, find_images, find_media, out_path, read_boxes
+from saywhere.inference.sources import Source, find_images, find_media, note_videos, out_path, read_boxes
 
 __all__ = [
     "ImageResult",
@@ -13,6 +13,7 @@ __all__ = [
     "ensure_same_settings",
     "find_images",
     "find_media",
+    "note_videos",
     "out_path",
     "read_boxes",
     "run_images",

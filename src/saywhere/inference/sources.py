@@ -98,6 +98,18 @@ def find_media(
     return [source for source in found if not source.is_video], [source for source in found if source.is_video]
 
 
+def note_videos(paths: Sequence[str | Path], leave_out: Iterable[Path] = ()) -> str | None:
+    """Return a line on the videos in folders, which :func:`find_images` passes over; None if there are none."""
+    hidden = {_absolute(folder) for folder in leave_out}
+    folders = [str(path) for path in paths if os.path.isdir(path)]
+    names = dict.fromkeys(name for folder in folders for name in _walk(folder, hidden, VIDEO_SUFFIXES))
+    films = [name for name in names if os.path.splitext(name)[1].lower() in VIDEO_SUFFIXES]  # and no closed folder
+    if not films:
+        return None
+    more = f" and {counted(len(films) - 1, 'other video')}" if len(films) > 1 else ""
+    return f"passed over: {films[0]}{more}; {WITH_VIDEOS}"
+
+
 def name_images(
     paths: Sequence[str | Path], leave_out: Iterable[Path] = (), suffixes: frozenset[str] = SUFFIXES
 ) -> tuple[dict[str, str], set[str]]:

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import commands
 import numpy
@@ -128,3 +129,21 @@ def test_a_data_set_without_split_lists_is_a_user_error(tmp_path):
     (tmp_path / "Flickr8k.token.txt").write_text("a.jpg#0\tA cat\n")
     result, _ = run(tmp_path, code=2)
     assert "no split 'train'; it has none" in result.output
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "kind"),
+    [
+        ("boxes.json", "boxes.json", "coco"),
+        ("boxes.CSV", "boxes.CSV", "csv"),
+        ("voc/a.xml", "voc", "voc"),
+        ("set/data.yaml", "set", "yolo --images set/images"),
+    ],
+)
+def test_what_can_be_converted_to_a_data_set_is_told_how(tmp_path, monkeypatch, file, name, kind):
+    monkeypatch.chdir(tmp_path)
+    Path(file).parent.mkdir(exist_ok=True)
+    Path(file).write_text("{}")
+    Path("set/labels").mkdir(parents=True)
+    result, _ = run(name, code=2)
+    assert f"convert-results {name} --from {kind} --to label-studio --out tasks.json makes one" in result.output

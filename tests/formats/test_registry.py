@@ -340,6 +340,30 @@ def test_results_that_no_format_can_hold_and_a_torn_table_are_one_line(name: str
     assert f"not in the format {name}" in " ".join(done.output.split())
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("csv", "", "names no column image"),
+        ("csv", "image;width;height;x1\n", "names no column image; commas part image, width, height"),
+        ("csv", "image,width,height,x1,y1,x2,y2,score\n", "names no column phrase"),
+        ("voc", None, "not in the format voc: no file in it ends with .xml"),
+        ("saywhere", '{"images": []}', "missing: 'width')); --from names another one"),
+    ],
+)
+def test_what_is_no_result_of_this_format_is_not_taken_for_none(
+    name: str, content: str | None, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "r" / "photos").mkdir(parents=True) if content is None else (tmp_path / "r").write_text(content)
+    done = run("convert-results", tmp_path / "r", "--from", name, "--to", "coco", "--out", tmp_path / "out", code=2)
+    assert message in done.output and not (tmp_path / "out").exists()
+
+
+def test_a_table_of_what_people_drew_needs_no_scores(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("image,width,height,x1,y1,x2,y2,phrase\na.jpg,10,10,1,1,5,5,a cat\n")
+    (regions,) = read_back("csv", tmp_path / "r.csv", tmp_path)
+    assert regions.captions == ("a cat",) and regions.scores is None
+
+
 def test_small_images_are_enlarged_and_scores_stay_finite():
     row = result(Regions(72, 36, [[0, 0, 72, 36.0]] * 2, [1.0, 0.0], ("a", "b")), "a.jpg")
     assert row["boxes"] == [[1, 1, 720, 360]] * 2

@@ -54,7 +54,21 @@ def guess_format(root: str | Path) -> str:
     for name, reader in _READERS.items():
         if reader.recognises(Path(root)):
             return name
-    raise UserError(f"{root}: not a data set in a known format ({', '.join(FORMATS)}); docs/data.md describes them")
+    what = f"{root}: not a data set in a known format ({', '.join(FORMATS)})"
+    if other := _convertible(Path(root)):
+        made = f"saywhere convert-results {root} --from {other} --to label-studio --out tasks.json"
+        raise UserError(f"{what}; this looks like {other}, of which {made} makes one")
+    raise UserError(f"{what}; docs/data.md describes them")
+
+
+def _convertible(root: Path) -> str | None:
+    """The format of results that a file or folder seems to have, of those that are no data sets by themselves."""
+    if root.is_file():
+        kinds = {".csv": "csv", ".parquet": "parquet", ".json": "coco"}
+        return kinds.get(root.suffix.lower())
+    if (root / "data.yaml").exists() and (root / "labels").is_dir():
+        return f"yolo --images {root / 'images'}"
+    return "voc" if next(root.rglob("*.xml"), None) is not None else None
 
 
 def splits(root: str | Path, format: str | None = None) -> list[str]:

@@ -117,7 +117,8 @@ def reader(format: str) -> Callable[[Reader], Reader]:
             if any(kind.endswith(NO_BOX) for kind in report.problems) and not found:
                 raise UserError(f"{path}: all its images are left out: {'; '.join(report.lines(1))}")
             if report.problems and not found:
-                raise UserError(f"{path}: not in the format {format}: {'; '.join(report.lines(1))}")
+                way_out = "; --from names another one" if format == "saywhere" else ""
+                raise UserError(f"{path}: not in the format {format}: {'; '.join(report.lines(1))}{way_out}")
 
         return read_all
 

@@ -18,6 +18,8 @@ from saywhere.report import Report
 
 COLUMNS = ("image", "width", "height", "x1", "y1", "x2", "y2", "score", "phrase", "words")
 """The last is the probability of the phrase, which results of models have and annotations have not: it is not read."""
+NEEDED = (*COLUMNS[:7], "phrase")
+"""Those that a table of other programs must have; boxes that people drew have no score."""
 TYPES = ("string", "int32", "int32", "float32", "float32", "float32", "float32", "float32", "string", "float32")
 """Types of the columns in Parquet, by their names in pyarrow."""
 GROUP = 50_000
@@ -66,6 +68,8 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     """Yield the regions of each image, in the order of their first lines."""
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         lines = csv.DictReader(file, strict=True)
+        if lacking := [name for name in NEEDED if name not in (lines.fieldnames or ())]:
+            raise ValueError(f"its first line names no column {lacking[0]}; commas part {', '.join(COLUMNS[:-1])}")
         yield from _grouped(((lines.line_num, row) for row in lines), report)
 
 
@@ -95,4 +99,4 @@ def _grouped(lines: Iterable[tuple[int, Mapping[str, str]]], report: Report) -> 
 
 def _rows(row: Mapping[str, str]) -> Iterator[Row]:
     x1, y1, x2, y2 = (float(row[corner]) for corner in ("x1", "y1", "x2", "y2"))
-    yield Row((x1, y1, x2, y2), row["phrase"], float(row["score"]) if row["score"] else None)
+    yield Row((x1, y1, x2, y2), row["phrase"], float(score) if (score := row.get("score")) else None)

@@ -47,7 +47,10 @@ def _write_one(path: Path, regions: Regions, classes: Classes) -> None:
 @reader("voc")
 def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     """Yield the regions of each ``.xml`` file in a folder; the text is the phrase if there is one, else the class."""
-    for file in sorted(path.rglob("*.xml")):
+    files = sorted(path.rglob("*.xml"))
+    if not files and any(path.iterdir()):
+        raise ValueError("no file in it ends with .xml")
+    for file in files:
         with leave_out(report, "broken file", file.relative_to(path)):
             root = read_xml(file)
             size = _text(root, "size/width"), _text(root, "size/height")

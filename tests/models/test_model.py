@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import pickle
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
@@ -352,3 +353,13 @@ def test_a_captioner_of_boxes_describes_given_boxes():
 def test_help_shows_what_a_verb_takes_and_returns(verb: str) -> None:
     signature = inspect.signature(getattr(Model, verb))
     assert "Any" not in str(signature) and "list[" in str(signature.return_annotation)
+
+
+def test_a_model_without_pytorch_and_its_encodings_say_that_they_cannot_be_pickled(tmp_path: Path):
+    noise(96, 64).save(tmp_path / "a.png")
+    bundled = saywhere.load()
+    for whole in (bundled, bundled.caption, bundled.encode(tmp_path / "a.png")):
+        with pytest.raises(UserError, match=r"cannot be pickled, .* call saywhere\.load in each process$"):
+            pickle.dumps(whole)
+    found = bundled.describe(tmp_path / "a.png")
+    assert pickle.loads(pickle.dumps(found)).to_dict() == found.to_dict()

@@ -57,7 +57,7 @@ def guess_format(root: str | Path) -> str:
     what = f"{root}: not a data set in a known format ({', '.join(FORMATS)})"
     if other := _convertible(Path(root)):
         made = f"saywhere convert-results {root} --from {other} --to label-studio --out tasks.json"
-        raise UserError(f"{what}; this looks like {other}, of which {made} makes one")
+        raise UserError(f"{what}; {made} may make one of it")
     raise UserError(f"{what}; docs/data.md describes them")
 
 

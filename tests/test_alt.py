@@ -231,3 +231,25 @@ def test_missing_images_are_named_and_counted(model: Captions) -> None:
     run("none.html", code=2)
     said = run("site/a b.png", code=2).stderr
     assert said == "error: site/a b.png: is no text; give HTML and Markdown files, or folders of them\n"
+
+
+@pytest.mark.parametrize(
+    ("base", "url", "place"),
+    [
+        ('<base href="img/">', "a.png", "site/img/a.png"),
+        ("<BASE target=x><base HREF='../img/index.html'>", "a.png?v=1", "site/../img/a.png"),
+        ('<base href="/">', "a.png", "root/a.png"),
+        ('<base href="img/">', "/a.png", "root/a.png"),
+        ('<base href="https://example.org/">', "a.png", None),
+        ('<base href="img/">', "//example.org/a.png", None),
+        ('<!-- <base href="img/"> --></base>', "a.png", "site/a.png"),
+        ('<base href="{{ url }}">', "a.png", "site/a.png"),
+        ('<base href="img/"><base href="other/">', "a.png", "site/img/a.png"),
+    ],
+)
+def test_urls_are_relative_to_the_base(base: str, url: str, place: str | None, tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(f'<head>{base}</head><img src="{url}">')
+    document = replace(Document.read(tmp_path / "a.html"), path=Path("site/a.html"))
+    (image,) = document.images
+    assert image.source == url
+    assert document.locate(url, Path("root")) == (None if place is None else Path(place))

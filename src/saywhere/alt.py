@@ -14,6 +14,7 @@ import urllib.parse
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from saywhere.errors import UserError
@@ -47,6 +48,8 @@ _IMAGE = re.compile(
 )
 _DEFINITION = re.compile(r"^ {0,3}\[((?:\\.|[^\[\]\\])+)\]:[ \t]*\n?[ \t]*(<[^<>\n]*>|\S+)", re.MULTILINE)
 _LIST = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])\s")
+_NETWORK = re.compile(r"[a-zA-Z][a-zA-Z\d+.-]+:")
+_ABSOLUTE = re.compile(rf"/|{_NETWORK.pattern}")
 _CHARSET = re.compile(rb"<meta[^>]+charset\s*=\s*[\"']?([\w-]+)|<\?xml[^>]+encoding\s*=\s*[\"']([\w-]+)", re.IGNORECASE)
 
 
@@ -77,12 +80,14 @@ class Document:
         text: complete content, with its line ends and byte order mark.
         encoding: encoding that turns the text back into the exact bytes of the file.
         images: images in order, without those marked as decorative.
+        base: address of its ``base`` element, which URLs are relative to; empty for the folder of the file.
     """
 
     path: Path
     text: str
     encoding: str
     images: Sequence[Image]
+    base: str = ""
 
     @classmethod
     def read(cls, path: Path) -> Document:
@@ -94,8 +99,9 @@ class Document:
         text, encoding = _decode(data)
         if "\0" in text:
             raise UserError(f"{path}: is no text; give HTML and Markdown files, or folders of them")
-        found = find_in_markdown(text) if path.suffix.lower() in MARKDOWN else find_in_html(text)
-        return cls(path, text, encoding, tuple(found))
+        if path.suffix.lower() in MARKDOWN:
+            return cls(path, text, encoding, tuple(find_in_markdown(text)))
+        return cls(path, text, encoding, tuple(find_in_html(text)), base_of(text))
 
     def has_changed(self) -> bool:
         """Return whether the file differs from what was read, because it was edited or deleted."""
@@ -134,7 +140,10 @@ class Document:
                 return base64.b64decode(raw, validate=False) if head.endswith(";base64") and comma else raw
             except binascii.Error as error:
                 raise ImageError(f"{url[:40]}: damaged data URL ({error})") from error
-        if url.startswith("//") or re.match(r"[a-zA-Z][a-zA-Z\d+.-]+:", url):
+        if not _ABSOLUTE.match(url):
+            base = re.split(r"[?#]", self.base, maxsplit=1)[0]
+            url = urllib.parse.urljoin(base, url) if _ABSOLUTE.match(base) else base[: base.rfind("/") + 1] + url
+        if url.startswith("//") or _NETWORK.match(url):
             return None
         place = urllib.parse.unquote(re.split(r"[?#]", url, maxsplit=1)[0])
         if not place.startswith("/"):
@@ -166,6 +175,23 @@ def _escape_markdown(text: str) -> str:
 
 def find_in_html(text: str) -> Iterator[Image]:
     """Yield the images of an HTML document or template in order."""
+    for name, name_end, attributes, bare in _tags(text):
+        if name == "img" and not bare:
+            image = _image(text, name_end, attributes)
+            if image is not None:
+                yield image
+
+
+def base_of(text: str) -> str:
+    """Return the address of the first ``base`` element of an HTML document, or an empty string."""
+    for name, _, attributes, bare in _tags(text):
+        if name == "base" and not bare and (url := _value(text, attributes, "href")):
+            return "" if _TEMPLATE.search(url) else html.unescape(url).strip()
+    return ""
+
+
+def _tags(text: str) -> Iterator[tuple[str, int, dict[str, tuple[int, int]], bool]]:
+    """Yield each start tag: name, end of the name, spans of its attributes, and whether it has bare templates."""
     at = 0
     while begin := _BEGIN.search(text, at):
         at = begin.start()
@@ -181,10 +207,8 @@ def find_in_html(text: str) -> Iterator[Image]:
             at = tag.end()
             continue
         name = tag[1].lower()
-        if name == "img" and text[at + 1] != "/" and not bare:
-            image = _image(text, tag.end(), attributes)
-            if image is not None:
-                yield image
+        if text[at + 1] != "/":
+            yield name, tag.end(), attributes, bare
         at = end
         if name in _RAW and text[tag.start() + 1] != "/":
             close = re.compile(rf"</{name}\b", re.IGNORECASE).search(text, at)
@@ -229,16 +253,18 @@ def _until(text: str, at: int, ends: str) -> int:
     return at
 
 
+def _value(text: str, attributes: dict[str, tuple[int, int]], name: str) -> str | None:
+    """Return the value of an attribute without quotes; None if there is no such attribute."""
+    if name not in attributes:
+        return None
+    start, end = attributes[name]
+    raw = text[start:end]
+    return raw[1:-1] if raw[:1] in ('"', "'") else raw
+
+
 def _image(text: str, name_end: int, attributes: dict[str, tuple[int, int]]) -> Image | None:
     """Return the image of an ``img`` tag; None if it is decorative."""
-
-    def value(name: str) -> str | None:
-        if name not in attributes:
-            return None
-        start, end = attributes[name]
-        raw = text[start:end]
-        return raw[1:-1] if raw[:1] in ('"', "'") else raw
-
+    value = partial(_value, text, attributes)
     alt = value("alt")
     hidden = (value("aria-hidden") or "").lower() == "true"
     if alt == "" or hidden or (value("role") or "").lower() in ("presentation", "none"):

@@ -403,5 +403,7 @@ def check_boxes(boxes: ArrayLike, width: float, height: float, name: str) -> np.
     bad = np.flatnonzero(~(near & (cut[:, 2:] > cut[:, :2]).all(axis=1)))
     if len(bad):
         box = [round(v, 2) for v in given[bad[0]].tolist()]
-        raise UserError(f"{name}: box {bad[0]} {box} is not inside the {width} x {height} image")
+        right = not np.isfinite(box).all() or (box[2] > box[0] and box[3] > box[1])
+        outside, turned = f"is not inside the {width} x {height} image", "is inside out or empty: give x1 y1 x2 y2"
+        raise UserError(f"{name}: box {bad[0]} {box} {outside if right else turned}")
     return cut

@@ -96,10 +96,8 @@ def caption(
     written = [str(file)] if file and summary.done else []
     if output_format and len(summary.skipped) < summary.count:
         written.append("XMP in the images" if embed else "sidecars beside the images")
-    if written:
-        typer.echo(f"written: {', '.join(written)}", err=True)
-    if left := note_videos(paths):
-        typer.echo(left, err=True)
+    for line in filter(None, (written and f"written: {', '.join(written)}", note_videos(paths))):
+        typer.echo(line, err=True)
     report_skipped(summary.skipped)
 
 

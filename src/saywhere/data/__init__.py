@@ -62,7 +62,7 @@ def guess_format(root: str | Path) -> str:
 
 
 def _convertible(root: Path) -> str | None:
-    """The format of results that a file or folder seems to have, of those that are no data sets by themselves."""
+    """Return the format of results that a file or folder seems to have, if it is not a data set by itself."""
     if root.is_file():
         kinds = {".csv": "csv", ".parquet": "parquet", ".json": "coco"}
         return kinds.get(root.suffix.lower())

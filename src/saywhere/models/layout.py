@@ -409,7 +409,7 @@ def unused_runs(words: Sequence[str], used: set[int]) -> tuple[str, ...]:
 
 
 def _amount(words: Sequence[str]) -> tuple[int, int, int]:
-    """The first word of an amount at the beginning of a phrase, the word after its last, and the least number."""
+    """Return where the amount at the beginning of a phrase starts and stops, and its minimum count; 1 without one."""
     start = 1 if words[:1] and words[0] in DETERMINERS else 0
     stop, number = start, 1
     for length in (3, 2, 1):

@@ -94,13 +94,13 @@ class Query:
 
 
 NO_ACTIONS = frozenset({"being", "does", "during", "having", "including"})
-"""Words that end like an action and are none."""
+"""Words with the ending of a verb that name no action."""
 
 
 def actions(words: Iterable[str], vocabulary: Vocabulary) -> list[str]:
-    """Return the words that say what somebody or something does, of those that a vocabulary has.
+    """Return those words that are in a vocabulary and name an action.
 
-    They end with "ing", or are a form of such a word: "runs" of "running".
+    They end in "ing", or the vocabulary has their form in "ing": "runs" because of "running".
 
     Example:
         >>> actions(["runs", "in", "jumping", "is"], Vocabulary.build(["running runs jumping is in ing"]))
@@ -117,9 +117,9 @@ def actions(words: Iterable[str], vocabulary: Vocabulary) -> list[str]:
 
 
 def with_actions(layout: Layout, vocabulary: Vocabulary) -> Layout:
-    """Return the layout of a text with one phrase, and of what the thing does another one each: "a person", "surfing".
+    """Return the layout of a text with one phrase, with a further phrase for each action: "a person", "surfing".
 
-    Nothing else of such a text tells who surfs from anybody. What somebody does *not* do is left as it is.
+    Otherwise the action would not count at all. Actions that are negated stay unused.
     """
     if len(layout.phrases) != 1 or layout.listed:
         return layout
@@ -127,7 +127,7 @@ def with_actions(layout: Layout, vocabulary: Vocabulary) -> Layout:
     stop, before = tree.head(words).stop, tree.head(words[:-1])
     alone = words[0] in ("a", "an") and words[-1].endswith("s")
     if alone and before.noun is not None and before.stop == len(words) - 1:
-        stop = before.stop  # "a dog races" are no races
+        stop = before.stop  # in "a dog races" the last word is a verb
     behind = words[stop:]
     inside = actions(behind, vocabulary)
     phrase = " ".join(words[: len(words) - len(behind) + behind.index(inside[0])]) if inside else layout.phrases[0]
@@ -369,8 +369,8 @@ class PhrasesInImages:
         query: the query.
 
     Attributes:
-        layout: wanted phrases with their places, relations and counts, without phrases of unknown nouns; what the only
-            thing of a sentence does is a phrase, too.
+        layout: wanted phrases with their places, relations and counts, without phrases of unknown nouns; with
+            the actions of a sentence of one phrase, see :func:`with_actions`.
         known: whether any noun is known; if not, all phrases are kept, and no image shows them.
         unknown: words that neither the aligner nor, as nouns, the classifier knows, see :meth:`Placer.unknown`.
         together: joint log-frequency of the nouns (:meth:`saywhere.search.phrases.Commonness.together`).

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_se
 
 from saywhere import reproductions
 from saywhere.configs.aligner import AlignerConfig, Cell, Score
-from saywhere.networks.aligner.loss import AlignmentOutput, SentenceTarget, phrase_products
+from saywhere.networks.aligner.loss import AlignmentOutput, SentenceTarget
 from saywhere.networks.vision.region_features import (
     ImageMaps,
     RegionExtractor,
@@ -212,14 +212,12 @@ class Aligner(nn.Module):
         encoded = self.encode_text(self.drop_words(token_ids, generator))
         scale = self.log_scale.exp() if self.config.loss == "contrastive" else 1.0
         parts = self.config.encoders if self.training else 1
-        boxes = [row[1][0] for row in features]
         outputs = []
-        split = (vectors.chunk(parts, dim=-1) for vectors in (regions, encoded.vectors, self.weighed(encoded)))
-        for part, words, weighed in zip(*split, strict=True):
+        split = (vectors.chunk(parts, dim=-1) for vectors in (regions, self.weighed(encoded)))
+        for part, words in zip(*split, strict=True):
             part = part * parts  # a part adds to the mean its own product times the number of parts
-            scores = pair_scores(part, mask, weighed, encoded.mask, self.config.score)
-            phrases = phrase_products(part, mask, boxes, words, targets) if self.config.phrase_weight else ()
-            outputs.append(AlignmentOutput(scores * scale, owner, *phrases))
+            scores = pair_scores(part, mask, words, encoded.mask, self.config.score)
+            outputs.append(AlignmentOutput(scores * scale, owner))
         return outputs
 
     def drop_words(self, token_ids: Tensor, generator: torch.Generator | None = None) -> Tensor:

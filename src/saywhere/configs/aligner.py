@@ -9,7 +9,7 @@ from saywhere.configs.parts import MOST_FEATURES, MOST_SENTENCES, Config, Propos
 
 RegionKind = Literal["proposals", "whole"]
 Score = Literal["max", "fragments"]
-Cell = Literal["relu", "gru", "lstm", "none"]
+Cell = Literal["relu", "gru", "none"]
 Loss = Literal["contrastive", "margin"]
 PROPOSALS = ProposalConfig(nms_iou=0.5, post_nms_top_n=19)
 VECTOR_OPTIONS = frozenset({

@@ -235,7 +235,7 @@ def test_pair_scores_are_the_similarity_that_a_user_gets(score):
 # Text encoder
 
 
-CELLS = ("relu", "gru", "lstm", "none")
+CELLS = ("relu", "gru", "none")
 
 
 def encoder(cell: str = "relu", **options) -> TextEncoder:
@@ -290,7 +290,7 @@ def test_a_sentence_of_no_words_has_no_vectors(cell):
     assert model(torch.zeros(2, 0, dtype=torch.long)).vectors.shape == (2, 0, 5)
 
 
-@pytest.mark.parametrize("cell", ("relu", "gru", "lstm"))
+@pytest.mark.parametrize("cell", ("relu", "gru"))
 def test_a_word_is_encoded_in_the_context_of_both_sides(cell):
     model = encoder(cell, rectified=False)
     with torch.no_grad():  # so that no rectifier is at 0

@@ -65,8 +65,8 @@ class ReluContext(nn.Module):
 class TextEncoder(nn.Module):
     """Encode words as vectors in the embedding space of the regions.
 
-    ``cell="relu"`` is the bidirectional RNN of Eqs. 2 to 6. ``gru`` and ``lstm`` replace Eqs. 4 and 5 by such cells;
-    ``none`` drops them, so that each word is encoded on its own.
+    ``cell="relu"`` is the bidirectional RNN of Eqs. 2 to 6. ``gru`` replaces Eqs. 4 and 5 by such cells; ``none`` drops
+    them, so that each word is encoded on its own.
 
     Args:
         vocabulary_size: V, reserved tokens included.
@@ -75,7 +75,7 @@ class TextEncoder(nn.Module):
         out_size: size D of the vectors s (Eq. 6).
         dropout: dropout probability on x, e and h; never on the recurrence.
         rectified: f in Eq. 6 is the ReLU; otherwise s may have any sign.
-        residual: add e to the states of a GRU or LSTM, as in Eqs. 4 and 5.
+        residual: add e to the states of a GRU, as in Eqs. 4 and 5.
     """
 
     def __init__(
@@ -95,9 +95,8 @@ class TextEncoder(nn.Module):
         self.encode = nn.Linear(word_size, hidden_size)
         if cell == "relu":
             self.forwards, self.backwards = ReluContext(hidden_size), ReluContext(hidden_size)
-        elif cell != "none":
-            kind = nn.GRU if cell == "gru" else nn.LSTM
-            self.context = kind(hidden_size, hidden_size, batch_first=True, bidirectional=True)
+        elif cell == "gru":
+            self.context = nn.GRU(hidden_size, hidden_size, batch_first=True, bidirectional=True)
         self.decode = nn.Linear(hidden_size, out_size)
         self.dropout = nn.Dropout(dropout)
         with torch.no_grad():

@@ -22,7 +22,7 @@ from saywhere.networks import checkpoint
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("models") / "tiny"
-    checkpoint.save(tiny_captioner(decoder="gru"), folder)
+    checkpoint.save(tiny_captioner(decoder="lstm"), folder)
     return str(folder)
 
 

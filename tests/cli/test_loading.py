@@ -20,7 +20,7 @@ from saywhere.networks import checkpoint
 def both(tmp_path_factory) -> str:
     """A dense captioner and a captioner, which both have the option ``decoding.beam_size``."""
     root = tmp_path_factory.mktemp("models")
-    densecap, captioner = tiny_model(), tiny_captioner(decoder="gru")
+    densecap, captioner = tiny_model(), tiny_captioner(decoder="lstm")
     captioner.trunk.load_state_dict(densecap.trunk.state_dict(), strict=False)
     folders = [checkpoint.save(densecap, root / "densecap"), checkpoint.save(captioner, root / "captioner")]
     return str(checkpoint.merge(folders, root / "both"))

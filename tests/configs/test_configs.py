@@ -141,12 +141,8 @@ REFUSED: dict[Any, list[tuple[dict[str, Any], str]]] = {
         ({"beta": -1}, "beta is -1.0"),
         ({"regions": "grid"}, "regions must be one of proposals, whole, not 'grid'"),
         ({"score": "mean"}, "score must be one of max, fragments"),
-        ({"cell": "rnn"}, "cell must be one of relu, gru, lstm, none"),
+        ({"cell": "rnn"}, "cell must be one of relu, gru, none"),
         ({"parses": "a.conllu"}, "sentence_token is True, but must be false with parses"),
-        (
-            {"parses": "a.conllu", "sentence_token": False, "phrase_weight": 1},
-            "phrase_weight is 1.0, but must be 0 with",
-        ),
         ({"relations": ["nsubj"]}, r"relations is \('nsubj',\), but must be empty without parses"),
         ({"loss": "hinge"}, "loss must be one of contrastive, margin"),
         ({"levels": [4]}, r"levels is \(4,\), but must be some of the strides"),

@@ -278,7 +278,7 @@ def test_every_part_and_shape_has_its_stages(engine: TorchEngine):
         for shape in ("400 x 300", "300 x 400", "400 x 60", "399 x 401"):
             assert any(part in name and name.endswith(shape) for name in names), (part, shape)
     assert names[-1] == "vectors of words"
-    alone = [name for name, _ in stages(bundle_model(captioner={"decoder": "gru"}).engine)]
+    alone = [name for name, _ in stages(bundle_model(captioner={"decoder": "lstm"}).engine)]
     assert len(alone) == 4 and all(name.startswith("the caption decoder on an image") for name in alone)
 
 

@@ -275,7 +275,7 @@ def test_files_that_do_not_belong_together_are_refused(
     [
         ({"embed_dim": 48}, "embed_dim is an option of several parts"),
         ({"densecap.embed_dim": 48}, "the weights of the part densecap do not fit its options: "),
-        ({"cell": "lstm"}, "cell=lstm needs the engine torch"),
+        ({"cell": "relu"}, "cell=relu needs the engine torch"),
         ({"captioner.terms": ["word"]}, "the weights of the part captioner have, against its options, "),
         ({"ngrams.count": 4, "ngrams.words": 9}, "the weights of the part captioner lack "),
         ({"ngrams.weight": 1e9}, "ngrams.weight is 1000000000.0, but must be between 0 and 1000.0"),

@@ -204,9 +204,9 @@ def test_fewer_regions_than_in_training(model, flickr, tmp_path):
 
 
 def test_what_can_be_mended_is_told(model, flickr, tmp_path):
-    gru = checkpoint.save(tiny_captioner(decoder="gru"), tmp_path / "gru")
-    error = error_of(attention(str(gru), flickr, tmp_path / "out", code=2))
-    assert "a captioner with the decoder gru attends to no regions" in error and not (tmp_path / "out").exists()
+    plain = checkpoint.save(tiny_captioner(decoder="lstm"), tmp_path / "plain")
+    error = error_of(attention(str(plain), flickr, tmp_path / "out", code=2))
+    assert "a captioner with the decoder lstm attends to no regions" in error and not (tmp_path / "out").exists()
     assert "no split 'nope'" in attention(model, flickr, tmp_path / "out", "--split", "nope", code=2).stderr
     for number in range(3):
         (flickr / f"Entities/Sentences/{number}.txt").write_text("A dog runs .\n")

@@ -43,7 +43,7 @@ def sentences(captions) -> list[str]:
     return [caption.sentence for caption in captions]
 
 
-@pytest.mark.parametrize("decoder", ["gru", "attention"])
+@pytest.mark.parametrize("decoder", ["lstm", "attention"])
 def test_the_aligner_helps_to_choose_among_the_hypotheses_of_the_beam(decoder, monkeypatch):
     monkeypatch.setattr("saywhere.models.captioner.SHORTLIST", 3)
     images = [noise(96, 64, seed) for seed in range(4)]
@@ -108,7 +108,7 @@ def test_captions_ask_the_pixels_of_their_image(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_model_without_an_aligner_takes_the_likeliest_hypothesis():
     image = noise(96, 64)
-    weighted, plain = (tiny(decoder="gru", similarity_weight=weight) for weight in (1e6, 0.0))
+    weighted, plain = (tiny(decoder="lstm", similarity_weight=weight) for weight in (1e6, 0.0))
     assert weighted.caption(image).sentence == plain.caption(image).sentence
 
 
@@ -162,9 +162,9 @@ def test_given_sentences_are_attended_to_word_by_word():
     unicorn = model.attend(image, ["a unicorn, in red"])[0]
     np.testing.assert_allclose(unicorn.attention, other.attention, atol=1e-6)  # both are the unknown word
     assert model.attend(image, []) == []
-    with pytest.raises(UserError, match="decoder gru attends to no regions"):
-        tiny(decoder="gru").attend(image, ["a dog"])
-    assert tiny(decoder="gru").caption(image).attention is None
+    with pytest.raises(UserError, match="decoder lstm attends to no regions"):
+        tiny(decoder="lstm").attend(image, ["a dog"])
+    assert tiny(decoder="lstm").caption(image).attention is None
 
 
 def test_boxes_may_be_given_instead_of_proposals():
@@ -197,7 +197,7 @@ def test_wrong_use_is_reported_in_a_line():
     image = noise(96, 64)
     with pytest.raises(UserError, match="boxes need another model"):
         tiny().describe([image], [np.zeros((0, 4))])
-    for model in (tiny(), tiny(decoder="gru")):
+    for model in (tiny(), tiny(decoder="lstm")):
         with pytest.raises(UserError, match="takes no boxes"):
             model.caption(image, boxes=BOXES)
     with pytest.raises(UserError, match="96 x 64"):

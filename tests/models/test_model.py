@@ -340,7 +340,7 @@ def test_phrases_are_grounded_by_the_aligner_where_there_is_no_dense_captioner()
 
 
 def test_a_captioner_of_boxes_describes_given_boxes():
-    model = bundle_model(captioner={"decoder": "gru", "describe_boxes": True})
+    model = bundle_model(captioner={"decoder": "lstm", "describe_boxes": True})
     boxes = [[[0, 0, 130, 90], [5, 5, 60, 60]], [[0, 0, 64, 96]]]
     regions = model.describe(IMAGES[:2], boxes)
     assert [len(r) for r in regions] == [2, 1] and regions[0].scores is None

@@ -63,7 +63,7 @@ def first_step(model: Model) -> np.ndarray:
 
 
 def test_models_of_different_kinds_caption_by_their_mean():
-    options = ({}, {"decoder": "gru"}, {"feedback": "none", "grid": 3})
+    options = ({}, {"decoder": "lstm"}, {"feedback": "none", "grid": 3})
     models = [captioner_model(tiny_captioner(seed, **option)) for seed, option in enumerate(options)]
     wanted = [first_step(model) for model in models]
     captions = CaptionEnsemble(models).caption(IMAGES, beam_size=1)

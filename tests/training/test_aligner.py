@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from photographs import noise
 from tiny_aligner import SENTENCES, VOCABULARY, tiny_aligner, tiny_aligner_config
 from tiny_densecap import tiny_model
 from tiny_training import aligner_recipe
@@ -17,7 +16,7 @@ from saywhere.errors import UserError
 from saywhere.loading import load
 from saywhere.networks import checkpoint
 from saywhere.networks.vision.trunk import Trunk
-from saywhere.text import END, PAD, UNKNOWN
+from saywhere.text import END, PAD
 from saywhere.training.aligner import AlignerSystem, SentenceTargets
 from saywhere.training.finetuning import freeze
 from saywhere.training.run import find_system, train
@@ -90,8 +89,6 @@ def test_text_encoders_learn_alone(tmp_path: Path):
     same = {name for name, value in before.state_dict().items() if torch.equal(value, after.state_dict()[name])}
     assert {name for name in before.state_dict() if name.startswith(("projects.", "standardise.", "trunk."))} <= same
     assert "encoders.0.decode.weight" not in same
-    with pytest.raises(UserError, match=r"^phrase_weight is 1.0, but must be 0 with region_phrases"):
-        AlignerConfig(region_phrases=True, phrase_weight=1.0)
 
 
 def test_mirrored_images_have_left_and_right_exchanged():
@@ -105,37 +102,6 @@ def test_sentences_without_words_are_not_learnt():
     kept = system.usable([sample("a man", "..."), sample("!"), sample()], AlignerConfig())
     assert [s.sentences for s in kept] == [("a man",)]
     assert list(system.texts(kept[0])) == ["a man"] and system.count(kept[0]) == 1
-
-
-XML = """<annotation><size><width>192</width><height>128</height><depth>3</depth></size>
-<object><name>7</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>40</xmax><ymax>64</ymax></bndbox></object></annotation>"""
-
-
-def marked(root: Path) -> Sample:
-    for folder in ("Images", "Entities/Annotations", "Entities/Sentences"):
-        (root / folder).mkdir(parents=True)
-    noise(96, 64, 0).save(root / "Images/5_x.png")
-    (root / "Entities/Annotations/5.xml").write_text(XML)
-    (root / "Entities/Sentences/5.txt").write_text("[/EN#7/people A man] on the left of [/EN#0/scene the beach] .\n")
-    return Sample(root / "Images/5_x.png", 96, 64, np.zeros((0, 4)), (), ("unmarked",))
-
-
-def test_phrases_with_boxes_come_from_entities(tmp_path):
-    one, maker = marked(tmp_path), SentenceTargets(VOCABULARY, 3, end=True, phrases=True)
-    target = maker(one, (192, 128), False, np.random.default_rng(0))
-    assert [VOCABULARY.decode(row) for row in target.token_ids.tolist()] == ["a man on the left of the beach"]
-    assert target.spans.tolist() == [[0, 0, 2]] and target.boxes.tolist() == [[0, 0, 40, 64]]
-    flipped = maker(one, (192, 128), True, np.random.default_rng(0))
-    assert flipped.boxes.tolist() == [[152, 0, 192, 64]] and flipped.spans.tolist() == [[0, 0, 2]]
-    assert "right" not in VOCABULARY and UNKNOWN in flipped.token_ids[0].tolist()
-
-
-def test_images_without_marks_are_left_out_where_boxes_are_learnt(tmp_path):
-    one = marked(tmp_path)
-    other = replace(one, image=one.image.with_name("6_x.png"))
-    system = AlignerSystem()
-    assert len(system.usable([one, other], AlignerConfig())) == 2
-    assert [s.image for s in system.usable([one, other], AlignerConfig(phrase_weight=1.0))] == [one.image]
 
 
 @pytest.mark.parametrize("encoders", [1, 2])

@@ -75,7 +75,7 @@ def agreement(folder: Path, images: list[Path], sentences: list[str]) -> float:
 def test_a_stage_stores_them_beside_the_captioner(tmp_path, monkeypatch):
     few(monkeypatch)
     given, model = tmp_path / "given", tmp_path / "run" / "model"
-    checkpoint.save(tiny_captioner(decoder="gru"), given)
+    checkpoint.save(tiny_captioner(decoder="lstm"), given)
     source = data(tmp_path, 60)
     (tmp_path / "7.png").write_bytes((tmp_path / "7.png").read_bytes()[:200])
     images = [tmp_path / f"{number}.png" for number in (8, 9, 10, 11)]

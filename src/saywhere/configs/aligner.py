@@ -9,7 +9,7 @@ from saywhere.configs.parts import MOST_FEATURES, MOST_SENTENCES, Config, Propos
 
 RegionKind = Literal["proposals", "whole"]
 Score = Literal["max", "fragments"]
-Cell = Literal["relu", "gru", "lstm", "none"]
+Cell = Literal["relu", "gru", "none"]
 Loss = Literal["contrastive", "margin"]
 PROPOSALS = ProposalConfig(nms_iou=0.5, post_nms_top_n=19)
 VECTOR_OPTIONS = frozenset({
@@ -75,7 +75,6 @@ class AlignerConfig(RegionConfig):
         loss: ``margin`` (Eq. 9) or ``contrastive`` (cross-entropy over the batch).
         margin: see :func:`saywhere.networks.aligner.loss.max_margin`.
         temperature: initial temperature of the contrastive loss; it is learnt.
-        phrase_weight: weight of the loss of phrases with known boxes (Flickr30k Entities); 0: sentences alone.
         sentences: number of sentences per image in a batch, redrawn each epoch.
         region_phrases: whether the phrases of an image's regions are training texts like its sentences; teaches short
             texts and names of things.
@@ -109,7 +108,6 @@ class AlignerConfig(RegionConfig):
     loss: Loss = "contrastive"
     margin: float = 1.0
     temperature: float = 1.0
-    phrase_weight: float = 0.0
     sentences: int = 1
     region_phrases: bool = False
     hubs: int = 0
@@ -124,7 +122,7 @@ class AlignerConfig(RegionConfig):
         self.require_between(1, MOST_SENTENCES, "sentences")
         self.require_between(1, self.embed_dim, "encoders")
         self.require_between(0, MOST_FEATURES, "hubs")
-        self.require_at_least(0, "margin", "beta", "phrase_weight")
+        self.require_at_least(0, "margin", "beta")
         self.require(not self.hubs or self.score == "max", "hubs", "0 with the score fragments")
         self.require_share("word_dropout")
         self.require_below_one("feature_dropout", "dropout")
@@ -134,10 +132,7 @@ class AlignerConfig(RegionConfig):
         self.require(self.parses is not None or not self.relations, "relations", "empty without parses")
         if self.parses is not None:
             self.require(not self.sentence_token, "sentence_token", "false with parses: no relation is the sentence")
-            self.require(self.phrase_weight == 0, "phrase_weight", "0 with parses: phrases have words")
         self.require_levels(self.levels, self.head, self.branch)
-        if self.region_phrases:
-            self.require(self.phrase_weight == 0, "phrase_weight", "0 with region_phrases")
         if self.uses_proposals:
             self.require_proposals()
 

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from saywhere.configs.parts import LARGEST_GRID, MOST_SENTENCES, Config, DecodingConfig, ProposalConfig, RegionConfig
 
-DecoderKind = Literal["rnn", "lstm", "gru", "attention"]
+DecoderKind = Literal["rnn", "lstm", "attention"]
 AttendTo = Literal["whole", "grid", "proposals", "transformer"]
 Reward = Literal["none", "cider"]
 Term = Literal["word-state", "word-region", "region-state", "word", "region"]
@@ -59,9 +59,8 @@ class CaptionerConfig(RegionConfig):
     Attributes:
         trunk, proposals, decoding: see :mod:`saywhere.configs.parts`; ``proposals`` are for ``attend_to: proposals``.
         localizer, levels, head, branch: see :class:`saywhere.configs.parts.RegionConfig`.
-        decoder: ``rnn`` (:class:`saywhere.networks.language.decoders.rnn.RnnDecoder`), ``lstm``, ``gru`` (these two
-            start with the whole image) or ``attention``
-            (:class:`saywhere.networks.language.decoders.attention.AttentionDecoder`).
+        decoder: ``rnn`` (:class:`saywhere.networks.language.decoders.rnn.RnnDecoder`), ``lstm`` (starts with the whole
+            image) or ``attention`` (:class:`saywhere.networks.language.decoders.attention.AttentionDecoder`).
         attend_to: ``whole``: the image is one region. With ``attention``: the cells of a ``grid``, ``proposals`` of a
             DenseCap's localization layer or given boxes, or a spatial ``transformer`` in each cell of a grid.
         grid: rows and columns of the grid; can differ between training and inference.

@@ -41,7 +41,7 @@ _reading = threading.Lock()
 
 BUNDLED = Path(__file__).parents[1] / "pretrained"
 """Folder of the models that ship with the package."""
-SHIPPED = "86b885c5b195a07e4eaa1207462fe31ed98cb85e5725bf2d87b33478ce8e54a0"
+SHIPPED = "a498d92bebe50011600e53e05ce0aa03652cd81ad4f7d62e6429216e7800e239"
 """SHA-256 of the bundled model's ``config.json``; with this hash the file is not validated at each start."""
 WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "vocabulary.json", "README.md"
 GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, GRAPH_TOWER = "trunk.onnx", "trunk.json", "trunk-int8.onnx", "tower.onnx"

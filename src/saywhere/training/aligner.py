@@ -11,12 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from saywhere import boxes as geometry
 from saywhere import reproductions
 from saywhere.configs.aligner import AlignerConfig
-from saywhere.data.flickr import find_marks, read_marks
 from saywhere.data.sample import Sample
-from saywhere.images import measure
 from saywhere.networks.aligner.loss import AlignmentCriterion, SentenceTarget
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.checkpoint import take_localizer
@@ -31,7 +28,6 @@ class SentenceTargets:
     Attributes:
         count: maximum number of texts per image.
         end: append END to each sentence.
-        phrases: use the marked sentences of Flickr30k Entities, with the boxes of their phrases.
         parses: parses of the sentences, to encode them as relations; None encodes them as words.
         kinds: kinds of relations.
     """
@@ -39,7 +35,6 @@ class SentenceTargets:
     vocabulary: Vocabulary
     count: int
     end: bool
-    phrases: bool = False
     parses: Any = None
     kinds: tuple[str, ...] = ()
 
@@ -47,8 +42,6 @@ class SentenceTargets:
         self, sample: Sample, size: tuple[int, int], flipped: bool, random: np.random.Generator
     ) -> SentenceTarget:
         """See :class:`saywhere.training.dataset.TargetMaker`."""
-        if self.phrases:
-            return self._marked(sample, size, flipped, random)
         return SentenceTarget(self._encode(self._draw(sample, random), flipped))
 
     def _draw(self, sample: Sample, random: np.random.Generator) -> list[str]:
@@ -60,18 +53,6 @@ class SentenceTargets:
             for texts, count in zip(kinds, counts, strict=True)
             for i in random.permutation(len(texts))[:count].tolist()
         ]
-
-    def _marked(
-        self, sample: Sample, size: tuple[int, int], flipped: bool, random: np.random.Generator
-    ) -> SentenceTarget:
-        marked = [s for s in read_marks(sample.image, measure(sample.image)) if s.words]
-        chosen = [marked[i] for i in random.permutation(len(marked))[: self.count].tolist()]
-        rows = [(i, p.start, p.stop, p.box) for i, s in enumerate(chosen) for p in s.phrases if p.box is not None]
-        boxes = np.array([row[3] for row in rows], np.float32).reshape(-1, 4)
-        boxes = geometry.scale(boxes, size[0] / sample.width, size[1] / sample.height)
-        boxes = geometry.flip(boxes, size[0]) if flipped else boxes
-        spans = torch.tensor([row[:3] for row in rows], dtype=torch.long).reshape(-1, 3)
-        return SentenceTarget(self._encode([s.text for s in chosen], flipped), spans, torch.from_numpy(boxes))
 
     def _encode(self, texts: Sequence[str], flipped: bool) -> torch.Tensor:
         if self.parses is not None:
@@ -112,7 +93,7 @@ class AlignerSystem(System):
     def usable(self, samples: Sequence[Sample], config: AlignerConfig) -> list[Sample]:
         """Return the samples that have sentences or, with ``config.region_phrases``, phrases of regions.
 
-        Texts without a word are dropped. ``config.phrase_weight`` keeps only images with Flickr30k Entities marks.
+        Texts without a word are dropped.
 
         Raises:
             UserError: a sentence is missing from ``config.parses``.
@@ -122,9 +103,7 @@ class AlignerSystem(System):
         if (parses := _read_parses(config)) is not None:
             for text in chain.from_iterable(map(self.texts, kept)):
                 parses.find(text)
-        if not config.phrase_weight:
-            return kept
-        return [sample for sample in kept if all(path.is_file() for path in find_marks(sample.image))]
+        return kept
 
     def texts(self, sample: Sample) -> tuple[str, ...]:
         """Return the sentences, and the phrases of regions if they are trained on."""
@@ -151,7 +130,6 @@ class AlignerSystem(System):
     def targets(self, network: Aligner) -> SentenceTargets:
         """Return the target maker for sentences."""
         config = network.config
-        phrases = config.phrase_weight > 0
         return SentenceTargets(
-            network.vocabulary, config.sentences, config.sentence_token, phrases, _read_parses(config), config.relations
+            network.vocabulary, config.sentences, config.sentence_token, _read_parses(config), config.relations
         )

@@ -125,7 +125,7 @@ def test_decoding_follows_the_options():
     images = [noise(96, 64, seed) for seed in range(8)]
 
     def captions(own: int | None = None, **options: float) -> list[str]:
-        network = tiny_captioner(decoder="gru", decoding={"max_words": 8, "beam_size": 1, **options})
+        network = tiny_captioner(2, decoder="lstm", decoding={"max_words": 8, "beam_size": 1, **options})
         return [caption.sentence for caption in captioner_model(network).caption(images, beam_size=own)]
 
     assert max(len(text.split()) for text in captions(max_words=2)) == 2 < max(len(t.split()) for t in captions())

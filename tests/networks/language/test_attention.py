@@ -15,7 +15,6 @@ from saywhere.networks.language.decoders.attention import (
     log_words,
     pad_regions,
 )
-from saywhere.networks.language.decoders.gru import GruDecoder
 from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.text import END, PAD, START
 
@@ -126,16 +125,11 @@ def test_each_term_counts(term):
     assert len(list(full.parameters())) == len(list(without.parameters())) + 1
 
 
-def baseline_of(decoder: AttentionDecoder) -> GruDecoder:
-    """The GRU baseline with the same parameters; it has no weights for the feedback."""
-    baseline = GruDecoder(EMBED, V, WORD, HIDDEN).double().eval()
-    state = {
-        name: value for name, value in decoder.state_dict().items() if name.split(".")[0] in ("begin", "words", "gru")
-    }
-    state["gru.weight_ih_l0"] = state["gru.weight_ih_l0"][:, :WORD]
-    assert decoder.word_state is not None and decoder.word_bias is not None
-    state |= {"output.weight": decoder.word_state.weight.detach(), "output.bias": decoder.word_bias.detach()}
-    baseline.load_state_dict(state)
+def baseline_of(decoder: AttentionDecoder) -> AttentionDecoder:
+    """The encoder-decoder (Eqs. 1 to 3) with the same parameters; it has no weights for regions and the feedback."""
+    baseline = make("none", ("word-state", "word"))
+    state = {name: value for name, value in decoder.state_dict().items() if name in baseline.state_dict()}
+    baseline.load_state_dict({**state, "gru.weight_ih_l0": state["gru.weight_ih_l0"][:, :WORD]})
     return baseline
 
 
@@ -145,7 +139,7 @@ def test_without_regions_it_is_the_baseline(feedback):
     baseline = baseline_of(decoder)
     embeddings, regions, mask = images(2, 0, 3)
     words = sentences(3, 4)
-    expected = baseline(embeddings, words).log_softmax(2)
+    expected = baseline(embeddings, torch.randn(3, 2, REGION, dtype=torch.float64), words)
     torch.testing.assert_close(decoder(embeddings, regions[:, :0], words), expected, atol=1e-12, rtol=0)
     torch.testing.assert_close(decoder(embeddings, torch.zeros_like(regions), words), expected, atol=1e-12, rtol=0)
     mixed = decoder(embeddings, regions, words, mask)
@@ -155,7 +149,7 @@ def test_without_regions_it_is_the_baseline(feedback):
     assert decoder.attention(embeddings, regions[:, :0], words).shape == (3, 5, 0)
     for beam_size in (1, 3):
         ours = say(decoder.bind(regions[:, :0]), decoder, embeddings, beam_size)
-        theirs = say(baseline, baseline, embeddings, beam_size)
+        theirs = say(baseline.bind(regions[:, :0]), baseline, embeddings, beam_size)
         assert ours.token_ids.tolist() == theirs.token_ids.tolist()
         assert ours.log_probs == pytest.approx(theirs.log_probs, abs=1e-6)
 

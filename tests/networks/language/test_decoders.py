@@ -1,4 +1,4 @@
-"""Decoders without areas: GRU (Areas of Attention), LSTM (DenseCap) and RNN (Alignments)."""
+"""Decoders without areas: LSTM (DenseCap) and RNN (Alignments)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,9 @@ import math
 import pytest
 import torch
 
-from saywhere.networks.language.decoders.gru import GruDecoder
 from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.language.decoders.rnn import RnnDecoder, log_frequencies
 from saywhere.text import END, PAD, START, Vocabulary
-
-
-def gru(dropout: float = 0.0) -> GruDecoder:
-    torch.manual_seed(0)
-    return GruDecoder(embed_dim=4, vocabulary_size=9, word_size=5, hidden_size=6, dropout=dropout)
 
 
 def lstm(dropout: float = 0.0) -> LstmDecoder:
@@ -32,7 +26,7 @@ def rnn(dropout: float = 0.0) -> RnnDecoder:
     return model
 
 
-of_all = pytest.mark.parametrize("decoder", [gru, lstm, rnn])
+of_all = pytest.mark.parametrize("decoder", [lstm, rnn])
 
 
 @of_all
@@ -65,22 +59,6 @@ def test_dropout_and_no_embeddings(decoder):
     assert not torch.equal(model(embeddings, token_ids), model(embeddings, token_ids))
     assert decoder is rnn or model.words.weight[PAD].abs().sum() == 0
     assert model(torch.zeros(0, 4), torch.zeros(0, 3, dtype=torch.long)).shape == (0, 4, 9)
-
-
-def test_the_gru_computes_equations_1_and_2():
-    model = gru().eval().double()
-    embedding = torch.randn(1, 4).double()
-    h = model.begin.weight @ embedding[0] + model.begin.bias
-    names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
-    w_i, w_h, b_i, b_h = (model.gru.get_parameter(name) for name in names)
-    expected = []
-    for word in (START, 5, 7):
-        x = model.words.weight[word]
-        (ri, zi, ni), (rh, zh, nh) = (w_i @ x + b_i).chunk(3), (w_h @ h + b_h).chunk(3)
-        z = torch.sigmoid(zi + zh)
-        h = (1 - z) * torch.tanh(ni + torch.sigmoid(ri + rh) * nh) + z * h
-        expected.append(model.words.weight @ (model.output.weight @ h + model.output.bias))
-    torch.testing.assert_close(model(embedding, torch.tensor([[5, 7]]))[0], torch.stack(expected), atol=1e-12, rtol=0)
 
 
 def test_the_lstm_computes_the_recurrence_of_the_paper():

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_se
 
 from saywhere import reproductions
 from saywhere.configs.aligner import AlignerConfig, Cell, Score
-from saywhere.networks.aligner.loss import AlignmentOutput, SentenceTarget, phrase_products
+from saywhere.networks.aligner.loss import AlignmentOutput, SentenceTarget
 from saywhere.networks.vision.region_features import (
     ImageMaps,
     RegionExtractor,
@@ -65,8 +65,8 @@ class ReluContext(nn.Module):
 class TextEncoder(nn.Module):
     """Encode words as vectors in the embedding space of the regions.
 
-    ``cell="relu"`` is the bidirectional RNN of Eqs. 2 to 6. ``gru`` and ``lstm`` replace Eqs. 4 and 5 by such cells;
-    ``none`` drops them, so that each word is encoded on its own.
+    ``cell="relu"`` is the bidirectional RNN of Eqs. 2 to 6. ``gru`` replaces Eqs. 4 and 5 by such cells; ``none`` drops
+    them, so that each word is encoded on its own.
 
     Args:
         vocabulary_size: V, reserved tokens included.
@@ -75,7 +75,7 @@ class TextEncoder(nn.Module):
         out_size: size D of the vectors s (Eq. 6).
         dropout: dropout probability on x, e and h; never on the recurrence.
         rectified: f in Eq. 6 is the ReLU; otherwise s may have any sign.
-        residual: add e to the states of a GRU or LSTM, as in Eqs. 4 and 5.
+        residual: add e to the states of a GRU, as in Eqs. 4 and 5.
     """
 
     def __init__(
@@ -95,9 +95,8 @@ class TextEncoder(nn.Module):
         self.encode = nn.Linear(word_size, hidden_size)
         if cell == "relu":
             self.forwards, self.backwards = ReluContext(hidden_size), ReluContext(hidden_size)
-        elif cell != "none":
-            kind = nn.GRU if cell == "gru" else nn.LSTM
-            self.context = kind(hidden_size, hidden_size, batch_first=True, bidirectional=True)
+        elif cell == "gru":
+            self.context = nn.GRU(hidden_size, hidden_size, batch_first=True, bidirectional=True)
         self.decode = nn.Linear(hidden_size, out_size)
         self.dropout = nn.Dropout(dropout)
         with torch.no_grad():
@@ -212,14 +211,12 @@ class Aligner(nn.Module):
         encoded = self.encode_text(self.drop_words(token_ids, generator))
         scale = self.log_scale.exp() if self.config.loss == "contrastive" else 1.0
         parts = self.config.encoders if self.training else 1
-        boxes = [row[1][0] for row in features]
         outputs = []
-        split = (vectors.chunk(parts, dim=-1) for vectors in (regions, encoded.vectors, self.weighed(encoded)))
-        for part, words, weighed in zip(*split, strict=True):
+        split = (vectors.chunk(parts, dim=-1) for vectors in (regions, self.weighed(encoded)))
+        for part, words in zip(*split, strict=True):
             part = part * parts  # a part adds to the mean its own product times the number of parts
-            scores = pair_scores(part, mask, weighed, encoded.mask, self.config.score)
-            phrases = phrase_products(part, mask, boxes, words, targets) if self.config.phrase_weight else ()
-            outputs.append(AlignmentOutput(scores * scale, owner, *phrases))
+            scores = pair_scores(part, mask, words, encoded.mask, self.config.score)
+            outputs.append(AlignmentOutput(scores * scale, owner))
         return outputs
 
     def drop_words(self, token_ids: Tensor, generator: torch.Generator | None = None) -> Tensor:

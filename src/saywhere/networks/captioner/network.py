@@ -18,7 +18,6 @@ from saywhere.configs.captioner import CaptionerConfig, NgramsConfig
 from saywhere.models.decoding import decode
 from saywhere.networks.captioner.loss import CaptionOutput, CaptionTarget, SampledOutput
 from saywhere.networks.language.decoders.attention import AttentionDecoder, BoundDecoder, pad_regions
-from saywhere.networks.language.decoders.gru import GruDecoder
 from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.language.decoders.protocol import TensorDecoder, TorchDecoder, with_end
 from saywhere.networks.language.decoders.rnn import RnnDecoder, log_frequencies
@@ -103,7 +102,7 @@ class Ngrams(nn.Module):
         self.requires_grad_(False)
 
 
-PlainDecoder = RnnDecoder | LstmDecoder | GruDecoder
+PlainDecoder = RnnDecoder | LstmDecoder
 """A decoder without attention to regions."""
 PLAIN: dict[str, type[PlainDecoder]] = {
     kind.__name__.removesuffix("Decoder").lower(): kind for kind in get_args(PlainDecoder)

@@ -182,8 +182,9 @@ class AttentionDecoder(nn.Module):
         v_t = sum_r p(r | h_t) r'R    or with p(r | w_t, h_t) if feedback is conditional           (6)
         h_{t+1} = g(h_t, [W'w_t, v_t])                                                            (7)
 
-    The GRU's first input is START and the feedback of h_0. For an image without regions, or with all-zero features, the
-    model is :class:`saywhere.networks.language.decoders.gru.GruDecoder`.
+    The GRU's first input is START and the feedback of h_0. With the terms ``word-state`` and ``word`` alone and without
+    feedback it is the encoder-decoder of section 3.1 (Eqs. 1 to 3), as it is for an image without regions, or with
+    all-zero features.
 
     Args:
         embed_dim: size of the image embeddings.

@@ -214,7 +214,7 @@ def test_what_was_edited_meanwhile_is_not_written_over(model: Captions, monkeypa
 
     monkeypatch.setattr(model, "caption", edit)
     done = run("site", "--write", code=1)
-    assert "site/a.md: has been changed since it was read" in done.stderr
+    assert "site/a.md: was changed while this command ran" in done.stderr
     assert done.stderr.startswith("1 draft written; ") and "site/a.md" not in done.stdout
     assert Path("site/a.md").read_text() == "Somebody's new text.\n"
     assert Path("site/b.md").read_text().startswith("![a picture")

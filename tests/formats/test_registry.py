@@ -281,10 +281,10 @@ def test_the_command(tmp_path: Path) -> None:
         ((tmp_path / "r.jsonl", "--to", "csv", "--out", tmp_path / "r.csv"), "is there already"),
         ((tmp_path / "none", "--out", tmp_path / "x"), "no such file"),
         ((tmp_path / "r.csv", "--from", "yolo", "--out", tmp_path / "x"), "is a folder"),
-        ((tmp_path / "r.csv", "--from", "coco-results", "--out", tmp_path / "x"), "is only written"),
+        ((tmp_path / "r.csv", "--from", "coco-results", "--out", tmp_path / "x"), "can only be written"),
         (
             (tmp_path / "r.csv", "--from", "csv", "--images", tmp_path, "--out", tmp_path / "x"),
-            "--images is for --from yolo and xmp; csv says the sizes",
+            "--images is for --from yolo and xmp; csv contains the sizes",
         ),
         ((tmp_path, "--from", "yolo", "--images", "none", "--out", tmp_path / "x"), "--images none: no such folder"),
     ):

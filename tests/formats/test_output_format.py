@@ -70,7 +70,7 @@ def test_what_somebody_may_have_corrected_is_not_written_over(model: StubModel) 
         again = run("describe", "album", "--output-format", name, "--out", name, code=2)
         assert (
             again.stderr
-            == f"error: {name}/{FORMATS[name].name} is there already; name another --out, or remove it first\n"
+            == f"error: {name}/{FORMATS[name].name} already exists; give another --out, or remove it first\n"
         )
         assert (tree(Path(name)), len(model.batches)) == (before, described)
 

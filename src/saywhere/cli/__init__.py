@@ -297,7 +297,7 @@ def _exit_codes() -> Iterator[None]:
             _fail(f"error: {error}", 2)
         if not is_oom(error):
             raise
-        _fail("error: out of memory; process less at a time, for instance fewer or smaller images", 2)
+        _fail("error: there is too little memory; process less at a time, for instance fewer or smaller images", 2)
 
 
 def _fail_usage(error: Any) -> None:

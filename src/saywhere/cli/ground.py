@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 
 GREY = (128, 128, 128)
+PLURALS = "Images, folders, tar archives, or quoted patterns"
+ONE_PATH = PATHS.replace(PLURALS, "An image, a folder, a tar archive, or a quoted pattern")
 
 
 PartName = Annotated[
@@ -125,7 +127,7 @@ class Grounded:
 
 
 def ground(
-    path: str = typer.Argument(metavar="PATH", help=PATHS.replace("Images, folders", "An image, a folder")),
+    path: str = typer.Argument(metavar="PATH", help=ONE_PATH),
     texts: list[str] = typer.Argument(
         metavar="TEXT...",
         help="One text is a sentence, which is split into phrases (quotes may be left out); several are phrases.",

@@ -51,7 +51,7 @@ def alt(
     changes. Decorative images (alt=""), images on the network and images whose names a template fills in are left
     alone.
 
-    Exit code: 0 success; 1 images are missing or cannot be read; 2 usage error.
+    Exit code: 0 success; 1 images are missing or cannot be read; 2 error.
     """
     from saywhere.alt import Document
     from saywhere.inference import ResultsFile, ensure_same_settings

@@ -61,14 +61,14 @@ def calibrate(
     The fits are stored in the model folder's calibration.json; the weights do not change. Only similarity adds
     weights, the hubness correction of the aligner: search indexes must be made again after it.
 
-    word and caption are fitted on the tenth of the training images that the part nouns was not trained on; so is
-    phrase if the model has this part. A box is right if its IoU with a true one is at least 0.5.
+    The scores word and caption are fitted on the tenth of the training images that the part nouns was not trained on,
+    and so is phrase if the model has this part. A box is right if its IoU with a true one is at least 0.5.
 
     For a model of transformers, box and phrase can be calibrated. They are stored beside the weights in its folder, or
     for hub:OWNER/NAME in the user's cache.
 
     Exit code: 0 success; 1 something was left out (images that are missing or broken, or a score for which the data
-    have no truth); 2 usage error.
+    have no truth); 2 error.
     """
     from saywhere.adapters.sources import find_adapted
     from saywhere.stages.calibration import default_split, read_sets

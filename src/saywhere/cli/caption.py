@@ -45,7 +45,7 @@ def caption(
 ) -> None:
     """Caption each image with a sentence, and each video with a new sentence whenever what it shows changes.
 
-    Exit code: 0 success; 1 images skipped because they cannot be read; 2 usage error.
+    Exit code: 0 success; 1 images skipped because they cannot be read; 2 error.
     """
     deferred = chosen.deferred("captioner", AHEAD, paths)
     from saywhere.errors import UserError

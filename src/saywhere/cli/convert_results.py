@@ -26,7 +26,7 @@ def convert_results(
     out: Path | None = typer.Option(
         None,
         metavar="PATH",
-        help="New file, or new folder for yolo and voc; xmp may do without, and is written beside the images.",
+        help="New file, or new folder for yolo and voc; optional for xmp, which is then written beside the images.",
     ),
     source: ResultFormat = typer.Option(ResultFormat.saywhere, "--from", help="Format of IN."),
     images: Path | None = typer.Option(
@@ -49,8 +49,7 @@ def convert_results(
 
     In formats with classes, the classes are the nouns of the phrases, or those of --classes or --map.
 
-    Exit code: 0 success; 1 something was left out because it is broken, not an upright box, or has too long a name; 2
-    usage error.
+    Exit code: 0 success; 1 something was left out because it is broken, not an upright box, or has too long a name; 2 error.
     """
     from saywhere.errors import UserError
     from saywhere.formats import xmp

@@ -63,7 +63,7 @@ def describe(
 ) -> None:
     """Describe what is where in images and videos: boxes with scores and phrases.
 
-    Exit code: 0 success; 1 images skipped because they cannot be read; 2 usage error.
+    Exit code: 0 success; 1 images skipped because they cannot be read; 2 error.
     """
     from saywhere.errors import UserError
 

@@ -143,7 +143,7 @@ SHARED: dict[str, tuple[Any, Any]] = {
     "precision": (options.Precision, None),
 }
 """Options of all tasks, with their defaults."""
-EXIT_CODES = "Exit code: 0 success; 1 images were skipped or the data set is incomplete; 2 usage error."
+EXIT_CODES = "Exit code: 0 success; 1 images were skipped or the data set is incomplete; 2 error."
 """The last paragraph of the help of all tasks."""
 
 

@@ -42,7 +42,7 @@ def export(
 
     The trunks of the checkpoints must be the same. With --web, write a web page that runs a model in the browser.
 
-    Exit code: 0 success; 1 images for --int8 are missing, broken or cannot be read; 2 usage error.
+    Exit code: 0 success; 1 images for --int8 are missing, broken or cannot be read; 2 error.
     """
     if web is not None:
         if out is not None or int8 is not None or replace or change or len(checkpoints or ()) > 1:

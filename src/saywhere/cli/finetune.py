@@ -38,7 +38,7 @@ def finetune(
     are not better, or forget what you did not annotate, the new folder has the old weights. The same command resumes an
     interrupted run.
 
-    Exit code: 0 success; 1 some of the data is missing or broken; 2 usage error.
+    Exit code: 0 success; 1 some of the data is missing or broken; 2 error.
     """
     from saywhere import DEFAULT_MODEL
     from saywhere.training import require_training

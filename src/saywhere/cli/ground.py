@@ -152,7 +152,7 @@ def ground(
     --beta and --save-steps need a single sentence and the part aligner; --beta splits the sentence where the box
     changes.
 
-    Exit code: 0 success; 1 images skipped because they cannot be read; 2 usage error.
+    Exit code: 0 success; 1 images skipped because they cannot be read; 2 error.
     """
     from saywhere.errors import UserError
 

@@ -72,7 +72,7 @@ def index(
 
     Each batch is saved as soon as it is done; after an interruption the same command continues.
 
-    Exit code: 0 success; 1 files skipped because they cannot be read; 2 usage error.
+    Exit code: 0 success; 1 files skipped because they cannot be read; 2 error.
     """
     from saywhere.inference.shards import require_listed
     from saywhere.inference.sources import NoImages

@@ -36,7 +36,7 @@ def pseudo_label(
 
     The same command resumes an interrupted run.
 
-    Exit code: 0 success; 1 images are broken; 2 usage error.
+    Exit code: 0 success; 1 images are broken; 2 error.
     """
     from saywhere import data as data_sets
     from saywhere.evaluation.session import ensure_same_run

@@ -62,7 +62,7 @@ def search(
 
     Each hit has the probability that the image shows the whole query. A note tells if probably no image does.
 
-    Exit code: 0 success, even if nothing is found; 1 an image that was found cannot be drawn; 2 usage error.
+    Exit code: 0 success, even if nothing is found; 1 an image that was found cannot be drawn; 2 error.
     """
     import saywhere
     from saywhere.search import Query

@@ -40,7 +40,7 @@ def train(
     Everything is checked before training begins. The same command resumes an interrupted run. In a recipe with stages,
     finished stages are skipped. A stage whose options or data have changed runs again, and so does what depends on it.
 
-    Exit code: 0 success; 1 some of the data is missing, broken or cannot be read; 2 usage error.
+    Exit code: 0 success; 1 some of the data is missing, broken or cannot be read; 2 error.
     """
     require_training()
     from saywhere.report import collect_left_out

@@ -49,7 +49,7 @@ def convert_results(
 
     In formats with classes, the classes are the nouns of the phrases, or those of --classes or --map.
 
-    Exit code: 0 success; 1 something was left out because it is broken, not an upright box, or has too long a name; 2 error.
+    Exit code: 0 success; 1 something was left out (broken, not an upright box, or with too long a name); 2 error.
     """
     from saywhere.errors import UserError
     from saywhere.formats import xmp

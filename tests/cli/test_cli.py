@@ -8,11 +8,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import error_of, run
 from photographs import noise
 from stubs import load_by
+from typer.main import get_command
 
 import saywhere
 from saywhere import DEFAULT_MODEL, cli
@@ -183,6 +185,17 @@ def test_help_shows_first_what_asks_a_model_about_images():
     panels = [shown.index(f"─ {panel} ─") for panel in cli.PANELS]
     assert panels[0] < places[0] and places == sorted(places) and places[-1] < panels[1] and panels == sorted(panels)
     assert panels[1] < shown.index("│ train ") < panels[2] < shown.index("│ papers ")
+
+
+def test_paragraphs_of_a_help_are_folded_by_the_terminal_alone():
+    """Typer keeps the line breaks of a docstring in all paragraphs but the first."""
+    program: Any = get_command(cli.app)
+    for words in ("train", "finetune", "data check", "evaluate dense"):
+        command = program
+        for word in words.split():
+            command = command.commands[word]
+        paragraphs = command.help.split("\n\n")
+        assert len(paragraphs) > 1 and not any("\n" in each for each in paragraphs), words
 
 
 def test_help_fits_one_screen():

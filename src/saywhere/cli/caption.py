@@ -62,9 +62,7 @@ def caption(
         raise UserError(f"{option}: is for images; {videos[0].name} is a video, whose sentences are only printed")
     if show_attention is not None:
         if output_format is not None:
-            raise UserError(
-                f"--show-attention {show_attention}: cannot be combined with --output-format; run the command twice"
-            )
+            raise UserError(f"--show-attention {show_attention}: cannot be combined with --output-format; run twice")
         _check_one(show_attention, sources, json)
         _draw_attention(sources[0], show_attention, deferred, beam_size)
         return

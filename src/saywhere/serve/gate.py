@@ -117,8 +117,8 @@ class Gate:
         if len(hosts) > 1:
             raise _malformed("there is more than one Host")
         if not self._is_own(host, scope):
-            way_out = f"if it is to be, start it with --allowed-host {host.name[:200] or 'NAME'}"
-            raise Problem(421, f"this server is not called {host.name[:200]!r}; {way_out}")
+            way_out = f"to allow this name, start it with --allowed-host {host.name[:200] or 'NAME'}"
+            raise Problem(421, f"this server is not known as {host.name[:200]!r}; {way_out}")
         if scope["path"] not in self._public:
             if self._is_foreign(headers, host):
                 raise Problem(403, "this server answers its own page and programs, not the pages of other sites")

@@ -214,7 +214,7 @@ def test_what_was_edited_meanwhile_is_not_written_over(model: Captions, monkeypa
 
     monkeypatch.setattr(model, "caption", edit)
     done = run("site", "--write", code=1)
-    assert "site/a.md: has been changed since it was read" in done.stderr
+    assert "site/a.md: was changed while this command ran" in done.stderr
     assert done.stderr.startswith("1 draft written; ") and "site/a.md" not in done.stdout
     assert Path("site/a.md").read_text() == "Somebody's new text.\n"
     assert Path("site/b.md").read_text().startswith("![a picture")
@@ -225,12 +225,12 @@ def test_missing_images_are_named_and_counted(model: Captions) -> None:
     done = run("site/note.md", "--write", code=1)
     assert "1 draft written, 3 skipped" in done.stderr
     assert "skipped: site/note.md:2: none.png: no such file" in done.stderr
-    assert "note.md:3: /a.png: begins at the root of the site; name its folder with --root" in done.stderr
+    assert "note.md:3: /a.png: begins at the root of the site; give its folder by --root" in done.stderr
     assert "note.md:4: note.md: not an image in a known format" in done.stderr
     assert Path("site/note.md").read_text().startswith("\n![](none.png)\n![](/a.png)\n![](note.md)\n![a picture")
     run("none.html", code=2)
     said = run("site/a b.png", code=2).stderr
-    assert said == "error: site/a b.png: is no text; give HTML and Markdown files, or folders of them\n"
+    assert said == "error: site/a b.png: is not a text; give HTML and Markdown files, or folders of them\n"
 
 
 @pytest.mark.parametrize(

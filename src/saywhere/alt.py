@@ -98,7 +98,7 @@ class Document:
             raise UserError(f"{path}: cannot be read ({error.strerror})") from error
         text, encoding = _decode(data)
         if "\0" in text:
-            raise UserError(f"{path}: is no text; give HTML and Markdown files, or folders of them")
+            raise UserError(f"{path}: is not a text; give HTML and Markdown files, or folders of them")
         if path.suffix.lower() in MARKDOWN:
             return cls(path, text, encoding, tuple(find_in_markdown(text)))
         return cls(path, text, encoding, tuple(find_in_html(text)), base_of(text))
@@ -149,7 +149,7 @@ class Document:
         if not place.startswith("/"):
             return self.path.parent / place
         if root is None:
-            raise MissingImageError(f"{url}: begins at the root of the site; name its folder with --root")
+            raise MissingImageError(f"{url}: begins at the root of the site; give its folder by --root")
         return root / place.lstrip("/")
 
 

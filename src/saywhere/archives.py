@@ -127,7 +127,7 @@ class _Damage:
         self._count, self._named, self._last = 0, list[str](), -1
 
     def note_header(self, member: tarfile.TarInfo, place: int, rest: int) -> None:
-        """Add a file with unreadable data, whose header is at ``place``, ``rest`` bytes before the end."""
+        """Add a file with unreadable data, whose header is at ``place`` and is followed by ``rest`` bytes."""
         size = member.size if abs(member.size) < 10**15 else f"about 10^{len(str(abs(member.size))) - 1}"
         sparse = member.issparse() or member.type == tarfile.GNUTYPE_SPARSE
         reason = (

@@ -45,7 +45,7 @@ def test_another_family_is_refused_by_name(kind: object, tmp_path: Path):
     with pytest.raises(UserError) as caught:
         saywhere.load(put(tmp_path, {"model_type": kind}))
     assert str(caught.value) == (
-        f"{tmp_path}: there is no adapter for models of the type {kind!r}; there are florence2, grounding-dino, owlv2"
+        f"{tmp_path}: there is no adapter for models of the type {kind!r}, only for florence2, grounding-dino, owlv2"
     )
 
 
@@ -104,7 +104,7 @@ def test_graphs_are_fetched_in_one_precision_and_weights_where_there_are_none(hu
 
 def test_nothing_is_fetched_of_another_family_or_of_our_own(hub: Hub):
     put(hub.folder, {"model_type": "llama"})
-    with pytest.raises(UserError, match="^hub:a/llama: there is no adapter for models of the type 'llama'; there are"):
+    with pytest.raises(UserError, match="^hub:a/llama: there is no adapter for models of the type 'llama', only for"):
         find_adapted("hub:a/llama")
     put(hub.folder, {"parts": {}})
     assert find_adapted("hub:a/own") is None
@@ -234,7 +234,7 @@ def test_without_the_hub_there_is_one_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(
         sys.modules, "huggingface_hub", types.SimpleNamespace(hf_hub_download=fail, snapshot_download=fail)
     )
-    with pytest.raises(UserError, match="^hub:a/gone: the hub does not give it, and its cache does not have it: no co"):
+    with pytest.raises(UserError, match="^hub:a/gone: is neither available from the hub nor in its cache: no co"):
         saywhere.load("hub:a/gone")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match=r"^hub:a/gone: downloading it needs huggingface_hub: pip install 'saywhere\["):

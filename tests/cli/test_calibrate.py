@@ -106,7 +106,7 @@ def test_a_model_without_the_part_and_a_folder_without_a_model_are_one_line(tmp_
         (folder, "similarity", "densecap has no aligner"),
         (tmp_path, "box", "is not a saywhere model"),
         (folder, None, f"{tmp_path / 'nothing'}: no such file or folder"),
-        (captioner, None, "captioner has no part that can be calibrated; those are densecap and aligner"),
+        (captioner, None, "captioner: has no part that can be calibrated (densecap or aligner)"),
         ("flickr-coco", "box", "flickr-coco comes with saywhere; copy"),
     ):
         data = root if what else tmp_path / "nothing"  # of which each kind says the same

@@ -74,7 +74,7 @@ def test_a_video_has_a_sentence_for_each_change(tmp_path: Path, model: str, load
     assert rows[0]["video"] == str(clip) and [row["time"] for row in rows] in ([0.0], [0.0, 2.0])
     sentences = [row["caption"] for row in rows]
     assert all(one != next_one for one, next_one in itertools.pairwise(sentences))
-    assert "is for images, and" in error_of(run(clip, "--model", model, "--json", tmp_path / "r.jsonl", code=2))
+    assert "is for images; " in error_of(run(clip, "--model", model, "--json", tmp_path / "r.jsonl", code=2))
     noise(96, 64).save(tmp_path / "c.png")
     assert f"passed over: {clip} and 1 other video; " in run(tmp_path, "--model", model).stderr
 
@@ -100,10 +100,10 @@ def test_attention_is_drawn(tmp_path: Path, model: str):
         assert drawn.format == "PNG" and drawn.tobytes() == sheet.tobytes()
     out.unlink()
     for arguments, message in (
-        ((tmp_path, "--model", folder), "draws one image, not 2"),
+        ((tmp_path, "--model", folder), "give one image, not 2"),
         ((tmp_path / "a.png", "--model", model), "attends to no regions"),
-        ((tmp_path / "a.png", "--model", folder, "--json", tmp_path / "c.jsonl"), "writes no --json"),
-        ((tmp_path / "a.png", "--model", folder, "--show-attention", "out.gif"), "is written as .jpg or .png"),
+        ((tmp_path / "a.png", "--model", folder, "--json", tmp_path / "c.jsonl"), "cannot be combined with --json"),
+        ((tmp_path / "a.png", "--model", folder, "--show-attention", "out.gif"), "must end in .jpg or .png"),
     ):
         command = arguments if "--show-attention" in arguments else (*arguments, "--show-attention", out)
         assert message in error_of(run(*command, code=2))
@@ -133,8 +133,8 @@ def test_sentences_are_written_into_sidecars(tmp_path: Path, model: str, loaded:
     assert f"skipped: {image}: its sidecar {place} cannot be used (it has no rdf:RDF)" in done.stderr
     table = run(image, "--model", model, "--output-format", "parquet", code=2)
     assert table.stderr == (
-        "error: --output-format parquet: sentences are written as xmp, or by --json FILE as lines, of which "
-        "convert-results FILE --to parquet makes regions of whole images\n"
+        "error: --output-format parquet: sentences can only be written as xmp; or write them with --json FILE, which "
+        "convert-results FILE --to parquet turns into regions of whole images\n"
     )
     run(image, "--model", model, "--json", tmp_path / "lines.jsonl")
     convert = ["convert-results", str(tmp_path / "lines.jsonl"), "--to", "csv", "--out", str(tmp_path / "c.csv")]
@@ -145,4 +145,4 @@ def test_sentences_are_written_into_sidecars(tmp_path: Path, model: str, loaded:
         ["0.0", "0.0", "96.0", "64.0"],
     )
     drawn = ("--show-attention", tmp_path / "b.png", "--output-format", "xmp")
-    assert "draws, and writes no sidecar" in run(image, "--model", model, *drawn, code=2).stderr
+    assert "cannot be combined with --output-format" in run(image, "--model", model, *drawn, code=2).stderr

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import error_of, run
 from photographs import noise
 from stubs import load_by
+from typer.main import get_command
 
 import saywhere
 from saywhere import DEFAULT_MODEL, cli
@@ -93,7 +95,10 @@ def test_a_user_fixable_error_is_one_line(monkeypatch, error, code, message):
         (["search", "a dog", "-q"], "error: no such option: -q"),
         (["search", "a dog", "--index"], "error: option '--index' requires an argument; see root search --help"),
         *(
-            ([*words, text], f"error: what begins with - is taken for an option; put it last, after --: {command} ")
+            (
+                [*words, text],
+                f"error: a text that begins with - is taken for an option; put it last, after --: {command} ",
+            )
             for command, words, text in (
                 ("root search", ["search"], "- people"),
                 ("root search", ["search", "--top", "2"], "-horse"),
@@ -114,8 +119,8 @@ def test_a_wrong_command_line_is_one_line(words, message):
 @pytest.mark.parametrize(
     ("words", "way_out"),
     [
-        (["search", "-a dog"], "root search [OPTIONS] -- '-a dog'; to leave out images that show something, give what "
-         "is wanted and --without 'a dog'; see"),
+        (["search", "-a dog"], "root search [OPTIONS] -- '-a dog'; to leave out images that show something, add "
+         "--without 'a dog' to a query; see"),
         (["ground", "a.png", "-dog"], "root ground [OPTIONS] -- -dog; see"),
     ],
 )  # fmt: skip
@@ -126,10 +131,10 @@ def test_a_text_that_begins_with_a_hyphen_is_answered_with_what_to_type(words, w
 @pytest.mark.parametrize(
     ("words", "apart", "way_out"),
     [
-        ("search a dog --index i --without a man", "'man' stands apart from 'a dog'", "--without 'a man'"),
-        ("search dog --index my old album", "'old album' stands apart from 'dog'", "--index 'my old album'"),
-        ("search a dog --top 3 in snow --index i", "'in snow' stands apart from 'a dog'", "'a dog in snow'"),
-        ("ground a.png a cat --out my drawings", "'drawings' stands apart from 'a cat'", "--out 'my drawings'"),
+        ("search a dog --index i --without a man", "'man' is separated from 'a dog'", "--without 'a man'"),
+        ("search dog --index my old album", "'old album' is separated from 'dog'", "--index 'my old album'"),
+        ("search a dog --top 3 in snow --index i", "'in snow' is separated from 'a dog'", "'a dog in snow'"),
+        ("ground a.png a cat --out my drawings", "'drawings' is separated from 'a cat'", "--out 'my drawings'"),
     ],
 )
 def test_words_that_lack_their_quotes_are_not_looked_for(words, apart, way_out):
@@ -182,6 +187,17 @@ def test_help_shows_first_what_asks_a_model_about_images():
     assert panels[1] < shown.index("│ train ") < panels[2] < shown.index("│ papers ")
 
 
+def test_paragraphs_of_a_help_are_folded_by_the_terminal_alone():
+    """Typer keeps the line breaks of a docstring in all paragraphs but the first."""
+    program: Any = get_command(cli.app)
+    for words in ("train", "finetune", "data check", "evaluate dense"):
+        command = program
+        for word in words.split():
+            command = command.commands[word]
+        paragraphs = command.help.split("\n\n")
+        assert len(paragraphs) > 1 and not any("\n" in each for each in paragraphs), words
+
+
 def test_help_fits_one_screen():
     environment = {**os.environ, "COLUMNS": "100", "TERMINAL_WIDTH": "100"}
     shown = subprocess.run(
@@ -203,7 +219,7 @@ def test_a_mistake_of_ours_is_not_hidden_and_has_a_code_of_its_own(error):
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.returncode == 3 and run.stdout == ""
     assert run.stderr.startswith("Traceback") and "in fail" in run.stderr
-    assert run.stderr.endswith("\nerror: this is a fault of saywhere; please report it with the lines above\n")
+    assert run.stderr.endswith("\nerror: this is a bug in saywhere; please report it with the lines above\n")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are for Unix")
@@ -329,7 +345,7 @@ def test_the_bundled_models_are_listed(monkeypatch, tmp_path):
     assert [line.split()[0] for line in listed] == list(saywhere.list_models())
     assert DEFAULT_MODEL in saywhere.list_models() and all(len(line.split()) > 3 for line in listed)
     monkeypatch.setattr(saywhere, "list_models", dict, raising=False)
-    assert "no model comes with" in run("models").stdout
+    assert "comes without a model" in run("models").stdout
 
 
 def test_no_command_imports_another():
@@ -408,7 +424,7 @@ def test_a_package_that_is_named_whole_is_imported_when_it_is_used():
 def test_an_option_with_one_value_is_given_once(line: str) -> None:
     error = error_of(run(*line.split(), code=2))
     option = next(part for part in line.split() if part.startswith("--"))
-    assert error.startswith(f"error: {option} is given twice and has one value; see ")
+    assert error.startswith(f"error: {option} is given 2 times, but takes one value; see ")
 
 
 @pytest.mark.parametrize(

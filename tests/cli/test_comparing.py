@@ -88,7 +88,7 @@ def test_nothing_is_compared_if_none_can_be_evaluated_or_one_is_named_twice(
     done = evaluate(monkeypatch, "dense", "--model", "nothing", "--model", "no-more", "--data", tmp_path, code=2)
     assert done.stdout == "" and not (tmp_path / "evaluation").exists()
     done = evaluate(monkeypatch, "caption", "--model", "a", "--model", "a", "--data", tmp_path, code=2)
-    assert done.stderr == "error: --model a: is named twice\n"
+    assert done.stderr == "error: --model a: is given twice; name it once\n"
 
 
 def test_folders_have_the_names_of_models():

@@ -146,7 +146,9 @@ def test_ten_regions_unless_told_otherwise(model):
     describe("a.jpg", "--output-format", "densecap", "--out", "vis")
     assert model.options == {(10, None)}
     assert json.loads(Path("vis/results.json").read_text())["opt"]["top"] == 10
-    assert "at most k regions an image, the best (0: all)" in " ".join(describe("--help").stdout.lower().split())
+    assert "maximum number of regions per image, best first (0: all)" in " ".join(
+        describe("--help").stdout.lower().split()
+    )
 
 
 def test_several_images_without_a_place_for_results_are_printed(model):

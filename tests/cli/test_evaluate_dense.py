@@ -150,11 +150,11 @@ def test_files_of_another_program(model):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--model", "m"), "give --data, for a model; or --predictions"),
-        (("--predictions", "p.jsonl"), "give --data, for a model; or --predictions"),
+        (("--model", "m"), "give --data to measure a model; or --predictions"),
+        (("--predictions", "p.jsonl"), "give --data to measure a model; or --predictions"),
         (
             ("--predictions", "p.jsonl", "--truth", "t.jsonl", "--device", "cpu"),
-            "give --data, for a model; or --predictions",
+            "give --data to measure a model; or --predictions",
         ),
         (("--predictions", "p.jsonl", "--truth", "t.jsonl"), "p.jsonl: cannot be read (No such file or directory)"),
         (

@@ -219,21 +219,21 @@ def test_user_fixable_errors_are_one_line(aligner, densecap, image, tmp_path):
     for arguments, message in (
         ((image, "...", "--model", aligner), "has no word"),
         ((image, "a dog", "on", "grass", "--model", aligner), "put it in quotes: 'a dog on grass'"),
-        ((image, album / "1.png", "a dog", "--model", aligner), "1.png: is an image, and a text is meant here;"),
+        ((image, album / "1.png", "a dog", "--model", aligner), "1.png: is an image, but a text is expected here;"),
         ((tmp_path / "b.png", "a dog", "--model", aligner), "b.png: no such file"),
-        ((film, "a dog", "--model", aligner), "a.mp4: is a video; to find its moments index it"),
+        ((film, "a dog", "--model", aligner), "a.mp4: is a video; to find moments in it, use saywhere index"),
         (
             (image, "a dog", "--model", aligner, "--out", tmp_path / "b.png"),
             "is the name of an image; give the name of a folder",
         ),
         ((image, "a dog", "--model", aligner, "--json", tmp_path), "is a folder; give the name of a file, or - to"),
-        ((album, "a dog", "--model", aligner, "--save-steps", tmp_path / "s"), "shows one image, not 2"),
+        ((album, "a dog", "--model", aligner, "--save-steps", tmp_path / "s"), "give one image, not 2"),
         ((image, "a dog", "--model", captioner), "needs a model with the part aligner"),
         ((image, "a dog", "--model", aligner, "--part", "densecap"), "needs a model with the part densecap"),
         ((image, "a dog", "--model", densecap, "--beta", 1), "needs a model with the part aligner"),
         ((image, "a dog", "--model", aligner, "--threshold", 0.5), "saywhere calibrate makes it so"),
-        ((image, "a dog", "the sky", "--model", densecap, "--beta", 1), "--beta are for one sentence"),
-        ((image, "a dog", "--part", "densecap", "--save-steps", tmp_path), "--save-steps and --beta are for one sent"),
+        ((image, "a dog", "the sky", "--model", densecap, "--beta", 1), "--beta need a single sentence"),
+        ((image, "a dog", "--part", "densecap", "--save-steps", tmp_path), "--save-steps and --beta need a single"),
         ((image, "a dog", "--model", "no-such-model"), "no model 'no-such-model'"),
     ):
         result = ground(*arguments, code=2)

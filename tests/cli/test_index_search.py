@@ -69,7 +69,7 @@ def test_index_counts_what_it_did_and_names_what_it_skipped(aligner, tmp_path) -
         path.unlink()
     emptied = run(*command)
     assert emptied.stdout == "0 added, 0 updated, 0 unchanged, 2 removed, 0 skipped\n"
-    assert emptied.stderr == f"note: {tmp_path}: no image is left here; those that were leave the index\n"
+    assert emptied.stderr == f"note: {tmp_path}: has no images left; those it had leave the index\n"
     assert "no images in this folder" in error_of(run(*command, code=2))
 
 
@@ -188,7 +188,7 @@ def test_a_watch_goes_on_where_there_are_more_folders_than_the_system_watches(al
     monkeypatch.setattr("saywhere.cli.index.time.sleep", sleep)
     result = run("index", tmp_path, "--index", tmp_path / "i", "--model", aligner, "--watch")
     assert result.stdout.splitlines()[1:] == [f"added: {tmp_path}/1.png", f"2 in {tmp_path}/i"]
-    assert "note: there are more folders than the system watches; looking every 2 s" in result.stderr
+    assert "note: more folders than the system can watch; scanning every 2 s" in result.stderr
 
 
 def test_codes_are_proposed_for_a_large_index(aligner, album, tmp_path, monkeypatch) -> None:
@@ -269,9 +269,9 @@ def test_search_prints_how_probable_each_phrase_is_in_accord_with_the_hit(album,
 
 def test_a_search_that_leaves_no_image_says_by_what(index) -> None:
     told = run("search", "two dogs", "--index", index, "--under", "nowhere", "--after", "2001-02-03").stdout
-    assert told == "nothing found: of 4 images none is left by --after, --under\n"
+    assert told == "nothing found: --after, --under left none of 4 images\n"
     lines = run("search", "two dogs", "--index", index, "--under", "nowhere", "--json", "-")
-    assert (lines.stdout, lines.stderr) == ("", "nothing found: of 4 images none is left by --under\n")
+    assert (lines.stdout, lines.stderr) == ("", "nothing found: --under left none of 4 images\n")
 
 
 def test_search_counts_what_is_left_out_for_what_it_shows(album, tmp_path) -> None:
@@ -309,12 +309,12 @@ def test_drawings_are_never_mixed_up_in_silence(aligner, tmp_path) -> None:
     assert first.stderr == ""
     (tmp_path / "drawn" / "002-old.jpg").write_bytes(b"of another search")
     again = run(*command, "--out", tmp_path / "drawn")
-    assert again.stderr == f"note: {tmp_path / 'drawn'} also has files that are not of this search (1)\n"
+    assert again.stderr == f"note: {tmp_path / 'drawn'} also has 1 file that this search did not write\n"
     run("index", tmp_path / "001-a.jpg", "--index", tmp_path / "i")
     kept = (tmp_path / "001-a.jpg").read_bytes()
     like = ("search", "--image", tmp_path / "a.jpg", "--index", tmp_path / "i")  # which finds itself first
     refused = run(*like, "--out", tmp_path, "--top", 1, code=2)
-    assert "would be written over" in refused.stderr
+    assert "would be overwritten" in refused.stderr
     assert (tmp_path / "001-a.jpg").read_bytes() == kept
 
 
@@ -358,11 +358,11 @@ def test_user_fixable_errors_are_one_line(album, index, tmp_path) -> None:
     for arguments, message in (
         (("search", "a dog", "--index", tmp_path / "none"), "no index is here; make one: saywhere index PATH..."),
         (("search", "--index", index), "a QUERY or --image FILE"),
-        (("search", album / "0.png", "--index", index), "a text is meant here; for images like it give --image"),
+        (("search", album / "0.png", "--index", index), "a text is expected here; for images like it give --image"),
         (("search", "a dog", "--index", index, "--out", tmp_path / "a.JPG"), "a.JPG: is the name of an image"),
-        (("search", "dogs", "--index", index, "--out", index), f"--out {index}: is the index; give another folder"),
+        (("search", "dogs", "--index", index, "--out", index), f"--out {index}: is the folder of the index; give"),
         (("search", "no people", "--index", index), "a search needs a phrase that is wanted"),
-        (("search", "a dog", "--image", album / "0.png", "--index", index), "and not both"),
+        (("search", "a dog", "--image", album / "0.png", "--index", index), "QUERY or --image FILE, not both"),
         (("search", "...", "--index", index), "has no word"),
         (
             ("search", "a dog", "on", "grass", "--index", index),

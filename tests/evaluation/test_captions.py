@@ -261,8 +261,8 @@ def test_files_of_another_program(model):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--model", "m"), "give --data, for a model; or --predictions and --truth"),
-        (("--predictions", "p.jsonl", "--truth", "t.jsonl", "--beam-size", 2), "give --data, for a model; or"),
+        (("--model", "m"), "give --data to measure a model; or --predictions and --truth"),
+        (("--predictions", "p.jsonl", "--truth", "t.jsonl", "--beam-size", 2), "give --data to measure a model; or"),
         (("--predictions", "p.jsonl", "--truth", "n.jsonl"), "n.jsonl: cannot be read (No such file or directory)"),
         (("--predictions", "p.jsonl", "--truth", "t.jsonl"), "has none of t.jsonl's 1 image; it names 'a.jpg'"),
         (("--predictions", "p.jsonl", "--truth", "e.jsonl"), "e.jsonl: no image has a caption"),

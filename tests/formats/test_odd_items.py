@@ -208,7 +208,7 @@ def test_other_shapes_of_label_studio_are_named_and_make_no_empty_image(tmp_path
         "broken region": ["a.jpg: a region has neither a label nor a text"],
         "brush instead of an upright box": ["b.jpg"],
         "image left out with all its regions": ["b.jpg"],
-        "broken task": ["no task (a part of it is of another kind)"],
+        "broken task": ["no task (a part of it has the wrong type)"],
     }
     assert report.left_out == {"tasks without regions, whose images have no size in the file": 2}
     for name in "abc":
@@ -246,7 +246,7 @@ def test_other_entries_of_coco(tmp_path: Path) -> None:
     (found,), report = read("coco", by_coco(tmp_path, [GOOD], annotations=rows, images=[image]))
     assert found.boxes.tolist() == [list(GOOD), [0, 0, 9, 9]]
     assert report.problems == {
-        "broken annotation": ["10 (no image has the id 99)", "text (a part of it is of another kind)"],
+        "broken annotation": ["10 (no image has the id 99)", "text (a part of it has the wrong type)"],
         "polygon instead of an upright box": ["a.jpg"],
         "mask instead of an upright box": ["a.jpg"],
         "broken region": ["a.jpg: no category has the id 5"],
@@ -350,8 +350,11 @@ def test_names_in_yolo_are_yaml(names: str, classes: list[str], tmp_path: Path, 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ("names: [dog, no]", "data.yaml: not in the format yolo: the class 1 is False and no text; put it in quotes"),
-        ("names: dogs", "the class 0 is 'd' and no text"),
+        (
+            "names: [dog, no]",
+            "data.yaml: not in the format yolo: the class 1 is False, which is not a text; put it in quotes",
+        ),
+        ("names: dogs", "the class 0 is 'd', which is not a text"),
         ("names: {0: dog, 1: cat, 0: cow}", "the key '0' is there twice: line 1"),
         ("names: {0: dog, '0': cat}", "two classes have one number"),
         ("nc: 1", "'names' is missing"),

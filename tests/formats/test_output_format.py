@@ -68,10 +68,8 @@ def test_what_somebody_may_have_corrected_is_not_written_over(model: StubModel) 
         run("describe", "album", "--output-format", name, "--out", name)
         before, described = tree(Path(name)), len(model.batches)
         again = run("describe", "album", "--output-format", name, "--out", name, code=2)
-        assert (
-            again.stderr
-            == f"error: {name}/{FORMATS[name].name} is there already; name another --out, or remove it first\n"
-        )
+        place = f"{name}/{FORMATS[name].name}"
+        assert again.stderr == f"error: {place}: already exists; give another --out, or remove it first\n"
         assert (tree(Path(name)), len(model.batches)) == (before, described)
 
 

@@ -217,7 +217,7 @@ def test_fiftyone_has_shares_of_the_image(tmp_path: Path) -> None:
     }
     stored = json.loads((tmp_path / "labels.json").read_text())
     assert stored["classes"] == ["dog", "man"] and stored["labels"]["b"] == [] and stored["labels"]["a"][0] == row
-    with pytest.raises(UserError, match="FiftyOne knows images by their names, which must differ"):
+    with pytest.raises(UserError, match="FiftyOne identifies images by name; rename one"):
         FORMATS["fiftyone"].write(tmp_path / "x", [*photos(), *photos()])
 
 
@@ -278,13 +278,13 @@ def test_the_command(tmp_path: Path) -> None:
     with (tmp_path / "r.csv").open(newline="", encoding="utf-8") as file:
         assert [row["score"] for row in csv.DictReader(file)] == ["0.875", "", "1.0"]
     for words, wrong in (
-        ((tmp_path / "r.jsonl", "--to", "csv", "--out", tmp_path / "r.csv"), "is there already"),
+        ((tmp_path / "r.jsonl", "--to", "csv", "--out", tmp_path / "r.csv"), "already exists"),
         ((tmp_path / "none", "--out", tmp_path / "x"), "no such file"),
         ((tmp_path / "r.csv", "--from", "yolo", "--out", tmp_path / "x"), "is a folder"),
-        ((tmp_path / "r.csv", "--from", "coco-results", "--out", tmp_path / "x"), "is only written"),
+        ((tmp_path / "r.csv", "--from", "coco-results", "--out", tmp_path / "x"), "can only be written"),
         (
             (tmp_path / "r.csv", "--from", "csv", "--images", tmp_path, "--out", tmp_path / "x"),
-            "--images is for --from yolo and xmp; csv says the sizes",
+            "--images is for --from yolo and xmp; csv contains the sizes",
         ),
         ((tmp_path, "--from", "yolo", "--images", "none", "--out", tmp_path / "x"), "--images none: no such folder"),
     ):

@@ -354,7 +354,7 @@ def test_other_shapes_and_sidecars_without_images(tmp_path: Path) -> None:
         "circle instead of an upright box": [str(tmp_path / "b.jpg")],
         "image left out with all its regions": [str(tmp_path / "b.jpg")],
         "sidecar that cannot be used": [
-            f"d.jpg.xmp (there is no image {tmp_path / 'd.jpg'}; name the folder of the images: --images DIR)"
+            f"d.jpg.xmp (there is no image {tmp_path / 'd.jpg'}; give the folder of the images by --images DIR)"
         ],
     }
     assert report.left_out == {"sidecars without regions": 1}
@@ -474,7 +474,7 @@ def test_describe_writes_beside_the_images_and_convert_results_the_same(model: S
     run("convert-results", "r.jsonl", "--to", "xmp", "--out", "out")
     assert {f"album/{name}": content for name, content in first.items()} == sidecars("out")
     back = ("convert-results", "out", "--from", "xmp", "--to", "saywhere", "--out", "back.jsonl")
-    assert "images: --images DIR" in run(*back, code=2).stderr
+    assert "images by --images DIR" in run(*back, code=2).stderr
     run(*back, "--images", ".")
     rows = [json.loads(line) for file in ("r.jsonl", "back.jsonl") for line in Path(file).read_text().splitlines()]
     assert [row["captions"] for row in rows[2:]] == [row["captions"] for row in rows[:2]] != []
@@ -503,7 +503,7 @@ def test_odd_images_cost_only_themselves(model: StubModel) -> None:
     Path("album/a.jpg").unlink()
     done = run("convert-results", "r.jsonl", "--to", "xmp", "--out", "new", code=1)
     assert (len(done.stderr.splitlines()), len(sidecars("new"))) == (3, 2)
-    assert "album/a.jpg: its file is needed, for how EXIF turns it (no such file)" in done.stderr
+    assert "album/a.jpg: the image is needed for its EXIF orientation (no such file)" in done.stderr
 
 
 def test_a_full_disk_leaves_the_old_sidecar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

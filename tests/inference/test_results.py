@@ -291,7 +291,7 @@ def test_nothing_is_drawn_on_bare_images(tmp_path: Path, source: Source):
 
 
 def test_originals_are_not_written_over(tmp_path: Path, source: Source):
-    with pytest.raises(UserError, match="would be written over"):
+    with pytest.raises(UserError, match="would be overwritten"):
         Outputs(None, tmp_path).check([source])
     with pytest.raises(UserError, match="cannot be made a folder"):
         Outputs(None, source.path).check([source])

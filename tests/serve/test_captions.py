@@ -342,4 +342,4 @@ def test_an_unknown_protocol_is_named() -> None:
     command = [sys.executable, "-c", START, "serve", "--port", "0", "--protocols", "ollama,grpc"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
-    assert done.stderr == "error: --protocols 'grpc': there are ollama, openai, photoprism\n"
+    assert done.stderr == "error: --protocols 'grpc': unknown; choose from ollama, openai, photoprism\n"

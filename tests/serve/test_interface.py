@@ -364,7 +364,7 @@ def test_too_little_memory_is_said_and_outlived(
 
     def check(client: TestClient) -> None:
         response = client.post("/v1/describe", content=photo, headers={"Cache-Control": "no-store"})
-        assert response.status_code == 503 and "too little memory" in error(response)
+        assert response.status_code == 503 and "short of memory" in error(response)
         assert int(response.headers["retry-after"]) > 0
 
     broken = saywhere.Model(model.engine, "broken")
@@ -391,9 +391,9 @@ def test_the_model_is_named(client: TestClient, model: saywhere.Model) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "message"),
     [
-        ("GET", "/nowhere", 404, "there is no /nowhere; /openapi.json names what there is"),
+        ("GET", "/nowhere", 404, "there is no /nowhere; /openapi.json lists all paths"),
         ("GET", "/describe", 404, "no /describe, but /v1/describe: curl --data-binary @photo.jpg 'URL/v1/describe'"),
-        ("GET", "/api/generate", 404, "there is no /api/generate; a server has it with --protocols ollama"),
+        ("GET", "/api/generate", 404, "there is no /api/generate; start the server with --protocols ollama"),
         ("GET", "/v1/describe", 405, "/v1/describe takes POST, not GET: curl --data-binary @photo.jpg 'URL/v1/descr"),
         ("GET", "/v1/ground?top=3", 405, "curl --data-binary @photo.jpg 'URL/v1/ground?text=a+dog'"),
         ("POST", "/v1/search", 405, "/v1/search takes GET, not POST: curl 'URL/v1/search?q=a+dog'"),

@@ -218,8 +218,8 @@ def test_images_of_a_mounted_folder(client: Any, tmp_path: Path, photo: bytes) -
         ("http://a:x/a.jpg", 400, "damaged"),
         (None, 400, "only images of"),
         ({"a": 1}, 400, "only images of"),
-        ("/data/a\r\nX: y.jpg", 422, "cannot be asked"),
-        ("/data/a b.jpg", 422, "cannot be asked"),
+        ("/data/a\r\nX: y.jpg", 422, "cannot be reached"),
+        ("/data/a b.jpg", 422, "cannot be reached"),
         ("/data/nothing.jpg", 422, "answered 404"),
         ("/data/moved.jpg", 422, "redirects are not followed"),
         ("/data/large.jpg", 422, "larger than 1 MB"),
@@ -234,7 +234,7 @@ def test_other_images_are_refused_by_one_line(client: Any, site: Site, address: 
 
 
 def test_a_wrong_token_of_label_studio_is_named(client: Any, site: Site) -> None:
-    for token, message in {"wrong": "a token of it in LABEL_STUDIO", f"{JWT}x": "does not take the token"}.items():
+    for token, message in {"wrong": "its token into LABEL_STUDIO", f"{JWT}x": "refuses the token"}.items():
         backend = client(Images(site.url, token, None, 1 << 20))
         response = backend.post("/predict", json=asked("/data/upload/1/a.jpg"))
         assert response.status_code == 422 and message in response.json()["error"]

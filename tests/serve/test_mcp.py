@@ -192,7 +192,7 @@ def test_a_link_that_comes_while_the_file_is_opened_is_refused(
 
 
 def test_a_folder_that_is_none_is_named() -> None:
-    with pytest.raises(saywhere.UserError, match="/nowhere is not a folder"):
+    with pytest.raises(saywhere.UserError, match="/nowhere: is not a folder"):
         Folders(["/nowhere"])
 
 

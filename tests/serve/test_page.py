@@ -293,7 +293,7 @@ def test_a_search_shows_a_gallery(visit: Callable[..., Page], model: saywhere.Mo
     page.locator("#without").fill("a woman")
     expect(page.locator("#hits li")).to_have_count(len(others))
     count = others[0].left_out or 0
-    left_out = f"{count} image{'' if count == 1 else 's'} left out for what is not wanted"
+    left_out = f"{count} image{'' if count == 1 else 's'} left out because of unwanted things"
     expect(page.locator("#status")).to_contain_text(left_out)
     names = [f"{Path(hit.image).name}{moments[hit.time]}" for hit in others]
     expect(page.locator("#hits .caption")).to_have_text(names)

@@ -215,7 +215,7 @@ def test_two_images_with_one_class_and_a_broken_third(images: Path, tmp_path: Pa
     assert "missing image: 1 (gone.png)" in result.stderr and "new words: gizmo" in result.stdout
     assert "1 held-out image" in result.stdout and "x: the model; next: saywhere describe IMAGE" in result.stdout
     assert "gizmo" in json.loads((tmp_path / "x" / VOCABULARY).read_text())["densecap"]["counts"] or (
-        "has those that it started from" in result.stderr
+        "has the weights that it started from" in result.stderr
     )
 
 

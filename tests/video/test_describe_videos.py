@@ -209,7 +209,7 @@ def test_names_that_look_like_something_else_are_those_of_files(model):
                 assert len(frames(f"file:{stem}.mp4")) == 5 and "a green square" in Path(f"{stem}.vtt").read_text()
         Path("plain.mp4").unlink()
         folder = describe(".", "--every", "0.2s", "--json", "10:22.jsonl", "--out", "file:out", code=2)
-        assert "holds the tracks of one video alone" in folder.stderr
+        assert "can hold the tracks of only one video" in folder.stderr
         describe("*.mp4", "--out", "file:out")
         assert len(listed("file:out")) == 3 * len(names)
         os.mkdir("below")
@@ -414,13 +414,13 @@ def test_what_does_not_go_together_is_refused(model):
     Path("boxes.json").write_text("[[0, 0, 5, 5]]")
     Path("notes.jsonl").write_text('{"image": "a.jpg", "boxes": []}\n')
     for words, message in (
-        (["clip.mp4", "--boxes", "boxes.json"], "--boxes is for images, and clip.mp4 is a video"),
-        (["clip.mp4", "other.mp4", "--json", "a.jsonl"], "--json a.jsonl: holds the tracks of one video alone"),
-        (["clip.mp4", "--json", "notes.jsonl"], "notes.jsonl: is not a file of tracks of clip.mp4"),
-        (["clip.mp4", "--out", "."], "clip.mp4: is the video itself and would be written over"),
+        (["clip.mp4", "--boxes", "boxes.json"], "--boxes is for images; clip.mp4 is a video"),
+        (["clip.mp4", "other.mp4", "--json", "a.jsonl"], "--json a.jsonl: can hold the tracks of only one video"),
+        (["clip.mp4", "--json", "notes.jsonl"], "notes.jsonl: does not have the tracks of clip.mp4"),
+        (["clip.mp4", "--out", "."], "clip.mp4: is the video itself and would be overwritten"),
         (["clip.mp4", "--every", "soon"], "--every soon: give a time"),
         (["clip.mp4", "--json", "."], "--json .: is a folder; give the name of a file"),
-        (["clip.mp4", "--camera", "0"], "--camera 0 describes what the camera sees, and not clip.mp4 beside it"),
+        (["clip.mp4", "--camera", "0"], "--camera 0 cannot be combined with clip.mp4"),
         (["--camera", "98"], "camera 98: "),
         ([], "missing argument 'PATH...'"),
     ):

@@ -219,7 +219,7 @@ def test_shards_are_for_images(model, monkeypatch) -> None:
     write_clip(Path("album/clip.mp4"), moving(1))
     Image.new("RGB", (64, 32)).save("album/a.png")
     error = error_of(index("album/clip.mp4", "--shards", "2", code=2))
-    assert error.startswith("error: --shards is for images, and album/clip.mp4 is a video")
+    assert error.startswith("error: --shards is for images; album/clip.mp4 is a video")
     assert index("album", "--shards", "2", "--every", "1s", code=2).stderr.startswith(
         "error: --every is for one process"
     )

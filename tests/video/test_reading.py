@@ -110,7 +110,7 @@ def test_sound_with_a_cover_is_no_video(tmp_path):
         file.mux(stream.encode(frame))
         file.mux(stream.encode())
     add_cover(tmp_path / "a.m4v", photographs.jpeg(photographs.quarters()))
-    with pytest.raises(VideoError, match=r"^a\.m4v: no video in this file but a picture of a cover$"):
+    with pytest.raises(VideoError, match=r"^a\.m4v: no video in this file but a cover picture$"):
         read(tmp_path / "a.m4v")
 
 

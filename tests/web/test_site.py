@@ -139,7 +139,7 @@ def refused(*arguments: object) -> str:
 
 def test_what_does_not_fit_is_refused(package: Path, tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("of another site")
-    assert "name another folder" in refused("--web", tmp_path, "--runtime", package)
+    assert "give another folder" in refused("--web", tmp_path, "--runtime", package)
     assert (tmp_path / "index.html").read_text() == "of another site"
     assert "one model" in refused("--web", tmp_path / "a", "one", "two")
     assert "no model 'nowhere'" in refused("--web", tmp_path / "a", "nowhere")
@@ -160,7 +160,7 @@ def test_a_model_without_regions_is_refused(bundle: Bundle, tmp_path: Path) -> N
 
 def test_another_package_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other.tgz").write_bytes(b"another")
-    with pytest.raises(UserError, match="its SHA-512 is another"):
+    with pytest.raises(UserError, match="its SHA-512 differs"):
         WebRuntime.open(tmp_path / "other.tgz")
     with pytest.raises(UserError, match="cannot be read"):
         WebRuntime.open(tmp_path / "nowhere.tgz")
@@ -184,6 +184,6 @@ def test_the_package_is_fetched_once(package: Path, tmp_path: Path, monkeypatch:
     with pytest.raises(UserError, match=r"npm cannot fetch .* \(offline\)"):
         fetch(tmp_path / "other")
     npm.write_text(f'#!/bin/sh\necho damaged > "$4/{PACKAGE}"\n')
-    with pytest.raises(UserError, match="its SHA-512 is another"):
+    with pytest.raises(UserError, match="its SHA-512 differs"):
         fetch(tmp_path / "other")
     assert [*(tmp_path / "other").iterdir()] == []

@@ -1,1 +1,1 @@
-"""Models of other people behind saywhere's questions, by the classes of transformers; a small file a family."""
+"""Third-party models behind saywhere's questions, by the classes of transformers; one small module per family."""

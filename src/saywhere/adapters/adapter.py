@@ -1,6 +1,7 @@
-"""A model of other people as an engine: no parts of saywhere's, but answers to whole questions.
+"""A third-party model as an engine, which has none of saywhere's parts, but answers whole questions.
 
-A family knows prompts and how answers are read; a runner computes: transformers with torch, or graphs in ONNX Runtime.
+A family knows the prompts and how to parse answers; a runner computes, by transformers with torch or by graphs in ONNX
+Runtime.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from saywhere.web.runtime import cache_folder
 NAME = "saywhere-calibration.json"
 Question = Literal["box", "phrase"]
 QUESTIONS: dict[str, tuple[str, ...]] = {"box": ("logit",), "phrase": ("logit",)}
-"""Scores of regions, or of phrases that are looked for, and the evidence: the logit of the model's own score."""
+"""Scores that can be calibrated, of regions or of phrases, and their evidence: the logit of the model's own score."""
 
 
 @dataclass(frozen=True)
 class ScoreCalibration:
-    """What was fitted to a model's scores: each is a probability by its logit; None leaves scores as they are.
+    """The fits that turn the logits of a model's scores into probabilities; None leaves scores unchanged.
 
     Attributes:
-        box: of regions: that the box has an IoU of 0.5 with a true one.
-        phrase: of phrases that are looked for: that the image shows them.
-        sources: what each was fitted to, for people.
+        box: fit for regions: the probability that the box has an IoU of at least 0.5 with a true one.
+        phrase: fit for grounded phrases: the probability that the image shows them.
+        sources: what each was fitted to, as text.
     """
 
     box: Logistic | None = None
@@ -51,9 +52,9 @@ class ScoreCalibration:
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def apply(self, question: Question, scores: np.ndarray) -> np.ndarray:
-        """Return the probabilities ``(N,)`` for a model's scores ``(N,)``; the scores if they are not calibrated.
+        """Return the probabilities ``(N,)`` for scores ``(N,)``; without a fit, the scores.
 
-        0, which says that there is no box, stays 0.
+        A score of 0, which means that there is no box, stays 0.
         """
         fit: Logistic | None = getattr(self, question)
         if fit is None:
@@ -62,12 +63,12 @@ class ScoreCalibration:
 
     @property
     def fits(self) -> dict[str, dict[str, float]]:
-        """The weights of what is calibrated."""
+        """The weights of the fits."""
         found = {question: getattr(self, question) for question in QUESTIONS}
         return {question: fit.to_dict() for question, fit in found.items() if fit is not None}
 
     def __str__(self) -> str:
-        """What is calibrated; empty if nothing is."""
+        """Return a description of the calibrated scores; empty if there are none."""
         called = {"box": "regions", "phrase": "phrases"}
         return f"scores of {' and '.join(called[question] for question in self.fits)} calibrated" if self.fits else ""
 
@@ -80,9 +81,9 @@ def calibration_path(model: Adapted) -> Path:
 
 
 def read_calibration(path: Path, weights: Callable[[], str]) -> ScoreCalibration:
-    """Return what a file holds; nothing, and a line on stderr says so, if it is damaged or of other weights.
+    """Read a calibration; if it is damaged or for other weights, print a line on stderr and return an empty one.
 
-    ``weights`` returns the digest of the model's weights; it is asked for only if there is a file.
+    ``weights`` returns the digest of the model's weights; it is called only if there is a file.
     """
     if not path.is_file():
         return ScoreCalibration()
@@ -95,9 +96,9 @@ def read_calibration(path: Path, weights: Callable[[], str]) -> ScoreCalibration
 
 
 def change_calibration(path: Path, weights: str, question: Question, fit: Logistic, source: str) -> None:
-    """Put a fit, and what it was fitted to, into a file, which is whole or as it was.
+    """Store a fit and its source in a calibration file, atomically.
 
-    If the file is damaged or of other weights, nothing else stays in it.
+    Other fits in the file are kept, unless it is damaged or for other weights.
     """
     stored = _read(path)
     before = stored[1] if stored is not None and stored[0] == weights else ScoreCalibration()
@@ -107,7 +108,7 @@ def change_calibration(path: Path, weights: str, question: Question, fit: Logist
 
 
 def calibrated_models() -> dict[str, str]:
-    """Return which models of the hub were calibrated by this user, and what of them, with what it was fitted to."""
+    """Return the hub models that this user has calibrated, each with its calibrated scores and their sources."""
     found: dict[str, str] = {}
     for path in sorted(_kept().glob("*.json")):
         if (stored := _read(path)) is not None:
@@ -121,7 +122,7 @@ def _kept() -> Path:
 
 
 def _read(path: Path) -> tuple[str, ScoreCalibration] | None:
-    """The digest of the weights and the calibration; None if the file cannot be read as one."""
+    """Return the digest of the weights and the calibration in a file; None if it cannot be read."""
     try:
         stored: Any = json.loads(path.read_text(encoding="utf-8"))
         fits = {q: Logistic.from_dict(stored[q], names, q) for q, names in QUESTIONS.items() if q in stored}
@@ -132,13 +133,13 @@ def _read(path: Path) -> tuple[str, ScoreCalibration] | None:
 
 
 Located = tuple[np.ndarray, np.ndarray]
-"""Boxes ``(P, 4)`` of an image's P phrases in its pixels, and scores ``(P,)``."""
+"""Boxes ``(P, 4)`` of P phrases, in pixels of the image, and scores ``(P,)``."""
 READ = (".json", ".txt", ".model")
-"""Files on which answers depend beside the weights."""
+"""Extensions of files that answers depend on, besides the weights."""
 
 
 class Pixels:
-    """Hand the image on as it is: the family's own processor resizes and normalises."""
+    """Pass the image on unchanged: the family's own processor resizes and normalises it."""
 
     def __init__(self, long_side: int) -> None:
         self.long_side = long_side
@@ -148,7 +149,7 @@ class Pixels:
         return np.asarray(image.pixels).transpose(2, 0, 1)
 
     def restore(self, pixels: np.ndarray) -> np.ndarray:
-        """Return these pixels as ``(h, w, 3)``."""
+        """Return pixels ``(3, h, w)`` as ``(h, w, 3)``."""
         return pixels.transpose(1, 2, 0)
 
 
@@ -159,16 +160,16 @@ class Images:
         self.preprocess = Pixels(long_side)
 
     def encode(self, pixels: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the pixels."""
+        """Return the pixels unchanged."""
         return list(pixels)
 
     def propose(self, maps: np.ndarray) -> RpnOutput:
-        """Refuse: there is no localization layer; ``UserError``."""
+        """Raise ``UserError``: there is no localization layer."""
         raise UserError("a model of transformers has no localization layer")
 
 
 class Detected(NamedTuple):
-    """What a detector says: logits ``(N, Q, T)`` and boxes ``(N, Q, 4)`` as shares, and the texts' ids ``(N, T)``."""
+    """A detector's output: logits ``(N, Q, T)``, boxes ``(N, Q, 4)`` as fractions, and token ids ``(N, T)``."""
 
     logits: np.ndarray
     boxes: np.ndarray
@@ -176,11 +177,13 @@ class Detected(NamedTuple):
 
 
 class Runner(Protocol):
-    """Computes a network's answers, with its tokenizer and its preparation of images.
+    """The computation of a network, with its tokenizer and image processor.
 
     Attributes:
-        files: in which its weights are.
-        silent: ids of tokens that stand for nothing in a text.
+        config: the network's configuration.
+        device: where it runs.
+        files: the files with its weights.
+        silent: ids of special tokens, which are not part of a text.
     """
 
     config: Mapping[str, Any]
@@ -189,11 +192,11 @@ class Runner(Protocol):
     silent: Collection[int]
 
     def to(self, device: str) -> None:
-        """Move the network to a device; ``UserError`` if that cannot be."""
+        """Move the network to a device; raise ``UserError`` if that is impossible."""
         ...
 
     def token_ids(self, text: str) -> list[int]:
-        """Return the ids of a text's tokens, without those that it begins and ends with."""
+        """Return the ids of a text's tokens, without the special first and last one."""
         ...
 
     def tokens(self, token_ids: Sequence[int]) -> list[str]:
@@ -201,32 +204,32 @@ class Runner(Protocol):
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of tokens, without those that are special."""
+        """Return the text of tokens, without special ones."""
         ...
 
     def write(
         self, images: Sequence[Image.Image], prompts: Sequence[str], most_tokens: int, beam_size: int
     ) -> list[tuple[list[int], np.ndarray]]:
-        """Return what the network writes of images: ids, with special ones, and natural log-probabilities ``(T,)``.
+        """Generate a text for each image: token ids, with special ones, and natural log-probabilities ``(T,)``.
 
-        Greedy with a ``beam_size`` of 1, else by beam search, for which log-probabilities may be 0.
+        Decoding is greedy for a ``beam_size`` of 1, otherwise beam search, for which log-probabilities may be 0.
         """
         ...
 
     def detect(self, images: Sequence[Image.Image], texts: Sequence[Any], length: int, **options: Any) -> Detected:
-        """Return what the network detects by texts, of which at most ``length`` tokens count."""
+        """Return the network's detections for texts, which are truncated to ``length`` tokens."""
         ...
 
 
 class Adapter(ABC):
-    """A network of other people and its runner; each subclass is a family.
+    """A third-party network and its runner; each subclass is a family.
 
     Attributes:
-        network_class, processor_class: in transformers.
-        threshold: a phrase is found from this score on, unless the user says otherwise or scores are calibrated.
-        marks: tokens without which a tokenizer is another model's.
-        scores: the calibration of its scores; nothing is calibrated unless it is set.
-        lock: held while the network works: it is not made for several threads.
+        network_class, processor_class: classes of transformers.
+        threshold: default minimum score of a found phrase, if scores are not calibrated.
+        marks: tokens that the family's tokenizer must have.
+        scores: calibration of its scores, empty by default.
+        lock: held while the network computes, since it is not thread-safe.
     """
 
     network_class: ClassVar[str]
@@ -245,18 +248,18 @@ class Adapter(ABC):
 
     @property
     def device(self) -> Any:
-        """Where the network runs."""
+        """The device that the network runs on."""
         return self.runner.device
 
     def to(self, device: str) -> None:
-        """Move the network to a device; ``UserError`` if that cannot be."""
+        """Move the network to a device; raise ``UserError`` if that is impossible."""
         self.runner.to(device)
 
     @abstractmethod
     def locate(self, encodings: Sequence[Encoding], phrases: Sequence[Sequence[str]]) -> list[Located]:
         """Return for each image the box and the score of each of its phrases.
 
-        A phrase without a box has the score 0 and the whole image.
+        A phrase without a box gets the score 0 and the whole image.
         """
 
     @functools.cached_property
@@ -273,50 +276,50 @@ class Adapter(ABC):
         return self._weights_digest
 
     def digest(self) -> str:
-        """Return a hash of all that answers depend on: of weights, configurations and calibration."""
+        """Return a hash of everything that answers depend on: weights, configurations and calibration."""
         if not (fits := self.scores.fits):
             return self._weights_digest
         return hashlib.blake2b(f"{self._weights_digest} {fits}".encode(), digest_size=16).hexdigest()
 
     def vectors_digest(self) -> str:
-        """Refuse: there are no vectors of regions; ``UserError``."""
+        """Raise ``UserError``: there are no region vectors."""
         raise UserError(f"{self.folder}: {self.family.name} has no vectors for search")
 
 
 def image_of(encoding: Encoding) -> Image.Image:
-    """Return the image that an encoding of these models is."""
+    """Return the image in an encoding of these models."""
     return Image.fromarray(np.ascontiguousarray(encoding.maps.transpose(1, 2, 0)))
 
 
 def to_pixels(encoding: Encoding, boxes: np.ndarray) -> np.ndarray:
-    """Return boxes ``(N, 4)`` given as shares of width and height in pixels of the image, clipped to it."""
+    """Convert boxes ``(N, 4)`` from fractions of width and height to pixels of the image, clipped to it."""
     scaled = geometry.scale(np.asarray(boxes, np.float32).reshape(-1, 4), encoding.width, encoding.height)
     return geometry.clip(scaled, encoding.width, encoding.height)
 
 
 class Job(NamedTuple):
-    """What is asked of an image in one pass: its number among the images, and some of its phrases."""
+    """The work for one image in one pass: the image's number, and some of its phrases."""
 
     image: int
     phrases: list[str]
 
 
 class PhraseDetector(Adapter):
-    """A family that scores boxes by phrases; a phrase has the box with the highest score.
+    """A family that scores boxes by phrases; a phrase gets the box with the highest score.
 
     Attributes:
-        pads: whether images of several sizes may be answered together.
+        pads: whether images of different sizes may be in one batch.
     """
 
     pads: ClassVar[bool] = True
 
     @abstractmethod
     def groups(self, phrases: Sequence[str]) -> list[list[str]]:
-        """Return the phrases of an image in groups that fit one pass, in their order."""
+        """Split the phrases of an image into groups that fit into one pass, in order."""
 
     @abstractmethod
     def detect(self, encodings: Sequence[Encoding], phrases: list[list[str]]) -> list[Located]:
-        """Return for each image its Q boxes ``(Q, 4)``, as shares of its width and height, and scores ``(Q, P)``."""
+        """Return for each image Q boxes ``(Q, 4)``, as fractions of its width and height, and scores ``(Q, P)``."""
 
     def locate(self, encodings: Sequence[Encoding], phrases: Sequence[Sequence[str]]) -> list[Located]:
         jobs = [Job(i, group) for i, own in enumerate(phrases) for group in self.groups(own)]
@@ -330,7 +333,7 @@ class PhraseDetector(Adapter):
         return [_joined(encoding, own) for encoding, own in zip(encodings, parts, strict=True)]
 
     def _batches(self, encodings: Sequence[Encoding], jobs: Sequence[Job]) -> Iterator[list[Job]]:
-        """What is asked in one pass; the jobs of an image stay in their order."""
+        """Yield the jobs of each pass; the jobs of an image stay in order."""
         alike: dict[object, list[Job]] = {}
         for job in jobs:
             alike.setdefault(None if self.pads else encodings[job.image].input_size, []).append(job)

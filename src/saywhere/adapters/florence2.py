@@ -1,4 +1,4 @@
-"""Florence-2: dense region captions, captions, and the boxes of phrases, all of which it writes."""
+"""Florence-2: dense region captions, captions and the boxes of phrases, all generated as text."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from saywhere.models.encoding import AT_ONCE, Encoding
 from saywhere.regions import Regions
 
 BINS = 1000
-"""Positions that a coordinate has, across and down."""
+"""Number of bins of a coordinate, across and down."""
 _LOCATION = re.compile(r"<loc_(\d+)>")
 
 
 class Place(NamedTuple):
-    """A box that stands in a text.
+    """A box in a generated text.
 
     Attributes:
-        box: ``x1 y1 x2 y2`` as shares of the image's width and height.
-        words: the tokens, from and to, of the phrase before it; the same number twice if there is none.
-        tokens: all tokens, from and to, that the phrase and the box take.
+        box: ``x1 y1 x2 y2`` as fractions of the image's width and height.
+        words: token range ``(start, stop)`` of the phrase before it; empty if there is none.
+        tokens: token range of phrase and box together.
     """
 
     box: tuple[float, float, float, float]
@@ -34,26 +34,26 @@ class Place(NamedTuple):
 
     @property
     def is_box(self) -> bool:
-        """Whether the corners are in order."""
+        """Whether the corners are in the right order."""
         x1, y1, x2, y2 = self.box
         return x2 > x1 and y2 > y1
 
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """T tokens that a model wrote: their ids, names and natural log-probabilities ``(T,)``."""
+    """T generated tokens: their ids, names and natural log-probabilities ``(T,)``."""
 
     token_ids: Sequence[int]
     tokens: Sequence[str]
     log_probs: np.ndarray
 
     def score(self, start: int, stop: int) -> float:
-        """Return the geometric mean of the probabilities of some tokens; 0 of none."""
+        """Return the geometric mean of the probabilities of some tokens; 0 if there are none."""
         return float(np.exp(self.log_probs[start:stop].mean())) if stop > start else 0.0
 
 
 class Florence2(Adapter):
-    """Write a phrase and after it boxes of four location tokens each, such as ``a cat<loc_1><loc_2><loc_8><loc_9>``."""
+    """Generate phrases followed by boxes of four location tokens, such as ``a cat<loc_1><loc_2><loc_8><loc_9>``."""
 
     network_class: ClassVar[str] = "Florence2ForConditionalGeneration"
     processor_class: ClassVar[str] = "Florence2Processor"
@@ -61,20 +61,20 @@ class Florence2(Adapter):
     caption_prompt: ClassVar[str] = "What does the image describe?"
     most_tokens: ClassVar[int] = 1024
     caption_tokens: ClassVar[int] = 64
-    threshold: ClassVar[float] = 1e-6  # whatever it writes a box for
+    threshold: ClassVar[float] = 1e-6  # any phrase that it generates a box for
     marks: ClassVar[tuple[str, ...]] = ("<s>", "</s>", "<loc_0>", f"<loc_{BINS - 1}>")
 
     def phrase_prompt(self, phrase: str) -> str:
-        """Return what asks for the boxes of a caption's phrases, with the phrase as the caption."""
+        """Return the prompt for the boxes of a caption's phrases, with the phrase as the caption."""
         return f"Locate the phrases in the caption: {phrase}"
 
     def box_prompt(self, box: Sequence[float]) -> str:
-        """Return what asks for the description of a region, which is given by location tokens."""
+        """Return the prompt for the description of a region, given by location tokens."""
         places = (min(BINS - 1, max(0, int(share * BINS))) for share in box)
         return f"What does the region {''.join(f'<loc_{place}>' for place in places)} describe?"
 
     def read_places(self, tokens: Sequence[str]) -> list[Place]:
-        """Return the boxes: every four location tokens after a phrase; a coordinate is the middle of its bin."""
+        """Return the boxes, each four location tokens after a phrase; a coordinate is the middle of its bin."""
         found: list[Place] = []
         start = 0
         while start < len(tokens):
@@ -87,17 +87,16 @@ class Florence2(Adapter):
         return found
 
     def is_mark(self, token: str) -> bool:
-        """Return whether a token is a location."""
+        """Return whether a token is a location token."""
         return _LOCATION.fullmatch(token) is not None
 
     def describe(self, encodings: Sequence[Encoding], boxes: Sequence[ArrayLike] | None = None) -> list[Regions]:
-        """Return the regions that the model writes of each image, or a phrase for each of given boxes ``(N, 4)``.
+        """Return the regions generated for each image, or for given boxes ``(N, 4)`` a phrase each.
 
-        A score is the geometric mean of the probabilities of the tokens, of words and box, or of the words alone of a
-        given box.
+        A score is the geometric mean of the token probabilities, of words and box, or for a given box of the words.
 
         Raises:
-            UserError: boxes of another shape, or outside their image.
+            UserError: boxes have another shape, or are outside their image.
         """
         if boxes is not None:
             return self._describe_boxes(encodings, [e.check(b) for e, b in zip(encodings, boxes, strict=True)])
@@ -132,7 +131,7 @@ class Florence2(Adapter):
         return [self.words(text, 0, len(text.tokens)) for text in texts]
 
     def locate(self, encodings: Sequence[Encoding], phrases: Sequence[Sequence[str]]) -> list[Located]:
-        """Return for each image the box and the score of each phrase: the first box that the model writes for it."""
+        """Return for each image the box and the score of each phrase: the first box generated for it."""
         jobs = [(encoding, phrase) for encoding, own in zip(encodings, phrases, strict=True) for phrase in own]
         prompts = [self.phrase_prompt(" ".join(re.sub("[<>]", " ", phrase).split())) for _, phrase in jobs]
         texts = iter(self.write([encoding for encoding, _ in jobs], prompts, self.caption_tokens))
@@ -144,14 +143,14 @@ class Florence2(Adapter):
         return found
 
     def _first(self, text: Text) -> tuple[tuple[float, ...], float]:
-        """The box that a text begins with and its score; the whole image and 0 if it begins with none."""
+        """Return the box that a text begins with and its score; without one the whole image and 0."""
         first = next(iter(self.read_places(text.tokens)), None)
         if first is None or first.tokens[0] > 0 or not first.is_box:
             return (0.0, 0.0, 1.0, 1.0), 0.0
         return first.box, text.score(*first.tokens)
 
     def words(self, text: Text, start: int, stop: int) -> str:
-        """Return some of the tokens as plain text, without marks."""
+        """Return some of the tokens as plain text, without location tokens."""
         rows = zip(text.token_ids[start:stop], text.tokens[start:stop], strict=True)
         kept = [token_id for token_id, token in rows if not self.is_mark(token)]
         return " ".join(self.runner.decode(kept).split())
@@ -159,7 +158,7 @@ class Florence2(Adapter):
     def write(
         self, encodings: Sequence[Encoding], prompts: Sequence[str], most_tokens: int, beam_size: int = 1
     ) -> list[Text]:
-        """Return what the model writes after each prompt, ``AT_ONCE`` at a time; greedy, or by beam search.
+        """Generate a text for each prompt, ``AT_ONCE`` at a time, greedily or by beam search.
 
         With beam search the log-probabilities are 0.
         """
@@ -179,7 +178,7 @@ class Florence2(Adapter):
 
 
 def _run(tokens: Sequence[str], start: int, marks: bool) -> int:
-    """Return the end of the run of location tokens, or of others, that begins at ``start``."""
+    """Return the end of the run of location tokens (``marks``), or of other tokens, that begins at ``start``."""
     stop = start
     while stop < len(tokens) and (_LOCATION.fullmatch(tokens[stop]) is not None) == marks:
         stop += 1

@@ -1,6 +1,6 @@
-"""Models of other people as graphs in ONNX Runtime, without torch and transformers.
+"""Third-party models as graphs in ONNX Runtime, without torch and transformers.
 
-The graphs, and the names of what goes into them and comes out, are those of the exports that transformers.js runs.
+The graphs, and the names of their inputs and outputs, are those of the exports that transformers.js runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TYPES = {
     "tensor(int64)": np.int64,
     "tensor(bool)": np.bool_,
 }
-"""What graphs take, by ONNX Runtime's names."""
+"""NumPy types by ONNX Runtime's names."""
 NAMES = {
     "vision_encoder": ("pixel_values", "image_features"),
     "embed_tokens": ("input_ids", "inputs_embeds"),
@@ -35,17 +35,18 @@ NAMES = {
     "decoder_model_merged": ("use_cache_branch", "logits"),
     "model": ("pixel_values", "logits"),
 }
-"""An input and an output by which each graph is known."""
+"""An input and an output that identify each graph."""
 
 
 class GraphRunner:
     """Graphs and a tokenizer; see :class:`saywhere.adapters.adapter.Runner`.
 
     Args:
+        found: the model.
         kind: the family's class, which names tokens that its tokenizer must have.
-        device: one of :data:`saywhere.engines.onnx.DEVICES`; ``cpu`` if None.
-        threads: of a computation; as many as the process may use if None.
-        precision: of the graphs, one of :data:`saywhere.adapters.sources.PRECISIONS`.
+        device: one of :data:`saywhere.engines.onnx.DEVICES`; None: ``cpu``.
+        threads: number of threads; None: as many as the process may use.
+        precision: precision of the graphs, one of :data:`saywhere.adapters.sources.PRECISIONS`.
 
     Raises:
         UserError: a file is missing, damaged or another model's, or there is no such device or precision.
@@ -69,7 +70,7 @@ class GraphRunner:
         self._graphs = {name: Graph(path, threads, self.device) for name, path in paths.items()}
         for name, graph in self._graphs.items():
             if lacking := [each for each in NAMES[name] if each not in (*graph.inputs, *graph.outputs)]:
-                raise UserError(f"{paths[name]} is another graph: it has no {lacking[0]}")
+                raise UserError(f"{paths[name]}: is another graph: it has no {lacking[0]}")
 
     def _open_tokenizer(self, marks: Sequence[str]) -> Any:
         from tokenizers import Tokenizer
@@ -77,13 +78,13 @@ class GraphRunner:
         path = self._folder / "tokenizer.json"
         try:
             tokenizer: Any = Tokenizer.from_file(str(path))
-        except Exception as error:  # it raises nothing narrower
-            raise UserError(f"{path} cannot be read: {' '.join(str(error).split())[:200]}") from error
+        except Exception as error:  # it raises no narrower class
+            raise UserError(f"{path}: cannot be read: {' '.join(str(error).split())[:200]}") from error
         size = (self.config.get("text_config") or {}).get("vocab_size", tokenizer.get_vocab_size())
         lacking = [mark for mark in marks if tokenizer.token_to_id(mark) is None]
         if lacking or tokenizer.get_vocab_size() > size:
             reason = f"no token {lacking[0]}" if lacking else f"{tokenizer.get_vocab_size()} tokens instead of {size}"
-            raise UserError(f"{path} is another model's: it has {reason}")
+            raise UserError(f"{path}: is another model's: it has {reason}")
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return tokenizer
@@ -102,9 +103,9 @@ class GraphRunner:
         return self._tokenizer.decode(token_ids, skip_special_tokens=True)
 
     def _encode(self, texts: Sequence[str], length: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of texts and what they begin and end with, padded on the right, and the mask of real ones."""
+        """Return the token ids of texts, with special tokens and right padding, and the mask of real tokens."""
         rows = [self._tokenizer.encode(text).ids for text in texts]
-        if length is not None:  # the last token is that which a text ends with
+        if length is not None:  # keep the special last token
             rows = [[*row[: length - 1], row[-1]] if len(row) > length else row for row in rows]
         mask = np.arange(max(map(len, rows))) < np.array([[len(row)] for row in rows])
         token_ids = np.full(mask.shape, self.config.get("pad_token_id") or 0, np.int64)
@@ -135,7 +136,7 @@ class GraphRunner:
 
 
 class Graph:
-    """A graph as a function of arrays by name."""
+    """A graph as a function of named arrays."""
 
     def __init__(self, path: Path, threads: int | None, device: str) -> None:
         def load(provider: str) -> Any:
@@ -145,17 +146,17 @@ class Graph:
         self.inputs, self.outputs = self._session.inputs, self._session.outputs
 
     def __call__(self, names: Sequence[str] | None = None, /, **values: np.ndarray) -> dict[str, np.ndarray]:
-        """Return outputs by name, all if none are named, for arrays, of which those that the graph takes are given.
+        """Return the named outputs, by default all, for arrays; those that are not inputs of the graph are ignored.
 
         Raises:
-            UserError: the graph cannot take them.
+            UserError: the graph cannot process them.
         """
         fed = {name: np.asarray(values[name], TYPES.get(each.type)) for name, each in self.inputs.items()}
         return self._session.run(fed, names)
 
 
 class Pixels:
-    """Resizes and normalises images as ``preprocessor_config.json`` says; those of a batch get the same size."""
+    """Resize and normalise images as in ``preprocessor_config.json``; images of a batch must get the same size."""
 
     def __init__(self, folder: Path) -> None:
         stored = read_json(path := folder / "preprocessor_config.json")
@@ -168,9 +169,9 @@ class Pixels:
             )
             cropped = stored.get("do_center_crop", False)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"{path} cannot be understood: {error!r}") from error
+            raise UserError(f"{path}: cannot be understood: {error!r}") from error
         if cropped or not (self.size.keys() >= {"height", "width"} or self.size.keys() >= {"shortest_edge"}):
-            raise UserError(f"{path}: images that are cropped are not prepared here")
+            raise UserError(f"{path}: its cropping or size is not supported; use the engine torch")
 
     def __call__(self, images: Sequence[Image.Image]) -> np.ndarray:
         """Return pixels ``(N, 3, h, w)`` float32."""
@@ -178,7 +179,7 @@ class Pixels:
         return ((np.stack(resized) * self.factor - self.mean) / self.std).transpose(0, 3, 1, 2)
 
     def input_size(self, width: int, height: int) -> tuple[int, int]:
-        """Return width and height of what the network sees of an image."""
+        """Return the width and height of the network's input for an image."""
         if "height" in self.size:
             return self.size["width"], self.size["height"]
         short, most = float(self.size["shortest_edge"]), self.size.get("longest_edge")
@@ -197,20 +198,20 @@ RULES: dict[str, float] = {
     "begin_suppress_tokens": 0, "encoder_no_repeat_ngram_size": 0, "num_beam_groups": 1, "diversity_penalty": 0,
     "do_sample": False,
 }  # fmt: skip
-"""Rules of generation that are not followed here, and the values that switch them off beside None."""
+"""Generation rules that are not supported, and the values other than None that switch them off."""
 
 
 @dataclass(frozen=True)
 class Generation:
-    """How a network's answers are decoded, as ``generation_config.json`` says.
+    """The decoding options in ``generation_config.json``.
 
     Attributes:
-        start: the token that an answer follows.
-        first, last: tokens that are forced as the first one, and as the last if an answer is as long as it may be.
+        start: the token that decoding starts from.
+        first, last: forced first token, and forced last token of an answer of maximum length; None: not forced.
         ends: tokens that end an answer.
-        silent: ids of tokens that stand for nothing in a text.
-        ngram: so many tokens in a row are never written twice; 0 for no such rule.
-        length_penalty: the exponent of an answer's length, by which its log-probability is divided.
+        silent: ids of special tokens, which are not part of a text.
+        ngram: length of n-grams that are never repeated; 0: no such rule.
+        length_penalty: exponent of an answer's length, by which its log-probability is divided.
     """
 
     start: int
@@ -223,11 +224,11 @@ class Generation:
 
     @classmethod
     def read(cls, folder: Path) -> Generation:
-        """Return what a folder's file says; ``UserError`` if it lacks something, or has a rule not followed here."""
+        """Read the file in a folder; raise ``UserError`` if something is missing, or a rule is not supported."""
         stored = read_json(path := folder / "generation_config.json")
         for name, off in RULES.items():
             if (stored.get(name) or off) != off:
-                raise UserError(f"{path}: {name}={stored[name]!r} is not followed here; use the engine torch")
+                raise UserError(f"{path}: {name}={stored[name]!r} is not supported; use the engine torch")
         try:
             ends = stored["eos_token_id"]
             ends = tuple(ends) if isinstance(ends, list) else (int(ends),)
@@ -239,12 +240,12 @@ class Generation:
                 raise TypeError("token ids must be whole numbers")
             return cls(int(start), first, last, ends, silent, ngram, penalty)
         except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{path} cannot be understood: {error!r}") from error
+            raise UserError(f"{path}: cannot be understood: {error!r}") from error
 
     def allow(self, scores: np.ndarray, written: np.ndarray, ending: bool) -> np.ndarray:
-        """Return scores ``(R, V)`` with -inf for tokens that may not follow those ``written (R, T)``, with ``start``.
+        """Return scores ``(R, V)`` with -inf for tokens that may not follow ``written`` ``(R, T)``, ``start`` included.
 
-        ``ending`` says that there is no room for another token after this one.
+        ``ending`` says that this is the last token that fits.
         """
         forced = self.first if written.shape[1] == 1 else None
         forced = self.last if ending and self.last is not None else forced
@@ -260,11 +261,11 @@ class Generation:
 
 
 class CachedDecoder:
-    """A decoder that keeps the keys and values of what it has read.
+    """A decoder with a cache of keys and values.
 
     Args:
-        embed, decode: the graphs of tokens' embeddings and of the decoder.
-        states, mask: of the encoder ``(N, S, D)``, and of real ones ``(N, S)``.
+        embed, decode: graphs of the token embeddings and of the decoder.
+        states, mask: the encoder's states ``(N, S, D)``, and the mask of real ones ``(N, S)``.
     """
 
     def __init__(self, embed: Graph, decode: Graph, states: np.ndarray, mask: np.ndarray) -> None:
@@ -275,7 +276,7 @@ class CachedDecoder:
         self._own = [name for name in decode.outputs if name.startswith("present.") and ".decoder." in name]
 
     def __call__(self, token_ids: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
-        """Return logits ``(R, V)`` after one more token in each row, of ``rows (R,)`` before; None for the same."""
+        """Return logits ``(R, V)`` after one more token per row; ``rows`` ``(R,)``: previous rows; None: the same."""
         if rows is not None:
             self._select(rows)
         first = not self._past
@@ -285,7 +286,7 @@ class CachedDecoder:
             for name, each in self._decode.inputs.items()
             if name.startswith("past_key_values.")
         }
-        names = None if first else ["logits", *self._own]  # later the keys of the encoder are not computed
+        names = None if first else ["logits", *self._own]  # the encoder's keys are computed only once
         out = self._decode(
             names, inputs_embeds=embeddings, use_cache_branch=np.array([not first]), **self._read, **past
         )
@@ -294,7 +295,7 @@ class CachedDecoder:
         return logits
 
     def _select(self, rows: np.ndarray) -> None:
-        """Keep some rows; what the encoder said is only moved where rows are of other items than before."""
+        """Keep some rows; the encoder's states are only moved if the rows belong to other items than before."""
         items = self._items[rows]
         moved = not np.array_equal(items, self._items)
         self._items = items
@@ -312,9 +313,9 @@ def search(
 ) -> list[tuple[list[int], np.ndarray]]:
     """Return the best answer for each of ``count`` items, with the log-probability of each token.
 
-    Decode greedily, or by beam search as transformers does with ``early_stopping``: hypotheses that have ended leave
-    the beam, and the best of the first ``beam_size`` that end counts. (In :func:`saywhere.models.decoding.search` they
-    stay in it.) ``decoder`` returns logits after the last tokens, for the rows before that are named.
+    Decoding is greedy, or beam search like that of transformers with ``early_stopping``: ended hypotheses leave the
+    beam, and the best of the first ``beam_size`` ended ones wins. (In :func:`saywhere.models.decoding.search` they
+    stay in the beam.) ``decoder`` takes the last tokens and their previous rows, and returns logits.
     """
     ended: list[list[tuple[float, list[int], np.ndarray]]] = [[] for _ in range(count)]
     items, rows = np.arange(count), None

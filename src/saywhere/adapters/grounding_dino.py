@@ -1,4 +1,4 @@
-"""Grounding DINO: boxes for phrases that are joined into one text."""
+"""Grounding DINO: boxes for phrases, which are joined into one text."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from saywhere.models.encoding import Encoding
 
 
 class GroundingDino(PhraseDetector):
-    """Score each token of ``a cat. a dog.`` for each box; a phrase's score is the mean of those of its tokens."""
+    """Score each token of ``a cat. a dog.`` for each box; a phrase's score is the mean over its tokens."""
 
     network_class: ClassVar[str] = "GroundingDinoForObjectDetection"
     processor_class: ClassVar[str] = "GroundingDinoProcessor"
     threshold: ClassVar[float] = 0.25
     marks: ClassVar[tuple[str, ...]] = ("[CLS]", "[SEP]", ".")
-    pads: ClassVar[bool] = False  # its backbone sees the padding, and answers differ by it
+    pads: ClassVar[bool] = False  # its backbone sees the padding, which changes the answers
 
     @property
     def length(self) -> int:
-        """Tokens of a text that the network can read."""
+        """Maximum number of tokens in a text."""
         return self.runner.config.get("max_text_len", 256)
 
     def groups(self, phrases: Sequence[str]) -> list[list[str]]:
@@ -35,13 +35,13 @@ class GroundingDino(PhraseDetector):
             need = len(self.runner.token_ids(_plain(phrase))) + 1
             if need > left:
                 found.append([])
-                left = self.length - 2  # for what the text begins and ends with
+                left = self.length - 2  # without the first and last special token
             found[-1].append(phrase)
             left -= need
         return found
 
     def detect(self, encodings: Sequence[Encoding], phrases: list[list[str]]) -> list[Located]:
-        """Return the boxes of each image as shares of it, and the mean scores of each phrase's tokens."""
+        """Return the boxes of each image as fractions of it, and the mean score of each phrase's tokens."""
         texts = [" ".join(f"{_plain(phrase)}." for phrase in own) for own in phrases]
         images = [image_of(encoding) for encoding in encodings]
         out = self.runner.detect(images, texts, self.length, padding=True)
@@ -55,12 +55,12 @@ class GroundingDino(PhraseDetector):
 
 
 def token_spans(tokens: Sequence[str], count: int) -> list[tuple[int, int]]:
-    """Return the tokens, from and to, of each of ``count`` phrases, after each of which a full stop stands.
+    """Return the token range ``(start, stop)`` of each of ``count`` phrases, each followed by a full stop.
 
-    A phrase whose tokens are cut off has the last token that is there.
+    A phrase whose tokens were truncated gets the last token.
     """
     found: list[tuple[int, int]] = []
-    start = 1  # after the token that a text begins with
+    start = 1  # after the special first token
     for number in range(start, len(tokens)):
         if tokens[number] == ".":
             found.append((start, number))
@@ -70,7 +70,7 @@ def token_spans(tokens: Sequence[str], count: int) -> list[tuple[int, int]]:
 
 
 def _plain(phrase: str) -> str:
-    """A phrase in small letters and without the marks that would end it."""
+    """Return a phrase in lower case, without punctuation that would end it."""
     return " ".join(re.sub(r"[.?]", " ", phrase).lower().split())
 
 

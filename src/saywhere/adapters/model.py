@@ -1,4 +1,4 @@
-"""saywhere's questions answered by a model of other people."""
+"""saywhere's questions answered by a third-party model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from saywhere.options import require_ints, require_numbers, require_texts
 from saywhere.regions import Regions
 
 RUNNERS = {"torch": "saywhere.adapters.pretrained", "onnx": "saywhere.adapters.graphs"}
-"""The module of each runner, by the engine that it needs."""
+"""The module of the runner for each engine."""
 
 
 def load(
@@ -37,17 +37,17 @@ def load(
     threads: int | None = None,
     precision: str = "float32",
 ) -> Adapter:
-    """Return the engine of a model of other people, calibrated if it was; arguments as :func:`saywhere.loading.load`.
+    """Load a third-party model, with its calibration, if any; arguments as in :func:`saywhere.loading.load`.
 
-    A model that was found already may be given in place of its name.
+    Instead of a name, the result of :func:`~saywhere.adapters.sources.find_adapted` may be given.
 
     Raises:
-        UserError: a file is missing or damaged, there is no such device or precision, or an option is wanted.
+        UserError: a file is missing or damaged, there is no such device or precision, or options are given.
     """
     found = name_or_folder if isinstance(name_or_folder, Adapted) else find_adapted(name_or_folder)
     assert found is not None, "not a model of other people"
     if options:
-        raise UserError(f"{found.folder}: {found.family.name} has no option {next(iter(options))!r}, nor others to set")
+        raise UserError(f"{found.folder}: {found.family.name} has no options to set, such as {next(iter(options))!r}")
     kind: type[Adapter] = importlib.import_module(found.family.module).ADAPTER
     runner = importlib.import_module(RUNNERS[found.engine]).RUNNER(found, kind, device, threads, precision)
     adapter = kind(found.folder, found.family, runner)
@@ -56,9 +56,9 @@ def load(
 
 
 class AdaptedModel(Model):
-    """Answer what the family of a model of other people can answer; the other questions raise a ``UserError``.
+    """A third-party model that answers the questions that its family can; others raise ``UserError``.
 
-    Scores are the model's own until ``saywhere calibrate`` has made them probabilities.
+    Scores are the model's own until ``saywhere calibrate`` turns them into probabilities.
     """
 
     def __init__(self, engine: Adapter, name: str = "model") -> None:
@@ -67,7 +67,7 @@ class AdaptedModel(Model):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The parts for whose verbs it answers: ``describe``, ``ground``, ``caption``."""
+        """The parts whose questions (``describe``, ``ground``, ``caption``) the model answers."""
         return ("densecap", "aligner", "captioner") if isinstance(self.adapter, Florence2) else ("aligner",)
 
     def __repr__(self) -> str:
@@ -116,11 +116,11 @@ class AdaptedModel(Model):
         self, images: Any, *, beam_size: int | None = None, boxes: Any = None, attention: bool = True,
         batch: int | None = None, progress: bool = False,
     ) -> Any:  # fmt: skip
-        """Return a sentence of an image, without attention; see :meth:`saywhere.Model.caption`."""
+        """Return a sentence for an image, without attention; see :meth:`saywhere.Model.caption`."""
         require_ints(1, beam_size=beam_size)
         writer = self._writer("captioner", "caption images")
         if boxes is not None:
-            raise UserError(f"{self.name} captions whole images: it attends to no boxes that are given")
+            raise UserError(f"{self.name} captions whole images and cannot attend to given boxes: leave out boxes")
 
         def ask(encodings: list[Encoding]) -> list[Caption]:
             with answering(self.name):
@@ -155,7 +155,7 @@ class AdaptedModel(Model):
 
 @dataclass(frozen=True, eq=False)
 class Placed(Evidence):
-    """One region for each phrase, and the scores ``(P,)`` of them."""
+    """One region for each of P phrases, with their scores ``(P,)``."""
 
     scores: np.ndarray = field(kw_only=True)
 
@@ -163,25 +163,25 @@ class Placed(Evidence):
         return self.scores
 
     def located(self, phrases: Sequence[str], unused: Sequence[str] = ()) -> Regions:
-        """Return the regions with the phrases and their scores."""
+        """Return the regions with their phrases and scores."""
         return replace(self.regions, captions=tuple(phrases), scores=self.scores, unused=tuple(unused))
 
 
 @dataclass(frozen=True, eq=False)
 class AdaptedPlacer(Placer):
-    """Place phrases in images by a model of other people.
+    """Place phrases in images by a third-party model.
 
-    It gives one box for each phrase, reads parts of words, and says nothing of places and relations, of words that it
-    does not know, and of nouns that it hardly saw in training.
+    The model returns one box per phrase and reads subwords. It has no evidence on places and relations, and reports
+    neither unknown words nor nouns that are rare in its training data.
     """
 
     adapter: Adapter
     name: str
 
     def least(self, threshold: float | None = None) -> float:
-        """Return the least score of a phrase that is found.
+        """Return the minimum score of a found phrase.
 
-        If no threshold is given it is that of all models that are calibrated, 0.5, or else the family's own.
+        Without a given threshold it is 0.5, as for all calibrated models, or for an uncalibrated one the family's own.
         """
         require_numbers(threshold=threshold)
         if threshold is not None and not 0 <= threshold <= 1:
@@ -193,10 +193,10 @@ class AdaptedPlacer(Placer):
     def find(
         self, encoding: Encoding, layout: Layout, boxes: ArrayLike | None = None, limit: int | None = None
     ) -> tuple[Regions, np.ndarray, np.ndarray]:
-        """Return regions and the model's own scores; arguments as of :meth:`saywhere.models.placing.Placer.find`."""
+        """Return regions and the model's own scores; arguments as in :meth:`saywhere.models.placing.Placer.find`."""
         require_names(layout.captions)
         (found,) = self.place([encoding], [layout.captions], boxes is not None or limit is not None)
-        unused = () if layout.listed else layout.unused  # of listed phrases these models read every word
+        unused = () if layout.listed else layout.unused  # these models read every word of listed phrases
         return found.located(layout.captions, unused), found.scores, np.zeros(len(layout.phrases), np.float32)
 
     def read(self, text: str) -> Layout:
@@ -208,7 +208,7 @@ class AdaptedPlacer(Placer):
         return self.place([encoding], [phrases], boxes is not None or limit is not None)[0]
 
     def place(self, encodings: Sequence[Encoding], phrases: Sequence[Sequence[str]], chosen: bool) -> list[Placed]:
-        """Return where the phrases of images are; ``UserError`` if the regions to choose among are ``chosen``."""
+        """Place the phrases of each image; raise ``UserError`` if boxes or a number of regions are ``chosen``."""
         if chosen:
             raise UserError(f"{self.name} looks everywhere in an image: it cannot choose among given boxes or regions")
         with answering(self.name):
@@ -231,13 +231,13 @@ class AdaptedPlacer(Placer):
 
 @contextlib.contextmanager
 def answering(name: str) -> Iterator[None]:
-    """Turn what a network cannot take into a ``UserError``."""
+    """Turn exceptions of a network that cannot process an input into ``UserError``."""
     try:
         yield
     except UserError:
         raise
     except (IndexError, TypeError, ValueError) as error:
-        raise UserError(f"{name} cannot take this image or text: {' '.join(str(error).split())[:200]}") from error
+        raise UserError(f"{name} cannot process this image or text: {' '.join(str(error).split())[:200]}") from error
 
 
 def _placed(encoding: Encoding, boxes: np.ndarray, scores: np.ndarray) -> Placed:

@@ -1,4 +1,4 @@
-"""OWLv2: boxes for phrases that are read one by one."""
+"""OWLv2: boxes for phrases, which are encoded one by one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from saywhere.engines.arrays.layers import sigmoid
 from saywhere.models.encoding import Encoding
 
 PHRASES = 100
-"""Read in one pass."""
+"""Maximum number of phrases in one pass."""
 
 
 class Owlv2(PhraseDetector):
-    """Score each box by each phrase's vector; of a phrase the first 16 tokens count."""
+    """Score each box by each phrase's vector; only the first 16 tokens of a phrase count."""
 
     network_class: ClassVar[str] = "Owlv2ForObjectDetection"
     processor_class: ClassVar[str] = "Owlv2Processor"
@@ -27,9 +27,9 @@ class Owlv2(PhraseDetector):
         return [list(phrases[start : start + PHRASES]) for start in range(0, len(phrases), PHRASES)]
 
     def detect(self, encodings: Sequence[Encoding], phrases: list[list[str]]) -> list[Located]:
-        """Return the boxes of each image as shares of it, and the scores of each phrase.
+        """Return the boxes of each image as fractions of it, and the scores of each phrase.
 
-        The network sees a square with the image in its upper left corner, and its boxes are shares of that.
+        The network sees a square with the image in its upper left corner; its boxes are fractions of the square.
         """
         length = self.runner.config["text_config"]["max_position_embeddings"]
         out = self.runner.detect([image_of(encoding) for encoding in encodings], phrases, length)

@@ -1,4 +1,4 @@
-"""Models of other people by the classes of transformers, with torch."""
+"""Third-party models by the classes of transformers, with torch."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ class Pretrained:
     """A network of transformers and its processor; see :class:`saywhere.adapters.adapter.Runner`.
 
     Args:
+        found: the model.
         kind: the family's class, which names the classes of transformers.
-        device: of torch; the best there is if None.
-        threads: of a computation on the CPU; as torch has them if None.
+        device: torch device; None: the best available.
+        threads: number of CPU threads; None: torch's default.
         precision: ``float32``.
 
     Raises:
-        UserError: a file is missing or damaged, the weights are not those of the family's native class, or there is no
-            such device or precision.
+        UserError: a file is missing or damaged, the weights do not fit the family's native class, or there is no such
+            device or precision.
     """
 
     def __init__(self, found: Adapted, kind: Any, device: str | None, threads: int | None, precision: str) -> None:
         folder, name = found.folder, found.family.name
         if precision != "float32":
-            raise UserError(f"{folder}: {name} computes in float32, not in {precision}")
+            raise UserError(f"{folder}: {name} computes in float32, not in {precision}; leave out the precision")
         if threads is not None:
             torch.set_num_threads(threads)
         self.device = find_device(device)
@@ -58,7 +59,7 @@ class Pretrained:
         return self.processor.tokenizer.decode(token_ids, skip_special_tokens=True)
 
     def prepare(self, images: Sequence[Image.Image], texts: Sequence[Any], **options: Any) -> Any:
-        """Return the network's inputs for images and what is asked of each."""
+        """Return the network's inputs for images and the text for each."""
         inputs = self.processor(images=list(images), text=list(texts), return_tensors="pt", **options)
         return inputs.to(self.device)
 
@@ -89,7 +90,7 @@ class Pretrained:
 
 
 class _Recorder:
-    """Note the log-probability of the likeliest token of each row at each step, which greedy decoding takes."""
+    """Record the log-probability of the most probable token in each row at each step, which greedy decoding takes."""
 
     def __init__(self) -> None:
         self.steps: list[Any] = []
@@ -100,9 +101,9 @@ class _Recorder:
 
 
 def load_pretrained(folder: Path, family: str, processor: str, network: str) -> tuple[Any, Any]:
-    """Return a processor and a network of these classes, from files of the folder alone.
+    """Load a processor and a network of the named classes, only from files in the folder.
 
-    Weights are read from safetensors only, and no code of the model's is run.
+    Weights are read only from safetensors, and no code in the folder is run.
 
     Raises:
         UserError: a file is missing or damaged, or weights are missing.
@@ -112,20 +113,20 @@ def load_pretrained(folder: Path, family: str, processor: str, network: str) -> 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     if not any(folder.glob("*.safetensors")):
-        raise UserError(f"{folder}: there are no weights in safetensors, and others are not read")
+        raise UserError(f"{folder}: has no weights in safetensors, the only format that is read")
     local = {"local_files_only": True, "trust_remote_code": False}
     try:
         prepare = getattr(transformers, processor).from_pretrained(folder, **local)
         made, found = getattr(transformers, network).from_pretrained(
             folder, dtype="float32", use_safetensors=True, output_loading_info=True, **local
         )
-    except Exception as error:  # whatever a damaged file leads to in there
+    except Exception as error:  # damaged files can raise anything
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"{folder}: cannot be read as a model of {family}: {reason}") from error
     if missing := sorted(found["missing_keys"]):
         raise UserError(
-            f"{folder}: {len(missing)} weights are missing, such as {missing[0]}: these are not weights of the class "
-            f"{network} of transformers"
+            f"{folder}: {len(missing)} weights are missing, such as {missing[0]}: these are not weights of the "
+            f"transformers class {network}"
         )
     return prepare, made
 

@@ -1,6 +1,6 @@
-"""Which models of other people there are, and where one lies: a folder, or a repository of the hub.
+"""The supported families of third-party models, and where a model is: a folder, or a repository on the hub.
 
-A folder has weights as transformers writes them, or graphs for ONNX Runtime in a folder of their own, or both.
+A folder has weights as transformers writes them, or graphs for ONNX Runtime in a subfolder, or both.
 """
 
 from __future__ import annotations
@@ -16,22 +16,25 @@ from saywhere.models.bundle import GRAPH_DEVICES, HUB, asking_hub, check_hashes
 
 CONFIG = "config.json"
 FILES = ("*.json", "*.txt", "*.model")
-"""What is fetched beside weights or graphs: configurations and words; no code, and no pickled weights."""
+"""Files downloaded besides weights or graphs: configurations and vocabularies; no code, and no pickled weights."""
 WEIGHTS = "*.safetensors"
 GRAPHS = "onnx"
-"""The folder of the graphs."""
+"""The subfolder with the graphs."""
 PRECISIONS = {"float32": "", "fp32": "", "int8": "_quantized"} | {
     name: f"_{name}" for name in ("fp16", "q4", "q4f16", "bnb4", "uint8")
 }
-"""What the names of the graphs of each precision end with."""
+"""File name suffix of the graphs in each precision."""
 
 
 class Family(NamedTuple):
-    """What a family of models is called, which module answers for it, and how large images should be decoded.
+    """A family of models.
 
-    ``long_side`` are pixels of the long side: as many as the network sees of the short side of a wide image. A family
-    that ``describes`` finds regions by itself; the others place phrases. ``graphs`` are the names of those that are
-    published of it.
+    Attributes:
+        name: name of the family.
+        module: module of its adapter.
+        long_side: long side to decode images to, in pixels, so that the short side of a wide image is large enough.
+        describes: whether it finds regions by itself; the others only place phrases.
+        graphs: names of its published graphs.
     """
 
     name: str
@@ -52,7 +55,7 @@ FAMILIES = {
 
 
 class Adapted(NamedTuple):
-    """A model of a known family: its folder, its name ``OWNER/NAME`` if it is from the hub, and the engine for it."""
+    """A model of a known family: its folder, its hub repository ``OWNER/NAME``, if any, and the engine to use."""
 
     folder: Path
     family: Family
@@ -67,38 +70,39 @@ def find_adapted(
     precision: str | None = None,
     **hub: Any,
 ) -> Adapted | None:
-    """Return where a model of other people is; None if it is a saywhere model, or no model.
+    """Find a third-party model; return None if the name is of a saywhere model, or of no model.
 
     Args:
-        name_or_folder: ``hub:OWNER/NAME``, which is fetched unless it is in the hub's cache, or a folder.
-        engine: ``onnx`` for its graphs, ``torch`` for its weights. If None, what there is; of both the graphs, unless
-            ``device`` is none of :data:`saywhere.models.bundle.GRAPH_DEVICES`.
-        precision: of the graphs that are fetched, one of :data:`PRECISIONS`; ``float32`` if None.
-        hub: ``revision`` and ``cache_dir`` of what is fetched.
+        name_or_folder: ``hub:OWNER/NAME``, downloaded unless it is in the hub's cache, or a folder.
+        engine: ``onnx`` for graphs, ``torch`` for weights. None: whichever exist; if both do, graphs, unless
+            ``device`` is not in :data:`saywhere.models.bundle.GRAPH_DEVICES`.
+        device: device to run on.
+        precision: precision of downloaded graphs, one of :data:`PRECISIONS`; None: ``float32``.
+        hub: ``revision`` and ``cache_dir`` of the download.
 
     Raises:
-        UserError: the hub does not give it, there is no adapter for its family, or no graph for the engine ``onnx``.
+        UserError: the hub does not provide it, there is no adapter for its family, or no graph for the engine ``onnx``.
     """
     name = str(name_or_folder)
     engines = (engine,) if engine else ("onnx", "torch") if device in GRAPH_DEVICES else ("torch", "onnx")
     if name.startswith(HUB):
         return _fetch(name, engines, precision or "float32", **hub)
     path = Path(name) / CONFIG
-    stored = read_record(path) if path.is_file() else {}  # whoever reads the folder next says what is wrong
+    stored = read_record(path) if path.is_file() else {}  # the next reader of the folder reports what is wrong
     if "model_type" not in stored or "parts" in stored:
         return None
     return _choose(path.parent, _family(stored, name), None, engines)
 
 
 def suffix(precision: str) -> str:
-    """Return what the names of the graphs of a precision end with; ``UserError`` if there is no such precision."""
+    """Return the file name suffix of a precision's graphs; raise ``UserError`` if there is no such precision."""
     if precision not in PRECISIONS:
         raise UserError(f"no precision {precision!r}; graphs of the hub have {', '.join(PRECISIONS)}")
     return PRECISIONS[precision]
 
 
 def _choose(folder: Path, family: Family, repository: str | None, engines: tuple[str, ...]) -> Adapted:
-    """The first of some engines that there are files for; torch, which says what it lacks, if there are none."""
+    """Choose the first engine that has files; without any choose torch, which reports what is missing."""
     name = folder if repository is None else f"{HUB}{repository}"
     for engine in engines:
         if any(_files(folder, family, engine)):
@@ -110,7 +114,7 @@ def _choose(folder: Path, family: Family, repository: str | None, engines: tuple
 
 
 def _files(folder: Path, family: Family, engine: str) -> Iterator[Path]:
-    """The files that an engine runs."""
+    """Yield the files that an engine runs."""
     if engine == "torch":
         yield from folder.glob(WEIGHTS)
     for graph in family.graphs if engine == "onnx" else ():
@@ -121,16 +125,16 @@ def _family(stored: dict[str, Any], name: str) -> Family:
     kind = stored.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         known = ", ".join(FAMILIES)
-        raise UserError(f"{name}: there is no adapter for models of the type {kind!r}; there are {known}")
+        raise UserError(f"{name}: there is no adapter for models of the type {kind!r}, only for {known}")
     return FAMILIES[kind]
 
 
 @functools.cache
 def _fetch(name: str, engines: tuple[str, ...], precision: str, **hub: Any) -> Adapted | None:
-    """Fetch a model, its configuration first: another family's weights would be fetched in vain.
+    """Download a model, its configuration first, so as not to download the weights of an unsupported family.
 
-    Of the engines the first for which the repository has files counts: no others are fetched. None, with nothing but
-    the configuration fetched, if it is a saywhere model.
+    Only the files of the first engine for which the repository has some are downloaded. Returns None, after downloading
+    only the configuration, if it is a saywhere model.
     """
     with asking_hub(name) as (huggingface_hub, repository):
         path = Path(huggingface_hub.hf_hub_download(repository, CONFIG, **hub))

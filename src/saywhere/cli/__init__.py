@@ -1,6 +1,6 @@
-"""The command line: one module a command, each thin: parse, call the library, print.
+"""The command line, one thin module per command: parse, call the library, print.
 
-A command's module is imported when the command is called, and what it needs when it runs, so that all answer at once.
+A command's module is imported when the command is called, and its dependencies when it runs, to keep startup fast.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ PANELS = {
         "describe": "Describe what is where in images and videos: boxes, scores, phrases.",
         "ground": "Find the box of each phrase of a text, or say that it is not there.",
         "caption": "Caption each image with a sentence.",
-        "alt": "Propose alternative texts for the images of HTML and Markdown files.",
-        "search": "Find the images of an index that fit a text or are like an image.",
-        "index": "Bring an index for search up to date with folders of images and videos.",
-        "serve": "Answer questions over HTTP, and serve a page that asks them.",
-        "mcp": "Offer tools for images to language models (Model Context Protocol).",
-        "models": "List the models that are there.",
+        "alt": "Propose alternative texts for the images in HTML and Markdown files.",
+        "search": "Search an index for images that match a text or resemble an image.",
+        "index": "Create or update a search index of images and videos.",
+        "serve": "Answer questions about images over HTTP, and serve a web page for them.",
+        "mcp": "Offer image tools to language models (Model Context Protocol).",
+        "models": "List the available models.",
         "convert-results": "Convert results to or from COCO, Label Studio, CVAT, YOLO and others.",
     },
-    "Train and measure a model of your own": {
+    "Train and evaluate your own model": {
         "data": "Inspect data sets.",
-        "finetune": "Teach a model your own images.",
-        "train": "Train what a recipe says, from one network to a whole model.",
-        "calibrate": "Make scores probabilities (Platt scaling).",
-        "export": "Make one model of trained parts, which runs without torch.",
-        "evaluate": "Measure how good a model's answers are.",
-        "pseudo-label": "Make boxes with phrases of a data set that has sentences.",
+        "finetune": "Fine-tune a model on your own images.",
+        "train": "Train from a recipe: a single network or a whole model.",
+        "calibrate": "Turn scores into probabilities (Platt scaling).",
+        "export": "Combine trained parts into one model that runs without PyTorch.",
+        "evaluate": "Measure a model on a data set.",
+        "pseudo-label": "Make boxes with phrases for a data set that has only sentences.",
     },
     "Published programs and tables": {"papers": "Reproduce them."},
 }
-"""The commands in the order of ``--help``, by its panels, each with its line there.
+"""The commands by ``--help`` panel, in display order, each with its one-line summary.
 
-Each has a module with a function of its name, or an ``app`` of several.
+Each command has a module with a function of its name, or with an ``app`` of several subcommands.
 """
 
 COMMANDS = {name: panel for panel, names in PANELS.items() for name in names}
@@ -73,20 +73,20 @@ EXTRAS = {
     "av": "video",
     "pyarrow": "parquet",
 }
-"""For each optional module the extra that installs it."""
+"""The extra that installs each optional module."""
 
 OBJECTS = 100_000
-"""Objects before the first search for garbage; a command that asks one question of one image makes 75,000."""
+"""Objects allocated before the first garbage collection; a command with one question about one image makes 75,000."""
 
 LONGEST = 4000
-"""Characters of an error; what a damaged file has in it may be a megabyte."""
+"""Maximum length of an error message, in characters; a damaged file may put a megabyte into one."""
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-"""What the parser raises for a wrong command line."""
+"""The parser's exception for a wrong command line."""
 
 
 class Commands(UserDict[str, Any]):
-    """Commands by name; those of :data:`COMMANDS` are imported when they are first asked for."""
+    """Commands by name; those of :data:`COMMANDS` are imported at their first use."""
 
     def __getitem__(self, name: str) -> Any:
         command = super().__getitem__(name)
@@ -108,14 +108,22 @@ class Commands(UserDict[str, Any]):
                 command = typer.main.get_group(found.app)
             shown: Any = command
             shown.name, shown.rich_help_panel, shown.short_help = name, COMMANDS[name], PANELS[COMMANDS[name]][name]
+            _unwrap_help(command)
             _refuse_odd_values(command)
             _tell_of_resuming(command)
             self.data[name] = command
         return command
 
 
+def _unwrap_help(command: Any) -> None:
+    """Join the lines of each paragraph of the help, also of subcommands: typer keeps those after the first as typed."""
+    command.help = "\n\n".join(" ".join(each.split()) for each in (command.help or "").split("\n\n"))
+    for one in getattr(command, "commands", {}).values():
+        _unwrap_help(one)
+
+
 def _tell_of_resuming(command: Any) -> None:
-    """Let a command that Ctrl-C stops say that it goes on when it is given again, also before its first image."""
+    """Make a command that Ctrl-C stops say how to resume it, even before its first image."""
     invoke = command.invoke
 
     def invoke_resuming(ctx: Any) -> Any:
@@ -132,7 +140,7 @@ def _tell_of_resuming(command: Any) -> None:
 
 
 def _resumes(command: str, given: Mapping[str, Any]) -> bool:
-    """Return whether a command keeps what is done, by its options, and goes on from there."""
+    """Return whether a command with these options keeps finished work and resumes from it."""
     if command in ("describe", "caption", "ground"):
         file = given["json"] or (given.get("out") if given.get("output_format", "saywhere") != "saywhere" else None)
         return file is not None and str(file) != "-"
@@ -142,10 +150,10 @@ def _resumes(command: str, given: Mapping[str, Any]) -> bool:
 
 
 def _refuse_odd_values(command: Any) -> None:
-    """Make it an error, for a command and all below it, what the parser takes for a value.
+    """Refuse values that the parser accepts by mistake, in a command and its subcommands.
 
-    An option with one value that is given twice; nothing, as of a variable of the shell that is not set, which would be
-    the default or the folder that the user is in; a number that is none or has no end, which no limit refuses.
+    These are a single-value option given twice; an empty value, for instance from an unset shell variable, which would
+    mean the default or the current folder; and NaN or infinity, which pass every range check.
     """
     for one in getattr(command, "commands", {}).values():
         _refuse_odd_values(one)
@@ -160,7 +168,7 @@ def _refuse_odd_values(command: Any) -> None:
             try:
                 values, rest, order = parse_args(args=args)
             except UsageError as error:
-                error.__dict__["ctx"] = ctx  # whose help is to be seen
+                error.__dict__["ctx"] = ctx  # the error refers to this command's help
                 raise _explain_hyphen(error, typed, ctx) from None
             if not ctx.resilient_parsing:
                 for option in order:
@@ -175,7 +183,7 @@ def _refuse_odd_values(command: Any) -> None:
 
 
 def _explain_hyphen(error: Exception, typed: list[str], ctx: Any) -> Exception:
-    """Return what is to be said instead of "no such option" where a text or a file name begins with a hyphen."""
+    """Return a better error than "no such option" where a text or file name begins with a hyphen."""
     name = getattr(error, "option_name", "")
     texts = (text for text in typed if text.startswith("-") and (" " in text or not text.startswith("--")))
     text = next((text for text in texts if len(text) > 2 and name[1:2] in text[1:]), None)
@@ -184,14 +192,14 @@ def _explain_hyphen(error: Exception, typed: list[str], ctx: Any) -> Exception:
     import shlex
 
     leave_out = "" if not any("--without" in option.opts for option in ctx.command.params) else (
-        f"; to leave out images that show something, give what is wanted and --without {shlex.quote(text.lstrip('- '))}"
+        f"; to leave out images that show something, add --without {shlex.quote(text.lstrip('- '))} to a query"
     )  # fmt: skip
     after = f"put it last, after --: {ctx.command_path} [OPTIONS] -- {shlex.quote(text)}"
-    return UsageError(f"what begins with - is taken for an option; {after}{leave_out}", ctx)
+    return UsageError(f"a text that begins with - is taken for an option; {after}{leave_out}", ctx)
 
 
 def _check_together(texts: Sequence[str], typed: Sequence[str], ctx: Any) -> None:
-    """Check that the words of a text stand together: of ``--without a man`` the man would be looked for."""
+    """Check that an unquoted text is contiguous: in ``--without a man``, "man" would become part of the query."""
     import shlex
 
     count = len(texts)
@@ -199,36 +207,36 @@ def _check_together(texts: Sequence[str], typed: Sequence[str], ctx: Any) -> Non
         return
     stop = len(typed) - [*reversed(typed)].index(texts[-1])
     apart = next(n for n in range(1, count) if typed[stop - n - 1] != texts[-n - 1])
-    if any(" " in text for text in texts[-apart:]):  # which somebody put in quotes
+    if any(" " in text for text in texts[-apart:]):  # quoted, so meant as it is
         return
     option, value = typed[stop - apart - 2 : stop - apart]
     kind = next((each.type.name for each in ctx.command.params if option in each.opts), "int")
     takes_text = "int" not in kind and "float" not in kind
     quoted = shlex.quote(" ".join([value, *texts[-apart:]] if takes_text else texts))
     way_out = f"put words that belong together in quotes: {f'{option} {quoted}' if takes_text else quoted}"
-    raise UsageError(f"{' '.join(texts[-apart:])!r} stands apart from {' '.join(texts[:-apart])!r}; {way_out}", ctx)
+    raise UsageError(f"{' '.join(texts[-apart:])!r} is separated from {' '.join(texts[:-apart])!r}; {way_out}", ctx)
 
 
 def _check_values(option: Any, value: Any, count: int, ctx: Any) -> None:
-    """Check what an option or argument is given, as it is typed."""
+    """Check the value of an option or argument as typed."""
     is_option = option.param_type_name == "option"
     name = option.opts[0] if is_option else f"the argument {option.make_metavar(ctx)}"
     if is_option and count > 1 and not (option.multiple or option.is_flag or option.count):
-        raise UsageError(f"{name} is given twice and has one value", ctx)
+        raise UsageError(f"{name} is given {count} times, but takes one value", ctx)
     for text in value if isinstance(value, list | tuple) else [value]:
         if text == "":
             raise UsageError(f"{name} is empty: give a value, or leave it out", ctx)
         if "float" in option.type.name and isinstance(text, str):
-            with contextlib.suppress(ValueError):  # which the parser explains
+            with contextlib.suppress(ValueError):  # the parser reports it
                 if not math.isfinite(float(text)):
                     raise UsageError(f"{name} must be a finite number, not {text}", ctx)
 
 
 class OneLineErrors(TyperGroup):
-    """The one place that turns errors into exit codes.
+    """Turn errors into exit codes, for all commands.
 
-    A user-fixable error is one line on stderr and 2, Ctrl-C 130, a reader of the output who went away 141, as the
-    signal SIGPIPE would give. All others are faults of the program, and :func:`main` gives 3 for them.
+    A user-fixable error prints one line on stderr and exits with 2. Ctrl-C gives 130, and a closed output pipe 141, as
+    SIGPIPE would. Every other exception is a bug, for which :func:`main` exits with 3.
     """
 
     def __init__(self, *args: Any, commands: Any = None, **options: Any) -> None:
@@ -236,13 +244,13 @@ class OneLineErrors(TyperGroup):
         self.commands = Commands({**dict.fromkeys(COMMANDS), **(commands or {})})  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the program's own options; errors become exit codes."""
+        """Parse the program's own options, and turn errors into exit codes."""
         with _exit_codes():
             return super().parse_args(ctx, args)
         return []
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; its errors become exit codes, and so does Ctrl-C, which before and after ends it at once."""
+        """Run the command, and turn errors and Ctrl-C into exit codes; before and after it, Ctrl-C exits at once."""
         ours = signal.getsignal(signal.SIGINT) is _stop
         try:
             with _exit_codes():
@@ -272,11 +280,11 @@ def _exit_codes() -> Iterator[None]:
         _fail(f"error: this command needs {module}, which is not installed: {way_out}", 2)
     except (BrokenPipeError, SystemExit) as error:
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
-            raise  # a closed pipe ends rich's pages of help in the latter
+            raise  # rich turns a pipe closed during help into SystemExit
         _discard(sys.stdout)
         raise typer.Exit(141) from None
     except EOFError as error:
-        raise RuntimeError("a file ended too soon") from error  # typer takes the other one for Ctrl-D
+        raise RuntimeError("unexpected end of a file") from error  # typer would take EOFError for Ctrl-D
     except OSError as error:
         if error.errno is None:
             raise
@@ -285,15 +293,15 @@ def _exit_codes() -> Iterator[None]:
         reason = "the disk is full; free some space and run the same command again" if full else error.strerror
         _fail(f"error: {where}{reason}", 2)
     except Exception as error:
-        if str(error).startswith("Symlink loop"):  # of Path.resolve, until Python 3.12
+        if str(error).startswith("Symlink loop"):  # from Path.resolve, before Python 3.13
             _fail(f"error: {error}", 2)
         if not is_oom(error):
             raise
-        _fail("error: there is too little memory; give less at a time, such as smaller or fewer images", 2)
+        _fail("error: there is too little memory; process less at a time, for instance fewer or smaller images", 2)
 
 
 def _fail_usage(error: Any) -> None:
-    """Report what is wrong with the command line; a command without arguments shows its help instead."""
+    """Report an error in the command line; a command without arguments shows its help instead."""
     if type(error).__name__ == "NoArgsIsHelpError":
         raise error
     message, command = error.format_message().rstrip("."), error.ctx.command_path if error.ctx else "saywhere"
@@ -307,13 +315,13 @@ def _fail(message: str, code: int) -> None:
     line = line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
     try:
         typer.echo(line, err=True)
-    except OSError:  # it is full or closed: the exit code still tells
+    except OSError:  # stderr is full or closed; the exit code remains
         _discard(sys.stderr)
     raise typer.Exit(code) from None
 
 
 def _discard(stream: TextIO) -> None:
-    """Send what is left to write nowhere: at exit Python would try again, and complain."""
+    """Redirect a stream to the null device: at exit Python would flush it again and report an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -325,7 +333,7 @@ def _print_version(wanted: bool) -> None:
 
 app = typer.Typer(
     cls=OneLineErrors,
-    help="Say what is where in an image.",
+    help="Say what is where in images.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -340,7 +348,7 @@ def _options(
 
 
 def _collect_later() -> None:
-    """Let the first search for garbage wait until there are many objects: a command that starts makes no garbage."""
+    """Delay the first garbage collection until there are :data:`OBJECTS` objects: startup makes no garbage."""
     usual = gc.get_threshold()
 
     def settle(phase: str, _: dict[str, int]) -> None:
@@ -353,12 +361,12 @@ def _collect_later() -> None:
 
 
 def _stop(*_: object) -> NoReturn:
-    """Stop at once: every file survives a kill."""
+    """Exit at once, which is safe: every file survives a kill."""
     os._exit(130)
 
 
 def _interrupt(*_: object) -> NoReturn:
-    """Stop in good order at the first Ctrl-C, and at once at the second."""
+    """Stop cleanly at the first Ctrl-C, and at once at the second."""
     signal.signal(signal.SIGINT, _stop)
     raise KeyboardInterrupt
 
@@ -366,31 +374,31 @@ def _interrupt(*_: object) -> NoReturn:
 def main() -> None:
     """Run the program ``saywhere``.
 
-    NumPy computes on one thread: those of its linear algebra and the engine's would wait for the same processors. Those
-    of PyTorch sleep while they wait for one another: on a busy machine they took six times the processor's time.
+    NumPy's linear algebra runs on one thread, for its threads would compete with the engine's for the same processors.
+    PyTorch's threads sleep while they wait for each other: on a busy machine, spinning cost six times the CPU time.
 
-    An error that is a fault of the program gives a traceback and exit code 3, not Python's 1: that is the code of runs
-    that have done all but some images, which those who start them take for success.
+    A bug gives a traceback and exit code 3 instead of Python's 1, which means here that some images were skipped: the
+    caller may take that for success.
     """
-    if callable(signal.getsignal(signal.SIGINT)):  # and not ignored, as in the background
+    if callable(signal.getsignal(signal.SIGINT)):  # not ignored, as it is in the background
         signal.signal(signal.SIGINT, _stop)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     _collect_later()
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed, as by >&-; else the next file that is opened would be in its place
+        if getattr(sys, name) is None:  # closed, as by >&-; the next opened file would take its descriptor
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal may not know the letters of a file's name
+            stream.reconfigure(errors="replace")  # a file name may have characters that the terminal lacks
     try:
         app()
     except Exception:
         import traceback
 
         traceback.print_exc()
-        print("error: this is a fault of saywhere; please report it with the lines above", file=sys.stderr)
+        print("error: this is a bug in saywhere; please report it with the lines above", file=sys.stderr)
         sys.exit(3)
     finally:
-        if "torch" not in sys.modules:  # whose libraries report what is not freed
-            gc.freeze()  # nobody needs to look for garbage any more, which takes a twentieth of a short command
+        if "torch" not in sys.modules:  # its libraries report objects that are not freed
+            gc.freeze()  # skip the last garbage collection, a twentieth of a short command's time

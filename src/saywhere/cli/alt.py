@@ -1,4 +1,4 @@
-"""``saywhere alt``: alternative texts for the images of HTML and Markdown files."""
+"""``saywhere alt``: alternative texts for the images in HTML and Markdown files."""
 
 from __future__ import annotations
 
@@ -31,25 +31,27 @@ def alt(
     paths: Annotated[
         list[Path], typer.Argument(metavar="PATH...", help="HTML and Markdown files, templates, and folders of them.")
     ],
-    write: bool = typer.Option(False, "--write", help="Write the texts into the files, instead of showing a diff."),
-    every: bool = typer.Option(False, "--all", help="Also for images that have a text; an empty one is left alone."),
+    write: bool = typer.Option(False, "--write", help="Write the texts into the files instead of showing a diff."),
+    every: bool = typer.Option(False, "--all", help="Also replace existing texts, except empty ones."),
     root: Path | None = typer.Option(
-        None, metavar="DIR", help="Folder of the site, for images whose URL begins with /."
+        None, metavar="DIR", help="Root folder of the site, for images whose URL begins with /."
     ),
-    length: int = typer.Option(125, min=20, metavar="N", help="Characters of a text, at most."),
+    length: int = typer.Option(125, min=20, metavar="N", help="Maximum length of a text, in characters."),
     cache: Path | None = typer.Option(
         None,
         metavar="FILE",
-        help="Keep texts here, as JSON lines, by the content of their images.",
+        help="Keep the texts in this file (JSON lines), by image content, and reuse them.",
         callback=check_file,
     ),
     chosen: Chosen = Chosen(),
 ) -> None:
-    """Propose alternative texts for images that have none, as a diff: a sentence, then up to three sure regions.
+    """Propose alternative texts for images without one, as a diff: a sentence, then up to three confident regions.
 
-    With --write, a line for each text says where it is. Nothing but alternative texts changes. Images marked as
-    decorative (alt="") are left alone, and so are those that a template names or that are on the network. Exit code 0
-    if all went well, 1 if images are missing or cannot be read, 2 if the command is wrong.
+    With --write, the files are changed, and a line for each text says where it is. Nothing but alternative texts
+    changes. Decorative images (alt=""), images on the network and images whose names a template fills in are left
+    alone.
+
+    Exit code: 0 success; 1 images are missing or cannot be read; 2 error.
     """
     from saywhere.alt import Document
     from saywhere.inference import ResultsFile, ensure_same_settings
@@ -72,7 +74,7 @@ def alt(
             if new == document.text:
                 continue
             if write and document.has_changed():
-                skipped[str(document.path)] = "has been changed since it was read; give the same command again"
+                skipped[str(document.path)] = "was changed while this command ran; run the same command again"
                 continue
             drafts += len(found)
             if write:
@@ -89,7 +91,7 @@ def alt(
 
 
 def _files(paths: list[Path]) -> Iterator[Path]:
-    """The files that are given, and those with a known ending below folders."""
+    """Yield the given files, and the HTML and Markdown files in given folders."""
     from saywhere.alt import HTML, MARKDOWN
 
     for path in paths:
@@ -106,14 +108,14 @@ def _files(paths: list[Path]) -> Iterator[Path]:
 
 
 class _Texts:
-    """Alternative texts of images by their content: from the file of earlier ones, or from the model."""
+    """Alternative texts by image content, from the cache file or from the model."""
 
     def __init__(self, deferred: DeferredModel, lines: ResultsFile | None, length: int) -> None:
         self._deferred, self._lines, self._length = deferred, lines, length
         self._known: dict[str, str] = {} if lines is None else {row["image"]: row["alt"] for row in lines}
 
     def of(self, data: bytes, name: str) -> str:
-        """Return the text of an image file; ``ImageError`` if it cannot be read."""
+        """Return the text for the bytes of an image file; raise ``ImageError`` if it cannot be read."""
         from saywhere.alt import compose
         from saywhere.images import read_image
 
@@ -132,7 +134,7 @@ class _Texts:
 def _propose(
     document: Document, texts: _Texts, every: bool, root: Path | None, counts: Counter[str], skipped: dict[str, str]
 ) -> list[tuple[Image, str]]:
-    """The images of a document that are to have another text, with it; those that cannot be read go to ``skipped``."""
+    """Return the images of a document to change, each with its new text; unreadable ones go to ``skipped``."""
     from saywhere.alt import line_of
     from saywhere.images import ImageError, MissingImageError
 

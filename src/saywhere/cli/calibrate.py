@@ -1,4 +1,4 @@
-"""``saywhere calibrate``: scores that are probabilities."""
+"""``saywhere calibrate``: turn scores into probabilities."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class What(StrEnum):
-    """What is calibrated, in this order."""
+    """The scores that can be calibrated, in the order in which they are fitted."""
 
     box = "box"
     word = "word"
@@ -30,46 +30,45 @@ class What(StrEnum):
 
 
 def calibrate(
-    model: Path = typer.Argument(metavar="MODEL", help="A model's folder, such as runs/NAME/model, or hub:OWNER/NAME."),
+    model: Path = typer.Argument(metavar="MODEL", help="Model folder, such as runs/NAME/model, or hub:OWNER/NAME."),
     data: list[Path] = typer.Option(
         ..., metavar="ROOT", help="Folder of the data set, or a .jsonl file; may be repeated."
     ),
     what: list[What] | None = typer.Option(
         None,
-        help="box: a region's box is right. word: so are words for "
-        "somebody's sex, and colours. caption: its phrase names what is in the box. phrase: an image shows "
-        "a phrase, and its box is right. similarity: the hubness correction. hit: an image that a search found shows "
-        "the query. May be repeated.",
+        help="What to fit. box: a region's box is right. word: its words for a person's sex and for colours are right. "
+        "caption: its phrase names what is in the box. phrase: the image shows a phrase, and its box is right. "
+        "similarity: the hubness correction. hit: an image that a search found shows the query. May be repeated.",
         show_default="all that the model has parts for",
     ),
     format: DataFormat = None,
     split: str | None = typer.Option(
         None,
-        help="Part of the data; not the one that scores are to be measured on.",
+        help="Split of the data set; not the one that scores are to be measured on.",
         show_default="train; dev or val for hit",
     ),
     limit: int | None = typer.Option(
         None,
         min=1,
         metavar="N",
-        help="At most N images of each data set, taken at even distances.",
+        help="Maximum number of images per data set, evenly spaced.",
         show_default="300 for box and phrase, else all",
     ),
     device: Device = None,
 ) -> None:
-    """Make scores probabilities: fit logistic regressions to images with truth (Platt scaling).
+    """Turn scores into probabilities: fit logistic regressions on images with ground truth (Platt scaling).
 
-    They are stored in calibration.json of the model's folder; the weights stay. Only similarity also adds weights, the
-    hubness correction of the aligner: make indexes of images anew after it.
+    The fits are stored in the model folder's calibration.json; the weights do not change. Only similarity adds
+    weights, the hubness correction of the aligner: search indexes must be made again after it.
 
-    With the part nouns, phrase is fitted to the tenth of the training images that taught this part nothing, as word
-    and caption always are. A box is right if it has an IoU of 0.5 with a true one.
+    The scores word and caption are fitted on the tenth of the training images that the part nouns was not trained on,
+    and so is phrase if the model has this part. A box is right if its IoU with a true one is at least 0.5.
 
-    Of a model of transformers, box and phrase can be calibrated; they are stored in a file beside its folder's weights,
-    or for hub:OWNER/NAME in this user's cache.
+    For a model of transformers, box and phrase can be calibrated. They are stored beside the weights in its folder, or
+    for hub:OWNER/NAME in the user's cache.
 
-    Exit code 0 if all went well, 1 if something was left out: images that are missing or broken, or what the data do
-    not tell; 2 if the command is wrong.
+    Exit code: 0 success; 1 something was left out (images that are missing or broken, or a score for which the data
+    have no truth); 2 error.
     """
     from saywhere.adapters.sources import find_adapted
     from saywhere.stages.calibration import default_split, read_sets
@@ -80,7 +79,7 @@ def calibrate(
     else:
         possible, fit = _fitter(model, device)
     if not (chosen := [each for each in What if each in (what or possible)]):
-        raise UserError(f"{model} has no part that can be calibrated; those are densecap and aligner")
+        raise UserError(f"{model}: has no part that can be calibrated (densecap or aligner)")
     failed: dict[What, UserError] = {}
     with collect_left_out() as left_out:
         for each in chosen:
@@ -102,11 +101,11 @@ def calibrate(
 
 
 Fitter = Callable[[What, Sequence["Sequence[Sample]"], str, int | None], object]
-"""Fits something to data sets, of a source, of each at most so many images; returns what is printed."""
+"""Fits a score to data sets, given their source and the maximum number of images of each; returns what to print."""
 
 
 def _fitter(model: Path, device: str | None) -> tuple[list[What], Fitter]:
-    """What a model has parts for, and how it is fitted."""
+    """Return the scores that a model has parts for, and the function that fits them."""
     from saywhere.models.bundle import Bundle
     from saywhere.stages import calibration
 
@@ -117,7 +116,7 @@ def _fitter(model: Path, device: str | None) -> tuple[list[What], Fitter]:
 
 
 def _fitter_of_adapted(found: Adapted, name: str, device: str | None) -> tuple[list[What], Fitter]:
-    """What a model of transformers answers, and how it is fitted."""
+    """Return the scores that a model of transformers has, and the function that fits them."""
     from saywhere.stages.calibration import FEW
     from saywhere.training.calibration import calibrate_adapted
     from saywhere.training.dataset import evenly
@@ -126,11 +125,13 @@ def _fitter_of_adapted(found: Adapted, name: str, device: str | None) -> tuple[l
 
     def fit(what: What, sets: Sequence[Sequence[Sample]], source: str, limit: int | None) -> object:
         if what not in (What.box, What.phrase):
-            raise UserError(f"{name}: of a model of transformers box and phrase can be calibrated, not {what}")
+            raise UserError(f"{name}: for a model of transformers only box and phrase can be calibrated, not {what}")
         chosen = [evenly(samples, FEW if limit is None else limit) for samples in sets]
         made = calibrate_adapted(found, name, what.value, chosen, source, device)
         if any(fit.weights["logit"] <= 0 for fit in made.fits.values() if fit is not None):
-            typer.echo(f"{name}: on these images higher scores are no more often right; its order is turned", err=True)
+            typer.echo(
+                f"{name}: on these images higher scores are not right more often; the order is reversed", err=True
+            )
         return made
 
     return possible, fit

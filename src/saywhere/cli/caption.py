@@ -1,4 +1,4 @@
-"""``saywhere caption``: a sentence about each image, and about what each video shows every so often."""
+"""``saywhere caption``: a sentence for each image, and sentences for what a video shows over time."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from saywhere.inference.run import Summary
 
 EVERY = "2s"
-"""From one sentence about a video to the next, unless the user says otherwise."""
+"""Default interval between sentences about a video."""
 AHEAD = ("captioner", "densecap", "nouns", "aligner.last")
-"""What the first caption needs: the other parts choose among its hypotheses."""
+"""Parts that the first caption needs; those other than the captioner rerank its hypotheses."""
 
 
 def caption(
@@ -37,15 +37,15 @@ def caption(
     output_format: options.SentenceFormat = None,
     embed: options.Embed = False,
     every: str | None = typer.Option(
-        None, metavar="TIME", show_default=EVERY, help="Caption what a video shows every TIME, where that changes."
+        None, metavar="TIME", show_default=EVERY, help="Caption a video every TIME; repeated sentences are left out."
     ),
     show_attention: Path | None = typer.Option(
-        None, metavar="FILE", help="Draw where the model looks at each word of one image's sentence (.jpg or .png)."
+        None, metavar="FILE", help="Draw where the model looks for each word of one image's sentence (.jpg or .png)."
     ),
 ) -> None:
-    """Caption each image with a sentence, and a video with one for each change of what it shows.
+    """Caption each image with a sentence, and each video with a new sentence whenever what it shows changes.
 
-    Exit code 0 if all went well, 1 if images were skipped because they cannot be read, 2 if the command is wrong.
+    Exit code: 0 success; 1 images skipped because they cannot be read; 2 error.
     """
     deferred = chosen.deferred("captioner", AHEAD, paths)
     from saywhere.errors import UserError
@@ -59,10 +59,10 @@ def caption(
     sources = [source for source in found if not source.is_video]
     printed, file = json == options.STDOUT, None if json == options.STDOUT else json
     if videos and (option := f"--json {file}" if file else "--output-format" if write else None):
-        raise UserError(f"{option}: is for images, and {videos[0].name} is a video, whose sentences are printed")
+        raise UserError(f"{option}: is for images; {videos[0].name} is a video, whose sentences are only printed")
     if show_attention is not None:
         if output_format is not None:
-            raise UserError(f"--show-attention {show_attention}: draws, and writes no sidecar; run the command twice")
+            raise UserError(f"--show-attention {show_attention}: cannot be combined with --output-format; run twice")
         _check_one(show_attention, sources, json)
         _draw_attention(sources[0], show_attention, deferred, beam_size)
         return
@@ -104,7 +104,7 @@ def caption(
 def _caption_videos(
     videos: list[Source], deferred: DeferredModel, beam_size: int | None, every: str, lines: bool
 ) -> dict[str, str]:
-    """Print what videos show every so often, where it changes; returns why some cannot be read, by their names."""
+    """Print a sentence for each change in each video; return the unreadable videos and why, by name."""
     skipped: dict[str, str] = {}
     if not videos:
         return skipped
@@ -133,7 +133,7 @@ def _caption_videos(
 
 
 def _writer(wanted: bool, embed: bool) -> Callable[[Source, object], str | None] | None:
-    """What writes a sentence into the sidecar of its image, or into the image, and returns why it could not or None."""
+    """Return a function that writes a sentence into its image or sidecar, and returns why it could not, or None."""
     if not wanted and not embed:
         return None
     from saywhere.formats import xmp
@@ -151,14 +151,14 @@ def _check_one(out: Path, sources: list[Source], json: Path | None) -> None:
     from saywhere.errors import UserError
 
     if len(sources) != 1:
-        raise UserError(f"--show-attention {out}: draws one image, not {len(sources)}")
+        raise UserError(f"--show-attention {out}: give one image, not {len(sources)}")
     if json is not None:
-        raise UserError(f"--show-attention {out}: draws, and writes no --json {json}; run the command twice")
+        raise UserError(f"--show-attention {out}: cannot be combined with --json {json}; run the command twice")
     options.check_drawing("--show-attention", out, sources[0].path)
 
 
 def _draw_attention(source: Source, out: Path, deferred: DeferredModel, beam_size: int | None) -> None:
-    """Print the sentence of the one image, and draw its words with the regions attended to."""
+    """Print the image's sentence, and draw for each word the regions that the model attends to."""
     from saywhere.drawing import PANEL, draw_attention
     from saywhere.errors import UserError
     from saywhere.images import open_image, save_image

@@ -1,4 +1,4 @@
-"""Several models evaluated one after the other, each in a process of its own, and one table of their figures."""
+"""Evaluation of several models in turn, each in its own process, with one table of their figures."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from saywhere.evaluation.report import TASKS, figure_of, write_report
 from saywhere.files import read_json
 
 START = "from saywhere.cli import main; main()"
-"""What a Python runs that is this program."""
+"""The Python code that runs this program."""
 PROTOCOLS = {"ground": "IoU of at least 0.5 with a true box", "rank": "Alignments, section 4.1"}
-"""The protocol of tasks that have only one, which their reports do not name."""
+"""The protocols of tasks that have only one, which their reports do not name."""
 COSTS = {
     "images": "images",
     "seconds": "seconds",
@@ -32,7 +32,7 @@ SHARED = ("data", "split", "protocol", "images")
 
 
 def without_options(arguments: Sequence[str], names: Collection[str]) -> list[str]:
-    """Return arguments without some options that take a value, and without their values.
+    """Return arguments without the named options, each of which takes a value, and their values.
 
     Example:
         >>> without_options(["index", "a", "--workers", "3", "--shards=2"], ["--workers"])
@@ -54,7 +54,7 @@ class Compared:
     """Reports of several models on one task.
 
     Attributes:
-        resumed: models of which an earlier run had done some images, so that the seconds are of the rest only.
+        resumed: models with images from an earlier run, so that their seconds count only the rest.
     """
 
     task: str
@@ -63,12 +63,12 @@ class Compared:
 
     @property
     def header(self) -> list[str]:
-        """The names of the columns; one that no report has a figure for is left out."""
+        """The column names; columns without a figure in any report are left out."""
         return ["model", *(name for name in self._columns)]
 
     @property
     def rows(self) -> list[list[str]]:
-        """A row for each model."""
+        """One row per model."""
         return [
             [name, *(self._cell(name, report, path) for path in self._columns.values())]
             for name, report in self.reports.items()
@@ -76,7 +76,7 @@ class Compared:
 
     @property
     def facts(self) -> dict[str, object]:
-        """What all have in common: data, split, protocol and number of images."""
+        """The facts that all reports share: data, split, protocol and number of images."""
         first = {"protocol": PROTOCOLS.get(self.task), **next(iter(self.reports.values()), {})}
         known = {name: first.get(name) for name in SHARED}
         return {
@@ -105,15 +105,15 @@ class Compared:
 
 
 def one_or_compare(task: str, models: Sequence[str] | None, out: Path, data: Path | None = None) -> str | None:
-    """Return the one model that is named, or None; if several are named, compare them and end the command.
+    """Return the named model, or None; if there are several, compare them and end the command.
 
-    Each is evaluated by the same command with only its ``--model``, in a folder of its own in ``out``; another process
-    is the only way to know how much memory each takes. The exit code is the largest of theirs.
+    Each is evaluated by the same command with only its ``--model``, in its own folder in ``out``. Separate processes
+    are the only way to measure the memory of each. The exit code is the largest of theirs.
     """
     if models is None or len(models) < 2:
         return models[0] if models else None
     if len(set(models)) < len(models):
-        raise UserError(f"--model {next(m for m in models if models.count(m) > 1)}: is named twice")
+        raise UserError(f"--model {next(m for m in models if models.count(m) > 1)}: is given twice; name it once")
     from saywhere.evaluation.session import ensure_same_task
 
     ensure_same_task(out, f"compare {task}")
@@ -124,12 +124,12 @@ def one_or_compare(task: str, models: Sequence[str] | None, out: Path, data: Pat
     for name, folder in zip(models, folders(models, out), strict=True):
         if folder.is_dir() and any(folder.iterdir()):
             resumed.append(name)
-            (folder / "report.json").unlink(missing_ok=True)  # or it would stand for a run that fails
+            (folder / "report.json").unlink(missing_ok=True)  # or it would count as the report of a failed run
         typer.echo(f"{name}:", err=True)
         command = [sys.executable, "-c", START, *arguments, "--model", name, "--out", str(folder)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
         typer.echo(done.stdout, nl=False, err=True)
-        whole = done.returncode in (0, 1) and (folder / "report.json").is_file()  # not killed, and no crash
+        whole = done.returncode in (0, 1) and (folder / "report.json").is_file()  # neither killed nor crashed
         worst = max(worst, done.returncode if whole else 2)
         if whole:
             reports[name] = read_json(folder / "report.json")
@@ -144,7 +144,7 @@ def one_or_compare(task: str, models: Sequence[str] | None, out: Path, data: Pat
 
 
 def folders(models: Sequence[str], out: Path) -> list[Path]:
-    """Return a folder in ``out`` for each model, named as it is, but for letters that a name cannot have."""
+    """Return a folder in ``out`` for each model, with its name except characters that a file name cannot have."""
     found: list[Path] = []
     for model in models:
         name = re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model"
@@ -160,6 +160,6 @@ def _show(compared: Compared, out: Path) -> None:
     typer.echo(", ".join(f"{name} {value}" for name, value in {"task": compared.task, **compared.facts}.items()))
     print_table([*compared.header[1:], "model"], [[*row[1:], row[0]] for row in compared.rows])
     if compared.resumed:
-        typer.echo("* of the images that an earlier run had not done")
+        typer.echo("* without the images of an earlier run")
     compared.write(out, shlex.join(["saywhere", *sys.argv[1:]]))
     typer.echo(f"written: {out / 'report.md'}, report.json")

@@ -20,21 +20,26 @@ if TYPE_CHECKING:
 
 def convert_results(
     path: Path = typer.Argument(
-        metavar="IN", help="What describe --json wrote, or a file or folder of another program."
+        metavar="IN", help="File written by describe --json, or a file or folder of another program."
     ),
-    to: ResultFormat = typer.Option(ResultFormat.coco, "--to", help="The format to write."),
+    to: ResultFormat = typer.Option(ResultFormat.coco, "--to", help="Format to write."),
     out: Path | None = typer.Option(
         None,
         metavar="PATH",
-        help="The new file; for yolo and voc the new folder; for xmp beside the images if not given.",
+        help="New file, or new folder for yolo and voc; optional for xmp, which is then written beside the images.",
     ),
-    source: ResultFormat = typer.Option(ResultFormat.saywhere, "--from", help="The format of IN."),
+    source: ResultFormat = typer.Option(ResultFormat.saywhere, "--from", help="Format of IN."),
     images: Path | None = typer.Option(
-        None, metavar="DIR", help="Folder of the images, for --from yolo, and for xmp if they are elsewhere."
+        None, metavar="DIR", help="Folder of the images: for --from yolo, and for --from xmp if they are elsewhere."
     ),
     embed: Embed = False,
     threshold: float | None = typer.Option(
-        None, min=0, max=1, help="Only regions whose box and words are as probable as this."
+        None,
+        min=0,
+        max=1,
+        metavar="P",
+        help="Minimum probability of a region's box and words.",
+        show_default="all regions",
     ),
     names: ClassNames = None,
     named: ClassMap = None,
@@ -42,9 +47,9 @@ def convert_results(
 ) -> None:
     """Convert results to or from COCO, Label Studio, CVAT, FiftyOne, YOLO, Pascal VOC, CSV and XMP.
 
-    Where a format has classes, they are the nouns of the phrases, or those of --classes or --map. Exit code 0 if all
-    went well, 1 if something was left out because it is broken, no upright box, or has too long a name, 2 if the
-    command is wrong.
+    In formats with classes, the classes are the nouns of the phrases, or those of --classes or --map.
+
+    Exit code: 0 success; 1 something was left out (broken, not an upright box, or with too long a name); 2 error.
     """
     from saywhere.errors import UserError
     from saywhere.formats import xmp
@@ -57,12 +62,12 @@ def convert_results(
     if embed:
         xmp.check_embed(to.value, out)
     if old.read is None:
-        raise UserError(f"--from {source.value}: this format is only written")
+        raise UserError(f"--from {source.value}: this format can only be written")
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
     if path.is_dir() != old.folder:
         is_a, needs = ("file", "folder") if old.folder else ("folder", "file")
-        raise UserError(f"{path}: is a {is_a}, and the format {source.value} is a {needs}; --from names another")
+        raise UserError(f"{path}: is a {is_a}, but the format {source.value} is a {needs}; name its format with --from")
     if out is not None:
         if new.folder:
             require_folder("--out", out)
@@ -70,7 +75,7 @@ def convert_results(
     elif new.beside is None:
         raise UserError(f"--to {to.value} needs --out PATH, the new {'folder' if new.folder else 'file'}")
     if images is not None and source not in (ResultFormat.yolo, ResultFormat.xmp, ResultFormat.xmp_names):
-        raise UserError(f"--images is for --from yolo and xmp; {source.value} says the sizes of images itself")
+        raise UserError(f"--images is for --from yolo and xmp; {source.value} contains the sizes of the images")
     if images is not None and not images.is_dir():
         raise UserError(f"--images {images}: no such folder")
     if copy_images and new.with_images is None:
@@ -92,7 +97,7 @@ def convert_results(
     places = ", ".join(map(str, new.files(out))) if out else "in the images" if embed else "beside the images"
     typer.echo(f"written: {places}, {counted(count - len(left_out), 'image')}")
     for name in classes.unknown():
-        typer.echo(f"class {name!r}: is no noun of the table, and stands for itself alone", err=True)
+        typer.echo(f"class {name!r}: is not in the table of nouns, so only this word itself matches it", err=True)
     for line in report.lines():
         typer.echo(line, err=True)
     report_skipped(left_out)

@@ -1,4 +1,4 @@
-"""``saywhere data check``: what a data set holds, and what is missing or broken in it."""
+"""``saywhere data check``: show the content of a data set and what is missing or broken in it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def check(
     root: Path = typer.Argument(metavar="DATA", help="Folder of the data set, or a .jsonl file."),
     format: DataFormat = None,
     split: Splits = None,
-    out: Path = typer.Option(Path("data-check"), callback=check_folder, help="Folder for the drawn samples."),
-    decode: bool = typer.Option(False, "--decode", help="Decode every image, to find damaged ones. Takes a while."),
+    out: Path = typer.Option(Path("data-check"), callback=check_folder, help="Folder for drawings of samples."),
+    decode: bool = typer.Option(False, "--decode", help="Decode every image to find damaged ones (slow)."),
 ) -> None:
-    """Print what a data set holds and what is missing or broken, and draw a few samples.
+    """Print what a data set contains and what is missing or broken, and draw a few samples.
 
-    Exit code 0 if all is well, 1 if something is missing or broken, 2 if the data set cannot be read at all.
+    Exit code: 0 success; 1 something is missing or broken; 2 the data set cannot be read at all.
     """
     from saywhere import data
     from saywhere.data import check as checks

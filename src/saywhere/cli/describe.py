@@ -26,8 +26,8 @@ Threshold = Annotated[
     float | None,
     typer.Option(
         "--threshold", min=0, max=1, metavar="P",
-        help="Only regions whose box and words have at least this probability (0: all); of videos, whose box has.",
-        show_default="0.3, and 0.4 of words; 0.2 for videos",
+        help="Minimum probability of a region's box and words, in videos of its box only (0: all regions).",
+        show_default="0.3 for boxes, 0.4 for words; 0.2 for videos",
     ),
 ]  # fmt: skip
 
@@ -37,10 +37,12 @@ def describe(
     out: options.Drawings = None,
     json: options.Json = None,
     top: int | None = typer.Option(
-        None, min=0, metavar="K", show_default="10", help="At most K regions an image, the best (0: all)."
+        None, min=0, metavar="K", show_default="10", help="Maximum number of regions per image, best first (0: all)."
     ),
     threshold: Threshold = None,
-    boxes: Path | None = typer.Option(None, metavar="FILE", help="Describe just these boxes (JSON; see the manual)."),
+    boxes: Path | None = typer.Option(
+        None, metavar="FILE", help="Describe the boxes in this JSON file instead (format: docs/describe.md)."
+    ),
     batch: options.Batch = 8,
     chosen: options.Chosen = options.Chosen(),
     output_format: options.OutputFormat = options.ResultFormat.saywhere,
@@ -50,13 +52,18 @@ def describe(
     embed: options.Embed = False,
     shards: options.ShardCount = None,
     every: str | None = typer.Option(
-        None, metavar="TIME", show_default="0.5s", help="Look at videos every TIME; also at those in folders."
+        None,
+        metavar="TIME",
+        show_default="0.5s",
+        help="Interval between the frames of a video that are described; with it, videos in folders are included.",
     ),
-    camera: str | None = typer.Option(None, metavar="N", help="Describe what a camera sees, until Ctrl-C."),
+    camera: str | None = typer.Option(
+        None, metavar="N", help="Describe what the camera with this number sees, until Ctrl-C."
+    ),
 ) -> None:
-    """Describe what is where in images and videos: boxes with scores and captions.
+    """Describe what is where in images and videos: boxes with scores and phrases.
 
-    Exit code 0 if all went well, 1 if images were skipped because they cannot be read, 2 if the command is wrong.
+    Exit code: 0 success; 1 images skipped because they cannot be read; 2 error.
     """
     from saywhere.errors import UserError
 

@@ -1,4 +1,4 @@
-"""``saywhere evaluate TASK``: how good a model's answers are, or another program's."""
+"""``saywhere evaluate TASK``: measure a model, or the answers of another program."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ Predictions = Annotated[
     Path | None, typer.Option("--predictions", metavar="FILE", help="Score these answers instead (JSON lines).")
 ]
 Truth = Annotated[
-    Path | None, typer.Option("--truth", metavar="FILE", help="The truth for --predictions (JSON lines).")
+    Path | None, typer.Option("--truth", metavar="FILE", help="Ground truth for --predictions (JSON lines).")
 ]
 
-app = typer.Typer(help="Measure how good a model's answers are.", no_args_is_help=True)
+app = typer.Typer(help="Measure a model on a data set.", no_args_is_help=True)
 
 
 @app.callback()
@@ -47,7 +47,7 @@ def _evaluate() -> None:
 
 @dataclass(frozen=True)
 class Task:
-    """A task of evaluation with the options that all tasks share."""
+    """An evaluation task with the options that all tasks share."""
 
     name: str
     data: Path | None
@@ -61,18 +61,18 @@ class Task:
     runtime: Runtime
 
     def load(self, part: str | None = None, model: str | None = None) -> Model:
-        """Load the model, or another one, which must have a part."""
+        """Load the task's model, or the named one; raise :class:`UserError` if it lacks the part."""
         return load_model(model or (self.models[0] if self.models else None), self.runtime, self.change, part)
 
     @contextlib.contextmanager
     def session(
         self, written: str = "report.json", model: str | None = None, truth: Path | None = None
     ) -> Iterator[Session]:
-        """Yield the session of a model; print at its end what was written and left out; exit with 1 if it is partial.
+        """Yield an evaluation session; at its end, print what was written and left out, and exit with 1 if incomplete.
 
         Args:
-            written: what is in ``out`` beside ``report.md``.
-            truth: of predictions that are scored, in place of a model.
+            written: the files in ``out`` besides ``report.md``.
+            truth: ground truth of the predictions, if these are scored instead of a model.
         """
         from saywhere.evaluation.session import Session
 
@@ -93,13 +93,13 @@ class Task:
             raise typer.Exit(1)
 
     def measures_model(self, predictions: Path | None, truth: Path | None, *own: object) -> bool:
-        """Return whether a model is measured on ``--data``, and not predictions scored.
+        """Return whether a model is measured on ``--data``; False if predictions are scored.
 
         Args:
-            own: options of the task that are a model's.
+            own: the task's own options that only apply to a model.
 
         Raises:
-            UserError: neither is whole.
+            UserError: the options fit neither.
         """
         if self.data and not (predictions or truth):
             return True
@@ -107,13 +107,13 @@ class Task:
         if predictions and truth and not any((self.data, self.models, self.format, *own, *chosen)):
             return False
         raise UserError(
-            "give --data, for a model; or --predictions and --truth, without options of a model and of data"
+            "give --data to measure a model; or --predictions and --truth, without options of a model or data set"
         )
 
 
 @contextlib.contextmanager
 def _bars() -> Iterator[Progress]:
-    """Yield what shows progress: a bar for each thing that is being done, one after the other."""
+    """Yield a function that shows progress, with one bar at a time for each kind of work."""
     with contextlib.ExitStack() as stack:
         shown: dict[str, Callable[[], None]] = {}
 
@@ -143,22 +143,21 @@ SHARED: dict[str, tuple[Any, Any]] = {
     "precision": (options.Precision, None),
 }
 """Options of all tasks, with their defaults."""
-EXIT_CODES = (
-    "Exit code 0 if all went well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong."
-)
-"""The end of the help of all tasks."""
+EXIT_CODES = "Exit code: 0 success; 1 images were skipped or the data set is incomplete; 2 error."
+"""The last paragraph of the help of all tasks."""
 
 
 def task(
     name: str, data: Any = Data, model: Any = options.Model, omit: Collection[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator of a command, which has :data:`SHARED` too, as a :class:`Task`, and :data:`EXIT_CODES`.
+    """Return a decorator that adds the :data:`SHARED` options to a command, as a :class:`Task`, and exit codes.
 
     Args:
-        name: one of :data:`saywhere.evaluation.report.TASKS`.
-        data: the declaration of ``--data``, which is required unless it may be None.
-        model: the declaration of ``--model``; with several of :data:`saywhere.cli.options.ComparedModels` the command
-            compares them and ends.
+        name: a name in :data:`saywhere.evaluation.report.TASKS`.
+        data: declaration of ``--data``, which is required unless it may be None.
+        model: declaration of ``--model``. With :data:`saywhere.cli.options.ComparedModels` the command compares
+            several models.
+        omit: shared options that the command does not have.
     """
     shared = {key: value for key, value in SHARED.items() if key not in omit}
     shared |= {"data": (data, None if data is options.DataRoot else inspect.Parameter.empty), "model": (model, None)}
@@ -190,7 +189,7 @@ def task(
 
 
 class Part(StrEnum):
-    """Which part of the model places the phrases."""
+    """The part of the model that places the phrases."""
 
     aligner = "aligner"
 
@@ -202,10 +201,10 @@ def dense(
     predictions: Predictions = None,
     truth: Truth = None,
     protocol: options.Protocol = typer.Option(
-        options.Protocol.clean, help="original: as the published DenseCap program counts."
+        options.Protocol.clean, help="clean: the paper's definition; original: as the published DenseCap program counts"
     ),
 ) -> None:
-    """Dense captioning: mean average precision of boxes with captions, against a data set.
+    """Dense captioning: mean average precision (mAP) of boxes with captions.
 
     Give --data for a model with a dense captioner, or --predictions and --truth.
     """
@@ -226,7 +225,7 @@ def dense(
 def caption(
     now: Task, beam_size: options.BeamSize = None, predictions: Predictions = None, truth: Truth = None
 ) -> None:
-    """Captions of whole images: BLEU, METEOR, ROUGE-L and CIDEr-D, against a data set.
+    """Captions of whole images: BLEU, METEOR, ROUGE-L and CIDEr-D.
 
     Give --data for a model with a captioner, or --predictions and --truth.
     """
@@ -246,10 +245,10 @@ def print_scores(scores: CaptionScores, what: str = "images") -> None:
 @app.command("region-captions")
 @task("region-captions")
 def region_captions(now: Task) -> None:
-    """Captions of boxes that are given: BLEU, METEOR, ROUGE-L and CIDEr-D, against a data set.
+    """Captions of given boxes: BLEU, METEOR, ROUGE-L and CIDEr-D.
 
-    Also words a phrase, how many phrases differ, and how often words for somebody's sex and for colours are right
-    where the true phrases name them.
+    Also words per phrase, the number of different phrases, and how often words for a person's sex and for colours are
+    right where the true phrases name them.
 
     Needs a model with a dense captioner, or with a captioner without attention.
     """
@@ -260,18 +259,20 @@ def region_captions(now: Task) -> None:
         scores = run(loaded, session)
         print_scores(scores, "boxes")
         words = scores.words
-        typer.echo(f"{words.words:.2f} words a phrase, {words.distinct} different ones ({words.distinct_true} true)")
+        typer.echo(
+            f"{words.words:.2f} words per phrase, {words.distinct} different phrases (truth: {words.distinct_true})"
+        )
         for what, boxes, said, right in (
             ("sex", words.sex_boxes, words.sex_said, words.sex_right),
             ("colour", words.colour_boxes, words.colour_said, words.colour_right),
         ):
-            typer.echo(f"{what}: {counted(boxes, 'box')}, said of {said or 0:.4f}, of these right {right or 0:.4f}")
+            typer.echo(f"{what}: {counted(boxes, 'box')}, named in {said or 0:.4f}, right in {right or 0:.4f} of these")
 
 
 @app.command("rank")
 @task("rank", model=options.ComparedModels)
 def rank(now: Task) -> None:
-    """Ranking of sentences for each image and of images for each sentence (Alignments, section 4.1).
+    """Ranking of sentences per image and of images per sentence (Alignments, section 4.1).
 
     Needs a model with an aligner.
     """
@@ -294,11 +295,11 @@ def search(
     among: list[Path] | None = typer.Option(
         None,
         metavar="ROOT",
-        help="Data set whose images of the split train are searched beside the others, where it is told what is there; "
-        "may be repeated.",
+        help="Data set whose images of the split train are added to the index, to measure whether the search tells "
+        "what is there; may be repeated.",
     ),
 ) -> None:
-    """Search in an index: sentences, phrases with their regions, and what is not there.
+    """Search in an index: sentences, phrases with their regions, and queries that no image shows.
 
     Needs a model with an aligner.
     """
@@ -340,13 +341,13 @@ def ground(
     part: Part | None = typer.Option(
         None,
         show_default="all parts, as saywhere ground",
-        help="The aligner alone, which is told where the phrases are and reads the sentence.",
+        help="Measure the aligner alone, which reads the whole sentence and is given its phrases.",
     ),
 ) -> None:
-    """Grounding of phrases: right where the IoU with the truth is at least 0.5; and the pointing game.
+    """Grounding of phrases: accuracy at an IoU of 0.5 with the true box, and the pointing game.
 
-    Without --part phrases of other images are asked for too, and the data may be any with phrases and boxes; with it
-    they are Flickr30k Entities.
+    Without --part, the model is also asked for phrases of other images, and the data may be any with phrases and
+    boxes. With --part they must be Flickr30k Entities.
     """
     from saywhere.evaluation.grounding import RARE, run
 
@@ -377,10 +378,10 @@ def ground(
 @app.command("nouns")
 @task("nouns")
 def nouns(now: Task) -> None:
-    """Right nouns of the true boxes: of the decoder's phrases, of the classes, of the two together, and of captions.
+    """Accuracy of nouns for the true boxes: from the decoder, from the classifier, from both, and from captions.
 
-    A noun is right if it is that of the true phrase, a synonym or a kind of it; a caption is right about each box
-    whose noun it has; docs/nouns.md.
+    A noun is right if it is the noun of the true phrase, a synonym or a kind of it. A caption is right about each box
+    whose noun it has. See docs/nouns.md.
     """
     from saywhere.evaluation.nouns import run
 
@@ -395,9 +396,9 @@ def nouns(now: Task) -> None:
 @app.command("attention")
 @task("attention", EntitiesData, omit=["format"])
 def attention(now: Task) -> None:
-    """Attention correctness on Flickr30k Entities: the share of the attention inside the boxes of what a word names.
+    """Attention correctness on Flickr30k Entities: the share of attention inside the boxes of what a word names.
 
-    Beside it that of uniform attention over the same regions. Needs a captioner with attention.
+    Uniform attention over the same regions is measured for comparison. Needs a captioner with attention.
     """
     from saywhere.evaluation.attention import SENTENCES, percent, run
 
@@ -415,10 +416,10 @@ def chunks(
     data: EntitiesData,
     split: options.Split = None,
     chunker: Path | None = typer.Option(
-        None, metavar="FILE", show_default="the bundled one", help="Weights that a stage of the kind chunker wrote."
+        None, metavar="FILE", show_default="the bundled one", help="Weights written by a stage of the kind chunker."
     ),
 ) -> None:
-    """F1 of the phrases that sentences are cut into: right if people marked the same words. No image is needed."""
+    """F1 of the phrases that sentences are split into: right if annotators marked the same words. Needs no images."""
     from saywhere.evaluation.grounding import measure_chunks
     from saywhere.evaluation.session import DEV
     from saywhere.models.chunker import TRAINED, Chunker

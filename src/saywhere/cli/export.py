@@ -1,4 +1,4 @@
-"""``saywhere export``: one model of several training checkpoints, or the page without a server."""
+"""``saywhere export``: one model from several training checkpoints, or a web page without a server."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ def export(
     checkpoints: list[str] = typer.Argument(
         None,
         metavar="CHECKPOINT...",
-        help="Folders of trained models, such as runs/NAME/model, with different parts; with --web one model.",
+        help="Folders of trained models with different parts, such as runs/NAME/model; with --web a single model.",
         show_default="with --web the bundled model",
     ),
-    out: Path | None = typer.Option(None, metavar="FOLDER", callback=check_folder, help="Folder of the new model."),
+    out: Path | None = typer.Option(None, metavar="FOLDER", callback=check_folder, help="Folder for the new model."),
     int8: Path | None = typer.Option(
-        None, metavar="ROOT", help="Data set whose training images calibrate a trunk for --precision int8."
+        None, metavar="ROOT", help="Data set whose training images calibrate an int8 trunk, for --precision int8."
     ),
-    replace: bool = typer.Option(False, "--replace", help="Of a part that several have, take that of the last one."),
+    replace: bool = typer.Option(False, "--replace", help="If several checkpoints have a part, take the last one's."),
     change: Set = None,
     web: Path | None = typer.Option(
         None,
         metavar="FOLDER",
         callback=check_folder,
-        help="Write a page instead, of static files, that answers without a server.",
+        help="Write a web page of static files into this folder instead; the model runs in the browser.",
     ),
     runtime: Path | None = typer.Option(
         None,
         metavar="FILE",
-        help="With --web: the package of onnxruntime-web, such as npm pack writes.",
-        show_default="fetched by npm, once",
+        help="With --web: the onnxruntime-web package, as written by npm pack.",
+        show_default="fetched once with npm",
     ),
 ) -> None:
-    """Make one model of training checkpoints: their parts on one trunk, whose weights are stored once.
+    """Combine the parts of several checkpoints into one model, on a shared trunk that is stored once.
 
-    Refused if the trunks of the checkpoints differ. With --web, make a page of a model that runs in the browser.
-    Exit code 0 if all went well, 1 if images for --int8 are missing, broken or cannot be read, 2 if the command is
-    wrong.
+    The trunks of the checkpoints must be the same. With --web, write a web page that runs a model in the browser.
+
+    Exit code: 0 success; 1 images for --int8 are missing, broken or cannot be read; 2 error.
     """
     if web is not None:
         if out is not None or int8 is not None or replace or change or len(checkpoints or ()) > 1:
             raise UserError("--web takes one model, and neither --out nor --int8 nor --replace nor --set")
         return _export_page(checkpoints[0] if checkpoints else DEFAULT_MODEL, web, runtime)
     if out is None or not checkpoints:
-        raise UserError("name the checkpoints and the folder of the new model, --out; or the folder of a page, --web")
+        raise UserError("give CHECKPOINT... and --out, the folder of the new model; or --web, the folder of a page")
     if runtime is not None:
-        raise UserError("--runtime goes with --web")
+        raise UserError("--runtime is for --web: give --web as well")
     from saywhere.engines.export import export as export_model
     from saywhere.options import assignments
     from saywhere.report import collect_left_out

@@ -1,4 +1,4 @@
-"""``saywhere ground``: which part of an image each phrase of a text is about."""
+"""``saywhere ground``: find the part of an image that each phrase of a text is about."""
 
 from __future__ import annotations
 
@@ -40,17 +40,19 @@ if TYPE_CHECKING:
 
 
 GREY = (128, 128, 128)
+PLURALS = "Images, folders, tar archives, or quoted patterns"
+ONE_PATH = PATHS.replace(PLURALS, "An image, a folder, a tar archive, or a quoted pattern")
 
 
 PartName = Annotated[
     Part | None,
-    typer.Option("--part", show_default="densecap if the model has it", help="The part of the model that says where."),
+    typer.Option("--part", show_default="densecap if the model has it", help="Part of the model that finds the boxes."),
 ]
 Threshold = Annotated[
     float | None,
     typer.Option(
-        "--threshold", min=0, max=1, metavar="P", show_default="the model's, 0.5",
-        help="A phrase is found if the probability that the image shows it is at least this.",
+        "--threshold", min=0, max=1, metavar="P", show_default="0.5, or the model's own",
+        help="Minimum probability that the image shows a phrase, for the phrase to be found.",
     ),
 ]  # fmt: skip
 
@@ -60,11 +62,11 @@ class Grounded:
     """The phrases of a text in an image.
 
     Attributes:
-        regions: where each would be.
-        presence: ``(P,)`` probabilities that the image shows each; None if all are found.
-        least: probability of those that are found.
-        names: ``(P,)`` what is said of each, see :meth:`saywhere.models.layout.Layout.names`; None for the phrases.
-        alignment: of the words, if the text was cut where the box changes.
+        regions: the best region of each phrase, found or not.
+        presence: ``(P,)`` probability that the image shows each phrase; None if all are found.
+        least: minimum presence of a found phrase.
+        names: ``(P,)`` texts to print, see :meth:`saywhere.models.layout.Layout.names`; None for the phrases.
+        alignment: alignment of the words, if the text was cut where the box changes.
     """
 
     regions: saywhere.Regions
@@ -89,7 +91,7 @@ class Grounded:
         return [True] * len(self.regions) if self.presence is None else (self.presence >= self.least).tolist()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return ``image, width, height``, and of each of ``phrases`` words, whether it is found, and where."""
+        """Return ``image, width, height, phrases``; for each phrase its words, whether it is found, and its box."""
         if self.alignment is not None:
             return self.alignment.to_dict()
         found, phrases = self.regions, list[dict[str, Any]]()
@@ -109,7 +111,7 @@ class Grounded:
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Grounded:
-        """Read of :meth:`to_dict` what is drawn: the phrases that are found; ``ValueError`` if there are none."""
+        """Read the found phrases of :meth:`to_dict`, for drawing; raise ``ValueError`` if fields are missing."""
         from saywhere.regions import Regions
 
         try:
@@ -120,15 +122,15 @@ class Grounded:
             raise ValueError(f"phrases with words and boxes are missing: {error}") from error
 
     def draw(self, image: Any) -> Any:
-        """Return the image with each phrase that is found on its box."""
+        """Return the image with the boxes and words of the found phrases drawn on it."""
         return replace(self.regions[self.there], scores=None).draw(image)
 
 
 def ground(
-    path: str = typer.Argument(metavar="PATH", help=PATHS.replace("Images, folders", "An image, a folder")),
+    path: str = typer.Argument(metavar="PATH", help=ONE_PATH),
     texts: list[str] = typer.Argument(
         metavar="TEXT...",
-        help="One text (quotes may be left out) is a sentence, which is cut into phrases; several are phrases.",
+        help="One text is a sentence, which is split into phrases (quotes may be left out); several are phrases.",
     ),
     part: PartName = None,
     threshold: Threshold = None,
@@ -137,7 +139,7 @@ def ground(
         None,
         metavar="DIR",
         callback=check_folder,
-        help="Write here how a sentence is aligned: regions, words, three values of --beta, snippets.",
+        help="Folder for drawings of how a sentence is aligned (regions, words, three values of --beta) and snippets.",
     ),
     json: Json = None,
     beta: Beta = None,
@@ -145,17 +147,19 @@ def ground(
     batch: Batch = 8,
     chosen: Chosen = Chosen(),
 ) -> None:
-    """Find the box of an image that each phrase of a text is about, or say that the image does not show it.
+    """Find the box in an image that each phrase of a text is about, or say that the image does not show it.
 
-    --beta and --save-steps are for a sentence and the part aligner; --beta cuts the sentence where the box changes.
-    Exit code 0 if all went well, 1 if images were skipped because they cannot be read, 2 if the command is wrong.
+    --beta and --save-steps need a single sentence and the part aligner; --beta splits the sentence where the box
+    changes.
+
+    Exit code: 0 success; 1 images skipped because they cannot be read; 2 error.
     """
     from saywhere.errors import UserError
 
     texts = read_texts(texts, "for several images give their folder, or a pattern in quotes such as 'photos/*.jpg'")
     sentence = len(texts) == 1 and part is not Part.densecap
     if not sentence and (save_steps is not None or beta is not None):
-        raise UserError("--save-steps and --beta are for one sentence and the part aligner")
+        raise UserError("--save-steps and --beta need a single sentence and the part aligner")
     ahead = ("densecap",) if part is Part.densecap else ("aligner", "densecap", "nouns")
     deferred = chosen.deferred(Part.aligner if sentence else part, ahead, [path])
     from saywhere.images import DRAWN_SIDES
@@ -165,9 +169,9 @@ def ground(
 
     sources = find_images([path], [out] if out else [])
     if video := next((source.name for source in sources if source.is_video), None):
-        raise UserError(f"{video}: is a video; to find its moments index it (saywhere index) and search there")
+        raise UserError(f"{video}: is a video; to find moments in it, use saywhere index and saywhere search")
     if save_steps is not None and len(sources) > 1:
-        raise UserError(f"--save-steps {save_steps}: shows one image, not {len(sources)}")
+        raise UserError(f"--save-steps {save_steps}: give one image, not {len(sources)}")
     printed, file = json == STDOUT, None if json == STDOUT else json
     question = _Question(deferred, texts, part, threshold, beta, regions, save_steps)
 
@@ -197,7 +201,7 @@ def ground(
 
 @dataclass
 class _Question:
-    """What is asked of each image; the attributes are the options of :func:`ground`."""
+    """The question asked of each image; the attributes are the options of :func:`ground`."""
 
     model: DeferredModel
     texts: Sequence[str]
@@ -210,7 +214,7 @@ class _Question:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the answers follow from."""
+        """The settings that the answers depend on."""
         asked = {"text": list(self.texts), "part": self.part, "threshold": self.threshold}
         return {**self.model.facts, **asked, "beta": self.beta, "regions": self.regions}
 
@@ -242,14 +246,14 @@ class _Question:
 def _place(
     placer: Placer, seen: saywhere.Encoding, layout: Layout, regions: int | None, threshold: float | None
 ) -> Grounded:
-    """Return the regions of all phrases, and which of them are found."""
+    """Return the regions of all phrases, with their presence."""
     found, presence, agree = placer.find(seen, layout, None, regions)
     least = placer.least(threshold)
     return Grounded(found, presence, least, None if presence is None else layout.names(presence, agree, least))
 
 
 def _draw_steps(image: LoadedImage, alignment: saywhere.Alignment, folder: Path) -> None:
-    """Write drawings of the regions, and of the words one by one, with ``--beta`` and as one phrase; and snippets."""
+    """Write ``snippets.txt``, and drawings of the regions and of the words (one by one, with β, as one phrase)."""
     from saywhere.drawing import draw_boxes
     from saywhere.files import write_text
     from saywhere.images import save_image
@@ -285,7 +289,7 @@ def _print_table(answer: Grounded, title: str) -> None:
 
 
 def _colours(found: saywhere.Regions, there: Sequence[bool]) -> list[tuple[int, int, int]]:
-    """The colours in which the regions are drawn: one for each different box; grey for what is not found."""
+    """Return the colour in which each region is drawn: one per different box, grey for phrases not found."""
     from saywhere.drawing import COLOURS
 
     boxes = [tuple(corners) if seen else None for corners, seen in zip(found.boxes.tolist(), there, strict=True)]

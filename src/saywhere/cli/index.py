@@ -1,4 +1,4 @@
-"""``saywhere index``: images and videos embedded for search, once."""
+"""``saywhere index``: embed images and videos for search, once."""
 
 from __future__ import annotations
 
@@ -26,24 +26,27 @@ if TYPE_CHECKING:
     from saywhere.search.indexing import Indexing
 
 POLL = 2.0
-"""Seconds from one look at the folders to the next, where nobody tells of changes."""
+"""Seconds between two scans of the folders, where the system does not report changes."""
 TRUSTED = 600.0
-"""Seconds after which all is looked at anyway: a busy system drops what it should tell of."""
+"""Seconds after which everything is scanned anyway: a busy system drops change events."""
 LARGE = 20_000
-"""Images from which on codes are proposed."""
+"""Number of images from which codes are recommended."""
 
 
 Every = Annotated[
     str | None,
-    typer.Option(metavar="TIME", show_default="as it was, 0.5s for new ones", help="Look at videos every TIME."),
+    typer.Option(
+        metavar="TIME", show_default="the index's, 0.5s if new", help="Interval between the indexed frames of a video."
+    ),
 ]
 Watch = Annotated[bool, typer.Option("--watch", help="Keep the index up to date until Ctrl-C.")]
 Poll = Annotated[
     float | None,
     typer.Option(
-        "--poll", min=0.1, metavar="SECONDS", help="With --watch, look every so often, instead of waiting to be told."
+        "--poll", min=0.1, metavar="SECONDS", show_default=f"{POLL:g}, where the system reports no changes",
+        help="With --watch: scan the folders at this interval instead of waiting for the system to report changes.",
     ),
-]
+]  # fmt: skip
 
 
 def index(
@@ -51,12 +54,12 @@ def index(
     folder: IndexFolder = None,
     url: Url = None,
     collection: Collection = None,
-    repair: bool = typer.Option(False, "--repair", help="Look for damaged vectors first, and embed their images anew."),
+    repair: bool = typer.Option(False, "--repair", help="First find damaged vectors, and embed their images again."),
     components: int | None = typer.Option(
         None,
         min=0,
         metavar="P",
-        help="Code the vectors by P principal components: much faster searches of a large index (64 is good; 0: none).",
+        help="Code vectors by P principal components, for much faster searches of a large index (try 64; 0: none).",
     ),
     batch: Batch = 8,
     chosen: Chosen = Chosen(),
@@ -65,10 +68,11 @@ def index(
     watch: Watch = False,
     poll: Poll = None,
 ) -> None:
-    """Bring an index for search up to date: embed new and changed images and videos, forget those that are gone.
+    """Create or update a search index: embed new and changed images and videos, and remove those that are gone.
 
-    Each batch is kept as soon as it is done; after a kill the same command goes on. Exit code 0 if all went well, 1 if
-    some were skipped because they cannot be read, 2 if the command is wrong.
+    Each batch is saved as soon as it is done; after an interruption the same command continues.
+
+    Exit code: 0 success; 1 files skipped because they cannot be read; 2 error.
     """
     from saywhere.inference.shards import require_listed
     from saywhere.inference.sources import NoImages
@@ -79,7 +83,7 @@ def index(
             if given:
                 raise UserError(f"{option} is for one process: give it without --shards")
     if poll is not None and not watch:
-        raise UserError("--poll is for --watch: give it as well")
+        raise UserError("--poll is for --watch: give --watch as well")
     seconds = None if every is None else parse_duration(every)
     place = find_place(folder, url, collection)
     with saywhere.Index(place, chosen.model, load=chosen.load) as made, explain_oom(batch):
@@ -93,7 +97,7 @@ def index(
                 raise
             return _watch(made, paths, poll, batch, begin, str(error))
         for path in run.emptied:
-            typer.echo(f"note: {printable(path)}: no image is left here; those that were leave the index", err=True)
+            typer.echo(f"note: {printable(path)}: has no images left; those it had leave the index", err=True)
         done = run.changes.unchanged
         _embed(run.results(batch), done + len(run.todo) + len(run.videos), done)
         if watch:
@@ -109,9 +113,9 @@ def _watch(
     begin: Callable[[list[str]], Indexing],
     first: saywhere.search.Changes | str,
 ) -> None:
-    """Bring the index up to date whenever something changes, with a line for each image, until Ctrl-C.
+    """Update the index whenever something changes, and print a line for each image, until Ctrl-C.
 
-    ``begin`` begins a run over paths; ``first`` is what the first run has changed, or why there was none.
+    ``begin`` starts a run over paths; ``first`` is what the first run changed, or why there was none.
     """
     told: dict[str, str] = {}
     with contextlib.suppress(KeyboardInterrupt):
@@ -126,7 +130,7 @@ def _watch(
             away: dict[str, str] = {}
             try:
                 run = begin(paths)
-            except UserError as error:  # such as a folder that is empty for the moment
+            except UserError as error:  # for instance a folder that is empty at the moment
                 away[str(made.place)] = str(error)
                 run = _begin_rest(begin, paths)
             for path in run.gone if run else ():
@@ -141,7 +145,7 @@ def _watch(
 
 
 def _begin_rest(begin: Callable[[list[str]], Indexing], paths: list[str]) -> Indexing | None:
-    """Begin a run over those paths that have images, if some have none; None if nothing can be done for the moment."""
+    """Start a run over the paths that have images, if others have none; return None if there is nothing to do now."""
     from saywhere.images import SUFFIXES
     from saywhere.inference.sources import VIDEO_SUFFIXES, name_images
 
@@ -155,7 +159,7 @@ def _begin_rest(begin: Callable[[list[str]], Indexing], paths: list[str]) -> Ind
 
 
 def _new_notes(skipped: dict[str, str], told: dict[str, str]) -> list[str]:
-    """Return the lines of images that were not skipped for this reason the last time, and note them in ``told``."""
+    """Return lines for images that were not skipped for the same reason last time, and record them in ``told``."""
     new = {name: reason for name, reason in skipped.items() if told.get(name) != reason}
     told.clear()
     told.update(skipped)
@@ -163,32 +167,32 @@ def _new_notes(skipped: dict[str, str], told: dict[str, str]) -> list[str]:
 
 
 def _ticks(made: saywhere.Index, paths: list[str], poll: float | None) -> Iterator[object]:
-    """Yield when it is time to look: at once, then after changes have settled or, without watchfiles, every ``poll``.
+    """Yield when it is time to scan: at once, then after changes settle or, without watchfiles, every ``poll`` seconds.
 
-    Lists and patterns are polled, for they may mean files anywhere; so are folders while one of them is away, and all
-    if there are more folders than the system watches.
+    Lists and patterns are polled, since they may match files anywhere. So are folders while one of them is missing,
+    and everything if there are more folders than the system can watch.
     """
     told = poll is None and importlib.util.find_spec("watchfiles") is not None and all(map(os.path.isdir, paths))
-    how = "told of changes" if told else f"looking every {poll or POLL:g} s"
-    typer.echo(f"watching, {how}; Ctrl-C ends", err=True)
+    how = "for changes" if told else f"by scanning every {poll or POLL:g} s"
+    typer.echo(f"watching {how}; Ctrl-C ends", err=True)
     while True:
         if told and None not in _folders(paths):
             try:
                 yield from _changes(made, paths)
-            except OSError as error:  # watchfiles has no numbers of errors
+            except OSError as error:  # watchfiles sets no errno
                 if "limit" in str(error):
                     told = False
-                    note = f"note: there are more folders than the system watches; looking every {POLL:g} s from now on"
+                    note = f"note: more folders than the system can watch; scanning every {POLL:g} s from now on"
                     typer.echo(note, err=True)
         yield None
         time.sleep(poll or POLL)
 
 
 def _changes(made: saywhere.Index, paths: list[str]) -> Iterator[object]:
-    """Yield at once, then after each change that the system tells of.
+    """Yield at once, then after each change that the system reports.
 
-    It ends when a folder is new, also in place of one of ``paths``, for what is in it may not be watched, and after
-    ``TRUSTED`` seconds.
+    Ends when there is a new folder, also one that replaces one of ``paths``, since its content may not be watched; and
+    after ``TRUSTED`` seconds.
     """
     watchfiles: Any = importlib.import_module("watchfiles")
     own = "" if made.folder is None else os.path.join(os.path.abspath(made.folder), "")
@@ -200,7 +204,7 @@ def _changes(made: saywhere.Index, paths: list[str]) -> Iterator[object]:
     told = watchfiles.watch(*paths, watch_filter=counts, debounce=1000, step=100, rust_timeout=500,
                             yield_on_timeout=True)  # fmt: skip
     for number, changes in enumerate(told):
-        if changes or number == 0:  # what has changed before anybody watched
+        if changes or number == 0:  # at first, for changes from before the watch began
             yield changes
         new = any(os.path.isdir(path) for _, path in changes)
         if new or time.monotonic() > end or _folders(paths) != before:
@@ -208,7 +212,7 @@ def _changes(made: saywhere.Index, paths: list[str]) -> Iterator[object]:
 
 
 def _folders(paths: list[str]) -> list[tuple[int, int] | None]:
-    """Which folders are at these paths now; None for one that is away."""
+    """Return device and inode of the folder at each path; None for a missing one."""
     found: list[tuple[int, int] | None] = []
     for path in paths:
         try:
@@ -221,16 +225,16 @@ def _folders(paths: list[str]) -> list[tuple[int, int] | None]:
 
 
 def _embed(results: Iterable[ImageResult[Any]], total: int, done: int = 0) -> dict[str, str]:
-    """Go through the results beside a bar; the images that were skipped, with the reasons."""
+    """Consume the results with a progress bar; return the skipped images and why, by name."""
     from saywhere.inference.run import keep_each
 
     return keep_each(results, lambda _: None, total, done, "indexing")
 
 
 def _index_shards(made: saywhere.Index, paths: list[str], count: int, batch: int, components: int | None) -> None:
-    """Index shards beside other processes, and merge them if this is the last one.
+    """Index shards beside other processes, and merge them if this process finishes the last one.
 
-    Nothing is written to the index before that; what a shard has already is kept.
+    The index itself is written only then; a shard's finished work is kept.
     """
     from saywhere.inference import find_images
     from saywhere.inference.shards import Shards, work_on
@@ -238,11 +242,11 @@ def _index_shards(made: saywhere.Index, paths: list[str], count: int, batch: int
     from saywhere.search.store import Store
 
     if made.folder is None:
-        side_by_side = f"into {made.place} index parts of the images side by side"
-        raise UserError(f"--shards is for an index in a folder; {side_by_side}")
+        instead = f"for {made.place} give each process a part of the images, without --shards"
+        raise UserError(f"--shards is for an index in a folder; {instead}")
     found = find_images(paths, [made.folder])
     if videos := [source.name for source in found if source.is_video]:
-        raise UserError(f"--shards is for images, and {videos[0]} is a video: index it without --shards")
+        raise UserError(f"--shards is for images; {videos[0]} is a video: index it without --shards")
     shards = Shards(made.folder / "shards", count, found, {"model": index_digest(made.model)}, ".index")
 
     def embed(shard: Shard) -> dict[str, str]:
@@ -271,7 +275,7 @@ def _report(made: saywhere.Index, changes: saywhere.search.Changes) -> None:
     typer.echo(str(changes))
     store = made.store
     if len(made) >= LARGE and isinstance(store, EmbeddedStore) and not store.snapshot().extent.components:
-        note = f"note: a search of {len(made):,} images takes a tenth of the time with codes: --components 64"
+        note = f"note: with --components 64 a search of {len(made):,} images takes a tenth of the time"
         typer.echo(note, err=True)
     for name, damage in changes.damaged.items():
         typer.echo(f"{printable(name)}: {damage}", err=True)

@@ -1,4 +1,4 @@
-"""``saywhere mcp``: the questions as tools for language models, by the Model Context Protocol."""
+"""``saywhere mcp``: a model's questions as tools for language models, by the Model Context Protocol."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from saywhere.errors import UserError
 def mcp(
     folders: list[Path] = typer.Argument(metavar="FOLDER...", help="Folders whose images the tools may read."),
     index: Path | None = typer.Option(
-        None, metavar="DIR", help="Search this index, made by saywhere index, instead of the folders."
+        None, metavar="DIR", help="Search this index (made by saywhere index) instead of the folders."
     ),
     port: int | None = typer.Option(
         None, min=0, max=65535, metavar="PORT", show_default="standard input and output",
-        help="Answer over HTTP at this port; 0 takes a free one.",
+        help="Serve over HTTP on this port; 0 takes a free one.",
     ),
     host: Host = "127.0.0.1",
     token: Token = None,
     allowed_host: AllowedHost = None,
     chosen: Chosen = Chosen(),
 ) -> None:  # fmt: skip
-    """Offer tools for images to language models, by the Model Context Protocol.
+    """Offer image tools to language models, by the Model Context Protocol.
 
-    The tools describe, ground, caption, search and crop read only images in the folders.
+    The tools describe, ground, caption, search and crop; they read only images in the given folders.
     """
     from saywhere.serve.folders import Folders
     from saywhere.serve.mcp import Protocol, routes, serve_pipe

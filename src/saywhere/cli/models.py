@@ -1,4 +1,4 @@
-"""``saywhere models``: the models that come with the package, those of other people that were calibrated, devices."""
+"""``saywhere models``: the bundled models, calibrated models from the hub, and devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from saywhere.cli.printing import print_row
 def models(
     devices: bool = typer.Option(False, "--devices", help="List the devices of the engine onnx instead."),
 ) -> None:
-    """List the models that come with the package, by name and description, and those of the hub that you calibrated."""
+    """List the models that come with saywhere and the hub models that you calibrated, with descriptions."""
     if devices:
         from saywhere.engines.onnx import DEVICES, missing
 
@@ -22,7 +22,7 @@ def models(
 
     found = saywhere.list_models()
     if not found:
-        typer.echo("no model comes with this copy of saywhere; give --model a checkpoint folder")
+        typer.echo("this copy of saywhere comes without a model; give --model the folder of one")
     found |= calibrated_models()
     width = max((len(name) for name in found), default=0)
     for name, description in found.items():

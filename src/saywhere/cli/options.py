@@ -26,7 +26,7 @@ Model = Annotated[
     typer.Option(
         "--model",
         metavar="NAME|DIR",
-        help="Name or folder of the model, or hub:OWNER/NAME.",
+        help="Model name or folder, or hub:OWNER/NAME.",
         show_default="the bundled model",
     ),
 ]
@@ -35,7 +35,7 @@ ComparedModels = Annotated[
     typer.Option(
         "--model",
         metavar="NAME|DIR",
-        help="Name or folder of a model; repeat to compare models.",
+        help="Model name or folder, or hub:OWNER/NAME; repeat to compare models.",
         show_default="the bundled model",
     ),
 ]
@@ -44,7 +44,8 @@ Device = Annotated[
     typer.Option(
         "--device",
         metavar="D",
-        help="cpu, cuda, mps, ... of the engine torch; cpu, cuda, coreml, directml or openvino of the engine onnx.",
+        help="Engine onnx: cpu, cuda, coreml, directml or openvino. Engine torch: cpu, cuda, mps, ...",
+        show_default="cpu; with the engine torch the first GPU, if any",
     ),
 ]
 Engine = Annotated[
@@ -52,8 +53,8 @@ Engine = Annotated[
     typer.Option(
         "--engine",
         metavar="E",
-        help="onnx (without PyTorch) or torch.",
-        show_default="onnx if the model has it and no device of torch is asked for",
+        help="onnx (needs no PyTorch) or torch.",
+        show_default="onnx if the model supports it and --device does not need torch",
     ),
 ]
 Threads = Annotated[
@@ -64,7 +65,7 @@ Threads = Annotated[
         max=1024,
         metavar="N",
         help="Number of CPU threads.",
-        show_default="all processors there are",
+        show_default="all available processors",
     ),
 ]
 Precision = Annotated[
@@ -72,8 +73,8 @@ Precision = Annotated[
     typer.Option(
         "--precision",
         metavar="P",
-        help="float32, or int8: faster, answers differ a little; for the bundled model and those exported with --int8, "
-        "on the engine onnx. Of graphs of the hub also fp16, q4 and others.",
+        help="float32, or int8: faster, with slightly different answers, on the engine onnx, for the bundled model and "
+        "models exported with --int8. ONNX models of the hub also have fp16, q4 and others.",
         show_default="float32",
     ),
 ]
@@ -82,13 +83,13 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="OPTION=VALUE",
-        help="Change an option of the model, such as decoding.beam_size=3; may be repeated.",
+        help="Override a model option, such as decoding.beam_size=3; may be repeated.",
     ),
 ]
 
 
 class Chosen(NamedTuple):
-    """The model of a command, where it runs and by what: a parameter that :func:`ungroup` makes options of."""
+    """The model of a command and its runtime: one parameter that :func:`ungroup` expands into options."""
 
     model: Model = None
     device: Device = None
@@ -100,14 +101,13 @@ class Chosen(NamedTuple):
     def deferred(
         self, part: str | None = None, ahead: Sequence[str] = (), paths: Sequence[str] | None = None
     ) -> DeferredModel:
-        """Return the model for later; arguments as of :class:`saywhere.loading.DeferredModel`.
+        """Return the model, to be loaded at its first use; arguments as in :class:`saywhere.loading.DeferredModel`.
 
-        If the ``paths`` that it is to be asked about are files, it begins at once: its network is opened in a thread,
-        while the rest of the program is imported.
+        If all ``paths`` are files, loading starts at once, in a thread, while the rest of the program is imported.
         """
         model = DeferredModel(self.model, Runtime(*self[1:5]), self.change, part, ahead)
         if paths and all(map(os.path.isfile, paths)):
-            with contextlib.suppress(UserError):  # raised again if there is something to ask
+            with contextlib.suppress(UserError):  # raised again at the first use
                 model.begin()
         return model
 
@@ -117,7 +117,7 @@ class Chosen(NamedTuple):
 
 
 def ungroup(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with the fields of :class:`Chosen` as options, where it has a parameter of that type."""
+    """Return the command with its :class:`Chosen` parameter, if any, replaced by an option for each field."""
     given = list(inspect.signature(command, eval_str=True).parameters.values())
     name = next((each.name for each in given if each.annotation is Chosen), None)
     if name is None:
@@ -135,14 +135,14 @@ def ungroup(command: Callable[..., None]) -> Callable[..., None]:
 def declare(
     called: Callable[..., None], command: Callable[..., None], parameters: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:
-    """Return a function as a command: by the name and the help of another, with options for some parameters."""
+    """Give ``called`` the name and help of ``command`` and a signature with ``parameters`` as options; return it."""
     functools.update_wrapper(called, command)
     called.__dict__["__signature__"] = inspect.Signature([each.replace(kind=OPTION) for each in parameters])
     called.__annotations__ = {each.name: each.annotation for each in parameters}
     return called
 
 
-Host = Annotated[str, typer.Option("--host", metavar="HOST", help="Address to listen at; 0.0.0.0 is all of them.")]
+Host = Annotated[str, typer.Option("--host", metavar="HOST", help="Address to listen on; 0.0.0.0 means all.")]
 Token = Annotated[
     str | None,
     typer.Option(
@@ -150,7 +150,7 @@ Token = Annotated[
         metavar="T",
         envvar="SAYWHERE_TOKEN",
         show_envvar=True,
-        help="Answer only requests that bring this token.",
+        help="Answer only requests with this token.",
     ),
 ]
 AllowedHost = Annotated[
@@ -158,30 +158,42 @@ AllowedHost = Annotated[
     typer.Option(
         "--allowed-host",
         metavar="NAME",
-        show_default="any with a token, else addresses of this machine",
-        help="Answer requests to this name of the server; may be repeated, * is any name.",
+        show_default="any name with a token, otherwise this machine's addresses",
+        help="Accept requests addressed to this host name; may be repeated; * accepts any.",
     ),
 ]
-Batch = Annotated[int, typer.Option("--batch", min=1, metavar="N", help="Batch size, in images.")]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Only the first N images.")]
+Batch = Annotated[int, typer.Option("--batch", min=1, metavar="N", help="Images per batch.")]
+Limit = Annotated[
+    int | None, typer.Option("--limit", min=1, metavar="N", help="Only the first N images.", show_default="all")
+]
 Regions = Annotated[
     int | None,
-    typer.Option("--regions", min=1, metavar="N", help="Most regions per image; the aligner adds the whole image."),
-]
+    typer.Option(
+        "--regions", min=1, metavar="N", show_default="the model's",
+        help="Maximum number of regions per image; the aligner adds the whole image.",
+    ),
+]  # fmt: skip
 BeamSize = Annotated[
-    int | None, typer.Option("--beam-size", min=1, max=1000, metavar="N", help="Hypotheses in decoding; 1 is greedy.")
+    int | None,
+    typer.Option(
+        "--beam-size", min=1, max=1000, metavar="N", show_default="the model's", help="Beam size; 1: greedy decoding."
+    ),
 ]
 Beta = Annotated[
-    float | None, typer.Option("--beta", min=0, metavar="B", help="Smoothness weight β of Eq. 12 (0: word by word).")
+    float | None,
+    typer.Option(
+        "--beta", min=0, metavar="B", show_default="the model's", help="Smoothness weight β of Eq. 12; 0: word by word."
+    ),
 ]
-PATHS = "Images, folders, tar archives, or quoted patterns: 'a/*.jpg'; @FILE has a path on each line (@-: stdin)."
+PATHS = "Images, folders, tar archives, or quoted patterns: 'a/*.jpg'; @FILE lists one path per line (@-: stdin)."
 Images = Annotated[list[str], typer.Argument(metavar="PATH...", help=PATHS)]
 ShardCount = Annotated[
     int | None,
     typer.Option(
-        "--shards", min=1, max=99_999, metavar="N", help="Divide the images into N shards, for many processes."
+        "--shards", min=1, max=99_999, metavar="N",
+        help="Split the images into N shards, for several processes that run this command at the same time.",
     ),
-]
+]  # fmt: skip
 DataRoot = Annotated[
     Path | None, typer.Option("--data", metavar="ROOT", help="Folder of the data set, or a .jsonl file.")
 ]
@@ -189,25 +201,25 @@ DataFormat = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="flickr8k (also Flickr30k), visual-genome, coco, jsonl, label-studio, cvat or xmp; guessed from the files "
-        "if not given.",
+        help="flickr8k (also Flickr30k), visual-genome, coco, jsonl, label-studio, cvat or xmp.",
+        show_default="guessed from the files",
     ),
 ]
-Split = Annotated[str | None, typer.Option("--split", help="Split of the data; dev if not given.")]
+Split = Annotated[str | None, typer.Option("--split", help="Split of the data set.", show_default="dev")]
 Splits = Annotated[
-    list[str] | None, typer.Option("--split", help="Split to read; may be repeated. All of them if not given.")
+    list[str] | None, typer.Option("--split", help="Split to read; may be repeated.", show_default="all splits")
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, metavar="N", help="Random seed.")]
 
 DRAWINGS = (".jpg", ".jpeg", ".png")
 FILES = (".json", ".jsonl", ".csv", ".xml", ".txt", ".zip", ".mp4", ".pdf", ".html", ".md")
-"""Endings of files, which nobody gives a folder."""
+"""File extensions that a folder is never given."""
 STDOUT = Path("-")
-"""Given as the name of a file of results: print the lines."""
+"""Results file name that means: print the lines."""
 
 
 class ResultFormat(StrEnum):
-    """Names of :data:`saywhere.formats.registry.FORMATS`, which is imported only when a command runs."""
+    """Names in :data:`saywhere.formats.registry.FORMATS`, which is imported only when a command runs."""
 
     saywhere = "saywhere"
     densecap = "densecap"
@@ -229,7 +241,8 @@ OutputFormat = Annotated[
     typer.Option(
         "--output-format",
         metavar="F",
-        help="Write for another program into --out (xmp: also beside images), not drawings; F as convert-results --to.",
+        help="Write results into --out in this format instead of drawings (xmp: also beside the images); formats: see "
+        "convert-results --to.",
     ),
 ]
 
@@ -238,26 +251,26 @@ ClassNames = Annotated[
     typer.Option(
         "--classes",
         metavar="NAMES",
-        help="Only regions of these classes, such as person,dog, and of kinds of them: a boy is a person.",
+        help="Only regions of these classes, such as person,dog, and of their kinds: a boy is a person.",
     ),
 ]
 ClassMap = Annotated[
     str | None,
-    typer.Option("--map", metavar="coco80", help="The same with COCO's 80 classes, which keep their numbers."),
+    typer.Option("--map", metavar="coco80", help="Only regions of COCO's 80 classes, with COCO's class numbers."),
 ]
 
 
 CopyImages = Annotated[
-    bool, typer.Option("--copy-images", help="Of the format yolo, also write the images, and name them in data.yaml.")
+    bool, typer.Option("--copy-images", help="Format yolo: also copy the images, and list them in data.yaml.")
 ]
 
 
 def check_sentence_format(name: str | None) -> str | None:
-    """Refuse formats of regions, of which sentences are none."""
+    """Return the format of sentences; raise :class:`UserError` if it is one of regions."""
     if name not in (None, "xmp"):
         raise UserError(
-            f"--output-format {name}: sentences are written as xmp, or by --json FILE as lines, of which "
-            f"convert-results FILE --to {name} makes regions of whole images"
+            f"--output-format {name}: sentences can only be written as xmp; or write them with --json FILE, which "
+            f"convert-results FILE --to {name} turns into regions of whole images"
         )
     return name
 
@@ -272,7 +285,7 @@ SentenceFormat = Annotated[
 
 
 Embed = Annotated[
-    bool, typer.Option("--embed", help="Write xmp into JPEG, PNG and WebP files, through ExifTool; beside the others.")
+    bool, typer.Option("--embed", help="Write xmp into JPEG, PNG and WebP files with ExifTool; beside other images.")
 ]
 
 
@@ -284,14 +297,14 @@ class Part(StrEnum):
 
 
 class Protocol(StrEnum):
-    """The rules: the paper's definition, or as the original was evaluated."""
+    """How answers are scored: by the paper's definition, or as the original program does."""
 
     clean = "clean"
     original = "original"
 
 
 def check_file(option: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Refuse a folder where a file of results is meant; for an option's callback."""
+    """Return the path of a results file, refusing a folder; for an option's callback."""
     if path is not None and path.is_dir():
         printed = ", or - to print the lines" if option.name == "json" else ""
         raise UserError(f"{option.opts[0]} {path}: is a folder; give the name of a file{printed}")
@@ -299,24 +312,24 @@ def check_file(option: typer.CallbackParam, path: Path | None) -> Path | None:
 
 
 def check_folder(option: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Refuse a file, or the name of one, where a folder is meant; for the callback of an option or argument."""
+    """Return the path of a folder, refusing a file or a file name; for the callback of an option or argument."""
     if path is not None:
         require_folder(option.opts[0], path)
     return path
 
 
 def require_folder(option: str, path: Path) -> None:
-    """Refuse a file, or the name of one, where a folder is meant; the error names ``option``."""
+    """Refuse a file, or a file name, where a folder is expected; the error names ``option``."""
     if not path.is_dir() and (path.suffix.lower() in (*DRAWINGS, *FILES) or path.exists()):
         kind = "an image" if path.suffix.lower() in DRAWINGS else "a file"
         raise UserError(f"{option} {path}: is the name of {kind}; give the name of a folder")
 
 
 def read_texts(words: Sequence[str], way_out: str) -> list[str]:
-    """Return the texts that words of the command line are: one where none has a space, as if quotes were around them.
+    """Return the texts among command-line arguments; arguments without spaces are joined, as if quoted together.
 
     Raises:
-        UserError: one is the name of an image, for which there is a ``way_out``; or one of several names nothing.
+        UserError: an argument is an image file, and the error ends with ``way_out``; or one of several names nothing.
     """
     import shlex
 
@@ -325,7 +338,7 @@ def read_texts(words: Sequence[str], way_out: str) -> list[str]:
 
     for text in words:
         if Path(text).suffix.lower() in SUFFIXES and os.path.isfile(text):
-            raise UserError(f"{text}: is an image, and a text is meant here; {way_out}")
+            raise UserError(f"{text}: is an image, but a text is expected here; {way_out}")
     whole = " ".join(words)
     if len(words) == 1 or all(len(text.split()) == 1 for text in words):
         return [whole]
@@ -339,27 +352,27 @@ def read_texts(words: Sequence[str], way_out: str) -> list[str]:
 Drawings = Annotated[
     Path | None,
     typer.Option(
-        "--out", metavar="DIR", callback=check_folder, help="Folder of drawings: images with boxes and phrases."
+        "--out", metavar="DIR", callback=check_folder, help="Folder for drawings: images with boxes and phrases."
     ),
 ]
 Json = Annotated[
     Path | None,
     typer.Option(
         "--json", metavar="FILE", callback=check_file,
-        help="Append results as JSON lines, but for what FILE has already; - prints them.",
+        help="Append results to FILE as JSON lines, skipping images that it already has; - prints them.",
     ),
 ]  # fmt: skip
 
 
 def check_drawing(option: str, path: Path, source: Path) -> None:
-    """Refuse a path that a drawing cannot be written to, or that is its ``source``; the error names ``option``."""
+    """Refuse a path that no drawing can be written to, or that is the ``source``; the error names ``option``."""
     if path.resolve() == source.resolve():
-        raise UserError(f"{option} {path}: is the image itself and would be written over; give another file")
+        raise UserError(f"{option} {path}: is the image itself and would be overwritten; give another file")
     if path.suffix.lower() not in DRAWINGS:
-        raise UserError(f"{option} {path}: the drawing is written as .jpg or .png")
+        raise UserError(f"{option} {path}: the name of a drawing must end in .jpg or .png")
 
 
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", callback=check_folder, help="Folder of the report.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", callback=check_folder, help="Folder for the report.")]
 
 
 IndexFolder = Annotated[
@@ -368,9 +381,7 @@ IndexFolder = Annotated[
 ]
 Url = Annotated[
     str | None,
-    typer.Option(
-        "--url", metavar="URL", help="The index is in Qdrant: URL of a server; its key is read from QDRANT_API_KEY."
-    ),
+    typer.Option("--url", metavar="URL", help="URL of a Qdrant server with the index; QDRANT_API_KEY has its key."),
 ]
 Collection = Annotated[
     str | None,
@@ -379,17 +390,17 @@ Collection = Annotated[
 
 
 def find_place(folder: Path | None, url: str | None, collection: str | None) -> Path | Qdrant:
-    """Return the location of an index, for :class:`saywhere.Index`, by options that must fit each other."""
+    """Return the location of an index for :class:`saywhere.Index`; raise :class:`UserError` if options conflict."""
     if url is None:
         if collection is not None:
             raise UserError("--collection is for an index in Qdrant: give --url as well")
         if folder is None:
-            raise UserError("--index DIR is missing: the folder of the index (or --url URL of a Qdrant server)")
+            raise UserError("--index DIR is missing: give the folder of the index, or --url URL of a Qdrant server")
         return folder
     if folder is not None:
         raise UserError("--index and --url both say where the index is: give one of them")
     if url == ":memory:":
-        raise UserError("--url :memory: would be gone when this command ends")
+        raise UserError("--url :memory: would be gone when this command ends; give --index DIR or the URL of a server")
     from saywhere.search import Qdrant
 
     return Qdrant(url, collection or Qdrant.collection)

@@ -1,4 +1,4 @@
-"""What commands print alike: tables, and the images that were skipped."""
+"""Output that commands share: tables, notes on words and skipped images."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import typer
 from saywhere.files import printable
 
 LEAST = 20
-"""Letters that the last column has at least, however narrow the terminal is."""
+"""Minimum width of the last column in characters, however narrow the terminal is."""
 
 
 def on_terminal() -> bool:
-    """Return whether results are shown to a person, and not piped."""
+    """Return whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 def print_row(*cells: str, widths: Sequence[int]) -> None:
-    """Print cells in columns, those behind the first to the right; with tabs between them where nobody looks on."""
+    """Print cells in columns, right-aligned after the first; separated by tabs if the output is no terminal."""
     if not on_terminal():
         typer.echo("\t".join(printable(cell) for cell in cells))
         return
@@ -36,13 +36,13 @@ def print_table(
     colours: Sequence[tuple[int, int, int]] | None = None,
     left: Sequence[str] = (),
 ) -> None:
-    """Print a table whose last column is text: folded on a terminal, else whole, with tabs between columns.
+    """Print a table whose last column is text: wrapped on a terminal, otherwise separated by tabs and unwrapped.
 
-    On a terminal the other columns stand to the right, but those in ``left``, and are never folded.
+    On a terminal the other columns are never wrapped, and right-aligned except those in ``left``.
 
     Args:
-        rows: a text for each column; the last may have several lines.
-        colours: of each row's last column, red, green and blue up to 255.
+        rows: one text per column; the last may have several lines.
+        colours: RGB colour (0 to 255) of the last column of each row.
     """
     if not on_terminal():
         for row in (header, *rows):
@@ -71,7 +71,7 @@ def print_table(
 def note_words(
     unknown: Mapping[str, str | None], unused: Sequence[str], without_noun: Sequence[str], none_known: bool = False
 ) -> None:
-    """Print which words of a text the model does not know, or that it knows none; and which it uses otherwise."""
+    """Print notes on a text: unknown words (or that all are), phrases without a noun, words that place no phrase."""
     from saywhere.models.placing import did_you_mean, knows_none
 
     if none_known:
@@ -85,7 +85,7 @@ def note_words(
 
 
 def skip_notes(skipped: Mapping[str, str]) -> list[str]:
-    """Return a line for each image that was skipped, but one for all that only lack an extra."""
+    """Return a line for each skipped image, and a single line for all that only lack an extra."""
     if not skipped:
         return []
     from saywhere.images import NEEDS_PHOTOS
@@ -98,7 +98,7 @@ def skip_notes(skipped: Mapping[str, str]) -> list[str]:
 
 
 def report_skipped(skipped: Mapping[str, str]) -> None:
-    """Print the images that were skipped, which gives exit code 1."""
+    """Print the skipped images and, if there are any, exit with code 1."""
     for note in skip_notes(skipped):
         typer.echo(note, err=True)
     if skipped:

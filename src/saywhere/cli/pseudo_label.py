@@ -1,4 +1,4 @@
-"""``saywhere pseudo-label``: a data set of regions with phrases from one that has only sentences."""
+"""``saywhere pseudo-label``: make a data set of regions with phrases from one that has only sentences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def pseudo_label(
     data: Path = typer.Argument(metavar="DATA", help="Folder of the data set, or a .jsonl file."),
     out: Path = typer.Option(
-        Path("snippets"), metavar="DIR", callback=check_folder, help="Folder of the new data set, snippets.jsonl in it."
+        Path("snippets"), metavar="DIR", callback=check_folder, help="Folder for the new data set, snippets.jsonl."
     ),
     split: Splits = None,
     format: DataFormat = None,
@@ -32,10 +32,11 @@ def pseudo_label(
     batch: Batch = 8,
     chosen: Chosen = Chosen(),
 ) -> None:
-    """Cut the sentences of a data set into snippets, and put each on the box that it is about.
+    """Split the sentences of a data set into snippets, and assign each to the box that it is about.
 
-    An interrupted run is resumed by the same command. Exit code 0 if all went well, 1 if images are broken, 2 if the
-    command is wrong.
+    The same command resumes an interrupted run.
+
+    Exit code: 0 success; 1 images are broken; 2 error.
     """
     from saywhere import data as data_sets
     from saywhere.evaluation.session import ensure_same_run
@@ -75,12 +76,12 @@ def pseudo_label(
 def find_snippets(
     model: Model, images: Sequence[LoadedImage], sentences: Mapping[str, Sequence[str]], beta: float | None = None
 ) -> list[Regions]:
-    """Return the pieces of each image's sentences on the regions that they are about (Alignments, 3.1.4 and 3.2).
+    """Return each image's sentence snippets with the regions that they are about (Alignments, 3.1.4 and 3.2).
 
     Args:
-        model: one that has an aligner.
-        sentences: of each image, by its name.
-        beta: affinity of neighbouring words to the same region (Eq. 12); the model's own if None.
+        model: a model with an aligner.
+        sentences: the sentences of each image, by image name.
+        beta: smoothness weight β of Eq. 12, which favours the same region for neighbouring words. None: the model's.
     """
     import numpy as np
 
@@ -99,14 +100,14 @@ def find_snippets(
 
 
 def write_snippets(rows: Iterable[tuple[Path, str, Regions]], file: Path) -> int:
-    """Write a data set in lines of JSON (docs/data.md) that :func:`saywhere.data.read` reads.
+    """Write a data set as JSON lines (docs/data.md), for :func:`saywhere.data.read`.
 
     Args:
-        rows: of each image its file, its split and its snippets.
-        file: ends with ``.jsonl``; images are named by the way to them from its folder.
+        rows: file, split and snippets of each image.
+        file: path with the ending ``.jsonl``; image paths are written relative to its folder.
 
     Returns:
-        how many snippets were written.
+        the number of snippets written.
     """
     from saywhere.files import write_text
 

@@ -1,4 +1,4 @@
-"""``saywhere search``: images of an index, found by words or by an image, with the region of each phrase."""
+"""``saywhere search``: find images in an index by words or by an image, with the region of each phrase."""
 
 from __future__ import annotations
 
@@ -34,41 +34,42 @@ def search(
         None,
         metavar="QUERY...",
         show_default=False,
-        help="A sentence, or phrases with + and - between them: 'a dog + snow - people' (no people). "
-        "Words without quotes are one query, several texts in quotes are phrases with + between them.",
+        help="A sentence, or phrases joined by + and -: 'a dog + snow - people' (no people). Words without quotes are "
+        "one query; several quoted texts are joined by +.",
     ),
     index: IndexFolder = None,
     url: Url = None,
     collection: Collection = None,
-    image: Path | None = typer.Option(None, metavar="FILE", help="Find images like this one, instead of by words."),
+    image: Path | None = typer.Option(None, metavar="FILE", help="Find images similar to this one instead."),
     without: list[str] | None = typer.Option(
         None, metavar="TEXT", help="Leave out images that probably show this; may be repeated."
     ),
     after: str | None = typer.Option(None, metavar="DATE", help="Only images taken on this day (2024-05-01) or later."),
     before: str | None = typer.Option(None, metavar="DATE", help="Only images taken before this day."),
     under: list[Path] | None = typer.Option(
-        None, metavar="FOLDER", help="Only images in this folder, by its name or path; may be repeated."
+        None, metavar="FOLDER", help="Only images in this folder, given by name or path; may be repeated."
     ),
-    top: int = typer.Option(10, min=1, metavar="K", help="At most K images, the best."),
+    top: int = typer.Option(10, min=1, metavar="K", help="Maximum number of images, best first."),
     json: Path | None = typer.Option(
-        None, metavar="FILE", callback=check_file, help="Write a line of JSON for each image; - prints them."
+        None, metavar="FILE", callback=check_file, help="Write one JSON line per image to FILE; - prints them."
     ),
     out: Path | None = typer.Option(
-        None, metavar="DIR", help="Write the images with the phrases' boxes drawn here.", callback=check_folder
+        None, metavar="DIR", help="Folder for the images with the phrases' boxes drawn.", callback=check_folder
     ),
     chosen: Chosen = Chosen(),
 ) -> None:
-    """Find the images of an index that fit a text or are like an image, and the region of each phrase.
+    """Search an index for images that match a text or resemble an image, and find the region of each phrase.
 
-    A probability says how likely an image shows all of the query; a line says so if probably none of the index does.
-    Exit code 0, also if nothing is found; 1 if an image that was found could not be drawn, 2 if the command is wrong.
+    Each hit has the probability that the image shows the whole query. A note tells if probably no image does.
+
+    Exit code: 0 success, even if nothing is found; 1 an image that was found cannot be drawn; 2 error.
     """
     import saywhere
     from saywhere.search import Query
     from saywhere.search.index import why_improbable
 
     if (not texts) == (image is None):
-        raise UserError("a search needs a QUERY or --image FILE, and not both")
+        raise UserError("give either a QUERY or --image FILE, not both")
     query = " + ".join(read_texts(texts, "for images like it give --image before it")) if texts else None
     place = find_place(index, url, collection)
     with saywhere.Index(place, chosen.model, load=chosen.load, threads=chosen.threads) as opened:
@@ -82,7 +83,7 @@ def search(
         unwanted = Query.parse(query).unwanted if query else ()
         given = {"-": unwanted, "--without": without, "--after": after, "--before": before, "--under": under}
         told = ", ".join(name for name, value in given.items() if value)
-        reason = f"of {counted(count, 'image')} none is left by {told}" if count else "the index is empty"
+        reason = f"{told} left none of {counted(count, 'image')}" if count else "the index is empty"
         typer.echo(f"nothing found: {reason}", err=json is not None)
     if json is None and hits:
         _print_hits(hits)
@@ -104,7 +105,7 @@ def search(
         _draw(hits, names)
         typer.echo(f"written: {out}", err=json == STDOUT)
         if others := len({*out.glob("*")} - {*names.values()}):
-            typer.echo(f"note: {out} also has files that are not of this search ({others})", err=True)
+            typer.echo(f"note: {out} also has {counted(others, 'file')} that this search did not write", err=True)
 
 
 def _print_hits(hits: Sequence[saywhere.Hit]) -> None:
@@ -121,7 +122,7 @@ def _print_hits(hits: Sequence[saywhere.Hit]) -> None:
 
 
 def _phrases(found: saywhere.Regions) -> list[str]:
-    """A line for each phrase: how likely it is there, if that is known, and where; or that it is probably not there."""
+    """Return a line for each phrase: its probability, if known, and its box; or that it is probably not there."""
     from saywhere.text import two_digits
 
     chances = ["" if region.score is None else f"{two_digits(region.score)} " for region in found]
@@ -140,24 +141,24 @@ def _name(hit: saywhere.Hit) -> str:
 
 
 def _short(path: str) -> str:
-    """The path as it is typed from here, if that is shorter."""
+    """Return the path relative to the current folder, if it is inside, otherwise as it is."""
     here = Path.cwd()
     return printable(str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path)
 
 
 def _drawings(index: saywhere.Index, hits: Sequence[saywhere.Hit], out: Path) -> dict[int, Path]:
-    """Return the paths of the drawings of hits, by their numbers; none is an image of the index."""
+    """Return the path of each hit's drawing, by rank; raise :class:`UserError` if one is an image of the index."""
     from saywhere.files import fit_name
     from saywhere.search.indexing import absolute
 
     if index.folder is not None and absolute(out) == absolute(index.folder):
-        raise UserError(f"--out {out}: is the index; give another folder")
+        raise UserError(f"--out {out}: is the folder of the index; give another one")
     names: dict[int, Path] = {}
     for number, hit in enumerate(hits, 1):
         moment = "" if hit.time is None else f"-{hit.time}s"
         name = names[number] = out / fit_name(f"{number:03}-{Path(hit.image).stem}", f"{moment}.jpg")
         if absolute(name) in index.store or str(name.resolve()) in index.store:
-            raise UserError(f"{name}: is an image of the index and would be written over; give another --out")
+            raise UserError(f"{name}: is an image of the index and would be overwritten; give another --out")
     return names
 
 

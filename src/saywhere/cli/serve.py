@@ -1,4 +1,4 @@
-"""``saywhere serve``: the questions over HTTP, and a page that asks them."""
+"""``saywhere serve``: an HTTP API for a model's questions, and a web page that uses it."""
 
 from __future__ import annotations
 
@@ -22,21 +22,26 @@ if TYPE_CHECKING:
 
 def serve(
     host: Host = "127.0.0.1",
-    port: int = typer.Option(8077, min=0, max=65535, metavar="PORT", help="Port to listen at; 0 takes a free one."),
+    port: int = typer.Option(8077, min=0, max=65535, metavar="PORT", help="Port to listen on; 0 takes a free one."),
     token: Token = None,
     allowed_host: AllowedHost = None,
     index: Path | None = typer.Option(None, metavar="DIR", help="Also search this index, made by saywhere index."),
     protocols: str | None = typer.Option(
-        None, metavar="NAMES", help="Also answer as these servers do: ollama, openai, photoprism, with commas."
+        None, metavar="NAMES", help="Also speak these protocols, separated by commas: ollama, openai, photoprism."
     ),
     label_studio: str | None = typer.Option(
-        None, metavar="URL", help="Be an ML backend of this Label Studio; its token is read from LABEL_STUDIO_API_KEY."
+        None, metavar="URL", help="Be an ML backend of this Label Studio; LABEL_STUDIO_API_KEY has its token."
     ),
     label_studio_files: Path | None = typer.Option(
-        None, metavar="DIR", help="Read its images in this folder, where its files are mounted."
+        None, metavar="DIR", help="Folder where Label Studio's files are mounted, to read its images there."
     ),
     workers: int | None = typer.Option(
-        None, min=1, max=256, metavar="N", help="Images at the same time.", show_default="all processors there are"
+        None,
+        min=1,
+        max=256,
+        metavar="N",
+        help="Images processed at the same time.",
+        show_default="all available processors",
     ),
     model: Model = None,
     device: Device = None,
@@ -44,11 +49,11 @@ def serve(
     precision: Precision = None,
     change: Set = None,
 ) -> None:
-    """Answer questions about images over HTTP, and serve a page that asks them.
+    """Answer questions about images over HTTP, and serve a web page for them.
 
-    Ends at Ctrl-C or SIGTERM, after the answers that are under way.
+    Ctrl-C or SIGTERM stops the server after the requests in progress.
     """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each image has a thread of its own
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each image has its own thread
     from saywhere.engines.onnx import available_threads
     from saywhere.serve.limits import Limits
     from saywhere.serve.server import Access, launch
@@ -67,14 +72,14 @@ def serve(
 
 
 def _protocols(names: Sequence[str]) -> list[Callable[[Service], Sequence[Route]]]:
-    """The functions that return the routes of named protocols; their module is imported if there is one."""
+    """Return a function for each named protocol that makes its routes; import their module only if needed."""
     if not names:
         return []
     from saywhere.serve.captions import PROTOCOLS
 
     for name in names:
         if name not in PROTOCOLS:
-            raise UserError(f"--protocols {name!r}: there are {', '.join(PROTOCOLS)}")
+            raise UserError(f"--protocols {name!r}: unknown; choose from {', '.join(PROTOCOLS)}")
     kinds = [PROTOCOLS[name] for name in dict.fromkeys(names)]
     return [lambda service, kind=kind: kind(service).routes() for kind in kinds]
 

@@ -1,4 +1,4 @@
-"""``saywhere train``: a model from a recipe."""
+"""``saywhere train``: train a model from a recipe."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from saywhere.training import require_training
 
 def train(
     recipe: Path | None = typer.Argument(
-        None, metavar="RECIPE", help="A YAML file, or the name of a recipe that comes with saywhere, see --list."
+        None, metavar="RECIPE", help="A YAML file, or the name of a recipe that comes with saywhere (see --list)."
     ),
     changes: list[str] | None = typer.Argument(
         None,
         metavar="[KEY=VALUE]...",
-        help="Changes to the recipe, such as data.root=DIR training.epochs=2, or of a recipe of stages "
+        help="Changes to the recipe, such as data.root=DIR training.epochs=2; with stages such as "
         "data.flickr8k=DIR stages.aligner.training.epochs=2.",
     ),
     out: Path | None = typer.Option(
         None,
         metavar="DIR",
         callback=check_folder,
-        help="Folder of the run, the model in model/.",
-        show_default="runs/NAME, as in the recipe",
+        help="Folder of the run; the model is in model/.",
+        show_default="runs/NAME, with the recipe's name",
     ),
     without: list[str] | None = typer.Option(
         None, metavar="STAGE", help="Leave out a stage of the recipe; may be repeated."
@@ -35,13 +35,12 @@ def train(
     restart: bool = typer.Option(False, "--restart", help="Start over instead of resuming the run in the folder."),
     show: bool = typer.Option(False, "--list", help="List the recipes that come with saywhere."),
 ) -> None:
-    """Train a model as a recipe says: a network, or all stages from the data to a model folder with its card.
+    """Train from a recipe: one network, or all stages from the data to a model folder with a model card.
 
-    Everything is checked before training begins. An interrupted run is resumed by the same command. Of a recipe of
-    stages those that are done are passed over; one whose options or data have changed is done anew, and what follows
-    from it too.
-    Exit code 0 if all went well, 1 if something of the data is missing, broken or cannot be read, 2 if the command is
-    wrong.
+    Everything is checked before training begins. The same command resumes an interrupted run. In a recipe with stages,
+    finished stages are skipped. A stage whose options or data have changed runs again, and so does what depends on it.
+
+    Exit code: 0 success; 1 some of the data is missing, broken or cannot be read; 2 error.
     """
     require_training()
     from saywhere.report import collect_left_out

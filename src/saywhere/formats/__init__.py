@@ -1,1 +1,1 @@
-"""Files of other programs, a module each."""
+"""File formats of other programs, one module each."""

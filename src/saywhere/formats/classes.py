@@ -1,4 +1,4 @@
-"""The classes of regions, for programs that know classes: nouns of phrases, or names that somebody asks for."""
+"""The classes of regions, for programs that need classes: nouns of phrases, or names that the user gives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from saywhere.regions import Regions
 from saywhere.text import tokenize
 
 LONGEST = 4
-"""Words of a name that is looked for in a phrase."""
+"""Maximum number of words of a class name that is looked for in a phrase."""
 NAMELESS = "object"
 """The class of a region without a phrase."""
 COCO80 = (
@@ -26,13 +26,13 @@ COCO80 = (
     "microwave", "oven", "toaster", "sink", "refrigerator", "", "book", "clock", "vase", "scissors", "teddy bear",
     "hair drier", "toothbrush",
 )  # fmt: skip
-"""COCO's classes in the order of their ids, which begin at 1 and have gaps."""
+"""COCO's classes in the order of their ids, which begin at 1; empty names are gaps."""
 MAPS = {"coco80": {name: number for number, name in enumerate(COCO80, 1) if name}}
-"""Lists of classes by name, each with the ids that COCO's files have for them."""
+"""Named lists of classes, with their ids in COCO's files."""
 
 
 def label(caption: str | None) -> str:
-    """Return the noun of a phrase, ``dog`` for "a brown dog on the grass", known or not."""
+    """Return the head noun of a phrase, ``dog`` for "a brown dog on the grass", even if unknown."""
     words = tokenize(caption or "")
     head = noun_tree().head(words)
     return head.noun.name if head.noun is not None else " ".join(words[head.start : head.stop]) or NAMELESS
@@ -40,16 +40,14 @@ def label(caption: str | None) -> str:
 
 @dataclass(frozen=True)
 class Classes:
-    """The names that are classes, and the ids of those that have some.
-
-    Without names every noun is a class.
+    """A list of class names with optional ids; without names, every noun is a class.
 
     Attributes:
-        names: in the order in which programs are to number them; none for all nouns.
-        ids: of the names in COCO's files; 1, 2, ... if there are none.
+        names: class names, in the order of their numbers; empty: all nouns.
+        ids: ids of the names in COCO's files; empty: 1, 2, ...
 
     Raises:
-        UserError: a name is empty or twice there.
+        UserError: a name is empty or duplicate.
 
     Example:
         >>> chosen = Classes(("person", "dog"))
@@ -68,7 +66,7 @@ class Classes:
 
     @classmethod
     def parse(cls, names: str | None = None, named: str | None = None) -> Classes | None:
-        """Return the classes of a list such as ``person,dog``, or of a name of :data:`MAPS`; or None for neither."""
+        """Return the classes of a list such as ``person,dog``, or of a name in :data:`MAPS`; None without either."""
         if names is not None and named is not None:
             raise UserError("--classes and --map both say which classes there are: give one of them")
         if named is not None:
@@ -79,21 +77,21 @@ class Classes:
 
     @cached_property
     def _nodes(self) -> dict[int, str]:
-        """The names by the rows of their nodes in the tree of nouns."""
+        """The names, by the row of their node in the tree of nouns."""
         found = {name: noun_tree().named(" ".join(tokenize(name))) for name in self.names}
         return {noun.row: name for name, noun in reversed(found.items()) if noun is not None}
 
     def unknown(self, words: Container[str] = ()) -> list[str]:
-        """Return the names that the tree of nouns lacks, and that are not made of words either."""
+        """Return the names that are not in the tree of nouns, and do not consist of the given words either."""
         tokens = {name: tokenize(name) for name in self.names}
         lacking = [name for name in self.names if noun_tree().named(" ".join(tokens[name])) is None]
         return [name for name in lacking if not all(word in words for word in tokens[name])]
 
     def label(self, caption: str | None) -> str | None:
-        """Return the class of a phrase, ``dog`` for "a brown dog on the grass"; None if it has none of the names.
+        """Return the class of a phrase, ``dog`` for "a brown dog on the grass"; None if no name matches.
 
-        A name stands also for its synonyms and for what is a kind of it, by the tree of nouns; of several for the
-        nearest. A name that the tree does not have stands for itself, in the singular and the plural.
+        A name matches its synonyms and its kinds in the tree of nouns; of several matching names, the nearest wins. A
+        name that is not in the tree matches only itself, in the singular and the plural.
         """
         if not self.names:
             return label(caption)
@@ -107,29 +105,29 @@ class Classes:
         return self._above(head.noun)
 
     def _above(self, noun: Noun | None) -> str | None:
-        """The nearest of the names at or above a node."""
+        """Return the nearest name at or above a node, or None."""
         above = {} if noun is None else noun.ancestors
         near = [(steps, self._nodes[row]) for row, steps in above.items() if row in self._nodes]
         return min(near)[1] if near else None
 
     def labels(self, regions: Regions) -> list[str]:
-        """Return the class of each region; of one that has none of the names :data:`NAMELESS`."""
+        """Return the class of each region, :data:`NAMELESS` if no name matches."""
         return [self.label(region.caption) or NAMELESS for region in regions]
 
     def keep(self, regions: Regions) -> Regions:
-        """Return the regions that have one of the names; all of them if there are no names."""
+        """Return the regions that match a name; without names, all of them."""
         rows = [row for row, region in enumerate(regions) if self.label(region.caption) is not None]
         return regions if len(rows) == len(regions) else regions[rows]
 
     def all(self, images: Iterable[Regions]) -> list[str]:
-        """Return the names; if there are none the classes of all regions, in the order of the alphabet."""
+        """Return the names or, without names, the classes of all regions in alphabetical order."""
         return list(self.names) or sorted({name for regions in images for name in self.labels(regions)})
 
     def numbers(self, images: Sequence[Regions]) -> dict[str, int]:
-        """Return the ids of all classes for COCO's files."""
+        """Return the id of each class in COCO's files."""
         names = self.all(images)
         return dict(zip(names, self.ids or range(1, len(names) + 1), strict=True))
 
 
 NOUNS = Classes()
-"""Every noun is a class."""
+"""The default: every noun is a class."""

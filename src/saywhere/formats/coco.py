@@ -1,4 +1,4 @@
-"""COCO: annotations with images and categories, for its tools and for training, and results for its evaluator."""
+"""COCO: annotations with images and categories, for its tools and for training; and results, for its evaluator."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from saywhere.regions import Regions
 from saywhere.report import Report
 
 LONGEST_NUMBER = 18
-"""Digits of an id; of more it does not fit into 64 bits, which other programs give it."""
+"""Maximum number of digits of an id; longer ones do not fit into the 64 bits of other programs."""
 
 
 def write_annotations(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
-    """Write ``images``, ``annotations`` and ``categories``; annotations have phrase and score beside the class."""
+    """Write ``images``, ``annotations`` and ``categories``; annotations have phrase and score besides the class."""
     found = list(images)
     numbers = classes.numbers(found)
     content: dict[str, list[dict[str, Any]]] = {
@@ -44,12 +44,12 @@ def write_annotations(path: Path, images: Iterable[Regions], classes: Classes = 
 def write_results(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
     """Write a list of ``image_id, category_id, bbox, score, phrase``, with the ids of :func:`write_annotations`.
 
-    COCO's evaluator takes results with ``caption`` for sentences, and looks for no boxes in them. It is a ``UserError``
-    if two images have one name.
+    The key is not ``caption`` because COCO's evaluator would take the results for sentences and ignore their boxes.
+    Raises ``UserError`` if two images have the same name.
     """
     found = list(images)
     if twice := [name for name, count in Counter(regions.image or "" for regions in found).items() if count > 1]:
-        raise UserError(f"{twice[0]}: two images have this name, and COCO's results name them by it")
+        raise UserError(f"{twice[0]}: two images have this name, by which COCO's results know them; rename one")
     numbers = classes.numbers(found)
     rows: list[dict[str, Any]] = []
     for image_id, regions in zip(image_ids(found), found, strict=True):
@@ -59,7 +59,7 @@ def write_results(path: Path, images: Iterable[Regions], classes: Classes = NOUN
 
 
 def image_ids(images: Sequence[Regions]) -> list[int]:
-    """Return the ids of images: the numbers at the ends of their names if each has one of its own, else 1, 2, ..."""
+    """Return the ids of images: the numbers at the end of their names if these are unique, otherwise 1, 2, ..."""
     numbers = [number for regions in images if (number := _number(regions.image or "")) is not None]
     alone = len(set(numbers)) == len(images)
     return numbers if alone else list(range(1, len(images) + 1))
@@ -72,7 +72,7 @@ def _number(name: str) -> int | None:
 
 @reader("coco")
 def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
-    """Yield the regions of each image; the text is the phrase if there is one, and the class otherwise."""
+    """Yield the regions of each image; the text is the phrase or, without one, the class."""
     content = parse_json(read_whole(path))
     classes = by_id(content["categories"], f"{path}: two categories")
     known = by_id(content["images"], f"{path}: two images")
@@ -89,7 +89,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
 
 
 def by_id(entries: Iterable[Mapping[str, Any]], kind: str) -> dict[Any, Mapping[str, Any]]:
-    """Return entries by their ``id``, which two of one kind may not share (``UserError``)."""
+    """Return entries by their ``id``; raise ``UserError`` if two have the same."""
     found: dict[Any, Mapping[str, Any]] = {}
     for entry in entries:
         if found.setdefault(entry["id"], entry) is not entry:

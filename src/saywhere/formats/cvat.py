@@ -1,4 +1,4 @@
-"""CVAT: ``annotations.xml`` of "CVAT for images 1.1", with the phrase and the score as attributes of each box."""
+"""CVAT: ``annotations.xml`` ("CVAT for images 1.1"), with phrase and score as attributes of each box."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from saywhere.report import Report
 
 CORNERS = ("xtl", "ytl", "xbr", "ybr")
 OF_THE_IMAGE = "tag"
-"""The element of a class of the whole image; all others in an image mark regions."""
+"""The element for a class of the whole image; all other elements are regions."""
 
 
 def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
-    """Write the boxes of all images, and the classes with their two attributes as CVAT asks for them in a task."""
+    """Write the boxes of all images, and the classes with their two attributes, as a CVAT task declares them."""
     found = list(images)
     root = xml.Element("annotations")
     xml.SubElement(root, "version").text = "1.1"
@@ -46,7 +46,7 @@ def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> No
 
 @reading.reader("cvat")
 def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
-    """Yield the regions of each image; the text is the phrase if there is one, and the class otherwise."""
+    """Yield the regions of each image; the text is the phrase or, without one, the class."""
     root = reading.read_xml(path)
     if root.find("track") is not None:
         raise ValueError('it has the tracks of a video; export it as "CVAT for images"')

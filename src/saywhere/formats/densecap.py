@@ -1,4 +1,4 @@
-"""``results.json`` as the original DenseCap program writes it, for its viewer and for programs made for it."""
+"""``results.json`` of the original DenseCap program, for its viewer and other programs that read it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from saywhere.files import write_text
 from saywhere.regions import Regions
 
 LONG_SIDE = 720
-"""Pixels on the long side of the images beside ``results.json``, in which its boxes are."""
+"""Long side of the images beside ``results.json``, in pixels; its boxes refer to these."""
 
 SCORE_LIMIT = 16.0
-"""Raw scores are kept within this: our probabilities are rounded, and 0 and 1 have no finite raw score."""
+"""Maximum absolute raw score: our probabilities are rounded, and 0 and 1 have no finite raw score."""
 
 
 def result(regions: Regions, name: str) -> dict[str, Any]:
-    """Return one entry: boxes ``x y w h`` in 1-based pixels of the image of ``LONG_SIDE``, raw scores, captions.
+    """Return one entry: boxes ``x y w h`` in 1-based pixels of the ``LONG_SIDE`` image, raw scores and captions.
 
-    As :mod:`saywhere.papers.densecap2016.conventions` computes them, without torch.
+    Equivalent to :mod:`saywhere.papers.densecap2016.conventions`, but without torch.
     """
     longest = max(regions.width, regions.height)
     width, height = (max(1, side * LONG_SIDE // longest) for side in (regions.width, regions.height))
@@ -41,7 +41,7 @@ def result(regions: Regions, name: str) -> dict[str, Any]:
 
 
 def write_results(path: Path, images: Iterable[tuple[str, Regions]], options: Mapping[str, Any]) -> None:
-    """Write ``{"opt": options, "results": [...]}`` with an entry for each named image, atomically."""
+    """Write ``{"opt": options, "results": [...]}`` with one entry per named image, atomically."""
     results = [result(regions, name) for name, regions in images]
     write_text(path, json.dumps({"opt": dict(options), "results": results}))
 

@@ -1,4 +1,4 @@
-"""FiftyOne: ``labels.json`` of its ``FiftyOneImageDetectionDataset``, positions in shares of the image."""
+"""FiftyOne: ``labels.json`` of its ``FiftyOneImageDetectionDataset``, with boxes as fractions of the image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from saywhere.regions import Regions
 
 
 def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
-    """Write class, box, score and phrase (an attribute) of each region; errors as of :func:`by_stem`."""
+    """Write class, box, score and phrase (an attribute) of each region; raises like :func:`by_stem`."""
     found = by_stem(images, "FiftyOne")
     rows: dict[str, list[dict[str, Any]]] = {}
     for stem, regions in found.items():

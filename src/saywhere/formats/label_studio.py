@@ -1,6 +1,6 @@
-"""Label Studio: tasks with predictions, to be corrected there, and what it exports afterwards.
+"""Label Studio: tasks with predictions, to be corrected there, and its exports.
 
-A region is a rectangle with its class and, under the same id, a text with its phrase. Positions are percents.
+A region is a rectangle with its class and, with the same id, a text with its phrase. Positions are in percent.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from saywhere.report import Report
 
 SIDES = ("x", "y", "width", "height")
 LABELS = ("rectanglelabels", "labels")
-"""Kinds of entries that give a rectangle its classes."""
+"""Types of entries with the classes of a rectangle."""
 ASKED = frozenset(
     ["labels", "textarea", "choices", "taxonomy", "rating", "number", "datetime", "pairwise", "ranker", "relation"]
 )
-"""Kinds of entries that mark no place themselves; they are about a region of their id, or about the whole image."""
+"""Types of entries without a shape: they belong to the region with the same id, or to the whole image."""
 LOCAL = "/data/local-files/?d="
-"""What Label Studio has before the path of a file in its own storage folder."""
+"""Label Studio's prefix for the path of a file in its storage folder."""
 
 
 def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
-    """Write a task for each image, and in ``.xml`` beside them, where nothing may be, the interface that shows them."""
+    """Write a task for each image, and their labeling interface to an ``.xml`` file beside, which must not exist."""
     beside = path.with_suffix(".xml")
     if beside == path or beside.exists():
-        raise UserError(f"{beside}: is where the labeling interface is written; name another --out, such as tasks.json")
+        raise UserError(f"{beside}: is where the labeling interface is written; give another --out, such as tasks.json")
     found = list(images)
     write_text(path, json.dumps([_task(regions, classes) for regions in found], indent=1))
     write_text(beside, interface(classes.all(found)))
 
 
 def interface(names: Iterable[str]) -> str:
-    """Return a labeling interface of rectangles with these classes and a phrase each."""
+    """Return a labeling interface for rectangles with these classes, each with a phrase."""
     choices = "\n".join(f"    <Label value={quoteattr(name)}/>" for name in names)
     return f"""<View>
   <Image name="image" value="$image"/>
@@ -78,9 +78,9 @@ def _task(regions: Regions, classes: Classes) -> dict[str, Any]:
 
 @reading.reader("label-studio")
 def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
-    """Yield the regions of each task: of its last annotation that was not skipped, else of its last prediction.
+    """Yield the regions of each task: of its last annotation that was not skipped, otherwise of its last prediction.
 
-    A task without regions that does not say the size of its image is left out.
+    A task without regions and without the size of its image is left out.
     """
     for number, task in enumerate(reading.entries_of(parse_json(read_whole(path)), "the tasks")):
         named = task.get("id", f"number {number}") if isinstance(task, dict) else task
@@ -102,7 +102,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
 
 
 def _by_region(result: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """The entries of each region: its shape, its labels and its texts have one id. Those of the whole image go."""
+    """Group entries by region: shape, labels and texts share an id. Entries for the whole image are dropped."""
     groups: dict[Any, list[dict[str, Any]]] = {}
     for number, entry in enumerate(result):
         own = _is_odd(entry) or "id" not in entry
@@ -111,7 +111,7 @@ def _by_region(result: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def _is_odd(entry: object) -> bool:
-    """Whether an entry of a task is malformed."""
+    """Return whether an entry of a task is malformed."""
     if not isinstance(entry, dict):
         return True
     return not isinstance(entry.get("type"), str) or not isinstance(entry.get("value", {}), dict)
@@ -123,7 +123,7 @@ def _shown(value: object) -> str:
 
 
 def _shape(entry: dict[str, Any]) -> str | None:
-    """The shape of a region, such as ``rectangle`` or ``polygon``; None where an entry has no place in the image."""
+    """Return the shape in an entry, such as ``rectangle`` or ``polygon``; None if it has no place in the image."""
     kind = entry["type"]
     if kind not in ASKED:
         return kind.removesuffix("labels")
@@ -131,7 +131,7 @@ def _shape(entry: dict[str, Any]) -> str | None:
 
 
 def _rows(width: int, height: int, group: list[dict[str, Any]]) -> Iterator[reading.Row]:
-    """A row for each text of a region, or for each of its labels if it has no text."""
+    """Yield a row for each text of a region or, without texts, for each of its labels."""
     if _is_odd(group[0]):
         raise ValueError(f"{_shown(group[0])} is not an entry with a type and a value")
     places = {shape: entry["value"] for entry in group if (shape := _shape(entry))}
@@ -145,7 +145,7 @@ def _rows(width: int, height: int, group: list[dict[str, Any]]) -> Iterator[read
     named = [text for entry in group for kind in LABELS for text in _texts(entry.get("value", {}).get(kind))]
     if not said and not named:
         raise ValueError("a region has neither a label nor a text")
-    boxes = (entry for entry in group if entry["type"] != "textarea")  # a text has the probability of its words
+    boxes = (entry for entry in group if entry["type"] != "textarea")  # a text's score is that of its words
     score = next((entry["score"] for entry in boxes if entry.get("score") is not None), None)
     for text in dict.fromkeys(said or named):
         yield reading.Row(box, text, score)
@@ -156,7 +156,7 @@ def _texts(value: str | list[str] | None) -> list[str]:
 
 
 def image_name(address: str) -> str:
-    """Return the path of an image in Label Studio's storage, or, for an uploaded one, its name."""
+    """Return the path of an image in Label Studio's storage or, for an uploaded image, its name."""
     parts = urlsplit(address)
     if local := parse_qs(parts.query, errors="surrogateescape").get("d"):
         return local[0]

@@ -1,4 +1,4 @@
-"""What the formats share: XML, and readers; a bad item of many is left out and named."""
+"""Helpers that the formats share: XML, and readers, which leave out and report single bad items."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ILLEGAL = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010
 
 
 def read_xml(path: Path) -> xml.Element:
-    """Return the root of an XML file; ``ValueError`` if it is none, or is in an encoding that Python does not know."""
+    """Return the root of an XML file; raise ``ValueError`` if it is not XML, or its encoding is unknown."""
     try:
         return xml.parse(path).getroot()
     except (xml.ParseError, LookupError) as error:
@@ -32,57 +32,58 @@ def read_xml(path: Path) -> xml.Element:
 
 
 def legal(text: str | None) -> str:
-    """Return a text with a replacement character for each that XML cannot hold; empty for None."""
+    """Return a text with illegal XML characters replaced; empty for None."""
     return ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", text or "")
 
 
 def placed(path: Path, images: Iterable[Regions], rename: Callable[[Path], Path]) -> dict[Path, Regions]:
-    """Return the regions of images by their files, renamed, below a folder; ``UserError`` if two have one file."""
+    """Return the regions of images by renamed file in a folder; raise ``UserError`` if two images share a file."""
     found: dict[Path, Regions] = {}
     for regions in images:
         parts = [part for part in Path(regions.image or "").parts if part not in ("..", "/")]
         place = rename(path.joinpath(*parts or ["image"]))
         if place in found:
-            raise UserError(f"{regions.image} and {found[place].image}: both would be {place.relative_to(path)}")
+            both = f"both would be written to {place.relative_to(path)}; rename one"
+            raise UserError(f"{regions.image} and {found[place].image}: {both}")
         found[place] = regions
     return found
 
 
 def by_stem(images: Iterable[Regions], program: str) -> dict[str, Regions]:
-    """Return the regions of images by their names without folder and suffix; ``UserError`` if two have one name."""
+    """Return the regions of images by name without folder and suffix; raise ``UserError`` if two share a name."""
     found: dict[str, Regions] = {}
     for regions in images:
         stem = Path(regions.image or "image").stem
         if stem in found:
             other = found[stem].image
-            raise UserError(f"{regions.image} and {other}: {program} knows images by their names, which must differ")
+            raise UserError(f"{regions.image} and {other}: {program} identifies images by name; rename one of them")
         found[stem] = regions
     return found
 
 
 def write_xml(path: Path, root: xml.Element) -> None:
-    """Write an element and all below it, indented; the file is whole or not there."""
+    """Write an XML tree, indented and atomically."""
     tree = xml.ElementTree(root)
     xml.indent(tree)
     write_atomically(path, lambda file: tree.write(file, encoding="utf-8", xml_declaration=True))
 
 
 SLACK = 0.05
-"""A box may leave its image by this share of a side, and a pixel, and is cut; one that leaves it further is refused."""
+"""Share of a side (plus one pixel) by which a box may exceed its image, and is clipped; beyond it, it is refused."""
 
 WRONG = (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError, RecursionError)
-"""What readers raise where something is missing or of another kind than the format has."""
+"""Exceptions of readers if something is missing, or of the wrong type for the format."""
 
 NO_BOX = " instead of an upright box"
-"""How the kind of problem of a region of another shape ends."""
+"""End of the description of the problem with other shapes."""
 
 Entry = TypeVar("Entry")
 Reader = Callable[[Path, Path | None, Report], Iterator[Regions]]
-"""A function of a file or folder, the folder of the images if it is known, and the report of what is left out."""
+"""A reader: takes a file or folder, the folder of the images, if known, and the report for left-out items."""
 
 
 class Row(NamedTuple):
-    """One region as a format has it: ``x1 y1 x2 y2`` in pixels, its text, and its score if it has one."""
+    """One region in a file: box ``x1 y1 x2 y2`` in pixels, text, and optional score."""
 
     box: tuple[float, float, float, float]
     caption: str
@@ -90,13 +91,13 @@ class Row(NamedTuple):
 
 
 class OtherShape(ValueError):
-    """What marks a region and is no upright box; the text is the name of the shape, such as ``polygon``."""
+    """A region is not an upright box; the message is the name of its shape, such as ``polygon``."""
 
 
 def reader(format: str) -> Callable[[Reader], Reader]:
-    """Return a decorator for the reader of a format, which turns into one line what makes a file unreadable.
+    """Return a decorator for the reader of a format, which turns its exceptions into one-line errors.
 
-    The reader then raises ``UserError`` if the file cannot be read, is in another format, or if nothing in it is right.
+    The reader then raises ``UserError`` if the file cannot be read, is in another format, or has no valid item.
     """
 
     def decorate(read: Reader) -> Reader:
@@ -113,7 +114,7 @@ def reader(format: str) -> Callable[[Reader], Reader]:
                 way_out = " (--from names another one)" if isinstance(error, KeyError) else ""
                 raise UserError(f"{path}: not in the format {format}: {reason(error)}{way_out}") from error
             except OSError as error:
-                raise UserError(f"{path} cannot be read ({error.strerror})") from error
+                raise UserError(f"{path}: cannot be read ({error.strerror})") from error
             if any(kind.endswith(NO_BOX) for kind in report.problems) and not found:
                 raise UserError(f"{path}: all its images are left out: {'; '.join(report.lines(1))}")
             if report.problems and not found:
@@ -126,16 +127,16 @@ def reader(format: str) -> Callable[[Reader], Reader]:
 
 
 def reason(error: BaseException) -> str:
-    """Return what is wrong, by an error of :data:`WRONG`."""
+    """Return a description of one of the exceptions in :data:`WRONG`."""
     if isinstance(error, KeyError):
         return f"{error} is missing"
-    other = isinstance(error, TypeError | AttributeError | IndexError)  # whose texts are about Python
-    return "a part of it is of another kind" if other else str(error)
+    other = isinstance(error, TypeError | AttributeError | IndexError)  # their messages are about Python
+    return "a part of it has the wrong type" if other else str(error)
 
 
 @contextmanager
 def leave_out(report: Report, kind: str, name: object) -> Iterator[None]:
-    """Name an item in the report, and go on with the next, if something in it is missing or wrong."""
+    """Suppress the exceptions in :data:`WRONG`, and add the item to the report's problems instead."""
     try:
         yield
     except WRONG as error:
@@ -149,14 +150,17 @@ def to_regions(
     rows: Callable[[Entry], Iterable[Row]],
     report: Report,
 ) -> Iterator[Regions]:
-    """Yield the regions of an image; they have scores if all have.
+    """Yield the regions of an image, with scores only if all regions have one.
 
-    What is no upright box or is broken is left out and named in the report. An image that has nothing else is left out,
-    too, for it is not one without regions. It is a ``ValueError`` if the image has no name or size.
+    Broken entries and other shapes than upright boxes are left out and reported. An image that has only such entries is
+    left out as well, for it is not an image without regions. Raises ``ValueError`` if the image has no name or size.
 
     Args:
-        entries: its regions as the format has them.
-        rows: returns what is in an entry, and raises an error of :data:`WRONG`.
+        name: name of the image.
+        size: width and height.
+        entries: the image's entries in the file.
+        rows: returns the regions of an entry, or raises one of :data:`WRONG`.
+        report: report for left-out entries.
     """
     width, height = (int(float(str(side))) for side in size)
     if name is None:
@@ -166,7 +170,7 @@ def to_regions(
     lost = False
     for entry in entries:
         try:
-            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+            with np.errstate(over="ignore", invalid="ignore"):  # infinite values are refused below
                 found += [_cut(row, width, height, report) for row in rows(entry)]
         except OtherShape as shape:
             report.problem(f"{shape}{NO_BOX}", name)
@@ -187,7 +191,7 @@ def to_regions(
 
 
 def _cut(row: Row, width: int, height: int, report: Report) -> Row:
-    """The row with its box cut to the image; ``ValueError`` if it is no region of it."""
+    """Clip a row's box to the image; raise ``ValueError`` if the row is invalid or not in the image."""
     text: object = row.caption
     if not isinstance(text, str):
         raise ValueError(f"{text!r} is not a text")
@@ -211,7 +215,7 @@ def _cut(row: Row, width: int, height: int, report: Report) -> Row:
 
 
 def checked(regions: Regions) -> Regions:
-    """Return regions that every format can hold; ``ValueError`` if a name, a size or a caption is none."""
+    """Return the regions unchanged; raise ``ValueError`` if their name, size or a caption is invalid."""
     name: object = regions.image
     if name is not None and (not isinstance(name, str) or "\0" in name):
         raise ValueError(f"{name!r} is not the name of an image")
@@ -224,19 +228,19 @@ def checked(regions: Regions) -> Regions:
 
 
 def require_upright(rotation: str | float | None) -> None:
-    """Refuse a rotated box: :class:`OtherShape`."""
+    """Raise :class:`OtherShape` for a rotated box."""
     if rotation and float(rotation) % 360:
         raise OtherShape("rotated box")
 
 
 def entries_of(value: Any, what: str) -> list[Any]:
-    """Return a list of JSON, empty for null; ``ValueError``, which names it as ``what``, if it is something else."""
+    """Return a JSON list, empty for null; raise ``ValueError``, naming it ``what``, for anything else."""
     if value is not None and not isinstance(value, list):
         raise ValueError(f"{what} are not a list")
     return value or []
 
 
 def in_pixels(values: Iterable[float], width: int, height: int) -> tuple[float, float, float, float]:
-    """Return ``x1 y1 x2 y2`` in pixels of a box ``x y width height`` in shares of the image."""
+    """Convert a box ``x y width height`` in fractions of the image to ``x1 y1 x2 y2`` in pixels."""
     x, y, w, h = values
     return x * width, y * height, (x + w) * width, (y + h) * height

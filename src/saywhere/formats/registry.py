@@ -1,4 +1,4 @@
-"""The formats that results are converted to and from, by name."""
+"""The formats that results can be converted to and from, by name."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from saywhere.regions import Regions
 from saywhere.report import Report
 
 HALF_CHARACTER = re.compile("[\ud800-\udfff]")
-"""A surrogate, which UTF-8 has no bytes for."""
+"""A surrogate, which UTF-8 cannot encode."""
 NOT_IN_TABLES = re.compile("[\0\ud800-\udfff]")
-"""A surrogate, or the character NUL, where many spreadsheets end a text or a file."""
+"""A surrogate, or NUL, at which many spreadsheets end a text or a file."""
 NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-"""A surrogate that stands for no byte of a file's name either (PEP 383)."""
+"""A surrogate that does not represent a byte of a file name either (PEP 383)."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format: what it is and how it is written and read.
+    """A format, with its reader and writers.
 
     Attributes:
-        name: of the file or folder among the results of a run.
-        write: regions of images to a file, or into a folder; may return the images that are left out, with the reasons.
-        read: see :data:`saywhere.formats.reading.Reader`; None if it is only written.
-        illegal, not_in_names: what phrases, and names of images, cannot have.
-        beside: writes the regions of one image beside it, or with ``embed=True`` into it, and returns why it could not
+        name: name of the file or folder in the results of a run.
+        write: writes the regions of images to a file or folder; may return the left-out images, with the reasons.
+        read: see :data:`saywhere.formats.reading.Reader`; None if the format can only be written.
+        folder: whether it is a folder.
+        illegal, not_in_names: characters that are impossible in phrases, and in names of images.
+        beside: writes the regions of one image beside it, or with ``embed=True`` into it, and returns why that failed,
             or None; None if the format has no such files.
-        needs: the module of an extra that writes it.
-        beside_suffix: of a second file, which is written beside the first.
-        with_images: as ``write``, and writes the images, too; None if the format has no place for them.
-        classes: whether it has classes, which ``write`` then takes.
+        needs: module of an extra that is needed to write.
+        beside_suffix: suffix of a second file, written beside the first.
+        with_images: like ``write``, but also copies the images; None if the format has no place for them.
+        classes: whether the format has classes, which ``write`` then takes.
     """
 
     name: str
@@ -56,30 +57,31 @@ class Format:
     classes: bool = False
 
     def files(self, path: Path) -> list[Path]:
-        """Return the files that :meth:`write_whole` writes; of a folder the folder."""
+        """Return the files that :meth:`write_whole` writes, or the folder."""
         return [path, path.with_suffix(self.beside_suffix)] if self.beside_suffix else [path]
 
     def require_new(self, path: Path) -> None:
-        """Refuse (``UserError``) what is there already, for somebody may have corrected it, but for an empty folder.
+        """Check that ``path`` does not exist or is an empty folder: somebody may have corrected existing results.
 
         Raises:
-            ModuleNotFoundError: what writes the format is not installed.
+            UserError: it exists.
+            ModuleNotFoundError: a module that is needed to write the format is not installed.
         """
         if self.needs is not None:
             importlib.import_module(self.needs)
         if path.exists() and (not self.folder or any(path.iterdir() if path.is_dir() else [path])):
-            raise UserError(f"{path} is there already; name another --out, or remove it first")
+            raise UserError(f"{path}: already exists; give another --out, or remove it first")
 
     def write_whole(
         self, path: Path, images: Iterable[Regions], report: Report, copy_images: bool = False, classes: Classes = NOUNS
     ) -> dict[str, str]:
-        """Write regions of images, those of the classes, with or without the images; a folder, too, is whole or not.
+        """Write the regions of the classes, optionally with the images, as a file or folder, atomically.
 
-        Characters that the format cannot hold are replaced, and counted in the report. An ``OSError``, such as of a
-        full disk, names ``path``.
+        Characters that the format cannot hold are replaced, and counted in the report. An ``OSError``, for instance for
+        a full disk, names ``path``.
 
         Returns:
-            the images that are left out, with the reasons.
+            the left-out images, with the reasons.
         """
         images = (self.encodable(classes.keep(regions), report) for regions in images)
         write = self.with_images if copy_images and self.with_images is not None else self.write
@@ -95,7 +97,7 @@ class Format:
     def write_beside(
         self, images: Iterable[Regions], report: Report, embed: bool = False, classes: Classes = NOUNS
     ) -> dict[str, str]:
-        """Write the regions of each image, those of the classes, beside or into it; return who is left out, and why."""
+        """Write the regions of the classes beside or into each image; return the left-out images, with the reasons."""
         if self.beside is None:
             raise ValueError(f"{self.name} is not written beside images")
         pairs = ((regions.image or "", self.encodable(classes.keep(regions), report)) for regions in images)
@@ -128,7 +130,7 @@ def _read_lines(path: Path, images: Path | None, report: Report) -> Iterator[Reg
             if line.strip():
                 with leave_out(report, "broken line", f"line {number}"):
                     row = parse_json(line)
-                    if isinstance(row, dict) and "caption" in row and "boxes" not in row:  # of the whole image
+                    if isinstance(row, dict) and "caption" in row and "boxes" not in row:  # for the whole image
                         row |= {"boxes": [[0, 0, row["width"], row["height"]]], "captions": [row["caption"]]}
                     yield checked(Regions.from_dict(row))
 
@@ -155,4 +157,4 @@ FORMATS: dict[str, Format] = {
         beside=partial(xmp.beside, names=True),
     ),
 }  # fmt: skip
-"""What the nouns of phrases are classes in, wherever a format has classes."""
+"""The formats by name; in those with classes, the nouns of the phrases are the classes."""

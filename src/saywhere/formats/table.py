@@ -1,4 +1,4 @@
-"""Tables with a line for each region: CSV for spreadsheets, Parquet for DuckDB and pandas."""
+"""Tables with one line per region: CSV for spreadsheets, Parquet for DuckDB and pandas."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from saywhere.regions import Regions
 from saywhere.report import Report
 
 COLUMNS = ("image", "width", "height", "x1", "y1", "x2", "y2", "score", "phrase", "words")
-"""The last is the probability of the phrase, which results of models have and annotations have not: it is not read."""
+"""Columns; the last one, the probability of the phrase, exists only in results of models, and is not read."""
 NEEDED = (*COLUMNS[:7], "phrase")
-"""Those that a table of other programs must have; boxes that people drew have no score."""
+"""Columns that the tables of other programs must have; boxes drawn by people have no score."""
 TYPES = ("string", "int32", "int32", "float32", "float32", "float32", "float32", "float32", "string", "float32")
-"""Types of the columns in Parquet, by their names in pyarrow."""
+"""Types of the columns in Parquet, as pyarrow names them."""
 GROUP = 50_000
-"""Lines of a row group of Parquet, which is what is held in memory."""
+"""Lines per row group of Parquet, which are held in memory."""
 
 
 def _lines(images: Iterable[Regions]) -> Iterator[tuple[Any, ...]]:
-    """The lines of a table; an image without regions has one without a box, and ``UserError`` if two have one name."""
+    """Yield the lines of a table, one for an image without regions; raise ``UserError`` if two share a name."""
     written: set[tuple[object, ...]] = set()
     for regions in images:
         image = (regions.image, regions.width, regions.height)
         if image in written:
-            raise UserError(f"{regions.image}: two images have this name, and a table knows them by it")
+            raise UserError(f"{regions.image}: two images have this name, by which a table knows them; rename one")
         written.add(image)
         for region in regions:
             score, words = (None if v is None else round(v, 5) for v in (region.score, region.caption_score))
@@ -42,7 +42,7 @@ def _lines(images: Iterable[Regions]) -> Iterator[tuple[Any, ...]]:
 
 
 def write(path: Path, images: Iterable[Regions]) -> None:
-    """Write :data:`COLUMNS` as CSV; an image without regions has one line without a box, and names are unique."""
+    """Write :data:`COLUMNS` as CSV, with a line without a box for an image without regions; names must be unique."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(COLUMNS)
@@ -52,7 +52,7 @@ def write(path: Path, images: Iterable[Regions]) -> None:
 
 
 def write_parquet(path: Path, images: Iterable[Regions]) -> None:
-    """Write the same as Parquet, a group of lines at a time; errors as of :func:`write`."""
+    """Write the same as Parquet, one row group at a time; raises like :func:`write`."""
     arrow: Any = importlib.import_module("pyarrow")
     parquet: Any = importlib.import_module("pyarrow.parquet")
     schema = arrow.schema([(name, getattr(arrow, kind)()) for name, kind in zip(COLUMNS, TYPES, strict=True)])
@@ -84,7 +84,7 @@ def read_parquet(path: Path, images: Path | None, report: Report) -> Iterator[Re
 
 
 def _grouped(lines: Iterable[tuple[int, Mapping[str, str]]], report: Report) -> Iterator[Regions]:
-    """The regions of each image of numbered lines."""
+    """Yield the regions of each image in numbered lines."""
     found: dict[tuple[str, int, int], list[Mapping[str, str]]] = {}
     for number, row in lines:
         with leave_out(report, "broken line", f"line {number}"):

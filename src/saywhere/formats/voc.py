@@ -1,4 +1,4 @@
-"""Pascal VOC: an XML file for each image, in 1-based pixels, with phrase and score beside the class of each object."""
+"""Pascal VOC: an XML file per image, in 1-based pixels, with phrase and score besides the class of each object."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from saywhere.report import Report
 
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
 FIRST = (1, 1, 0, 0)
-"""A box from 0 to 10 covers VOC's pixels 1 to 10."""
+"""Offsets of the corners: a box from 0 to 10 covers VOC's pixels 1 to 10."""
 OTHER_SHAPES = {"polygon": "polygon", "robndbox": "rotated box"}
-"""What LabelMe and roLabelImg have in the place of ``bndbox``."""
+"""Elements of LabelMe and roLabelImg in place of ``bndbox``."""
 
 
 def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> dict[str, str]:
-    """Write a file for each image into a folder; return the images with names too long for that, and that reason."""
+    """Write a file for each image into a folder; return the images whose names are too long, with that reason."""
     found = placed(path, images, lambda place: place.with_suffix(".xml")).items()
     return {one.image or "": TOO_LONG for place, one in found if not fits(_write_one, place, one, classes)}
 
@@ -46,7 +46,7 @@ def _write_one(path: Path, regions: Regions, classes: Classes) -> None:
 
 @reader("voc")
 def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
-    """Yield the regions of each ``.xml`` file in a folder; the text is the phrase if there is one, else the class."""
+    """Yield the regions of each ``.xml`` file in a folder; the text is the phrase or, without one, the class."""
     files = sorted(path.rglob("*.xml"))
     if not files and any(path.iterdir()):
         raise ValueError("no file in it ends with .xml")

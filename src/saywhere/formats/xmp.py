@@ -1,8 +1,8 @@
-"""XMP sidecars: description, alt text, subjects and regions for photo managers, merged with what is there already.
+"""XMP sidecars for photo managers: description, alt text, subjects and regions, merged into existing metadata.
 
-Regions are written twice, as IPTC's ``ImageRegion`` and as MWG regions, on the image as stored, which EXIF has not
-turned. Our own namespace lists digests of the values that we wrote: a later run replaces these and nothing else, and
-keeps whatever another program or a person has added or changed.
+Regions are written twice, as IPTC's ``ImageRegion`` and as MWG regions, relative to the image as stored (before EXIF
+orientation). Our own namespace lists digests of the values that we wrote: a later run replaces only these, and keeps
+everything that another program or a person has added or changed.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from saywhere.report import Report
 from saywhere.text import tokenize
 
 OURS = "saywhere"
-"""What ``xmp:CreatorTool`` says, and the prefix of our namespace."""
+"""Our ``xmp:CreatorTool``, and the prefix of our namespace."""
 WRITER = "saywhere, a program (draft)"
-"""Who wrote a description of ours: photo managers show it as its writer."""
+"""The author of our descriptions, as photo managers show it."""
 SURE = 0.5
-"""Least probability of the boxes and words that give subjects and the description; unknown ones are taken for sure."""
+"""Minimum probability of boxes and words for subjects and the description; unknown probabilities count as certain."""
 PHRASES = 3
-"""Phrases in a description that is made of regions."""
+"""Maximum number of phrases in a description made from regions."""
 PEOPLE = frozenset(("Face", "Pet"))
-"""MWG's types of regions whose names are of somebody."""
+"""MWG's types of regions whose names are names of individuals."""
 MARKS = frozenset(("Focus", "BarCode"))
-"""MWG's types of regions that show nothing to describe."""
+"""MWG's types of regions with nothing to describe."""
 RDF, XML = "http://www.w3.org/1999/02/22-rdf-syntax-ns#", "http://www.w3.org/XML/1998/namespace"
 NAMESPACES = {
     "rdf": RDF,
@@ -75,25 +75,25 @@ NAMESPACES = {
 }
 EMPTY = b'<x:xmpmeta xmlns:x="adobe:ns:meta/">\n <rdf:RDF xmlns:rdf="%s">\n </rdf:RDF>\n</x:xmpmeta>' % RDF.encode()
 PACKET = b'<?xpacket begin="\xef\xbb\xbf" id="W5M0MpCehiHzreSzNTczkc9d"?>\n%s\n<?xpacket end="w"?>' % EMPTY
-"""What an image without XMP is given, in place of a sidecar's."""
+"""The initial XMP of an image without any; a sidecar starts with :data:`EMPTY`."""
 EMBEDDING = frozenset((".jpg", ".jpeg", ".jpe", ".png", ".webp"))
-"""Endings of the files that XMP is written into; beside others there are sidecars."""
+"""Extensions of files that XMP can be embedded in; other files get sidecars."""
 LONGEST = 65_000
-"""Bytes of XMP that one segment of a JPEG holds."""
+"""Maximum size of XMP in one JPEG segment, in bytes."""
 CONTAINERS = ("Bag", "Seq", "Alt")
 TEXTS = ("dc:description", "Iptc4xmpCore:AltTextAccessibility")
 KEYWORDS = (2, 25)
-"""Record and number of IPTC's keywords in a file."""
+"""IPTC record and dataset number of keywords."""
 BAG, TAGS, MWG, IPTC = "dc:subject", "digiKam:TagsList", "mwg-rs:Regions", "Iptc4xmpExt:ImageRegion"
 KINDS = {BAG: "subject", TAGS: "tag", MWG: "mwg", IPTC: "iptc"}
-"""What keys of the items of these properties begin with."""
+"""Prefixes of the keys of items in these properties."""
 
 Value = Any
-"""What a property or a field has: a text, or the element that holds it."""
+"""The value of a property or field: a text, or the element that contains it."""
 
 
 class Place(NamedTuple):
-    """A region of a sidecar: ``x1 y1 x2 y2`` in shares of the image as stored, its text, score and MWG's type."""
+    """A region in a sidecar: ``x1 y1 x2 y2`` as fractions of the stored image, text, score and MWG type."""
 
     box: tuple[float, float, float, float]
     text: str
@@ -101,7 +101,7 @@ class Place(NamedTuple):
     type: str = ""
 
     def key(self, kind: str) -> str:
-        """Return what stands for this region among the values that we wrote."""
+        """Return the key of this region in the list of values that we wrote."""
         return _key(kind, self.text, *(f"{value + 0:.4f}" for value in self.box))
 
 
@@ -110,17 +110,17 @@ def _key(kind: str, *parts: str) -> str:
 
 
 def sidecar(image: Path) -> Path:
-    """Return where the sidecar of an image is written: ``a.jpg.xmp`` for ``a.jpg``."""
+    """Return the sidecar path of an image: ``a.jpg.xmp`` for ``a.jpg``."""
     return image.with_name(f"{image.name}.xmp")
 
 
 def to_stored(shares: np.ndarray, orientation: int) -> np.ndarray:
-    """Turn boxes ``(N, 4)`` in shares of the upright image into shares of the image as stored, by EXIF orientation."""
+    """Convert boxes ``(N, 4)``, fractions of the upright image, to fractions of the stored one (EXIF orientation)."""
     return flip(shares[:, [1, 0, 3, 2]] if orientation in LYING else shares, orientation)
 
 
 def subjects(regions: Regions) -> list[str]:
-    """Return the nouns, by the tree of nouns, of the phrases of sure regions, in their order."""
+    """Return the head nouns (in the tree of nouns) of confident regions' phrases, best region first."""
     heads = (noun_tree().head(tokenize(phrase)).noun for phrase in _sure(regions))
     return list(dict.fromkeys(noun.name for noun in heads if noun is not None))
 
@@ -133,14 +133,15 @@ def _sure(regions: Regions) -> list[str]:
 
 
 def write_regions(place: Path, image: Path, regions: Regions, names: bool = False) -> None:
-    """Write what is in an image into its sidecar, or itself if that is ``place``, instead of earlier regions.
+    """Write an image's regions, subjects and description to ``place``, replacing earlier ones of ours.
 
-    If there is no sidecar, what is in one beside the image is copied into it. With ``names`` phrases of MWG regions are
-    in ``Name``, which programs take for a person's, and not in ``Description``. ``ValueError`` says why the image or a
-    sidecar cannot be used, ``OSError`` why it cannot be written.
+    ``place`` is a sidecar, or the image itself. A new sidecar elsewhere starts with the content of the one beside the
+    image. With ``names``, the phrases of MWG regions go into ``Name``, which programs take for a person's name, instead
+    of ``Description``. Raises ``ValueError`` if the image or a sidecar cannot be used, ``OSError`` if it cannot be
+    written.
     """
     size = _measure(image)
-    regions = Regions.from_dict(regions.to_dict())  # rounded, as those of a file of results are
+    regions = Regions.from_dict(regions.to_dict())  # rounded, like regions from a results file
     shares = geometry.scale(regions.boxes.astype(np.float64), 1 / regions.width, 1 / regions.height)
     stored = to_stored(shares, size.orientation).clip(0, 1).tolist()
     rows = zip(stored, regions, strict=True)
@@ -153,7 +154,7 @@ def write_regions(place: Path, image: Path, regions: Regions, names: bool = Fals
 
 
 def _has_tags(image: Path, place: Path) -> bool:
-    """Return whether an image file has tags of its own: immich reads them only if there is no ``digiKam:TagsList``."""
+    """Return whether an image file contains tags: immich ignores these if there is a ``digiKam:TagsList``."""
     with opened(image) as file:
         keywords = isinstance(file, ImageFile.ImageFile) and KEYWORDS in (IptcImagePlugin.getiptcinfo(file) or {})
     inside = b"" if place == image else embedded(image)
@@ -161,14 +162,14 @@ def _has_tags(image: Path, place: Path) -> bool:
 
 
 def write_sentence(place: Path, image: Path, sentence: str) -> None:
-    """Write a sentence about an image into its sidecar as description and alt text; errors as `write_regions`."""
+    """Write a sentence to ``place`` as the image's description and alt text; raises like :func:`write_regions`."""
     _measure(image)
     with _edited(place, image) as held:
         held.put_text("sentence", sentence)
 
 
 def _plain(text: str | None) -> str:
-    """A text as XML readers give it back."""
+    """Normalise a text as XML readers return it."""
     return " ".join(legal(text).split())
 
 
@@ -176,7 +177,7 @@ def _measure(image: Path) -> DiskSize:
     try:
         return measure(image)
     except ImageError as error:
-        raise ValueError(f"its file is needed, for how EXIF turns it ({_reason(error, image)})") from error
+        raise ValueError(f"the image is needed for its EXIF orientation ({_reason(error, image)})") from error
 
 
 def _reason(error: ImageError, image: Path) -> str:
@@ -184,25 +185,25 @@ def _reason(error: ImageError, image: Path) -> str:
 
 
 def write(path: Path, images: Iterable[Regions], names: bool = False) -> dict[str, str]:
-    """Write a sidecar for each image into a folder; return the images that are left out, with the reasons."""
+    """Write a sidecar for each image into a folder; return the reasons of left-out images, by name."""
     found = {one.image or "": (place, one) for place, one in placed(path, images, sidecar).items()}
     told = {name: refused(write_regions, place, Path(name), one, names) for name, (place, one) in found.items()}
     return {name: why for name, why in told.items() if why}
 
 
 def beside(regions: Regions, names: bool = False, embed: bool = False) -> str | None:
-    """Write the sidecar beside an image, or what it has into the image; return why it could not be, or None."""
+    """Write the sidecar beside an image, or embed the XMP; return why that failed, or None."""
     image = Path(regions.image or "")
     return refused(write_regions, place_of(image, embed), image, regions, names)
 
 
 def place_of(image: Path, embed: bool = False) -> Path:
-    """Return where the XMP of an image is written: its sidecar, or with ``embed`` the file itself if it can hold it."""
+    """Return where to write the XMP of an image: its sidecar or, with ``embed`` and a suitable format, the image."""
     return image if embed and image.suffix.lower() in EMBEDDING else sidecar(image)
 
 
 def check_embed(format: str | None, out: Path | None = None) -> None:
-    """Raise ``UserError`` if there is no ExifTool, which writes into images, or the format or ``out`` does not fit."""
+    """Raise ``UserError`` if XMP cannot be embedded: no ExifTool, another format, or an ``out`` folder."""
     if format is None or not format.startswith("xmp"):
         raise UserError("--embed is for the format xmp: give it as well, by --output-format or --to")
     if out is not None:
@@ -212,21 +213,21 @@ def check_embed(format: str | None, out: Path | None = None) -> None:
 
 
 def embedded(image: Path) -> bytes:
-    """Return the XMP inside an image file, empty if it has none; ``ImageError`` if the file cannot be read."""
+    """Return the XMP embedded in an image file, or empty bytes; raise ``ImageError`` if the file cannot be read."""
     with opened(image) as file:
         if file.format == "PNG":
-            file.load()  # it may stand behind the pixels
+            file.load()  # the XMP may follow the pixels
         found = file.info.get("xmp") or file.info.get("XML:com.adobe.xmp") or b""
     return found.encode() if isinstance(found, str) else found
 
 
 def _embed(image: Path, data: bytes) -> None:
-    """Write XMP into an image file through ExifTool; the file is whole, the old one or the new one."""
+    """Embed XMP in an image file with ExifTool, atomically."""
     if len(data) > LONGEST:
-        raise ValueError(f"{len(data)} bytes of XMP are more than fit into one segment")
+        raise ValueError(f"its XMP would have {len(data)} bytes; at most {LONGEST} fit into an image")
     with tempfile.TemporaryDirectory() as folder, atomic_path(image) as part:
         (packet := Path(folder, "packet.xmp")).write_bytes(data)
-        part.unlink(missing_ok=True)  # of a run that was killed
+        part.unlink(missing_ok=True)  # left over from a killed run
         told = _EXIFTOOL.run("-api", "PNGEarlyXMP=1", f"-XMP<={packet}", "-o", part.absolute(), image.absolute())
         if not part.exists() or "Error" in told or "Invalid" in told:
             raise ValueError(f"ExifTool cannot write into it ({' '.join(told.split())})")
@@ -234,13 +235,13 @@ def _embed(image: Path, data: bytes) -> None:
 
 
 class _ExifTool:
-    """One process of ExifTool for many images."""
+    """An ExifTool process that serves many images."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, *words: object) -> str:
-        """Return what ExifTool prints; ``ValueError`` for a name with a line break, which would be two arguments."""
+        """Run ExifTool and return its output; raise ``ValueError`` for line breaks, which separate arguments."""
         lines = [str(word) for word in words]
         if any("\n" in line for line in lines):
             raise ValueError("its name has a line break")
@@ -270,7 +271,7 @@ _EXIFTOOL = _ExifTool()
 
 
 def refused(put: Callable[..., object], *arguments: object) -> str | None:
-    """Call what writes a sidecar; return why it could not be written, or None."""
+    """Call a function that writes a sidecar; return why that failed, or None."""
     try:
         return None if fits(put, *arguments) else TOO_LONG
     except ValueError as error:
@@ -282,9 +283,9 @@ def refused(put: Callable[..., object], *arguments: object) -> str | None:
 
 
 class _Sidecar:
-    """An opened sidecar. Properties are named with the prefixes of :data:`NAMESPACES`, whichever the file has.
+    """A parsed sidecar. Properties are named with the prefixes of :data:`NAMESPACES`, not with those of the file.
 
-    It is a ``ValueError`` if it is not XMP, or has a document type, in which entities could be.
+    Raises ``ValueError`` if it is not XMP, or has a document type, which could define entities.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -301,20 +302,20 @@ class _Sidecar:
         self._new: list[str] = []
 
     def descriptions(self) -> list[Any]:
-        """Return the elements that hold the properties of the image."""
+        """Return the elements with the properties of the image."""
         return [one for one in _elements(self.root) if (one.namespaceURI, one.localName) == (RDF, "Description")]
 
     def properties(self, name: str) -> Iterator[tuple[Any, Value]]:
-        """Yield the element that holds a property, and its value; more than one only in a broken sidecar."""
+        """Yield the element that contains a property, and its value; more than once only in a broken sidecar."""
         for holder in self.descriptions():
             for one, value in _fields(holder):
                 if one == name:
                     yield holder, value
 
-    # What is written
+    # Writing
 
     def put_text(self, kind: str, text: str) -> None:
-        """Write description and alt text where there are none but of ours; phrases never replace a sentence."""
+        """Write description and alt text unless others have written them; phrases never replace a sentence."""
         text = _plain(text)
         for name in TEXTS:
             known = {key for key in self.written if key.rpartition(":")[0] in (f"phrases {name}", f"sentence {name}")}
@@ -333,9 +334,9 @@ class _Sidecar:
                 self.written.add(_key(f"{kind} {name}", text))
 
     def put_subjects(self, names: Sequence[str], tagged: bool = False) -> None:
-        """Write subjects beside those of others, and as digiKam's tags where these hide no tags of others.
+        """Add subjects to those of others, and as digiKam's tags unless these would hide tags of others.
 
-        ``tagged`` says whether the image file has tags of its own.
+        ``tagged`` says whether the image file contains tags.
         """
         items = [f"<rdf:li>{escape(name)}</rdf:li>" for name in names]
         self._put(BAG, items, f"<{BAG}>{{}}</{BAG}>")
@@ -344,7 +345,7 @@ class _Sidecar:
         self._put(TAGS, [] if hides else items, f"<{TAGS}>{{}}</{TAGS}>", "Seq")
 
     def put_regions(self, places: Sequence[Place], size: tuple[int, int], names: bool) -> None:
-        """Write regions as MWG and IPTC have them; ``size`` is that of the image as stored."""
+        """Write MWG and IPTC regions; ``size`` is that of the stored image."""
         dimensions = f'stDim:w="{size[0]}" stDim:h="{size[1]}" stDim:unit="pixel"'
         around = f'<{MWG} rdf:parseType="Resource">\n   <mwg-rs:AppliedToDimensions {dimensions}/>\n   '
         around += f"<mwg-rs:RegionList>{{}}</mwg-rs:RegionList>\n  </{MWG}>"
@@ -352,9 +353,9 @@ class _Sidecar:
         self._put(IPTC, [_iptc(one) for one in places], f"<{IPTC}>{{}}</{IPTC}>")
 
     def _put(self, name: str, items: Sequence[str], around: str, container: str = "Bag") -> None:
-        """Replace what is ours in a list by items in XML; what others have there already is not written again.
+        """Replace our items in a list by new ones, given as XML; items that others already have are not repeated.
 
-        ``around`` is the XML of the property, with ``{}`` for the list, whose element is ``container``.
+        ``around`` is the XML of the property, with ``{}`` for the list, an element named ``container``.
         """
         theirs: set[str | None] = set()
         home: Any = None
@@ -371,7 +372,7 @@ class _Sidecar:
             else:
                 home = home or bag or name
         self.written = {key for key in self.written if not key.startswith(f"{KINDS[name]}:")}
-        if isinstance(home, str):  # something else is where the list should be, and is not ours to change
+        if isinstance(home, str):  # the property is not a list, and not ours to change
             return
         nodes = {_key_of(name, _node(text)): text for text in items}
         new = {key: text for key, text in nodes.items() if key is not None and key not in theirs}
@@ -383,7 +384,7 @@ class _Sidecar:
             self._new.append(around.format(f"<rdf:{container}>\n    {listed}\n   </rdf:{container}>"))
 
     def data(self) -> bytes:
-        """Return the file, with what was put into it."""
+        """Return the content of the file with all changes."""
         for holder, value in list(self.properties(f"{OURS}:Written")):
             _drop(holder, f"{OURS}:Written", value)
         described = any(f" {TEXTS[0]}:" in key for key in self.written)
@@ -398,7 +399,7 @@ class _Sidecar:
         return (start + "\n".join(_xml(node) for node in self.document.childNodes) + "\n").encode()
 
     def _sign(self, name: str, text: str, wanted: bool = True) -> list[str]:
-        """Take our signature out, and return its XML anew if it is wanted and nobody else has signed there."""
+        """Remove our signature; return its XML if it is wanted and nobody else has signed there."""
         theirs = False
         for holder, value in list(self.properties(name)):
             if _text(value) == text:
@@ -407,12 +408,12 @@ class _Sidecar:
                 theirs = True
         return [] if theirs or not wanted else [f"<{name}>{text}</{name}>"]
 
-    # What is read
+    # Reading
 
     def places(self) -> list[Value]:
-        """Return the regions, as elements: those of MWG, which programs correct, and of IPTC what is not there.
+        """Return the regions as elements: MWG's, which programs correct, and IPTC's that are not among these.
 
-        Where MWG's are as we wrote them and IPTC's are not, somebody has corrected IPTC's, and those are returned.
+        If MWG's are as we wrote them and IPTC's are not, somebody has corrected IPTC's, and only these are returned.
         """
         found = {
             name: [item for _, value in self.properties(name) for item in _items(_bag(value, name))]
@@ -434,7 +435,7 @@ class _Sidecar:
         return one.key("iptc") in self.written or any(np.allclose(one.box, other.box, atol=0.002) for other in same)
 
     def applied(self) -> tuple[float, float] | None:
-        """Return the size of the image that MWG regions are on, if the sidecar says it."""
+        """Return the size of the image that the MWG regions refer to, if given."""
         for _, value in self.properties(MWG):
             fields = dict(_fields(value))
             if "mwg-rs:AppliedToDimensions" in fields:
@@ -445,7 +446,7 @@ class _Sidecar:
 
 @contextmanager
 def _edited(place: Path, image: Path) -> Iterator[_Sidecar]:
-    """A sidecar, or what the one beside the image has, or of an image what is inside; written if it has changed."""
+    """Yield the sidecar at ``place`` (or a copy of the one beside the image), or embedded XMP; write it if changed."""
     inside, empty = place == image, b""
     place = place.resolve() if place.is_symlink() else place
     source = place if inside else next((path for path in (place, sidecar(image)) if path.exists()), place)
@@ -468,10 +469,10 @@ def _edited(place: Path, image: Path) -> Iterator[_Sidecar]:
 
 
 def _parse(data: bytes) -> Any:
-    """The document; ``ValueError`` if it is not XML, or could have entities."""
+    """Parse XML; raise ``ValueError`` if it is not XML, or has a document type, which could define entities."""
 
     def refuse(*_: object) -> None:
-        raise ValueError("it has a document type, which XMP has not")
+        raise ValueError("it has a document type, which XMP must not have")
 
     try:
         parser = expat.ParserCreate()
@@ -483,7 +484,7 @@ def _parse(data: bytes) -> Any:
 
 
 def _node(text: str) -> Any:
-    """An element of ours, with the namespaces that it needs."""
+    """Parse an element of ours, declaring the namespaces that it needs."""
     used = {"rdf"} | {prefix for prefix in NAMESPACES if f"{prefix}:" in text}
     declared = "".join(f' xmlns:{prefix}="{uri}"' for prefix, uri in NAMESPACES.items() if prefix in used)
     start = min(text.find(end) for end in " >" if end in text)
@@ -518,7 +519,7 @@ def _score(place: Place) -> str:
     return "" if place.score is None else f"<{OURS}:Score>{place.score:.5f}</{OURS}:Score>"
 
 
-# RDF: a field is an attribute or an element, and a structure may lie in an rdf:Description of its own
+# RDF: a field is an attribute or an element, and a structure may be inside its own rdf:Description
 
 
 def _elements(node: Any) -> list[Any]:
@@ -529,7 +530,7 @@ _PREFIXES = {uri: prefix for prefix, uri in NAMESPACES.items()}
 
 
 def _fields(value: Value) -> Iterator[tuple[str, Value]]:
-    """The fields of a structure, by their names with our prefixes; those of unknown namespaces are not yielded."""
+    """Yield the fields of a structure, named with our prefixes, except those of unknown namespaces."""
     if isinstance(value, str):
         return
     for one in list(value.attributes.values()):
@@ -543,7 +544,7 @@ def _fields(value: Value) -> Iterator[tuple[str, Value]]:
 
 
 def _items(value: Value) -> list[Any]:
-    """The items of a list: of the element that holds it, or of its ``rdf:Bag`` itself."""
+    """Return the items of a list, given the element that contains it, or its ``rdf:Bag`` itself."""
     if value is None or isinstance(value, str):
         return []
     if value.namespaceURI == RDF and value.localName in CONTAINERS:
@@ -552,7 +553,7 @@ def _items(value: Value) -> list[Any]:
 
 
 def _bag(value: Value, name: str) -> Any:
-    """The element with the items of a property, or None."""
+    """Return the list element of a property, or None."""
     if name == MWG:
         value = dict(_fields(value)).get("mwg-rs:RegionList")
     if value is None or isinstance(value, str):
@@ -561,7 +562,7 @@ def _bag(value: Value, name: str) -> Any:
 
 
 def _text(value: Value) -> str:
-    """A text; of a language alternative that of ``x-default``, else the first."""
+    """Return the text of a value; of language alternatives, that of ``x-default``, otherwise the first."""
     if value is None or isinstance(value, str):
         return value or ""
     if items := _items(value):
@@ -572,7 +573,7 @@ def _text(value: Value) -> str:
 
 
 def _key_of(name: str, item: Any) -> str | None:
-    """What stands for an item of a list among the values that we wrote; None for a region that is not like ours."""
+    """Return the key of a list item in the values that we wrote; None for a region that cannot be ours."""
     if name in (BAG, TAGS):
         return _key(KINDS[name], _text(item))
     one = _region(item)
@@ -587,7 +588,7 @@ def _region(item: Any) -> Place | None:
 
 
 def _place(item: Any, applied: tuple[float, float] | None) -> Place:
-    """The region of an item of MWG's or IPTC's list; ``OtherShape``, or the error of a number, if it is none."""
+    """Return the region in an item of MWG's or IPTC's list; raise ``OtherShape`` or ``ValueError`` if it is no box."""
     fields = dict(_fields(item))
     if "mwg-rs:Area" in fields:
         box = _area({name: _text(value) for name, value in _fields(fields["mwg-rs:Area"])}, applied)
@@ -595,7 +596,7 @@ def _place(item: Any, applied: tuple[float, float] | None) -> Place:
         score = dict(_fields(fields.get("mwg-rs:Extensions", ""))).get(f"{OURS}:Score")
         kind = _text(fields.get("mwg-rs:Type"))
         if kind in PEOPLE and ("mwg-rs:Description" in fields or text[:1].islower()):
-            kind = ""  # a phrase: digiKam gives the type Face to all that it writes
+            kind = ""  # a phrase: digiKam gives all its regions the type Face
     else:
         bounds = {name: _text(one) for name, one in _fields(fields["Iptc4xmpExt:RegionBoundary"])}
         box, text, kind = _boundary(bounds), _text(fields.get("Iptc4xmpExt:Name")), ""
@@ -624,7 +625,7 @@ def _boundary(bounds: dict[str, str]) -> tuple[float, float, float, float]:
     return x, y, x + w, y + h
 
 
-# The document: what is put in and taken out again leaves the white space as it was
+# The document: adding an element and removing it again restores the white space
 
 
 def _is_space(node: Any) -> bool:
@@ -632,7 +633,7 @@ def _is_space(node: Any) -> bool:
 
 
 def _append(parent: Any, node: Any) -> None:
-    """Add an element on a line of its own."""
+    """Append an element on its own line."""
     depth, above = 0, parent
     while above is not None and above.nodeType == Node.ELEMENT_NODE:
         depth, above = depth + 1, above.parentNode
@@ -643,7 +644,7 @@ def _append(parent: Any, node: Any) -> None:
 
 
 def _remove(node: Any) -> None:
-    """Take out an element, and the white space before it."""
+    """Remove an element and the white space before it."""
     parent = node.parentNode
     if _is_space(node.previousSibling):
         parent.removeChild(node.previousSibling)
@@ -651,7 +652,7 @@ def _remove(node: Any) -> None:
 
 
 def _drop(holder: Any, name: str, value: Value) -> None:
-    """Take a property out of the element that holds it, and that element where nothing is left in it."""
+    """Remove a property from its element, and the element if nothing else is left in it."""
     if isinstance(value, str):
         prefix, _, local = name.partition(":")
         holder.removeAttributeNS(NAMESPACES[prefix], local)
@@ -667,7 +668,7 @@ _IN_ATTRIBUTE = {**_IN_TEXT, '"': "&quot;", "\n": "&#10;", "\t": "&#9;"}
 
 
 def _xml(node: Any) -> str:
-    """A node as it was read: with its prefixes, and characters escaped that readers would change (minidom does not)."""
+    """Serialize a node with its original prefixes, escaping characters that readers would change (minidom does not)."""
     match node.nodeType:
         case Node.TEXT_NODE:
             return escape(node.data, _IN_TEXT)
@@ -686,11 +687,11 @@ def _xml(node: Any) -> str:
 
 @reader("xmp")
 def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
-    """Yield the regions of each image of which a sidecar below the folder ``path`` has some, or is of ours.
+    """Yield the regions of each image whose sidecar in the folder ``path`` has regions, or was written by us.
 
-    ``a.jpg.xmp`` is the sidecar of ``a.jpg``, and so is ``a.xmp`` if no other image is called ``a``, or no other RAW
-    file. Images are beside their sidecars, or in the same folders below ``images``. Faces without a description are
-    left out, for their names are of people; a name that begins with a small letter is taken for a phrase.
+    The sidecar of ``a.jpg`` is ``a.jpg.xmp``, or ``a.xmp`` if no other image (or no other RAW file) is called ``a``.
+    Images are beside their sidecars, or in the same subfolders of ``images``. Faces without a description are left out,
+    since their names are names of people; a name that begins with a lower-case letter counts as a phrase.
     """
     for file, inside in _places_below(path):
         with leave_out(report, "XMP that cannot be used" if inside else "sidecar that cannot be used",
@@ -699,7 +700,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
             try:
                 size = measure(image)
             except MissingImageError as error:
-                raise ValueError(f"there is no image {image}; name the folder of the images: --images DIR") from error
+                raise ValueError(f"there is no image {image}; give the folder of the images by --images DIR") from error
             except ImageError as error:
                 raise ValueError(_reason(error, image)) from error
             held = _Sidecar(embedded(file) if inside else file.read_bytes())
@@ -708,14 +709,14 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
                 continue
             applied, orientation = held.applied(), size.orientation
             if applied and orientation in LYING and (applied[0] - applied[1]) * (size.width - size.height) > 0:
-                orientation = 1  # of a program that marked the image as it is shown
+                orientation = 1  # written by a program that marked the upright image
 
             rows = partial(_rows, applied, size._replace(orientation=orientation), report)
             yield from to_regions(str(image), size[:2], entries, rows, report)
 
 
 def _places_below(path: Path) -> Iterator[tuple[Path, bool]]:
-    """The sidecars below a folder, and the images there that have no sidecar and regions inside; whether inside."""
+    """Yield the sidecars in a folder, and images without a sidecar that contain regions, each with whether embedded."""
     for file in sorted(path.rglob("*")):
         if file.suffix.lower() == ".xmp":
             yield file, False
@@ -724,7 +725,7 @@ def _places_below(path: Path) -> Iterator[tuple[Path, bool]]:
 
 
 def has_regions(image: Path) -> bool:
-    """Return whether regions are read from inside an image: it has some, or is marked as ours, and has no sidecar."""
+    """Return whether an image without a sidecar has embedded regions, or is marked as ours."""
     try:
         data = b"" if sidecar(image).exists() or image.with_suffix(".xmp").exists() else embedded(image)
     except (ImageError, OSError):
@@ -743,13 +744,13 @@ def _rows(applied: tuple[float, float] | None, size: DiskSize, report: Report, i
 
 
 def _image_of(file: Path, folder: Path) -> Path:
-    """The image of a sidecar; ``ValueError`` if there is none, or more than one."""
+    """Return the image of a sidecar; raise ``ValueError`` if there is none, or more than one."""
     named = folder / file.name.removesuffix(".xmp")
     if named.suffix.lower() in SUFFIXES:
         return named
     found = [one for one in folder.glob("*") if one.stem == named.name and one.suffix.lower() in SUFFIXES]
     if len(raw := [one for one in found if one.suffix.lower() in RAW_SUFFIXES]) == 1:
-        return raw[0]  # programs write into a JPEG, and beside a RAW file
+        return raw[0]  # programs embed XMP in a JPEG, and write it beside a RAW file
     if len(found) != 1:
         raise ValueError(f"{len(found)} images have its name, and it must be one")
     return found[0]

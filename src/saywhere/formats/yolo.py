@@ -1,4 +1,4 @@
-"""YOLO: ``data.yaml`` with the classes, and in ``labels/`` a text file for each image, in shares of its sides."""
+"""YOLO: ``data.yaml`` with the classes, and in ``labels/`` a text file per image, with fractions of its sides."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from saywhere.report import Report
 
 
 def write(path: Path, images: Iterable[Regions], copy_images: bool = False, classes: Classes = NOUNS) -> dict[str, str]:
-    """Write class, centre and size of each region into the folder ``path``; phrases and scores have no place there.
+    """Write class, centre and size of each region into the folder ``path``; the format has no phrases and scores.
 
-    (A sixth column with scores is what detectors write; programs that train refuse it.)
+    (Detectors write scores as a sixth column, which training programs refuse.)
 
-    With ``copy_images`` the files that the regions name are copied to ``images/``; only then ``data.yaml`` names that
-    folder as the images to train on and to validate with.
+    With ``copy_images`` the images are copied to ``images/``; only then does ``data.yaml`` name that folder, for
+    training and validation.
 
     Returns:
-        the images that are left out because their names are too long for such a file, or because they are not to be
-        found, with the reasons. Errors are those of :func:`by_stem`.
+        the images that are left out because their names are too long for a file, or because they cannot be copied,
+        with the reasons. Raises like :func:`by_stem`.
     """
     found = by_stem(images, "YOLO")
     numbers = {name: number for number, name in enumerate(classes.all(found.values()))}
@@ -52,7 +52,7 @@ def write(path: Path, images: Iterable[Regions], copy_images: bool = False, clas
 
 
 def _copy(name: str, folder: Path) -> str | None:
-    """Copy an image, also one in an archive, into a folder; return why it could not be, or None."""
+    """Copy an image, which may be in an archive, into a folder; return why that failed, or None."""
     try:
         data = archives.read_member(name)
         data = Path(name).read_bytes() if data is None else data
@@ -64,11 +64,11 @@ def _copy(name: str, folder: Path) -> str | None:
 
 @reader("yolo")
 def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
-    """Yield the regions of each image under ``images`` that has a text file; the texts are the classes.
+    """Yield the regions of each image in ``images`` that has a text file, with the classes as texts.
 
-    Where several have one name, in ``train/`` and ``val/``, each is that of the folder of its text file.
+    Images with the same name, in ``train/`` and ``val/``, are told apart by the folder of the text file.
 
-    ``labels/classes.txt``, where some programs write the classes, is passed over.
+    ``labels/classes.txt``, where some programs write the classes, is ignored.
 
     Raises:
         UserError: PyYAML is not installed.
@@ -93,11 +93,11 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
 
 
 class _ImagesByStem:
-    """Find images below a folder by their names without folder and suffix; ``UserError`` if no folder is given."""
+    """The images in a folder, by name without folder and suffix; raises ``UserError`` if no folder is given."""
 
     def __init__(self, folder: Path | None) -> None:
         if folder is None:
-            raise UserError("the format yolo has no sizes of images: name their folder with --images DIR")
+            raise UserError("the format yolo has no sizes of images: give the folder of the images by --images DIR")
         self._folder, self._found = folder, dict[str, list[Path]]()
         for path in sorted(folder.rglob("*")):
             if path.suffix.lower() in SUFFIXES:
@@ -107,9 +107,9 @@ class _ImagesByStem:
         return stem in self._found
 
     def at(self, place: Path, alone: bool) -> tuple[str, int, int]:
-        """Return path, width and height of the image of the stem and the folders, but ``images``, of ``place``.
+        """Return path, width and height of the image with the stem and folders of ``place`` (folders ``images`` aside).
 
-        If it is ``alone``, an image of the same stem in other folders will do if there is only one. Else ``UserError``.
+        If it is ``alone``, a single image with the stem in other folders will do. Otherwise raises ``UserError``.
         """
         paths = self._found.get(place.name, [])
         folders = [[part for part in path.relative_to(self._folder).parent.parts if part != "images"] for path in paths]
@@ -134,12 +134,12 @@ def _rows(names: dict[int, str], width: int, height: int, parts: list[str]) -> I
 
 
 def _names(content: dict[str, Any]) -> dict[int, str]:
-    """The classes in ``data.yaml`` by number: a list, or a mapping of numbers."""
+    """Return the classes in ``data.yaml`` by number, from a list or a mapping."""
     names = content["names"] or ()
     found = {int(number): name for number, name in (names.items() if isinstance(names, dict) else enumerate(names))}
     for number, name in found.items():
         if isinstance(names, str) or isinstance(name, bool) or not isinstance(name, str | int | float):
-            raise ValueError(f"the class {number} is {name!r} and no text; put it in quotes")
+            raise ValueError(f"the class {number} is {name!r}, which is not a text; put it in quotes")
     if len(found) < len(names):
         raise ValueError("two classes have one number")
     return {number: str(name) for number, name in found.items()}

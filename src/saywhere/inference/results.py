@@ -259,7 +259,7 @@ class Outputs:
         inputs = {os.path.realpath(source.path) for source in sources}
         for source in sources:
             if os.path.realpath(path := out_path(self.folder, source)) in inputs:
-                raise UserError(f"{path}: is an image to describe and would be written over; give another --out")
+                raise UserError(f"{path}: is an image to describe and would be overwritten; give another --out")
 
     def is_described(self, source: Source) -> bool:
         """Return whether the results file has the image; its drawing may still be missing."""

@@ -1,1 +1,1 @@
-"""Modules that other programs import: CVAT and FiftyOne."""
+"""Modules for other programs to import: CVAT and FiftyOne."""

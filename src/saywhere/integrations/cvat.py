@@ -1,7 +1,7 @@
 """A function for CVAT: ``cvat-cli task auto-annotate TASK --function-module saywhere.integrations.cvat``.
 
-CVAT matches labels by their names, so the task's labels are given as the parameter ``labels``, with commas. A region
-gets the label that is its noun; labels of several words, such as "a red car", are looked for as phrases.
+CVAT matches labels by name, so the task's labels are given as the parameter ``labels``, separated by commas. A region
+gets the label that is its noun; labels of several words, such as "a red car", are grounded as phrases.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ except ImportError:
     raise UserError("saywhere.integrations.cvat needs the package cvat-sdk: pip install cvat-sdk") from None
 
 PHRASE = 1
-"""Number of the text attribute ``phrase`` of each label."""
+"""Number of each label's text attribute ``phrase``."""
 
 
 class Annotator:
-    """Find the regions of an image that have one of some labels.
+    """Find the regions of an image that have one of the labels.
 
     Args:
-        phrases: whether the labels have a text attribute ``phrase``, which is filled in then.
+        model: the model that finds them.
+        labels: names of the labels.
+        phrases: whether the labels have a text attribute ``phrase`` to fill in.
     """
 
     def __init__(self, model: Model, labels: Sequence[str], phrases: bool = True) -> None:
         self._model, self._phrases = model, phrases
         self._numbers = {name.lower(): number for number, name in enumerate(labels)}
-        # A label that is its own noun is compared with nouns of regions; others are phrases, which are looked for.
+        # A label that is its own noun is compared with the nouns of regions; other labels are grounded as phrases.
         self._sought = [name for name in self._numbers if label(name) != name]
         attributes = [cvataa.text_attribute_spec("phrase", PHRASE)] if phrases else []
         self.spec = cvataa.DetectionFunctionSpec(
@@ -46,7 +48,7 @@ class Annotator:
         )
 
     def detect(self, context: Any, image: Any) -> list[Any]:
-        """Return a rectangle for each region with a label; ``context.conf_threshold`` is the least probability."""
+        """Return a rectangle for each region with a label; ``context.conf_threshold`` is the minimum probability."""
         least = SHOWN if context.conf_threshold is None else context.conf_threshold
         seen = self._model.encode(image)
         found: list[Any] = []
@@ -67,7 +69,7 @@ def create(labels: str, model: str = saywhere.DEFAULT_MODEL, phrases: bool = Tru
     """Return the function; its parameters are those of ``cvat-cli`` (``-p labels=str:person,dog``).
 
     Args:
-        labels: names of the task's labels, with commas between them.
+        labels: names of the task's labels, separated by commas.
         model: name or folder of a model.
         phrases: whether the labels have a text attribute ``phrase`` (``-p phrases=bool:false``).
 

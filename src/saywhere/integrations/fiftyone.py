@@ -22,18 +22,18 @@ except ImportError:
 
 
 class Describer(FiftyOneModel):
-    """Describe the regions of images, or find phrases in them.
+    """A model for FiftyOne that describes the regions of images, or finds phrases in them.
 
     Args:
-        model: that answers, or its name or folder; the bundled one if None.
-        phrases: are looked for, instead of describing regions.
-        top: at most this many regions of an image.
-        threshold: least probability of a region's box and words, or of a phrase; if None, those of regions that are
-            shown (:meth:`saywhere.Regions.at_least`), and 0.3 of phrases.
+        model: a model, or its name or folder; None: the bundled one.
+        phrases: phrases to find instead of describing regions.
+        top: maximum number of regions per image.
+        threshold: minimum probability of a region's box and words, or of a phrase. None: the defaults of
+            :meth:`saywhere.Regions.at_least` for regions, and 0.3 for phrases.
     """
 
     config: Any = None
-    """What FiftyOne asks for thresholds of its own, which it applies itself where there is none."""
+    """FiftyOne looks for a threshold here; without one, it applies its own."""
 
     def __init__(
         self,
@@ -48,22 +48,22 @@ class Describer(FiftyOneModel):
 
     @property
     def media_type(self) -> str:
-        """What it takes: images."""
+        """The kind of input: images."""
         return "image"
 
     @property
     def ragged_batches(self) -> bool:
-        """Images may be of different sizes in a batch; True would have FiftyOne make none."""
+        """False, although images of a batch may differ in size: True would prevent FiftyOne from making batches."""
         return False
 
     @property
     def transforms(self) -> None:
-        """None: images come as they are."""
+        """None: images are passed unchanged."""
         return
 
     @property
     def preprocess(self) -> bool:
-        """Nothing is done to images before."""
+        """False: images are not preprocessed."""
         return False
 
     @preprocess.setter

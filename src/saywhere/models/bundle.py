@@ -287,7 +287,7 @@ def asking_hub(name: str) -> Iterator[tuple[Any, str]]:
         raise
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{name}: the hub does not give it, and its cache does not have it: {reason}") from error
+        raise UserError(f"{name}: is neither available from the hub nor in its cache: {reason}") from error
 
 
 def check_hashes(name: str, folder: Path) -> None:

@@ -274,7 +274,7 @@ class Indexing:
                 reader.damage = Damage(video.damage[0], [*video.damage[1]])
                 video = self._keep_looks(reader, video, batch)
                 if video.ticks is None:
-                    return "not one frame could be read", ""
+                    return "no frame could be read", ""
                 self._store.put((), replace(video, stamp=self._stamp(video.path)))
                 return "", str(reader.damage) if reader.damage.count else ""
         except VideoError as error:

@@ -1,1 +1,1 @@
-"""The verbs over HTTP, and the page that asks them."""
+"""The HTTP interface to a model's questions, and the web page that uses it."""

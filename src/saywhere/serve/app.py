@@ -1,4 +1,4 @@
-"""The HTTP interface: routes, and what holds for all of them."""
+"""The HTTP application: routes, error handling, request bodies and the page's files."""
 
 from __future__ import annotations
 
@@ -53,30 +53,30 @@ if TYPE_CHECKING:
     from saywhere.search import Index
 
 SIDE = 640
-"""Pixels on the long side of the copies."""
+"""Long side of the small copies, in pixels."""
 File = io.BufferedReader | io.BytesIO
 HASHES = 10_000
-"""Files whose hashes are known for the next time."""
+"""Maximum number of cached file hashes."""
 
 
 class Gallery:
-    """Search an index and show what was found."""
+    """An index to search, with small copies of its images."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
         self._hashes: dict[tuple[int, ...], bytes] = {}
 
     def search(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the JSON form of the hits for ``values["q"]``, and why they probably do not show it, if so."""
+        """Return the hits for ``values["q"]`` in JSON form and, if so, why they probably do not show it."""
         options = {name: values[name] for name in ("without", "after", "before", "under") if name in values}
         hits = self.index.search(values["q"], top=values.get("top", 10), **options)
         rows = [{"entry": hit.entry, **hit.to_dict()} for hit in hits]
         return {"query": values["q"], "hits": rows, "probably_not_there": why_improbable(hits), "unlikely": LIKELY}
 
     def small_copy(self, entry: str) -> bytes:
-        """Return an image of the index, or the frame at a moment of a video that it has, made small, as a JPEG.
+        """Return a small JPEG of an image or a video frame of the index.
 
-        ``Problem`` 404 if the index does not have it, or its file is not any more what was indexed.
+        Raises ``Problem`` 404 if the index does not have the entry, or the file has changed since it was indexed.
         """
         found = self.index.store.locate(entry)
         if found is None:
@@ -90,8 +90,8 @@ class Gallery:
 
     @contextlib.contextmanager
     def _opened(self, found: Located) -> Iterator[File]:
-        """The file of an entry, or what an archive has of it, as it was when it was indexed."""
-        gone = f"{found.path[:200]} is gone, or not any more what was indexed: run saywhere index again"
+        """Open the file of an entry, or its archive member, if it has not changed since it was indexed."""
+        gone = f"{found.path[:200]} is gone or has changed since it was indexed: run saywhere index again"
         try:
             member = archives.read_member(found.path)
             opened = _open_file(found.path) if member is None else io.BytesIO(member)
@@ -103,9 +103,9 @@ class Gallery:
             yield file
 
     def _is_as_indexed(self, file: File, found: Located) -> bool:
-        """Whether an opened file is the indexed one, or has the same content; size and time prove nothing.
+        """Whether an opened file is the indexed one, or has the same content; size and time are not sufficient.
 
-        By a link in its place, or of a folder above it, somebody else's file could be shown.
+        Otherwise a link in its place, or in place of a parent folder, could expose another file.
         """
         if isinstance(file, io.BytesIO):
             return hashlib.blake2b(file.getbuffer(), digest_size=16).digest() == found.stamp.hash
@@ -141,20 +141,20 @@ def _open_file(path: str) -> io.BufferedReader:
 
 
 PUBLIC = ("/healthz", "/openapi.json")
-"""Paths that need no token, beside those of the page."""
+"""Paths that need no token, besides those of the page."""
 FIELD = "image"
-"""Name of the part of a form that holds the image."""
+"""Name of the form field with the image."""
 
 
 class Bodies:
-    """Read bodies, and know how many bytes of them are in memory."""
+    """Read request bodies, within the limit of their total memory."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits, self._memory = limits, Budget(limits.bodies)
 
     @contextlib.asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[bytes]:
-        """Yield the body of a request; ``Problem`` 408 if it is late, 413 if too large, 429 if all together are."""
+        """Yield a request's body; raise ``Problem`` 408 if it is late, 413 if too large, 429 if all together are."""
         length = request.headers.get("content-length", "")
         if length.isdigit() and int(length) > self._limits.body:
             raise self._too_large()
@@ -166,7 +166,7 @@ class Bodies:
             self._memory.give_back(len(body))
 
     async def _read(self, request: Request, body: bytearray) -> None:
-        """Append what arrives to ``body``, and count it."""
+        """Append the arriving data to ``body``, and count it."""
         try:
             async with asyncio.timeout(self._limits.upload_seconds):
                 async for chunk in request.stream():
@@ -184,13 +184,13 @@ class Bodies:
 
 
 class _InMemory(MultiPartParser):
-    spool_max_size = 1 << 40  # or parts would be written to the disk
+    spool_max_size = 1 << 40  # otherwise parts would be written to disk
 
 
 def image_in(body: bytes, headers: Headers) -> bytes:
-    """Return the image of a request: the body, or the part ``image`` of a form. It takes a while: for a thread.
+    """Return the image of a request: its body, or the part ``image`` of a form. Slow: call it in a thread.
 
-    ``Problem`` 415 if there is nothing in it, 422 if a form is damaged or has another part than one ``image``.
+    Raises ``Problem`` 415 if the body is empty, 422 if a form is damaged or has other parts than one ``image``.
     """
     is_form = headers.get("content-type", "").lower().startswith("multipart/form-data")
     data = asyncio.run(_image_part(body, headers)) if is_form and body else body
@@ -223,7 +223,7 @@ async def _image_part(body: bytes, headers: Headers) -> bytes:
 
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".jpg": "image/jpeg"}
 PAGE_HEADERS = {
-    # The page loads nothing but its own files, and no other site shows it in a frame.
+    # The page loads only its own files, and no other site may show it in a frame.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
     "media-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
@@ -232,7 +232,7 @@ PAGE_HEADERS = {
 
 
 class Page:
-    """A file that never changes while the server runs."""
+    """A file that does not change while the server runs."""
 
     def __init__(self, content: bytes, media_type: str) -> None:
         self.content, self.media_type = content, media_type
@@ -247,7 +247,7 @@ class Page:
         return gzip.compress(self.content, mtime=0)
 
     async def response(self, request: Request) -> Response:
-        """Return the file, compressed if the client takes that, or 304 if the client has it."""
+        """Return the file, compressed if the client accepts that, or 304 if the client has it."""
         headers = PAGE_HEADERS | {"ETag": self.tag, "Vary": "Accept-Encoding"}
         if request.headers.get("if-none-match") == self.tag:
             return Response(status_code=304, headers=headers)
@@ -269,22 +269,22 @@ def read_pages() -> dict[str, Page]:
 
 
 NAME = "image"
-"""What results and messages call the image of a request."""
+"""Name of a request's image in results and messages."""
 
 
 PIECE = 1 << 16
-"""Bytes of an answer that are sent at a time."""
+"""Size of the pieces in which an answer is sent, in bytes."""
 
 
 class Answer(Response):
-    """Send an answer in pieces, each when the reader has taken those before, and count the bytes until then."""
+    """A response sent in pieces, as fast as the client reads; its bytes count as memory until all are sent."""
 
     def __init__(self, body: bytes, memory: Budget, media_type: str, headers: Mapping[str, str]) -> None:
         super().__init__(body, headers=headers, media_type=media_type)
         self._memory = memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it; ``Problem`` 429 if too many answers have not been read yet."""
+        """Send the response; raise ``Problem`` 429 if too many answers are still unread."""
         body = bytes(self.body)
         self._memory.take(len(body))
         try:
@@ -297,7 +297,7 @@ class Answer(Response):
 
 
 class Service:
-    """Answer the requests; one model, which :func:`create_app` binds to paths."""
+    """The request handlers of one model, which :func:`create_app` binds to paths."""
 
     def __init__(self, model: Model, limits: Limits, index: Index | None) -> None:
         self.model, self.limits, self.index, self.digest = model, limits, index, model.digest()
@@ -306,7 +306,7 @@ class Service:
         self._gallery = None if index is None else Gallery(index)
 
     async def ask(self, question: Question, request: Request) -> Response:
-        """Answer a question about the image in the body, or about the one that ``If-Match`` names."""
+        """Answer a question about the image in the body, or about the cached one named by ``If-Match``."""
         values = read_query(question.parameters, request.query_params)
         if match := request.headers.get("if-match"):
             tag = match.strip().strip('"')
@@ -316,7 +316,7 @@ class Service:
             return await self._answer(question, values, see)
 
     def see(self, data: bytes) -> Encoding:
-        """Return the encoding of an image, which is kept for further questions; it takes a while: for a worker."""
+        """Return the encoding of an image, cached for further questions. Slow: call it in a worker."""
         return self.encodings.make(tag_of(data), functools.partial(self._encode, data))
 
     def _find(self, tag: str) -> Encoding:
@@ -326,7 +326,7 @@ class Service:
         return encoding
 
     def _see(self, body: bytes, headers: Headers) -> tuple[Encoding, str | None]:
-        """The encoding of the image in a body, and the tag by which it is kept; None if it is not."""
+        """Return the encoding of the image in a body, and its tag in the cache; None if it is not cached."""
         data = image_in(body, headers)
         directives = ",".join(headers.getlist("cache-control")).lower().split(",")
         if "no-store" in map(str.strip, directives):
@@ -339,7 +339,7 @@ class Service:
     async def _answer(
         self, question: Question, values: Mapping[str, Any], see: Callable[[], tuple[Encoding, str | None]]
     ) -> Response:
-        """The answer to a question about what ``see`` returns, which is called in a thread, for it takes a while."""
+        """Return the answer to a question about the image that ``see`` returns; it is slow, and runs in a worker."""
 
         def work() -> tuple[bytes, str | None]:
             encoding, tag = see()
@@ -351,16 +351,16 @@ class Service:
     def json(
         self, body: bytes, headers: Mapping[str, str] | None = None, media_type: str = "application/json"
     ) -> Response:
-        """Return an answer, whose bytes count until they are read."""
+        """Return a response whose bytes count as memory until they are read."""
         return Answer(body, self.unread, media_type, headers or {})
 
     async def embed_text(self, request: Request) -> Response:
-        """Return the vectors of a text's words."""
+        """Return the word vectors of a text."""
         values = read_query(EMBED_TEXT, request.query_params)
         return self.json(await self.workers.run(lambda: to_json(embed_text(self.model, values))), {})
 
     async def search(self, request: Request) -> Response:
-        """Return the images of the index that fit a text."""
+        """Return the images of the index that match a text."""
         gallery, values = self.gallery, read_query(SEARCH, request.query_params)
         body = await self.workers.run(lambda: to_json(gallery.search(values)))
         return self.json(body, {"Cache-Control": "no-store"})
@@ -373,24 +373,24 @@ class Service:
 
     @property
     def gallery(self) -> Gallery:
-        """The index and its images; ``Problem`` 404 if there is none."""
+        """The index and its images; raises ``Problem`` 404 if there is none."""
         if self._gallery is None:
             raise Problem(404, "this server has no index: start it with --index DIR")
         return self._gallery
 
     async def models(self, request: Request) -> Response:
-        """Name the model that answers, its parts and the limits."""
+        """Return the model's name and parts, the size of the index and the size limit of a body."""
         return Response(to_json(await self.facts(request)), media_type="application/json")
 
     async def facts(self, request: Request) -> dict[str, Any]:
-        """Return what :meth:`models` answers."""
+        """Return the answer of :meth:`models`."""
         read_query((), request.query_params)
         model = {"name": self.model.name, "parts": list(self.model.parts), "digest": self.digest}
         indexed = None if self.index is None else await asyncio.to_thread(len, self.index)
         return {"models": [model], "indexed": indexed, "max_body": self.limits.body}
 
     async def health(self, request: Request) -> Response:
-        """Report that the server answers."""
+        """Report that the server is running."""
         body = to_json({"status": "ok", "version": saywhere.__version__})
         return Response(body, media_type="application/json")
 
@@ -403,17 +403,18 @@ def create_app(
     index: Index | None = None,
     protocols: Sequence[Callable[[Service], Sequence[Route]]] = (),
 ) -> Starlette:
-    """Return the application, for any ASGI server; ``UserError`` if the token or a host cannot be used.
+    """Return the application, for any ASGI server; raise ``UserError`` if the token or a host is invalid.
 
     Args:
-        limits: of requests; the defaults if None.
-        token: that requests must bring, as ``Authorization: Bearer TOKEN``, but for the page and :data:`PUBLIC`; none
-            is needed if None.
-        hosts: names that requests may call the server by, in the header ``Host``, beside the addresses of this machine
-            for itself and the one that they reached; ``*`` is any name. If there are none, a server with a token may
-            be called anything. One without it may not, or a site could reach it by a name of its own that leads here.
-        index: that is searched; a server without one answers 404 to searches.
-        protocols: of other programs: functions that return the routes of one; theirs come before saywhere's own.
+        model: the model that answers.
+        limits: limits of the server; None: the defaults.
+        token: token that requests must have, as ``Authorization: Bearer TOKEN``, except for the page and
+            :data:`PUBLIC`. None: no token is needed.
+        hosts: names accepted in the header ``Host``, besides this machine's own addresses and the address that the
+            request reached; ``*`` accepts any. Empty: any name with a token, none without; otherwise a web site could
+            reach the server through a name of its own that resolves to this machine.
+        index: index to search; None: searches get the status 404.
+        protocols: functions that return the routes of other programs' protocols, which precede saywhere's own.
 
     Example:
         >>> app = create_app(saywhere.load(threads=1))
@@ -443,7 +444,7 @@ def create_app(
 
 
 def _own_routes(service: Service, pages: Mapping[str, Page], description: bytes) -> list[Route]:
-    """The routes of saywhere's own interface and page."""
+    """Return the routes of saywhere's own interface and page."""
     routes = [
         Route(f"/v1/{question.name}", functools.partial(service.ask, question), methods=["POST"])
         for question in QUESTIONS
@@ -466,11 +467,11 @@ SPOKEN: Mapping[str, str] = {
     **dict.fromkeys(("/setup", "/predict", "/webhook"), "--label-studio URL"),
     "/mcp": "saywhere mcp --port PORT",
 }
-"""The paths of other programs' protocols that take POST, and what serves them."""
+"""The POST paths of other programs' protocols, and the options that serve them."""
 
 
 def _example(request: Request, path: str) -> str:
-    """A command that asks a path as it wants to be asked."""
+    """Return an example command for a path."""
     questions = {f"/v1/{question.name}": question.parameters for question in QUESTIONS}
     needs = questions | {"/v1/embed_text": EMBED_TEXT, "/v1/search": SEARCH}
     needed = next((one.name for one in needs.get(path, ()) if one.required), None)
@@ -478,7 +479,7 @@ def _example(request: Request, path: str) -> str:
     return f"curl {'--data-binary @photo.jpg ' if path in questions else ''}'{address}'"
 
 
-# They are coroutines because Starlette runs others in threads, of which there may be no more when memory is short.
+# These are coroutines because Starlette runs plain functions in threads, which may fail when memory is short.
 
 
 async def _problem(_: Request, error: Exception) -> Response:
@@ -490,11 +491,11 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path, message = request.url.path[:80], error.detail
     if error.status_code == 404 and path in SPOKEN:
-        message = f"there is no {path}; a server has it with {SPOKEN[path]}"
+        message = f"there is no {path}; start the server with {SPOKEN[path]}"
     elif error.status_code == 404 and path[1:] in {question.name for question in QUESTIONS}:
         message = f"there is no {path}, but /v1{path}: {_example(request, f'/v1{path}')}"
     elif error.status_code == 404:
-        message = f"there is no {path}; /openapi.json names what there is"
+        message = f"there is no {path}; /openapi.json lists all paths"
     elif error.status_code == 405:
         wanted = "POST" if "POST" in (error.headers or {}).get("Allow", "") else "GET"
         example = "" if path in SPOKEN else f": {_example(request, path)}"
@@ -504,7 +505,7 @@ async def _http_exception(request: Request, error: Exception) -> Response:
 
 def _refused(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
     async def refuse(_: Request, error: Exception) -> Response:
-        if isinstance(error.__context__, MemoryError):  # the image may be a good one
+        if isinstance(error.__context__, MemoryError):  # the image itself may be fine
             return _too_little_memory({}).response()
         return Problem(status, str(error) or "the connection was closed").response()
 
@@ -515,9 +516,9 @@ async def _failure(_: Request, error: Exception) -> Response:
     headers = {name.decode(): value.decode() for name, value in HEADERS}
     if is_oom(error):
         return _too_little_memory(headers).response()
-    return Problem(500, "the server failed at this request; its log says why", headers).response()
+    return Problem(500, "the server failed to answer this request; its log says why", headers).response()
 
 
 def _too_little_memory(headers: Mapping[str, str]) -> Problem:
-    message = "the server has too little memory for this now: try again later, or send a smaller image"
+    message = "the server is short of memory: try again later, or send a smaller image"
     return Problem(503, message, {"Retry-After": "10", **headers})

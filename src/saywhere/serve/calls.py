@@ -1,4 +1,4 @@
-"""What the tools of the Model Context Protocol do: questions about the images of some folders."""
+"""The tools of the Model Context Protocol: questions about the images in given folders."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from saywhere.serve.app import Service
 
 MOST_IMAGES = 500
-"""Most images of folders that are searched without an index: the first search embeds all, for half a minute or so."""
+"""Maximum number of images searched without an index: the first search embeds them all, in about half a minute."""
 MOST_HITS = 1000
-"""Hits among which those are looked for that are in the folders."""
+"""Number of hits of an index that are checked for being in the folders."""
 ENLARGED = 4
-"""A region is enlarged at most so many times."""
+"""Maximum factor by which a region is enlarged."""
 Content = list[dict[str, Any]]
 
 
 class Tools:
-    """Answer calls of tools; for several threads. Arguments are those of :class:`saywhere.serve.mcp.Protocol`."""
+    """The tools, thread-safe; arguments as in :class:`saywhere.serve.mcp.Protocol`."""
 
     def __init__(self, folders: Folders, model: Model, index: Path | None, service: Service | None = None) -> None:
         self._folders, self._model = folders, model
@@ -51,7 +51,7 @@ class Tools:
         self._place = index or Path(self._own.name if self._own else "") / "index"
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Content:
-        """Return what a tool answers, by arguments of its schema; ``UserError`` if image, box or model will not do."""
+        """Call a tool with arguments of its schema; raise ``UserError`` if image, box or model are not suitable."""
         return getattr(self, f"_{name}")(**arguments)
 
     def _see(self, image: str) -> Encoding:
@@ -90,7 +90,7 @@ class Tools:
         return _text({"query": query, "hits": found})
 
     def _look_through(self, index: Index) -> None:
-        """Bring the index of the folders' own images up to date."""
+        """Update the temporary index of the folders' images."""
         sources: list[Source] = []
         for root in self._folders.roots:
             try:
@@ -99,7 +99,7 @@ class Tools:
                 continue  # a folder without images
         if len(sources) > MOST_IMAGES:
             raise UserError(
-                f"{len(sources):,} images are too many to search without an index ({MOST_IMAGES}): make one with "
+                f"{len(sources):,} images are too many to search without an index (limit {MOST_IMAGES}): make one with "
                 f"saywhere index {self._folders.roots[0]} --index DIR, and start this server with --index DIR"
             )
         if not sources:
@@ -138,4 +138,4 @@ def _rows(image: str, regions: Regions) -> dict[str, Any]:
 
 def _text(value: Any) -> Content:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return [{"type": "text", "text": text.encode("utf-8", "replace").decode()}]  # names of files may be no UTF-8
+    return [{"type": "text", "text": text.encode("utf-8", "replace").decode()}]  # file names may not be UTF-8

@@ -1,6 +1,6 @@
-"""Routes of caption servers: Ollama, OpenAI and PhotoPrism's vision service, answered by caption, regions and nouns.
+"""The routes of Ollama, OpenAI and PhotoPrism's vision service, answered by captions, regions and nouns.
 
-What is asked for decides what is answered, see :func:`read_want`; prompts are not read beyond that.
+The requested format decides what is answered, see :func:`read_want`; otherwise prompts are ignored.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from saywhere.serve.limits import Problem, to_json
 from saywhere.text import two_digits
 
 MARKS = 100_000
-"""Brackets, braces and commas of a request; each may become an object of many bytes."""
+"""Maximum number of brackets, braces and commas in a request; each may become an object of many bytes."""
 NAME = "saywhere"
-"""What clients call the model, with or without ``:latest``; its own name is understood, too."""
+"""The model's name for clients, with or without ``:latest``; its own name works, too."""
 LABELS, LEAST = 10, 0.1
-"""Nouns of an image at most, and their least probability."""
+"""Maximum number of nouns for an image, and their minimum probability."""
 REGIONS = 20
-"""Regions of an image at most."""
+"""Maximum number of regions for an image."""
 ASKS_REGIONS = re.compile(r"\bregions?\b|\bbounding[ -]box(es)?\b", re.IGNORECASE)
 NDJSON, EVENTS = "application/x-ndjson", "text/event-stream"
 FIELDS = {
@@ -47,13 +47,13 @@ FIELDS = {
     "confidence": {"confidence", "score", "probability"},
     "topicality": {"topicality", "relevance"},
 }
-"""What the properties of a schema may be called, by what is written there."""
+"""Accepted names of a schema's properties, by content."""
 
 Work = Callable[[dict[str, Any]], tuple[bytes, str]]
 
 
 def read_json(body: bytes) -> dict[str, Any]:
-    """Return the object in a body; ``Problem`` 400 if it is none, has too many parts, or is nested too deeply."""
+    """Return the object in a body; raise ``Problem`` 400 if there is none, or it is too large or too deeply nested."""
     if sum(body.count(mark) for mark in (b"[", b"{", b",")) > MARKS:
         raise Problem(400, "the JSON has too many parts")
     try:
@@ -66,14 +66,14 @@ def read_json(body: bytes) -> dict[str, Any]:
 
 
 async def answer_json(service: Service, request: Request, work: Work) -> Response:
-    """Answer a request whose body is JSON by what ``work`` makes of it in a worker: bytes and their media type."""
+    """Answer a request with a JSON body: ``work`` turns it into bytes and their media type, in a worker thread."""
     async with service.bodies.read(request) as body:
         made, media_type = await service.workers.run(lambda: work(read_json(body)))
     return service.json(made, {"Cache-Control": "no-store"}, media_type)
 
 
 def decode_image(value: Any) -> bytes:
-    """Return the bytes of an image in base64, or in a data URL of it; ``Problem`` 400 if it is anything else."""
+    """Decode an image in base64 or in a base64 data URL; raise ``Problem`` 400 for anything else."""
     text = value if isinstance(value, str) else ""
     if text.startswith("data:"):
         head, _, text = text.partition(",")
@@ -92,11 +92,13 @@ def decode_image(value: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Want:
-    """What a request asks for.
+    """The answer that a request asks for.
 
     Attributes:
-        key: of a list in JSON; None for a list alone.
-        fields: of each thing in the list, its property and which of :data:`FIELDS` it is; None for just its name.
+        kind: a sentence, nouns or regions.
+        key: key of the list in a JSON object; None for the list alone.
+        fields: the properties of each item, each mapped to its entry in :data:`FIELDS`; None: items are just names.
+        is_json: whether the answer is JSON.
     """
 
     kind: Literal["sentence", "labels", "regions"]
@@ -110,10 +112,10 @@ _REGIONS = Want("regions", "regions", {"phrase": "name", "box": "box", "score": 
 
 
 def read_want(prompt: str, form: Any) -> Want:
-    """Return what is asked for; ``Problem`` 400 for another schema.
+    """Return what a request asks for; raise ``Problem`` 400 if its schema is not supported.
 
     Args:
-        prompt: only whether it names regions or bounding boxes counts.
+        prompt: the prompt, which matters only if it names regions or bounding boxes.
         form: nothing for text, ``json``, or a JSON schema: a list of boxes asks for regions, one of names for labels.
     """
     if isinstance(form, dict):
@@ -155,10 +157,10 @@ def _names(value: Any) -> list[str]:
 
 
 def find_labels(model: Model, seen: Encoding) -> list[dict[str, Any]]:
-    """Return the nouns of an image's regions, the most probable first.
+    """Return the nouns of an image's regions, most probable first.
 
-    Each has its ``name``, as ``confidence`` the probability that the image shows it, by ``ground``, and as
-    ``topicality`` the share of the image that its largest region has.
+    Each has its ``name``, its ``confidence`` (the probability of ``ground`` that the image shows it) and its
+    ``topicality`` (the share of the image that its largest region covers).
     """
     shares: dict[str, float] = {}
     for region in model.describe(seen, top=REGIONS):
@@ -176,7 +178,7 @@ def find_labels(model: Model, seen: Encoding) -> list[dict[str, Any]]:
 
 
 def find_regions(model: Model, seen: Encoding) -> list[dict[str, Any]]:
-    """Return the regions that are shown, each with ``name``, ``box`` in pixels, ``confidence`` and ``topicality``."""
+    """Return the regions shown by default, each with ``name``, ``box`` (pixels), ``confidence`` and ``topicality``."""
     area, rows = seen.width * seen.height, []
     for region in model.describe(seen, threshold=SHOWN).at_least()[:REGIONS]:
         x1, y1, x2, y2 = (round(value) for value in region.box)
@@ -186,7 +188,7 @@ def find_regions(model: Model, seen: Encoding) -> list[dict[str, Any]]:
 
 
 def write_answer(model: Model, seen: Encoding, want: Want) -> str:
-    """Return the text that answers: a sentence, JSON, or a line for each region."""
+    """Return the text of the answer: a sentence, JSON, or a line for each region."""
     if want.kind == "sentence":
         return str(model.caption(seen, attention=False))
     rows = find_labels(model, seen) if want.kind == "labels" else find_regions(model, seen)
@@ -210,33 +212,33 @@ def _dicts(value: Any, name: str) -> list[dict[str, Any]]:
 
 
 class Captions:
-    """What the three protocols share."""
+    """The base of the three protocols."""
 
     def __init__(self, service: Service) -> None:
         self.service, self.model = service, service.model
         self.names = {NAME, self.model.name}
 
     def check(self, asked: Mapping[str, Any]) -> str:
-        """Return the name of the model in a request; ``Problem`` 404 for another model, 400 for tools."""
+        """Return the model name in a request; raise ``Problem`` 404 for another model, 400 for tools."""
         name = _text(asked.get("model"), "model")
         if name.removesuffix(":latest") not in self.names:
             raise Problem(404, f"there is no model {name[:80]!r}: ask for {NAME}")
         if asked.get("tools") or asked.get("functions"):
-            raise Problem(400, "there are no tools: saywhere only looks at images")
+            raise Problem(400, "there are no tools: leave them out of the request")
         return name
 
     def answer(self, images: Sequence[Any], want: Want) -> str:
-        """Return the answer about the first of some images; ``Problem`` 400 if there is none."""
+        """Return the answer about the first image; raise ``Problem`` 400 if there is none."""
         if not images:
-            raise Problem(400, "there is no image: saywhere answers what an image shows")
+            raise Problem(400, "there is no image: send one, and saywhere answers what it shows")
         return write_answer(self.model, self.service.see(decode_image(images[0])), want)
 
     def post(self, path: str, work: Work) -> Route:
-        """Return a route that answers JSON."""
+        """Return a route that takes and returns JSON."""
         return Route(path, functools.partial(answer_json, self.service, work=work), methods=["POST"])
 
     def get(self, path: str, value: Callable[[Request], Awaitable[Any]]) -> Route:
-        """Return a route that tells a value."""
+        """Return a route that returns a value as JSON."""
 
         async def answer(request: Request) -> Response:
             return self.service.json(to_json(await value(request)))
@@ -245,7 +247,7 @@ class Captions:
 
 
 def _pieces(text: str) -> list[str]:
-    """A text word by word, as it is streamed."""
+    """Split a text into words with their leading spaces, for streaming."""
     return re.findall(r"\s*\S+", text) or [text]
 
 
@@ -260,7 +262,7 @@ class Ollama(Captions):
     """The routes of Ollama."""
 
     def routes(self) -> list[Route]:
-        """Return them."""
+        """Return the routes."""
 
         async def tags(_: Request) -> Any:
             digest = self.service.digest
@@ -300,7 +302,7 @@ class Ollama(Captions):
             prompt, images = _text(asked.get("prompt"), "prompt"), asked.get("images") or []
         if not isinstance(images, list):
             raise Problem(400, "images must be a list")
-        begins = not images and not prompt  # by which a client has the model loaded
+        begins = not images and not prompt  # a client's request to load the model
         text = "" if begins else self.answer(images, read_want(prompt, asked.get("format")))
         head, took = {"model": name, "created_at": _now()}, time.perf_counter_ns() - began
 
@@ -317,10 +319,10 @@ class Ollama(Captions):
 
 
 class OpenAI(Captions):
-    """The routes of OpenAI's interfaces of chats and of responses."""
+    """The routes of OpenAI's Chat Completions and Responses APIs."""
 
     def routes(self) -> list[Route]:
-        """Return them; ``/v1/models`` has saywhere's own answer, too."""
+        """Return the routes; ``/v1/models`` also contains saywhere's own answer."""
         entry = {"id": NAME, "object": "model", "created": 0, "owned_by": NAME}
 
         async def models(request: Request) -> Any:
@@ -338,7 +340,7 @@ class OpenAI(Captions):
         ]
 
     def post(self, path: str, work: Work) -> Route:
-        """Return a route that answers JSON; what is wrong is told as OpenAI does."""
+        """Return a route that takes and returns JSON, with errors in OpenAI's format."""
 
         async def answer(request: Request) -> Response:
             try:
@@ -352,7 +354,7 @@ class OpenAI(Captions):
         return Route(path, answer, methods=["POST"])
 
     def _ask(self, messages: Any, form: Any) -> str:
-        """The answer to the last message, about the first image of the last message that has one."""
+        """Return the answer to the last message, about the first image of the last message that has images."""
         prompt, images = "", []
         for message in _dicts(messages, "messages"):
             content = message.get("content")
@@ -366,7 +368,7 @@ class OpenAI(Captions):
                     url = part.get("image_url")
                     found.append(url.get("url") if isinstance(url, dict) else url)
                 else:
-                    raise Problem(400, f"a part of the type {str(part.get('type'))[:40]!r} cannot be looked at")
+                    raise Problem(400, f"parts of the type {str(part.get('type'))[:40]!r} are not supported")
             images = found or images
         kind = form.get("type") if isinstance(form, dict) else "text"
         if kind not in ("text", "json_object", "json_schema"):
@@ -421,7 +423,7 @@ class OpenAI(Captions):
 
 
 def _events(whole: dict[str, Any], item: dict[str, Any], part: dict[str, Any]) -> Iterator[bytes]:
-    """A response as the events of its stream."""
+    """Yield a response as a stream of events."""
     place = {"item_id": item["id"], "output_index": 0, "content_index": 0}
     begun = {**whole, "status": "in_progress", "output": [], "usage": None}
     rows: list[dict[str, Any]] = [{"type": "response.created", "response": begun}]
@@ -442,7 +444,7 @@ class PhotoPrism(Captions):
     """The routes of PhotoPrism's vision service."""
 
     def routes(self) -> list[Route]:
-        """Return them."""
+        """Return the routes."""
         kinds = {"caption": ("caption",), "labels": ("labels",), "": ("caption", "labels")}
         paths = {f"/api/v1/vision/{kind}".rstrip("/"): asked for kind, asked in kinds.items()}
         return [self.post(path, functools.partial(self._look, asked)) for path, asked in paths.items()]
@@ -453,7 +455,7 @@ class PhotoPrism(Captions):
             raise Problem(400, "images must be a list of data URLs")
         seen = self.service.see(decode_image(images[0]))
         result: dict[str, Any] = {}
-        if "caption" in kinds:  # no probability of a sentence is known
+        if "caption" in kinds:  # sentences have no probability
             result["caption"] = {"text": write_answer(self.model, seen, Want("sentence")), "confidence": 1}
         if "labels" in kinds:
             result["labels"] = find_labels(self.model, seen)
@@ -475,4 +477,4 @@ PROTOCOLS: dict[str, type[Ollama | OpenAI | PhotoPrism]] = {
     "openai": OpenAI,
     "photoprism": PhotoPrism,
 }
-"""The protocols, by the names that ``serve --protocols`` takes."""
+"""The protocols, by their names in ``serve --protocols``."""

@@ -1,4 +1,4 @@
-"""Which requests are let in: well-formed, to a name of this server, from its own page or a program, with the token."""
+"""Access control: well-formed requests to this server's name, from its own page or a program, with the token."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from saywhere.errors import UserError
 from saywhere.serve.limits import Problem
 
 ANY = "*"
-"""Given as a name of the server: any name is accepted."""
+"""Host name that means: accept any name."""
 HEADERS = ((b"cross-origin-resource-policy", b"same-origin"), (b"x-content-type-options", b"nosniff"))
-"""Headers of every answer: no other site may embed it, and browsers do not guess its type."""
+"""Headers of every response: other sites may not embed it, and browsers must not guess its type."""
 _AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%[\w.~-]+)?)\]|([\w.~%!$&'()*+,;=-]*))(?::(\d*))?", re.ASCII)
 _ABSOLUTE = re.compile(rb"(https?)://([^/?#]*)(/[^?#]*)?", re.IGNORECASE)
 _PORTS = {"http": "80", "https": "443"}
 
 
 class Host(NamedTuple):
-    """A name in small letters, or an address as :mod:`ipaddress` writes it, and the port if it is said."""
+    """A host name in lower case, or an address as :mod:`ipaddress` writes it, and the port, if given."""
 
     name: str
     port: str
 
     @classmethod
     def parse(cls, text: str) -> Host:
-        """Read a name or an address, the port behind it if there is one; ``ValueError`` if it is neither."""
+        """Read a name or an address with an optional port; raise ``ValueError`` if it is neither."""
         parts = _AUTHORITY.fullmatch(text)
         if not parts:
             raise ValueError(text)
@@ -45,12 +45,12 @@ class Host(NamedTuple):
 
     @classmethod
     def name_of(cls, text: str) -> str:
-        """Return the name that a user gives, where an IPv6 address may have no brackets; as :meth:`parse`."""
+        """Return the name in a user's text, like :meth:`parse`, but an IPv6 address needs no brackets."""
         return cls.parse(f"[{text}]" if text.count(":") > 1 and "[" not in text else text).name
 
     @property
     def is_this_machine(self) -> bool:
-        """Whether it is an address of this machine, such as localhost."""
+        """Whether the host is this machine itself, such as localhost."""
         try:
             address = ipaddress.ip_address(self.name)
         except ValueError:
@@ -59,10 +59,10 @@ class Host(NamedTuple):
 
 
 def check_access(token: str | None, hosts: Collection[str]) -> None:
-    """Check what a :class:`Gate` is given; ``UserError`` if no header can bring the token, or a host is none."""
+    """Check a :class:`Gate`'s arguments; raise ``UserError`` if a header cannot carry the token, or a host is none."""
     if token is not None and not re.fullmatch("[!-~]([ -~]*[!-~])?", token):
         raise UserError(
-            "--token: headers can bring ASCII letters, digits and signs, and no space at the ends; give those"
+            "--token: only ASCII letters, digits, signs and inner spaces are possible in a header; give another token"
         )
     for host in hosts:
         try:
@@ -70,15 +70,15 @@ def check_access(token: str | None, hosts: Collection[str]) -> None:
         except ValueError:
             known = ""
         if not known:
-            raise UserError(f"--allowed-host {host!r} is no name of a server; give one such as images.example.org")
+            raise UserError(f"--allowed-host {host!r}: is not a host name; give one such as images.example.org")
 
 
 class Gate:
-    """Let requests in to ``app``, or answer what is wrong with them.
+    """Pass requests on to ``app``, or respond with what is wrong with them.
 
     Args:
-        token, hosts: see :func:`saywhere.serve.app.create_app`; they were checked by :func:`check_access`.
-        public: paths that need no token, and may be asked for by the pages of other sites.
+        token, hosts: see :func:`saywhere.serve.app.create_app`; checked before by :func:`check_access`.
+        public: paths that need no token, and that pages of other sites may request.
     """
 
     def __init__(self, app: ASGIApp, token: str | None, hosts: Collection[str], public: Collection[str]) -> None:
@@ -87,7 +87,7 @@ class Gate:
         self._names = {Host.name_of(host) for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -108,7 +108,7 @@ class Gate:
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         if "transfer-encoding" in headers and "content-length" in headers:
-            raise _malformed("Transfer-Encoding and Content-Length exclude each other")
+            raise _malformed("Transfer-Encoding and Content-Length exclude each other: send one of them")
         hosts = headers.getlist("host")
         try:
             host = Host.parse(hosts[0] if hosts else "")
@@ -117,22 +117,22 @@ class Gate:
         if len(hosts) > 1:
             raise _malformed("there is more than one Host")
         if not self._is_own(host, scope):
-            way_out = f"if it is to be, start it with --allowed-host {host.name[:200] or 'NAME'}"
-            raise Problem(421, f"this server is not called {host.name[:200]!r}; {way_out}")
+            way_out = f"to allow this name, start it with --allowed-host {host.name[:200] or 'NAME'}"
+            raise Problem(421, f"this server is not known as {host.name[:200]!r}; {way_out}")
         if scope["path"] not in self._public:
             if self._is_foreign(headers, host):
                 raise Problem(403, "this server answers its own page and programs, not the pages of other sites")
             self._check_token(headers)
 
     def _is_own(self, host: Host, scope: Scope) -> bool:
-        """Whether a request is for a name of this server; other sites can make their names resolve to this machine."""
+        """Whether a request names this server; other sites can make their own names resolve to this machine."""
         if self._open or host.is_this_machine or host.name in self._names:
             return True
         reached = (scope.get("server") or ("",))[0]
         return host.name == _plain(reached) != ""
 
     def _is_foreign(self, headers: Headers, host: Host) -> bool:
-        """Whether a request comes from a page of another site, by the headers of its browser."""
+        """Whether a request comes from another site's page, according to the browser's headers."""
         if sites := [site.strip().lower() for site in headers.getlist("sec-fetch-site") if site]:
             return not {*sites} <= {"same-origin", "none"}
         return not all(self._is_own_page(origin, host) for origin in headers.getlist("origin"))
@@ -152,7 +152,7 @@ class Gate:
             return
         scheme, _, text = headers.get("authorization", "").partition(" ")
         given = text.strip().encode("latin-1")
-        if scheme.lower() == "basic":  # of programs that have a user and a password; the user is not looked at
+        if scheme.lower() == "basic":  # for programs that send user and password; the user is ignored
             with contextlib.suppress(binascii.Error):
                 given = base64.b64decode(given).partition(b":")[2]
         right = hmac.compare_digest(given, self._token.encode("ascii"))
@@ -162,7 +162,7 @@ class Gate:
 
 
 def _in_origin_form(scope: Scope) -> Scope:
-    """A request to an absolute URL as one to its path: the URL's host counts, and not the header."""
+    """Rewrite a request for an absolute URL to one for its path; the URL's host replaces the header's."""
     absolute = _ABSOLUTE.fullmatch(scope.get("raw_path") or b"")
     if not absolute:
         return scope
@@ -173,7 +173,7 @@ def _in_origin_form(scope: Scope) -> Scope:
 
 
 def _plain(name: str) -> str:
-    """A name in small letters; an address without its zone, and as IPv4 where it stands for one."""
+    """Return a name in lower case, or an address without its zone; an IPv4-mapped address becomes IPv4."""
     try:
         address = ipaddress.ip_address(name.partition("%")[0])
     except ValueError:

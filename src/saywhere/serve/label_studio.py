@@ -1,4 +1,4 @@
-"""An ML backend of Label Studio: predictions for tasks, for a rectangle that was drawn, and for a text."""
+"""An ML backend for Label Studio: predictions for tasks, for drawn rectangles and for texts."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from saywhere.serve.folders import Folders
 from saywhere.serve.limits import Problem, to_json
 
 REGIONS = 20
-"""Regions that are predicted for an image at most."""
+"""Maximum number of regions predicted for an image."""
 MOST_TASKS, MOST_BOXES = 100, 100
 SECONDS = 20
-"""A request to Label Studio takes at most so long."""
+"""Timeout of a request to Label Studio."""
 CONFIG = 1 << 20
-"""Longest labeling configuration."""
+"""Maximum length of a labeling configuration, in characters."""
 
 
 class Images:
-    """Fetch the images of tasks: from a folder, or from the one Label Studio, and from nowhere else.
+    """The images of tasks, read from a folder or from the given Label Studio, and from nowhere else.
 
     Args:
-        url: of Label Studio; None if images come from the folder only.
-        token: of its interface, a legacy one or a personal access token.
-        folder: where Label Studio's own files are mounted.
-        most: bytes of an image.
+        url: URL of Label Studio; None if images come from the folder only.
+        token: API token of Label Studio, a legacy token or a personal access token.
+        folder: folder where Label Studio's files are mounted.
+        most: maximum size of an image, in bytes.
     """
 
     def __init__(self, url: str | None, token: str | None, folder: Folders | None, most: int) -> None:
@@ -54,7 +54,7 @@ class Images:
         self._access, self._lock = "", threading.Lock()
 
     def fetch(self, address: Any) -> bytes:
-        """Return the image that a task names; ``Problem`` 400 if it is elsewhere, 422 if it is not given."""
+        """Return the image file at a task's address; raise ``Problem`` 400 if it is elsewhere, 422 if not available."""
         text = address if isinstance(address, str) else ""
         try:
             parts = urlsplit(text)
@@ -64,25 +64,25 @@ class Images:
         own = (self._site.scheme, self._site.hostname, self._site.port)
         if not text or not (site == own or (not parts.scheme and not parts.netloc and text.startswith("/"))):
             allowed = f"only images of {self._url}" if self._url else "only images of the mounted folder"
-            raise Problem(400, f"{allowed} are looked at, not {text[:100]!r}")
+            raise Problem(400, f"{allowed} are read, not {text[:100]!r}")
         if self._folder is not None and parts.path.startswith("/data/"):
             place = parse_qs(parts.query).get("d") or [unquote(parts.path.removeprefix("/data/"))]
             return self._folder.read(place[0].lstrip("/"))
         if self._url is None:
-            raise Problem(400, f"only images of the mounted folder are looked at, not {text[:100]!r}")
+            raise Problem(400, f"only images of the mounted folder are read, not {text[:100]!r}")
         target = parts.path + (f"?{parts.query}" if parts.query else "")
         status, body = self._ask("GET", target, self._authorization())
         if status == 401 and self._access:
             self._access = ""
             status, body = self._ask("GET", target, self._authorization())
         if status != 200:
-            ways = {401: "give a token of it in LABEL_STUDIO_API_KEY", 302: "redirects are not followed"}
+            ways = {401: "put its token into LABEL_STUDIO_API_KEY", 302: "redirects are not followed"}
             way = f"; {ways[status]}" if status in ways else ""
             raise Problem(422, f"{self._url} answered {status} for {text[:100]!r}{way}")
         return body
 
     def _authorization(self) -> dict[str, str]:
-        """The header for the token; a personal one is a JWT, for which Label Studio gives another for a while."""
+        """Return the authorization header; a personal token is a JWT, exchanged for a short-lived access token."""
         if not self._token:
             return {}
         if self._token.count(".") != 2:
@@ -97,7 +97,7 @@ class Images:
                     self._access = ""
                 if not isinstance(self._access, str) or not self._access:
                     self._access = ""
-                    raise Problem(422, f"{self._url} does not take the token of LABEL_STUDIO_API_KEY")
+                    raise Problem(422, f"{self._url} refuses the token in LABEL_STUDIO_API_KEY")
             return {"Authorization": f"Bearer {self._access}"}
 
     def _ask(self, method: str, target: str, headers: dict[str, str], body: str | None = None) -> tuple[int, bytes]:
@@ -108,7 +108,7 @@ class Images:
             response = connection.getresponse()
             content = response.read(self._most + 1)
         except (OSError, http.client.HTTPException, UnicodeError) as error:
-            raise Problem(422, f"{self._url} cannot be asked ({type(error).__name__})") from None
+            raise Problem(422, f"{self._url} cannot be reached ({type(error).__name__})") from None
         finally:
             connection.close()
         if len(content) > self._most:
@@ -118,13 +118,15 @@ class Images:
 
 @dataclass(frozen=True)
 class Controls:
-    """Names in a labeling configuration.
+    """The names in a labeling configuration.
 
     Attributes:
+        image: name of the image tag.
         value: key of the image's address in a task's data.
-        kind: of the entries of boxes, ``rectanglelabels`` or ``rectangle``.
-        labels: by their names in small letters.
-        text: name of the control of phrases; None if there is none.
+        boxes: name of the control for boxes.
+        kind: type of its results, ``rectanglelabels`` or ``rectangle``.
+        labels: labels by their names in lower case.
+        text: name of the control for phrases, or None.
     """
 
     image: str
@@ -136,7 +138,7 @@ class Controls:
 
     @classmethod
     def read(cls, config: Any) -> Controls:
-        """Read a labeling configuration; ``Problem`` 400 if it has no image with rectangles."""
+        """Read a labeling configuration; raise ``Problem`` 400 if it has no image with rectangles."""
         if not isinstance(config, str) or len(config) > CONFIG or "<!" in config.replace("<!--", ""):
             raise Problem(400, "label_config must be XML of at most 1 MB, without declarations")
         try:
@@ -163,7 +165,7 @@ class LabelStudio:
         self.version = f"saywhere-{saywhere.__version__}-{service.digest[:8]}"
 
     def routes(self) -> list[Route]:
-        """Return them."""
+        """Return the routes."""
 
         async def health(_: Request) -> Response:
             return self.service.json(to_json({"status": "UP", "model_class": "saywhere"}))
@@ -228,7 +230,7 @@ def _texts(entry: dict[str, Any]) -> list[str]:
 
 
 def _box(entry: dict[str, Any], seen: Encoding) -> list[float] | None:
-    """The rectangle of an entry in pixels, or None."""
+    """Return the rectangle of an entry, ``[x1, y1, x2, y2]`` in pixels, or None."""
     value = entry.get("value")
     if not isinstance(value, dict) or not all(isinstance(value.get(side), int | float) for side in SIDES):
         return None
@@ -238,9 +240,9 @@ def _box(entry: dict[str, Any], seen: Encoding) -> list[float] | None:
 
 
 def _entries(controls: Controls, seen: Encoding, name: str, region: Region) -> list[dict[str, Any]]:
-    """What Label Studio shows of a region: its rectangle with a label, and under the same id its phrase.
+    """Return a region's entries for Label Studio: its rectangle with a label and, with the same id, its phrase.
 
-    A region whose noun is none of the labels is left out, unless its phrase can be shown.
+    A region whose noun is not among the labels is left out, unless there is a control for its phrase.
     """
     known = controls.labels.get((Classes().label(region.caption) or "").lower())
     if controls.labels and known is None and controls.text is None:

@@ -1,4 +1,4 @@
-"""Limits of a server: problems as responses, memory, waiting questions, workers, and encodings that are kept."""
+"""Limits of a server: error responses, memory budgets, the queue and its workers, and the cache of encodings."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 
 class Problem(Exception):
-    """Refuse a request, by a status of HTTP and one line that names the value and the way out."""
+    """An error response: an HTTP status, and one line that names the value and the way out."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.status, self.message, self.headers = status, " ".join(message.split()), headers
 
     def response(self) -> Response:
-        """Return the answer: ``{"error": message}``."""
-        from starlette.responses import Response  # not needed where no HTTP is spoken
+        """Return the response, ``{"error": message}``."""
+        from starlette.responses import Response  # not needed without HTTP
 
         return Response(to_json({"error": self.message}), self.status, self.headers, "application/json")
 
 
 def to_json(value: Any) -> bytes:
-    """Return the JSON of a value in ASCII: names of files that are not UTF-8 are escaped, as in files of results."""
+    """Return a value as ASCII JSON; bytes of file names that are not UTF-8 are escaped, as in results files."""
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
@@ -43,19 +43,19 @@ class Limits:
     """Limits of a server.
 
     Attributes:
-        body: bytes of a request.
-        bodies: bytes of all requests that are in memory together.
-        answers: bytes of all answers that their readers have not taken yet.
-        pixels: of an image, refused before it is decoded.
-        threads: questions answered at the same time.
-        queue: questions that wait for a thread.
-        idle_seconds: a connection without a request is closed.
-        upload_seconds: a body has arrived.
-        answer_seconds: a question is answered, the time in the queue included.
-        reading_seconds: an answer is read by who asked, or the connection is closed.
-        stop_seconds: running requests have an answer after SIGTERM.
-        encodings: encoded images that are kept for further questions.
-        encoding_seconds: after the last question about it an encoding is dropped.
+        body: maximum size of a request body, in bytes.
+        bodies: maximum size of all request bodies in memory together, in bytes.
+        answers: maximum size of all answers that clients have not read yet, in bytes.
+        pixels: maximum number of pixels of an image; larger ones are refused before decoding.
+        threads: number of questions answered at the same time.
+        queue: maximum number of questions that wait for a thread.
+        idle_seconds: time after which a connection without a request is closed.
+        upload_seconds: time limit for the arrival of a body.
+        answer_seconds: time limit for an answer, including the time in the queue.
+        reading_seconds: time limit for the client to read an answer, before the connection is closed.
+        stop_seconds: time limit for running requests after SIGTERM.
+        encodings: maximum number of encoded images that are cached for further questions.
+        encoding_seconds: time after the last question about an image until its encoding is dropped.
     """
 
     body: int = 32 << 20
@@ -74,27 +74,27 @@ class Limits:
 
 
 class Budget:
-    """Share out bytes of memory, among threads."""
+    """A number of bytes of memory that threads share."""
 
     def __init__(self, size: int) -> None:
         self._size, self._taken = size, 0
         self._lock = threading.Lock()
 
     def take(self, count: int) -> None:
-        """Take bytes at once; ``Problem`` 429 if there are not so many left."""
+        """Reserve bytes without waiting; raise ``Problem`` 429 if not enough are left."""
         with self._lock:
             if self._taken + count > self._size:
                 raise busy()
             self._taken += count
 
     def give_back(self, count: int) -> None:
-        """Return bytes that were taken."""
+        """Release reserved bytes."""
         with self._lock:
             self._taken -= count
 
 
 def busy() -> Problem:
-    """Return what a client is told when there is more to do than the server has room for."""
+    """Return the error for a client when the server is at its limits."""
     return Problem(429, "the server is busy: try again in a second", {"Retry-After": "1"})
 
 
@@ -102,7 +102,7 @@ T = TypeVar("T")
 
 
 class Workers:
-    """Run questions on ``limits.threads`` threads; ``limits.queue`` more may wait."""
+    """A pool of ``limits.threads`` threads that answer questions; ``limits.queue`` more may wait."""
 
     def __init__(self, limits: Limits) -> None:
         self._pool = ThreadPoolExecutor(limits.threads, "saywhere")
@@ -110,9 +110,9 @@ class Workers:
         self._seconds = limits.answer_seconds
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Return what ``work`` returns; an error in it is raised here.
+        """Run ``work`` in a thread and return its result; its exceptions are raised here.
 
-        ``Problem`` 429 if the queue is full, 503 if the answer takes too long; work that has not begun is dropped.
+        Raises ``Problem`` 429 if the queue is full, and 503 on timeout; work that has not begun by then is dropped.
         """
         if not self._places.acquire(blocking=False):
             raise busy()
@@ -125,17 +125,17 @@ class Workers:
             raise Problem(503, message, {"Retry-After": "10"}) from None
 
     def close(self) -> None:
-        """Wait for what runs and end the threads."""
+        """Wait for running work and end the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def tag_of(data: bytes) -> str:
-    """Return the tag of an image: a hash of its bytes."""
+    """Return the tag of an image file: a hash of its bytes."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 class Encodings:
-    """Keep the encodings that were asked about last, by the tags of their images; for several threads."""
+    """A thread-safe cache of the most recently used encodings, by image tag."""
 
     def __init__(self, limits: Limits) -> None:
         self._size, self._seconds = limits.encodings, limits.encoding_seconds
@@ -148,14 +148,14 @@ class Encodings:
             return len(self._kept)
 
     def find(self, tag: str) -> Encoding | None:
-        """Return the encoding of an image, or None if it is not kept."""
+        """Return the encoding of an image, or None if it is not cached."""
         with self._lock:
             self._drop_old()
             future = self._refresh(tag)
         return None if future is None else future.result()
 
     def make(self, tag: str, encode: Callable[[], Encoding]) -> Encoding:
-        """Return the encoding of an image; of several threads that want it at the same time one calls ``encode``."""
+        """Return the encoding of an image; among threads that request it at the same time, one calls ``encode``."""
         fresh: Future[Encoding] = Future()
         with self._lock:
             self._drop_old()

@@ -1,7 +1,7 @@
-"""The Model Context Protocol: tools about images for language models, over standard input and output or HTTP.
+"""The Model Context Protocol: image tools for language models, over standard input and output or HTTP.
 
-A server of tools needs few of the protocol's messages, which are written here: the SDK takes .8 s to import, and a
-client that starts its servers waits for them. The tests speak to it with the SDK's client.
+A tool server needs only a few of the protocol's messages, which are implemented here: importing the SDK takes 0.8 s,
+and clients wait for the servers that they start. The tests use the SDK's client.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from saywhere.serve.calls import Tools
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-"""Revisions of the protocol; clients of a later one fall back to the last of these."""
+"""Supported revisions of the protocol; newer clients fall back to the last one."""
 LINE = 1 << 20
-"""Longest message in bytes; a path and a text are short."""
+"""Maximum length of a message, in bytes; paths and texts are short."""
 WAITING = 64
-"""Calls that wait for their turn; more are refused."""
+"""Maximum number of waiting calls; more are refused."""
 PARSE_ERROR, INVALID_REQUEST, UNKNOWN_METHOD, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
 
 _IMAGE = {
@@ -43,7 +43,7 @@ _IMAGE = {
     "description": "Path of an image in the server's folders.",
 }
 _CORNERS = {"type": "array", "items": {"type": "number"}, "minItems": 4, "maxItems": 4}
-_BOX = {**_CORNERS, "description": "x1, y1, x2, y2 in pixels of the image, from its top left corner."}
+_BOX = {**_CORNERS, "description": "x1, y1, x2, y2 in pixels, from the top left corner of the image."}
 _TEXT = {"type": "string", "minLength": 1, "maxLength": 1000}
 _CHANCE = {"type": "number", "minimum": 0, "maximum": 1}
 
@@ -58,51 +58,51 @@ def _tool(name: str, description: str, example: Mapping[str, Any], required: Seq
 TOOLS: tuple[dict[str, Any], ...] = (
     _tool(
         "describe",
-        "Find the regions of an image: for each a phrase, its box, and the probabilities that the box is right (score) "
-        "and that the phrase names what is in it (words). With boxes, say what is in just these.",
+        "Find the regions of an image. Each has a phrase, a box, and the probabilities that the box is right (score) "
+        "and that the phrase names what is in it (words). With boxes, describe only these.",
         {"image": "holiday/beach.jpg", "top": 5},
         ["image"],
         image=_IMAGE,
-        top={"type": "integer", "minimum": 1, "maximum": 100, "description": "At most this many regions (10)."},
-        threshold={**_CHANCE, "description": "Least score and probability of words of regions (.3, .4); 0: all."},
+        top={"type": "integer", "minimum": 1, "maximum": 100, "description": "Maximum number of regions (10)."},
+        threshold={**_CHANCE, "description": "Minimum of score and of words (default 0.3 and 0.4); 0: all regions."},
         boxes={"type": "array", "items": _BOX, "minItems": 1, "maxItems": 100, "description": "Describe these boxes."},
     ),
     _tool(
         "ground",
-        "Find where the things are that a sentence names: the box of each phrase with the probability that it is "
-        "there; not_found has the phrases that are not.",
+        "Find the things that a sentence names: the box of each phrase, with the probability that it is there. "
+        "not_found lists the phrases that are not in the image.",
         {"image": "holiday/beach.jpg", "text": "a dog beside a red umbrella"},
         ["image", "text"],
         image=_IMAGE,
         text={**_TEXT, "description": "A sentence in English, or a phrase."},
-        threshold={**_CHANCE, "description": "Least probability of a phrase that is found (.5); 0 finds all."},
+        threshold={**_CHANCE, "description": "Minimum probability of a found phrase (default 0.5); 0 finds all."},
     ),
     _tool("caption", "Say in a sentence what an image shows.", {"image": "holiday/beach.jpg"}, ["image"], image=_IMAGE),
     _tool(
         "search",
-        "Find the images that fit a text, best first, with the boxes of its phrases; + and - may join phrases.",
+        "Find the images that match a text, best first, with the boxes of its phrases; + and - may join phrases.",
         {"query": "a dog + snow - people", "top": 5},
         ["query"],
         query={**_TEXT, "description": "A sentence in English, or phrases."},
-        top={"type": "integer", "minimum": 1, "maximum": 100, "description": "At most this many images (10)."},
+        top={"type": "integer", "minimum": 1, "maximum": 100, "description": "Maximum number of images (10)."},
     ),
     _tool(
         "crop",
-        "Zoom into a region of an image: it is returned as a JPEG, with its place.",
+        "Zoom into a region of an image: return it as a JPEG, with its box.",
         {"image": "holiday/beach.jpg", "box": [120, 40, 380, 300]},
         ["image", "box"],
         image=_IMAGE,
         box=_BOX,
-        size={"type": "integer", "minimum": 64, "maximum": 2048, "description": "Pixels of the longer side (768)."},
+        size={"type": "integer", "minimum": 64, "maximum": 2048, "description": "Longer side, in pixels (768)."},
     ),
 )
-"""What clients are told of the tools: name, description with an example, and the schema of the arguments."""
+"""The tools as clients see them: name, description with an example, and schema of the arguments."""
 
 _KINDS: dict[str, type | tuple[type, ...]] = {"string": str, "array": list, "integer": int, "number": (int, float)}
 
 
 def check_arguments(schema: Mapping[str, Any], value: Any, where: str = "arguments") -> None:
-    """Check a value by what :data:`TOOLS` uses of JSON Schema; ``ValueError`` names the place and what is wanted."""
+    """Check a value against the subset of JSON Schema in :data:`TOOLS`; ``ValueError`` says where and what is wrong."""
     kind = schema["type"]
     if kind == "object":
         properties = schema["properties"]
@@ -121,7 +121,7 @@ def check_arguments(schema: Mapping[str, Any], value: Any, where: str = "argumen
     low, high = {"string": ("minLength", "maxLength"), "array": ("minItems", "maxItems")}.get(
         kind, ("minimum", "maximum")
     )
-    if low in schema and not schema[low] <= size <= schema[high]:  # nan is neither
+    if low in schema and not schema[low] <= size <= schema[high]:  # also refuses NaN
         unit = {"string": " characters", "array": " items"}.get(kind, "")
         raise ValueError(f"{where} must {'have' if unit else 'be from'} {schema[low]} to {schema[high]}{unit}")
     for number, item in enumerate(value if kind == "array" else ()):
@@ -138,10 +138,10 @@ class Protocol:
     """Answer the messages of clients.
 
     Args:
-        folders: whose images the tools may read.
-        model: returns the model; called when the first tool is.
-        index: folder of an index to search; if None, the images of the folders are, which takes a while at first.
-        service: of the HTTP server, whose limits and encodings are used; None without one.
+        folders: folders whose images the tools may read.
+        model: function that returns the model; called with the first tool call.
+        index: folder of an index to search. None: search the images of the folders, which is slow the first time.
+        service: the HTTP server's, for its limits and cached encodings; None without a server.
     """
 
     def __init__(
@@ -158,19 +158,19 @@ class Protocol:
 
     @property
     def tools(self) -> Tools:
-        """What answers calls; made at the first."""
+        """The tools, made at the first call."""
         with self._lock:
             return self._opened
 
     def answer(self, message: Any) -> dict[str, Any] | None:
-        """Return the response to a message; None to one that wants none."""
+        """Return the response to a message, or None if it expects none."""
         if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
             return _error(
                 None, INVALID_REQUEST, "a message must be an object with jsonrpc 2.0; batches are not answered"
             )
         method, number, params = message.get("method"), message.get("id"), message.get("params", {})
         if not isinstance(method, str) or "id" not in message:
-            return None  # a notification, or an answer to what was not asked
+            return None  # a notification, or a response, although nothing was requested
         if not isinstance(number, str | int) or isinstance(number, bool):
             return _error(None, INVALID_REQUEST, "id must be a string or a whole number")
         if not isinstance(params, dict):
@@ -181,7 +181,7 @@ class Protocol:
             return _error(number, refused.code, str(refused))
         except Exception:
             traceback.print_exc()
-            return _error(number, INTERNAL_ERROR, "the server failed at this request; its log says why")
+            return _error(number, INTERNAL_ERROR, "the server failed to answer this request; its log says why")
         return {"jsonrpc": "2.0", "id": number, "result": result}
 
     def _result(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,7 +223,7 @@ def _error(number: str | int | None, code: int, message: str) -> dict[str, Any]:
 
 
 def parse(text: bytes) -> Any:
-    """Return the message in a text; ``ValueError`` if it is not JSON, or nested too deeply."""
+    """Parse a message; raise ``ValueError`` if it is not JSON, or nested too deeply."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -231,7 +231,7 @@ def parse(text: bytes) -> Any:
 
 
 class Pipe:
-    """Answer the messages that come in line by line, until there are no more; calls of tools on a few threads."""
+    """Answer messages line by line until the end of the input; tool calls run in a few threads."""
 
     def __init__(self, protocol: Protocol, source: BinaryIO, sink: BinaryIO, threads: int = 2) -> None:
         self._protocol, self._source, self._sink, self._threads = protocol, source, sink, threads
@@ -276,15 +276,15 @@ class Pipe:
 
 
 def serve_pipe(protocol: Protocol) -> None:
-    """Answer over standard input and output; what else is printed goes to standard error."""
+    """Serve over standard input and output; everything else that is printed goes to standard error."""
     sink = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # which removes the index of the folders
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # removes the temporary index
     Pipe(protocol, sys.stdin.buffer, sink).run()
 
 
 def routes(folders: Folders, index: Path | None, service: Service) -> Sequence[Route]:
-    """Return the one route of the protocol's streamable HTTP; it has no sessions and sends nothing unasked."""
+    """Return the route of the protocol's streamable HTTP, without sessions and without unsolicited messages."""
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import Route

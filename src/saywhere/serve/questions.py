@@ -1,4 +1,4 @@
-"""Questions of the HTTP interface: their parameters, what answers them, and their description as OpenAPI."""
+"""The questions of the HTTP interface: their parameters, their handlers, and their OpenAPI description."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Parameter:
     """A parameter of a question.
 
     Attributes:
-        name: in the query, and of the argument of the verb.
-        kind: ``box`` is ``x1,y1,x2,y2``.
-        minimum, maximum: of a number; of a text, of the number of its letters.
-        choices: all values of a text that are allowed; any text if empty.
-        most: how often it may be given; if more than once, the value is a list.
+        name: name in the query, and of the model method's argument.
+        kind: type of the value; ``box`` is ``x1,y1,x2,y2``.
+        minimum, maximum: range of a number, or of the length of a text in characters.
+        choices: allowed texts; empty allows any.
+        most: maximum number of occurrences; if more than 1, the value is a list.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Parameter:
     required: bool = False
 
     def read(self, text: str) -> Any:
-        """Return the value of a text; ``ValueError`` says what is wanted instead."""
+        """Parse a text into a value; the message of the ``ValueError`` says what is expected."""
         if self.kind == "boolean":
             if text not in ("true", "false"):
                 raise ValueError("true or false")
@@ -59,7 +59,7 @@ class Parameter:
             value = int(text) if self.kind == "integer" else float(text)
         except ValueError:
             raise ValueError(wanted) from None
-        if not low <= value <= high:  # nan is neither
+        if not low <= value <= high:  # also refuses NaN
             raise ValueError(wanted)
         return value
 
@@ -73,7 +73,7 @@ class Parameter:
         return box
 
     def schema(self) -> dict[str, Any]:
-        """Return its entry in an OpenAPI description."""
+        """Return the parameter's entry in the OpenAPI description."""
         kinds = {"text": "string", "box": "string"}
         value: dict[str, Any] = {"type": kinds.get(self.kind, self.kind)}
         low, high = ("minLength", "maxLength") if self.kind == "text" else ("minimum", "maximum")
@@ -91,9 +91,9 @@ class Parameter:
 
 
 def read_query(parameters: Sequence[Parameter], query: QueryParams) -> Mapping[str, Any]:
-    """Return the values of a query by name; parameters that are not given are left out.
+    """Return the values of a query by name, without parameters that are not given.
 
-    ``Problem`` 422 if a parameter is unknown, missing, given too often, or has a wrong value.
+    Raises ``Problem`` 422 if a parameter is unknown, missing, given too often, or has an invalid value.
     """
     known = {parameter.name: parameter for parameter in parameters}
     values: dict[str, list[Any]] = {}
@@ -118,7 +118,7 @@ def read_query(parameters: Sequence[Parameter], query: QueryParams) -> Mapping[s
 
 MAX_REGIONS, MAX_LETTERS, MAX_HITS = 1000, 1000, 100
 MAX_BOXES, MAX_TEXTS = MAX_REGIONS, 100
-"""An answer has at most 10 MB."""
+"""Limits that keep an answer below 10 MB."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ class Question:
     """A question about an image.
 
     Attributes:
-        name: of the verb, and the last part of the path.
-        answer: calls the verb and returns the JSON form of its result.
+        name: name of the model's method, and the last part of the path.
+        answer: calls the method and returns its result in JSON form.
     """
 
     name: str
@@ -163,7 +163,7 @@ def _embed(model: Model, image: Encoding, values: Mapping[str, Any]) -> dict[str
 
 
 def embed_text(model: Model, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the vectors of the words of ``values["text"]``."""
+    """Return the word vectors of ``values["text"]``."""
     found = model.embed_text(values["text"])
     vectors = [[round(v, 5) for v in vector] for vector in found.vectors.tolist()]
     return {"text": values["text"], "words": list(found.words), "vectors": vectors}
@@ -176,8 +176,8 @@ QUESTIONS = (
         "describe",
         "Find the regions of an image and describe each with a phrase.",
         (
-            Parameter("top", "integer", "At most this many regions, best first.", 0, MAX_REGIONS),
-            Parameter("threshold", "number", "Only regions with at least this score.", 0, 1),
+            Parameter("top", "integer", "Maximum number of regions, best first.", 0, MAX_REGIONS),
+            Parameter("threshold", "number", "Minimum score of a region.", 0, 1),
             Parameter(
                 "box", "box", "Describe just this box, in pixels of the image; may be repeated.", most=MAX_BOXES
             ),
@@ -189,23 +189,23 @@ QUESTIONS = (
         "Find the box of each phrase of a text.",
         (
             Parameter(
-                "text", "text", "A sentence, which is cut into phrases; if repeated, each is a phrase.", 1, MAX_LETTERS,
-                most=MAX_TEXTS, required=True,
+                "text", "text", "A sentence, which is split into phrases; if repeated, each text is a phrase.", 1,
+                MAX_LETTERS, most=MAX_TEXTS, required=True,
             ),
             Parameter("part", "text", "The part of the model that answers.", choices=("aligner", "densecap")),
-            Parameter("beta", "number", "How much neighbouring words of a sentence want the same box.", 0, 1000),
+            Parameter("beta", "number", "Smoothness weight: how much neighbouring words share a box.", 0, 1000),
             _REGIONS,
-            Parameter("threshold", "number", "Least probability of a phrase that is found; 0 finds all.", 0, 1),
+            Parameter("threshold", "number", "Minimum probability of a found phrase; 0 finds all.", 0, 1),
             Parameter("box", "box", "Choose among these boxes; may be repeated.", most=MAX_BOXES),
         ),
         _ground,
     ),
     Question(
         "caption",
-        "Say in a sentence what an image shows, and where the model looked at each word.",
+        "Say in a sentence what an image shows, and where the model looked for each word.",
         (
-            Parameter("beam_size", "integer", "Hypotheses in decoding; 1 is greedy.", 1, 20),
-            Parameter("attention", "boolean", "Whether the answer has words, boxes and attention."),
+            Parameter("beam_size", "integer", "Beam size; 1 is greedy decoding.", 1, 20),
+            Parameter("attention", "boolean", "Whether the answer includes words, boxes and attention."),
         ),
         _caption,
     ),
@@ -218,44 +218,44 @@ QUESTIONS = (
 )  # fmt: skip
 EMBED_TEXT = (Parameter("text", "text", "A sentence.", 1, MAX_LETTERS, required=True),)
 SEARCH = (
-    Parameter("q", "text", "A sentence, or phrases with + and - between them.", 1, MAX_LETTERS, required=True),
-    Parameter("top", "integer", "At most this many images, best first.", 1, MAX_HITS),
+    Parameter("q", "text", "A sentence, or phrases joined by + and -.", 1, MAX_LETTERS, required=True),
+    Parameter("top", "integer", "Maximum number of images, best first.", 1, MAX_HITS),
     Parameter("without", "text", "Leave out images that show this; may be repeated.", 1, MAX_LETTERS, most=10),
     Parameter("after", "text", "Only images taken on this day (2024-05-01) or later.", 1, 100),
     Parameter("before", "text", "Only images taken before this day.", 1, 100),
-    Parameter("under", "text", "Only images in this folder, by its name or path; may be repeated.", 1, 1000, most=10),
+    Parameter("under", "text", "Only images in this folder, by name or path; may be repeated.", 1, 1000, most=10),
 )
 SEARCH_IMAGE = (
-    Parameter("entry", "text", "Of an image or a moment in the index, as a search names it.", 1, 100, required=True),
+    Parameter("entry", "text", "Entry of an image or a moment in the index, from a search.", 1, 100, required=True),
 )
 
 
 PROBLEMS = {
-    "400": "Not HTTP, or a header is wrong.",
+    "400": "The request is not HTTP, or a header is wrong.",
     "401": "The token is missing or wrong.",
-    "403": "The page of another site asks.",
-    "404": "There is no such path, index, or entry in it, or its file is not any more what was indexed.",
+    "403": "The request comes from a page of another site.",
+    "404": "There is no such path, index or index entry, or the entry's file has changed since it was indexed.",
     "408": "The body did not arrive in time.",
-    "412": "The image that If-Match names is not kept: send it again.",
+    "412": "The image named by If-Match is not cached: send it again.",
     "413": "The body is too large.",
-    "415": "The body is not an image, or one that cannot be read.",
-    "421": "The server is not called by this name.",
+    "415": "The body is not an image, or the image cannot be read.",
+    "421": "The server is not known by this name.",
     "422": "A parameter is unknown, missing or wrong.",
-    "429": "The queue is full: try again after the seconds of Retry-After.",
+    "429": "The queue is full: try again after Retry-After seconds.",
     "503": "There was no answer in time, or too little memory.",
 }
 _TEXT = {"type": "string"}
 
 
 def describe_api(needs_token: bool) -> dict[str, Any]:
-    """Return the description; ``needs_token`` says whether requests must bring a token."""
+    """Return the OpenAPI description; ``needs_token`` says whether requests need a token."""
     paths: dict[str, Any] = {f"/v1/{question.name}": {"post": _question(question)} for question in QUESTIONS}
     plain: tuple[tuple[str, str, tuple[Parameter, ...]], ...] = (
         ("/v1/embed_text", "Return the words of a sentence as vectors in the space of regions.", EMBED_TEXT),
-        ("/v1/search", "Find the images of the index that fit a text.", SEARCH),
-        ("/v1/search/image", "Return a small copy of an image or of a moment of the index, as a JPEG.", SEARCH_IMAGE),
-        ("/v1/models", "Name the model and its parts.", ()),
-        ("/healthz", "Say that the server answers.", ()),
+        ("/v1/search", "Find the images of the index that match a text.", SEARCH),
+        ("/v1/search/image", "Return a small JPEG of an image or a video frame of the index.", SEARCH_IMAGE),
+        ("/v1/models", "Return the model's name, its parts and the server's limits.", ()),
+        ("/healthz", "Report that the server is running.", ()),
     )
     for path, summary, parameters in plain:
         schemas = [parameter.schema() for parameter in parameters]
@@ -263,7 +263,7 @@ def describe_api(needs_token: bool) -> dict[str, Any]:
         paths[path] = {"get": {"summary": summary, "parameters": schemas, "responses": answers}}
     described: dict[str, Any] = {
         "openapi": "3.1.0",
-        "info": {"title": "saywhere", "version": saywhere.__version__, "summary": "Say what is where in an image."},
+        "info": {"title": "saywhere", "version": saywhere.__version__, "summary": "Say what is where in images."},
         "paths": paths,
     }
     if needs_token:
@@ -276,7 +276,7 @@ def _question(question: Question) -> dict[str, Any]:
     match = {
         "name": "If-Match",
         "in": "header",
-        "description": "The ETag of an earlier answer, in place of the body: ask about the same image again.",
+        "description": "ETag of an earlier answer, instead of a body, to ask about the same image again.",
         "schema": _TEXT,
     }
     image = {"type": "string", "format": "binary"}

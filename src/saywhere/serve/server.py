@@ -1,4 +1,4 @@
-"""Run the application: one process, which closes idle connections and finishes what runs before it ends."""
+"""The HTTP server: one process that closes idle connections, and finishes running requests before it stops."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from saywhere.search import Index
 
 DRAIN_SECONDS = 0.5
-"""How long after SIGTERM open connections may still send a request, which may be under way."""
+"""Time after SIGTERM in which open connections may still send a request, since one may be on its way."""
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; port 0 takes a free one. ``UserError`` if the address cannot be had."""
+    """Return a listening socket (port 0: any free port); raise ``UserError`` if the address is not available."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, OverflowError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"--host {host} --port {port}: cannot listen there ({reason}); give another") from None
+        raise UserError(f"--host {host} --port {port}: cannot listen there ({reason}); give another port") from None
 
 
 class Access(NamedTuple):
-    """The address that a server listens at, and who may ask it; see :func:`saywhere.serve.app.create_app`."""
+    """The address of a server, and who may access it; see :func:`saywhere.serve.app.create_app`."""
 
     host: str
     port: int
@@ -60,12 +60,12 @@ def launch(
     protocols: Sequence[Callable[[Service], Sequence[Route]]] = (),
     path: str = "",
 ) -> None:
-    """Load a model and serve it until Ctrl-C; a line says where.
+    """Load a model and serve it until Ctrl-C; print the address.
 
     Args:
-        access: is checked before the model is loaded.
-        index: folder of an index to search, which must exist and be made by the model.
-        path: what the line shows behind the address.
+        access: address, token and host names, checked before the model is loaded.
+        index: folder of an existing index to search, made by the same model.
+        path: path that is printed after the address.
 
     Raises:
         UserError: the address is in use, or the model or the index cannot be used.
@@ -75,7 +75,7 @@ def launch(
     check_access(access.token, access.names)
     listening = bind(access.host, access.port)
     model = load()
-    model.encode(Image.new("RGB", (64, 64)))  # or the first image would wait for the network to be read
+    model.encode(Image.new("RGB", (64, 64)))  # loads the network, so that the first image need not wait
     app = create_app(
         model, limits, access.token, access.names, index and _open_index(index, model, limits.threads), protocols
     )
@@ -89,14 +89,14 @@ def _open_index(folder: Path, model: Model, threads: int) -> Index:
 
     index = Index(folder, model, threads=threads)
     len(index.store)
-    assert index.model is model  # which compares their digests
+    assert index.model is model  # the property compares their digests
     return index
 
 
 def run(app: Starlette, listening: socket.socket, limits: Limits, started: Callable[[], None]) -> None:
-    """Serve at a socket of :func:`bind` until SIGTERM or Ctrl-C; then answer the requests that have begun, and return.
+    """Serve on a socket of :func:`bind` until SIGTERM or Ctrl-C; then finish running requests, and return.
 
-    ``started`` is called when requests are answered.
+    ``started`` is called when the server is ready.
     """
 
     class connection(_Connection):
@@ -107,7 +107,7 @@ def run(app: Starlette, listening: socket.socket, limits: Limits, started: Calla
         http=connection,
         ws="none",
         log_level="error",
-        access_log=False,  # a path holds the texts that users ask for
+        access_log=False,  # paths contain the users' texts
         server_header=False,
         timeout_keep_alive=max(1, round(limits.idle_seconds)),
         timeout_graceful_shutdown=max(1, round(limits.stop_seconds)),
@@ -116,20 +116,20 @@ def run(app: Starlette, listening: socket.socket, limits: Limits, started: Calla
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed when no request has begun for a while, also within the head of one.
+    """A connection that is closed if no request arrives in time, also within its head.
 
-    And when an answer has not been read for a while.
+    It is also closed if an answer is not read in time.
     """
 
     reading_seconds = 60.0
     _last: object = ()
-    """The last request, if the connection was idle at the last look; None before the first request."""
+    """The last request, if the connection was idle at the last check; None before the first request."""
     _draining = False
     _unread: tuple[object, float] | None = None
-    """The request whose answer was not read at the last check, and since when."""
+    """The request whose answer was unread at the last check, and since when."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Begin to watch the connection."""
+        """Start to watch the connection."""
         super().connection_made(transport)
         self._watch()
 
@@ -142,7 +142,7 @@ class _Connection(H11Protocol):
             if self._unread is None:
                 return
         elif self._idle and self.cycle is self._last:
-            self.transport.close()  # when what is written has been read
+            self.transport.close()  # after the written data has been sent
         self._last = self.cycle if self._idle else ()
         self.loop.call_later(self.config.timeout_keep_alive, self._watch)
 
@@ -158,12 +158,12 @@ class _Connection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def drain(self) -> None:
-        """Close the connection after the answer that is under way or comes next."""
+        """Close the connection after the current or next answer."""
         self._draining = True
         self._close_after_answer()
 
     def handle_events(self) -> None:
-        """Begin the requests that have arrived."""
+        """Start the requests that have arrived."""
         super().handle_events()
         if self._draining:
             self._close_after_answer()
@@ -171,10 +171,10 @@ class _Connection(H11Protocol):
     def _close_after_answer(self) -> None:
         if not self._idle and self.cycle.keep_alive:
             self.cycle.keep_alive = False
-            self.headers.append((b"connection", b"close"))  # the request's, which the answer repeats
+            self.headers.append((b"connection", b"close"))  # a request header, which the answer repeats
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP, in JSON like all errors."""
+        """Respond to a malformed request with a JSON error, like all errors."""
         body = json.dumps({"error": f"this is not HTTP: {msg}"}).encode()
         head = f"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         self.transport.write(f"{head}Connection: close\r\n\r\n".encode() + body)
@@ -187,7 +187,7 @@ class _Server(uvicorn.Server):
         self._started = started
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop after the answers that are under way; at once at a Ctrl-C while they are waited for."""
+        """Stop after the running requests; at a Ctrl-C while waiting for them, exit at once."""
         if self.should_exit and sig == signal.SIGINT:
             os._exit(130)
         super().handle_exit(sig, frame)
@@ -197,7 +197,7 @@ class _Server(uvicorn.Server):
         self._started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, answer what is under way on open connections, close them."""
+        """Stop listening, answer running requests, and close the connections."""
         for server in self.servers:
             server.close()
         for connection in list(self.server_state.connections):
@@ -208,7 +208,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Stop at SIGTERM and Ctrl-C, which are the regular end and not raised again."""
+        """Stop at SIGTERM and Ctrl-C without raising them again: they are the regular way to end."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -1,4 +1,4 @@
-"""Frames of a video file or a camera, one after another: upright, with their times, past damaged places."""
+"""Reading the frames of a video file or a camera: upright, with their times, continuing after damaged places."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ _UPRIGHT = {
     (True, -1, -1): Image.Transpose.TRANSVERSE,
     (True, 1, -1): Image.Transpose.ROTATE_90,
 }
-"""What shows a frame upright: whether its sides change places, and the directions in which x and y then grow."""
+"""The transposition that turns a frame upright, by whether its axes are swapped and the directions of x and y then."""
 _LYING = (Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_270, Image.Transpose.TRANSVERSE, Image.Transpose.ROTATE_90)
 
 _BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot", b"styp")
-"""What MP4 and QuickTime files begin with."""
+"""Boxes that MP4 and QuickTime files begin with."""
 FAILURES = 20
-"""A file that cannot be read so many times in a row is given up."""
+"""Number of consecutive read errors after which a file is given up."""
 MARGIN = 2.0
-"""Seconds before the wanted place that a file is entered at."""
+"""Seconds before the wanted time to which reading seeks."""
 
 
 class VideoError(UserError):
-    """A video that cannot be read; the message is one line that names it."""
+    """A video cannot be read; the message is one line that names it."""
 
 
 @dataclass
 class Damage:
-    """Places of a video that could not be read: how many packets or frames, and when; at most ``LIMIT`` spans."""
+    """Unreadable places of a video: the number of packets or frames, and at most ``LIMIT`` time spans."""
 
     LIMIT = 8
     count: int = 0
     spans: list[list[float]] = field(default_factory=list[list[float]])
 
     def note(self, time: float) -> None:
-        """Add a place at ``time`` seconds; places less than a second apart are one span."""
+        """Add a place at ``time``, in seconds; places less than a second apart form one span."""
         self.count += 1
         if self.spans and (time - self.spans[-1][1] < 1 or len(self.spans) == self.LIMIT):
             self.spans[-1][1] = max(time, self.spans[-1][1])
@@ -73,9 +73,9 @@ class Frame:
     """A decoded frame.
 
     Attributes:
-        ticks: when it is shown, from the start of the video.
-        duration: ticks for which it is shown, as far as the file says; 0 if it does not.
-        size: width and height as a viewer shows them, in pixels.
+        ticks: time at which it is shown, from the start of the video.
+        duration: time for which it is shown, in ticks; 0 if the file does not say.
+        size: displayed width and height, in pixels.
     """
 
     ticks: int
@@ -86,48 +86,47 @@ class Frame:
 
     @property
     def time(self) -> float:
-        """Seconds from the start of the video."""
+        """Time from the start of the video, in seconds."""
         return to_seconds(self.ticks)
 
     def pixels(self, size: tuple[int, int]) -> Image.Image:
-        """Return the upright RGB image in this width and height."""
+        """Return the upright RGB image, resized to this width and height."""
         stored = size[::-1] if self._turn in _LYING else size
-        kind = "AREA" if stored[0] < self._decoded.width else "BILINEAR"  # the mean is slow where nothing is averaged
+        kind = "AREA" if stored[0] < self._decoded.width else "BILINEAR"  # AREA is slow without downscaling
         image = self._decoded.to_image(width=stored[0], height=stored[1], interpolation=kind)
         return image if self._turn is None else image.transpose(self._turn)
 
     def image(self, long_side: int, name: str) -> LoadedImage:
-        """Return the image for a model that needs ``long_side`` pixels."""
+        """Return the image for a model with inputs of ``long_side`` pixels."""
         return LoadedImage(self.pixels(fit(self.size, long_side)), *self.size, name=name)
 
 
 def fit(size: tuple[int, int], long_side: int, multiple: int = 1) -> tuple[int, int]:
-    """Return width and height with at most ``long_side`` pixels on the long side, both multiples of ``multiple``."""
+    """Return width and height scaled down to at most ``long_side`` pixels, both multiples of ``multiple``."""
     factor = min(1.0, long_side / max(size))
     width, height = (max(multiple, round(side * factor / multiple) * multiple) for side in size)
     return width, height
 
 
 class VideoReader:
-    """Yield the frames of a video file in the order in which they are shown.
+    """Iterate over the frames of a video file in display order.
 
-    Rotation, mirroring and pixels that are not square are applied. Of several videos in a file the one that FFmpeg
-    finds best is read; the picture of a cover is none. Frames without a time, or not later than the one before, are
-    given the next time or left out. What cannot be decoded is noted in :attr:`damage`, and reading goes on;
-    so is the place where a file was cut off.
+    Rotation, mirroring and non-square pixels are applied. If a file has several videos, FFmpeg's best stream is read;
+    cover pictures do not count. A frame without a time gets the next one; a frame not later than the one before is left
+    out. What cannot be decoded is noted in :attr:`damage`, and reading continues; a truncated end is noted, too.
 
     Args:
-        path: the file, whatever it is called: nothing but this file is read; or the device of a camera.
-        name: for messages.
-        format: of the input, where it cannot be found out: that of cameras.
-        start: yield the frames from this tick on.
+        path: the file, of any name (no other file is read), or the device of a camera.
+        name: name for messages.
+        format: FFmpeg's input format, for cameras; None: detected.
+        start: first tick to yield frames from.
 
     Attributes:
-        damage: what could not be read so far.
-        duration: seconds, or None if the file does not say.
+        damage: the places that could not be read so far.
+        duration: duration in seconds, or None if the file does not say.
 
     Raises:
-        VideoError: it cannot be read.
+        VideoError: the file cannot be read.
     """
 
     def __init__(self, path: str | Path, name: str, *, format: str | None = None, start: int = 0) -> None:
@@ -143,7 +142,7 @@ class VideoReader:
     def _open(self) -> None:
         self._file = None
         try:
-            if self.format is None:  # by its name FFmpeg would take 10:22.mp4 for a protocol, and http:a.mp4 for a site
+            if self.format is None:  # FFmpeg would take the name 10:22.mp4 for a protocol, and http:a.mp4 for a site
                 self._file = _open_regular(self.path)
             source, options = self._file or self.path, {} if self._file is None else {"protocol_whitelist": "none"}
             self._container = av.open(source, "r", format=self.format, options=options, metadata_errors="replace")
@@ -152,11 +151,11 @@ class VideoReader:
             raise VideoError(f"{self.name}: {_reason(error, self._file is not None)}") from error
         stream = _video(self._container)
         if stream is None:
-            covered = " but a picture of a cover" if self._container.streams.video else ""
+            covered = " but a cover picture" if self._container.streams.video else ""
             self.close()
             raise VideoError(f"{self.name}: no video in this file{covered}")
         self._stream = stream
-        self._stream.thread_type = "SLICE"  # threads of whole frames tell of damage late, by as many frames
+        self._stream.thread_type = "SLICE"  # frame threads would report damage several frames late
         begin = self._container.start_time
         live = self.format is not None
         self._zero = None if live else Fraction(begin or 0, av.time_base)
@@ -184,7 +183,7 @@ class VideoReader:
                 yield from self._from_start(first, frames)
                 return
             self.close()
-            self._open()  # it was entered too late, or left in disorder: read it from its beginning
+            self._open()  # seeking failed or went too far: read from the beginning
         frames = self._frames()
         if (first := next(frames, None)) is not None:
             yield from self._from_start(first, frames)
@@ -199,7 +198,7 @@ class VideoReader:
         self._settle(None)
 
     def _enter(self) -> bool:
-        """Go to a key frame a little before the start; whether the file could be entered there."""
+        """Seek to a key frame a little before the start; return whether that worked."""
         seconds = float(self._zero or 0) + self.start / TICKS - MARGIN
         try:
             self._container.seek(int(seconds * av.time_base), backward=True)
@@ -208,9 +207,9 @@ class VideoReader:
         return True
 
     def _settle(self, ticks: int | None) -> None:
-        """Take over what was noted up to a tick, or all of it; an earlier run has what lies before the start.
+        """Move noted errors up to a tick (None: all) to :attr:`damage`; an earlier run has those before the start.
 
-        A decoder is ahead of the frames that it gives, so that its errors are known too early.
+        Decoders run ahead of the frames that they return, so that errors are noted too early.
         """
         ripe = [when for when in self._noted if ticks is None or when <= ticks]
         self._noted = [when for when in self._noted if when not in ripe]
@@ -227,7 +226,7 @@ class VideoReader:
             ticks = last + step if ticks is None else ticks
             if decoded.is_corrupt:
                 self._noted.append(ticks)
-            elif ticks <= last - TICKS:  # two files one after the other, of which the second begins at zero again
+            elif ticks <= last - TICKS:  # concatenated files, of which the second starts at zero again
                 self._noted.append(last + 1)
             elif ticks > last:
                 step = ticks - last if last >= 0 else step
@@ -235,7 +234,7 @@ class VideoReader:
                 yield self._frame(decoded, ticks)
 
     def _ticks(self, pts: int | None, base: Fraction | None) -> int | None:
-        """The time of a frame on our clock; a camera's clock begins with its first frame."""
+        """Return a frame's time in ticks from the start; for a camera, from its first frame."""
         if pts is None or base is None:
             return None
         time = pts * base
@@ -244,7 +243,7 @@ class VideoReader:
         return round((time - self._zero) * TICKS)
 
     def _decoded(self) -> Iterator[Any]:
-        """The decoder's frames; after an error it goes on with the next packet."""
+        """Yield decoded frames; after an error, continue with the next packet."""
         failures = 0
         packets = self._container.demux(self._stream)
         while failures < FAILURES:
@@ -278,13 +277,15 @@ class VideoReader:
 
 @dataclass
 class _Stamps:
-    """Time stamps of frames: those for showing them or, where these go back more often, those for decoding them.
+    """Time stamps of frames: presentation times or, if these go backwards more often, decoding times.
 
-    FFmpeg guesses in the same way.
+    FFmpeg uses the same heuristic.
 
     Attributes:
-        odd: how much more often the former went back; above zero from the beginning in AVI files, which have only the
-            latter, so that with B-frames the former are out of order.
+        odd: how much more often presentation times went backwards. It starts above zero for AVI files, which have only
+            decoding times: with B-frames, their presentation times are out of order.
+        shown: last presentation time.
+        decoded: last decoding time.
     """
 
     odd: int = 0
@@ -292,7 +293,7 @@ class _Stamps:
     decoded: int | None = None
 
     def of(self, frame: Any) -> int | None:
-        """Return the time stamp of the next frame; None if it has none, or a wrong one."""
+        """Return the time stamp of the next frame, or None if it has none."""
         pts, dts = frame.pts, frame.dts
         if pts is not None:
             self.odd += self.shown is not None and pts <= self.shown
@@ -304,7 +305,7 @@ class _Stamps:
 
 
 def _open_regular(path: str) -> BinaryIO:
-    """Open a file; a pipe would wait for ever to be written to."""
+    """Open a regular file; opening a pipe would block forever."""
     if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
         raise ValueError("not a regular file")
     return open(path, "rb")
@@ -321,14 +322,14 @@ def _is_cut(file: BinaryIO) -> bool:
     start = at(0, 16)
     if start[:4] == b"RIFF":
         return 8 + int.from_bytes(start[4:8], "little") > size
-    if start[:4] == b"\x1a\x45\xdf\xa3":  # EBML: its header, then the segment that has all else
+    if start[:4] == b"\x1a\x45\xdf\xa3":  # EBML: a header, then one segment with everything else
         for mark in (start[:4], b"\x18\x53\x80\x67"):
             if at(end, 4) != mark:
                 return end >= size
             first = at(end + 4, 1)[:1] or b"\x01"
             width = 9 - first[0].bit_length()
             length = int.from_bytes(at(end + 4, width)) & ((1 << 7 * width) - 1)
-            if length == (1 << 7 * width) - 1:  # a live recording does not know its length
+            if length == (1 << 7 * width) - 1:  # unknown length, of a live recording
                 return False
             end += 4 + width + length
         return end > size
@@ -343,7 +344,7 @@ def _is_cut(file: BinaryIO) -> bool:
 
 
 def _video(container: Any) -> Any:
-    """The video stream that FFmpeg takes for the best one, or None; a picture of a cover is none."""
+    """Return FFmpeg's best video stream that is not a cover picture, or None."""
     best = container.streams.best("video")
     if best is None or not _is_cover(best):
         return best
@@ -356,7 +357,7 @@ def _is_cover(stream: Any) -> bool:
 
 
 def _turn(decoded: Any) -> Image.Transpose | None:
-    """What shows a decoded frame upright, by the matrix that its file has for that; None if it has a slanted one."""
+    """Return the transposition that turns a frame upright, from the file's display matrix; None if it is slanted."""
     matrix = decoded.side_data.get("DISPLAYMATRIX")
     if matrix is None:
         return None
@@ -369,9 +370,9 @@ def _turn(decoded: Any) -> Image.Transpose | None:
 
 
 def open_camera(device: str) -> VideoReader:
-    """Open a camera by its number, as in ``/dev/video0``, or the path of its device; ``VideoError`` if there is none.
+    """Open a camera by its number (0 is ``/dev/video0``) or the path of its device.
 
-    A file takes the place of a camera that plays it, for trying out.
+    A video file works in place of a camera, for trying out. Raises ``VideoError`` if there is no such camera.
     """
     path = f"/dev/video{device}" if device.isdecimal() else device
     name = f"camera {device}"
@@ -380,7 +381,7 @@ def open_camera(device: str) -> VideoReader:
     if not sys.platform.startswith("linux"):
         raise VideoError(f"{name}: cameras are read through Video4Linux, which only Linux has")
     if not os.path.exists(path):
-        raise VideoError(f"{name}: there is no {path}")
+        raise VideoError(f"{name}: there is no {path}; give the number of a camera, or the path of its device")
     return VideoReader(path, name, format="video4linux2")
 
 

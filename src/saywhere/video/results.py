@@ -1,4 +1,4 @@
-"""Tracks of a video and its progress, in files that survive a kill; and WebVTT captions made of them."""
+"""The tracks of a video and the state to resume from, in files that survive a kill; and WebVTT captions."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from saywhere.models.nouns import noun_tree, related
 from saywhere.video import clock
 
 LINES = 3
-"""Phrases that are shown at a time: those of the tracks with the best scores."""
+"""Maximum number of phrases in a caption, those of the tracks with the best scores."""
 SAME_THING = 0.6
-"""Of phrases with one noun the better one is shown, if the smaller box is on average by so much in the other."""
+"""Mean share of the smaller box inside the other from which only the better of two phrases with one noun is shown."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """The files of one video: JSON lines, and WebVTT and the annotated video if they are wanted."""
+    """The files of one video: JSON lines and, if requested, WebVTT captions and the annotated video."""
 
     tracks: Path
     captions: Path | None = None
@@ -37,52 +37,53 @@ class Places:
 
     @classmethod
     def below(cls, folder: Path, relative: Path) -> Places:
-        """Return the files in ``folder`` of the video at ``relative`` below what was given."""
+        """Return the files in ``folder`` for the video at the path ``relative`` in the input folder."""
         stem = relative.name[:-4] if relative.suffix.lower() == ".mp4" else relative.name
         place = folder / relative.parent
         return cls(place / f"{stem}.tracks.jsonl", place / f"{stem}.vtt", place / f"{stem}.mp4")
 
     @property
     def unfinished(self) -> Path:
-        """The folder of what is needed to go on; it is gone when the video is done."""
+        """The folder with the state for resuming, which is removed when the video is done."""
         return beside(self.tracks, ".{}.unfinished")
 
     def missing(self) -> Path | None:
-        """Return the first file of captions and drawing that is not there, or None."""
+        """Return the first missing file of drawing and captions, or None."""
         return next((path for path in (self.drawing, self.captions) if path and not path.exists()), None)
 
     def check(self, video: Path | None) -> None:
-        """Make the folder; ``UserError`` if it cannot be made, or the video itself would be written over."""
+        """Create the folder; raise ``UserError`` if that fails, or the video itself would be overwritten."""
         try:
             self.tracks.parent.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError, PermissionError) as error:
             raise UserError(f"{self.tracks.parent}: cannot be made a folder ({error.strerror})") from error
         if video is not None and self.drawing is not None and self.drawing.resolve() == video.resolve():
-            raise UserError(f"{self.drawing}: is the video itself and would be written over; give another --out")
+            raise UserError(f"{self.drawing}: is the video itself and would be overwritten; give another --out")
 
 
 CONTENT = "content of the video"
-"""Name of the setting that is the video itself."""
+"""Name of the setting for the video itself."""
 
 
 class ChangedVideoError(UserError):
-    """A video that is not the one whose tracks are in its file."""
+    """The video is not the one whose tracks are in the file."""
 
 
 class TracksFile(AppendedFile):
-    """JSON lines of what has ended in a video, written at once, with the state from which an unfinished one goes on.
+    """JSON lines of ended tracks and scenes, written as soon as they end, with the state to resume from.
 
     Args:
-        video: its name, in each line.
-        settings: what the results depend on; an unfinished file is not continued with others.
+        places: the files of the video.
+        video: name of the video, in each line.
+        settings: settings that the results depend on; a file is not continued with different ones.
 
     Attributes:
         done: whether an earlier run has finished.
-        state: of an earlier run, or None.
+        state: state of an unfinished earlier run, or None.
 
     Raises:
-        ChangedVideoError: the file has the tracks of the video as it was before.
-        UserError: the file is another one, another run is writing it, or it was begun with other settings.
+        ChangedVideoError: the video has changed since its tracks were written.
+        UserError: the file has other content, another run is writing it, or it was begun with other settings.
     """
 
     def __init__(self, places: Places, video: str, settings: Mapping[str, Any]) -> None:
@@ -117,7 +118,7 @@ class TracksFile(AppendedFile):
             self.keep(None)
 
     def _compare(self, known: Mapping[str, Any], way_out: str) -> None:
-        """Refuse what was made with other settings, or of another video; unknown ones are taken as they are."""
+        """Refuse a file made with other settings or from another video; settings that are not known are ignored."""
         changed = [name for name in known if name in self._settings and known[name] != self._settings[name]]
         if changed == [CONTENT]:
             what = f"is not the video whose tracks are in {self.places.tracks}"
@@ -131,14 +132,14 @@ class TracksFile(AppendedFile):
             first = lines.readline()
         beginning = json.dumps({"video": self._video})[:-1].encode()
         if first and first[: len(beginning)] != beginning[: len(first)]:
-            raise UserError(f"{self.places.tracks}: is not a file of tracks of {self._video}; give another file")
+            raise UserError(f"{self.places.tracks}: does not have the tracks of {self._video}; give another file")
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add rows, all of them or, on a full disk, none."""
+        """Append all rows, or none if the disk is full."""
         self._write("".join(json.dumps({"video": self._video, **row}) + "\n" for row in rows).encode())
 
     def keep(self, state: Mapping[str, Any] | None) -> None:
-        """Keep the state that belongs to the file as it is now, which is on the disk before."""
+        """Save the state that belongs to the current content of the file, after syncing that to disk."""
         sync(self._file)
         size = os.fstat(self._file).st_size
         stored = {"settings": self._settings, "size": size, "state": state}
@@ -155,14 +156,14 @@ class TracksFile(AppendedFile):
         shutil.rmtree(self.places.unfinished, ignore_errors=True)
 
     def discard(self) -> None:
-        """Remove the file, and what was kept to go on."""
+        """Remove the file and the state for resuming."""
         self.places.tracks.unlink(missing_ok=True)
         forget_settings(self.places.tracks)
         self._forget_state()
 
 
 class Cue(NamedTuple):
-    """Phrases from one time to another, in seconds."""
+    """A caption: phrases, shown from ``start`` to ``end``, in seconds."""
 
     start: float
     end: float
@@ -170,7 +171,7 @@ class Cue(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A phrase up to a time in seconds; ``places`` are times with the box at each."""
+    """A track's phrase and its end in seconds; ``places`` are pairs of a time and the box then."""
 
     end: float
     score: float
@@ -178,7 +179,7 @@ class Span(NamedTuple):
     places: tuple[tuple[float, tuple[float, ...]], ...] = ()
 
     def repeats(self, other: Span) -> bool:
-        """Return whether it names the thing that ``other`` names: with the same noun, or a kind of it, and there."""
+        """Return whether both name the same thing: their nouns are the same or related, and their boxes overlap."""
         nouns = noun_tree().find(self.phrase), noun_tree().find(other.phrase)
         if nouns[0] is None or nouns[1] is None or not related(nouns[0], nouns[1]):
             return False
@@ -192,7 +193,7 @@ class Span(NamedTuple):
 
 
 def write_captions(path: Path, tracks: Path) -> None:
-    """Write the captions of the tracks in the file ``tracks``; the file is whole or not there."""
+    """Write WebVTT captions for the tracks in the file ``tracks``, atomically."""
 
     def write(stream: IO[bytes]) -> None:
         stream.write(b"WEBVTT\n")
@@ -204,7 +205,7 @@ def write_captions(path: Path, tracks: Path) -> None:
 
 
 def _in_order(tracks: Path) -> Iterator[tuple[float, Span]]:
-    """Starts and spans of tracks by their starts; of all tracks only the places in the file are held."""
+    """Yield start and span of each track, ordered by start; only the tracks' offsets in the file are in memory."""
     places: list[tuple[float, int]] = []
     with open(tracks, "rb") as file:
         place = 0
@@ -221,9 +222,9 @@ def _in_order(tracks: Path) -> Iterator[tuple[float, Span]]:
 
 
 def cues(spans: Iterable[tuple[float, Span]]) -> Iterator[Cue]:
-    """Yield captions for spans with their starts, ordered by start.
+    """Yield captions for pairs of a start and a span, ordered by start.
 
-    A caption ends where its phrases change. Of more than ``LINES`` phrases the best are shown, each thing once.
+    A caption ends where its phrases change. At most ``LINES`` phrases are shown, the best, each thing once.
     """
     active: list[Span] = []
     shown: Cue | None = None

@@ -1,4 +1,4 @@
-"""A run over videos: which they are, where the tracks of their regions go, and what is told of them."""
+"""A run over videos: which ones, where their results go, and what is printed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from saywhere.inference.sources import VIDEO_SUFFIXES, Source, find_images
 from saywhere.loading import DeferredModel
 from saywhere.report import Tell, counted, progress, silent
 
-if TYPE_CHECKING:  # what reads videos is an extra, and images need none of it
+if TYPE_CHECKING:  # reading videos needs an extra, which images must not depend on
     from saywhere.models.model import Model
     from saywhere.video.reading import VideoReader
     from saywhere.video.results import Places
     from saywhere.video.tracking import Recording
 
 THRESHOLD = 0.2
-"""Least score of the regions that are followed, unless the user says otherwise."""
+"""Default minimum score of tracked regions."""
 
 
 def follow(
@@ -42,20 +42,20 @@ def follow(
     each: Callable[[Mapping[str, Any]], object] | None = None,
     tell: Tell = silent,
 ) -> Summary:
-    """Follow the regions of videos, as ``saywhere describe`` does; a stopped run goes on when it is called again.
+    """Track the regions of videos, like ``saywhere describe``; calling it again resumes a stopped run.
 
     Args:
         videos: files, folders or patterns, see :func:`saywhere.inference.find_images`.
-        model: its name or folder, or the model; the bundled one if None.
-        every: time from one look to the next, such as ``"0.5s"``, or seconds.
-        top: at most so many regions of a look; all of them if None.
-        threshold: only regions with at least this score; ``THRESHOLD`` if None.
-        json: JSON lines with the tracks and scenes of the only video (see docs/video.md).
-        out: folder of the annotated videos, their captions and their tracks.
-        progress: show a bar on a terminal.
-        each: called with the row of each track and scene when it has ended, with the video's name as ``video``, if
+        model: name or folder of a model, or the model itself; None: the bundled one.
+        every: interval between looks (frames that the model sees), such as ``"0.5s"``, or in seconds.
+        top: maximum number of regions per look; None: all.
+        threshold: minimum score of a region; None: ``THRESHOLD``.
+        json: file for the tracks and scenes of a single video, as JSON lines (see docs/video.md).
+        out: folder for the annotated videos, their captions and their tracks.
+        progress: whether to show a progress bar on a terminal.
+        each: called with the row of each track and scene when it ends, with the video's name as ``video``; only if
             neither ``json`` nor ``out`` is given.
-        tell: called with what the command prints; nothing is printed if it is not given.
+        tell: called with the lines that the command prints; by default nothing is printed.
 
     Raises:
         UserError: wrong arguments, no videos, or files that were begun with other options.
@@ -76,11 +76,12 @@ def follow(
 
 @dataclass
 class Videos:
-    """Videos and cameras whose regions are followed; for the attributes see also :func:`follow`.
+    """Videos and cameras to track regions in; for other attributes see :func:`follow`.
 
     Attributes:
-        of_images: an option that was given and is for images alone, or None.
-        pass_on_all: also call ``each`` where rows are in a file, when the video is done.
+        of_images: a given option that is only for images, or None.
+        bar: whether to show a progress bar.
+        pass_on_all: whether to call ``each`` also if rows are written to a file, when the video is done.
     """
 
     model: DeferredModel
@@ -99,33 +100,33 @@ class Videos:
         self._found: list[tuple[Source, Places | None]] = []
         self.threshold = THRESHOLD if self.threshold is None else self.threshold
         if self.every is not None:
-            _ = self.ticks  # a wrong time is an error before anything is done
+            _ = self.ticks  # raises early if the time is invalid
 
     @property
     def ticks(self) -> int:
-        """Ticks from one look to the next."""
+        """Interval between looks, in ticks."""
         from saywhere.video import EVERY, check_duration, parse_duration, to_ticks
 
         every = EVERY if self.every is None else self.every
         return to_ticks(parse_duration(every) if isinstance(every, str) else check_duration(every, f"every {every}"))
 
     def add(self, videos: Sequence[Source], beside: bool = False) -> None:
-        """Follow these videos, of :func:`saywhere.inference.find_images`, as well.
+        """Add videos of :func:`saywhere.inference.find_images`.
 
-        ``beside`` says that there are images as well, whose results take the file of lines. ``UserError`` if there is
-        no place for the results of all of them.
+        ``beside`` says that there are also images, whose results use the JSON file. Raises ``UserError`` if there is no
+        place for the results of all videos.
         """
         if videos and self.of_images:
-            raise UserError(f"{self.of_images} is for images, and {videos[0].name} is a video")
+            raise UserError(f"{self.of_images} is for images; {videos[0].name} is a video")
         if self.json and (len(videos) > 1 or (beside and videos and not self.out)):
-            raise UserError(f"--json {self.json}: holds the tracks of one video alone; give --out DIR for several")
+            raise UserError(f"--json {self.json}: can hold the tracks of only one video; give --out DIR for several")
         lines = None if beside else self.json
         self._found += [(source, self._place(source.relative, lines)) for source in videos]
         taken: set[Path] = set()
         for source, places in self._found:
             if places is not None:
                 if places.tracks in taken:
-                    raise UserError(f"{places.tracks}: would be written for two videos; give them two folders")
+                    raise UserError(f"{places.tracks}: would be written for two videos; put them into two folders")
                 taken.add(places.tracks)
                 places.check(source.path)
 
@@ -138,10 +139,10 @@ class Videos:
         return places if lines is None else replace(places, tracks=lines)
 
     def follow(self) -> Summary:
-        """Follow the regions of the videos, one after the other."""
+        """Track the regions of the videos, one video after the other."""
         summary = Summary(len(self._found), verb="followed")
         if not self._found:
-            return summary  # without asking for the extra
+            return summary  # before the extra is imported
         from saywhere.video.reading import VideoError, VideoReader
         from saywhere.video.results import ChangedVideoError
 
@@ -165,15 +166,15 @@ class Videos:
         return summary
 
     def film(self, camera: str, paths: Sequence[str]) -> None:
-        """Follow what a camera sees, until Ctrl-C, which ends the recording in good order.
+        """Track what a camera sees, until Ctrl-C, which finishes the recording cleanly.
 
-        ``UserError`` if there is no such camera, a recording already, or other things to describe.
+        Raises ``UserError`` if there is no such camera, if there already is a recording, or if other inputs are given.
         """
         from saywhere.video.reading import open_camera
 
         beside = paths[0] if paths else self.of_images
         if beside:
-            raise UserError(f"--camera {camera} describes what the camera sees, and not {beside} beside it")
+            raise UserError(f"--camera {camera} cannot be combined with {beside}; leave out one of them")
         places = self._place(Path(f"camera-{Path(camera).name}"), self.json)
         if places is not None:
             if places.tracks.exists() or places.unfinished.exists():
@@ -188,7 +189,7 @@ class Videos:
     def _follow(
         self, reader: VideoReader, places: Places | None, summary: Summary, stopped: threading.Event | None = None
     ) -> None:
-        """Follow one video, with its tracks in files or, if it has no places, passed on as they end."""
+        """Track one video; its tracks go to files or, without places, are passed on as they end."""
         from saywhere.video.results import TracksFile
         from saywhere.video.tracking import Recording, Watcher
 
@@ -236,7 +237,7 @@ class Videos:
                     self._pass_on("", [json_format.loads(line)])
 
     def _run(self, recording: Recording, reader: VideoReader, resumes: bool) -> None:
-        """Go through a video beside a progress bar."""
+        """Process a video with a progress bar."""
         from saywhere.video import clock, to_seconds, to_ticks
 
         total = 1 if reader.duration is None else max(1, -(-to_ticks(reader.duration) // self.ticks))
@@ -253,7 +254,7 @@ class Videos:
 
 @contextlib.contextmanager
 def _ctrl_c() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C sets, the first time; the second time it interrupts."""
+    """Yield an event that the first Ctrl-C sets; the second one interrupts."""
     event = threading.Event()
 
     def stop(*_: object) -> None:

@@ -1,4 +1,7 @@
-"""Regions followed from look to look by overlap and looks, until they are gone or the scene changes."""
+"""Tracking of regions from look to look by overlap and appearance, until they disappear or the scene changes.
+
+A look is a frame that the model sees; the frames between two looks are only drawn on.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +22,16 @@ from saywhere.video.results import TracksFile, write_captions
 from saywhere.video.writing import DrawnVideo, Mark
 
 CELLS = 3
-"""The scene is compared in so many cells across and down."""
+"""Number of grid cells, across and down, in which scenes are compared."""
 
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """What was seen in one frame.
+    """The model's view of one frame.
 
     Attributes:
-        regions: with scores, captions and features ``(N, D)``.
-        scene: ``(CELLS * CELLS, E)``, the trunk's map in the cells of a grid, as vectors of regions.
+        regions: the regions, with scores, captions and features ``(N, D)``.
+        scene: ``(CELLS * CELLS, E)``, region vectors of the cells of a grid.
     """
 
     regions: Regions
@@ -36,12 +39,12 @@ class Look:
 
 
 class Watcher:
-    """Look at frames with a model, each encoded once; ``UserError`` if it describes no regions.
+    """Look at frames with a model, encoding each once; raises ``UserError`` if the model describes no regions.
 
     Args:
-        model: with the part ``densecap``. If it has an aligner, scenes are compared by its region vectors, which tell
-            a cut from a moving camera better than the dense captioner's embeddings do.
-        top, threshold: of the regions, as :meth:`saywhere.Model.describe` takes them.
+        model: a model with the part ``densecap``. Scenes are compared by the aligner's region vectors, if it has one:
+            they tell a cut from a moving camera better than the dense captioner's embeddings.
+        top, threshold: arguments of :meth:`saywhere.Model.describe`.
     """
 
     def __init__(self, model: Model, top: int | None = None, threshold: float | None = None) -> None:
@@ -50,7 +53,7 @@ class Watcher:
         self.long_side = model.long_side
 
     def __call__(self, image: LoadedImage) -> Look:
-        """Return what the model sees in ``image``."""
+        """Return the look at ``image``."""
         seen = self._model.encode(image)
         regions = self._model.describe(seen, top=self._top, threshold=self._threshold)
         return Look(regions, self._scene(seen))
@@ -61,23 +64,23 @@ class Watcher:
         cells = np.concatenate((corners, corners + np.float32(1 / CELLS)), axis=1)
         if self._model.aligner is not None:
             boxes = cells * np.array([seen.width, seen.height] * 2, np.float32)
-            return self._model.embed(seen, boxes).vectors[1:]  # without the whole image
+            return self._model.embed(seen, boxes).vectors[1:]  # the first one is the whole image
         boxes = cells * np.array([*seen.input_size] * 2, np.float32)
         return self._detector.region_head([seen.maps], [boxes])[0].embeddings
 
 
 LEAST_IOU, LEAST_COSINE = 0.1, 0.6
-"""A region may be the same only from this overlap with where it is expected and this cosine of the features on ..."""
+"""Minimum IoU with a track's expected or last box, and minimum cosine of the features, for a region to continue it."""
 LEAST_SUM = 1.0
-"""... and from this sum of both on."""
+"""Minimum sum of that IoU and cosine."""
 PATIENCE = 2
-"""A track that was not seen in so many looks in a row has ended when it was first missed."""
+"""Number of consecutive looks without a track after which it has ended, at the first of them."""
 SAME_SCENE = 0.72
-"""Least mean cosine of the cells of two looks at one scene: a moving camera gives 0.88 and more, a cut 0.6 and less."""
+"""Minimum mean cosine of the cells of two looks at one scene: a moving camera gives 0.88 or more, a cut 0.6 or less."""
 MOST_BOXES = 256
-"""Most boxes that are kept of a track; of more, every other one is dropped, so that memory is bounded."""
+"""Maximum number of boxes kept for a track; beyond it every other box is dropped, to bound memory."""
 MOST_PHRASES = 32
-"""Most phrases of a track that are counted; of more, those with the fewest votes are dropped."""
+"""Maximum number of phrases with votes in a track; beyond it the phrase with the fewest votes is dropped."""
 
 
 @dataclass
@@ -85,16 +88,16 @@ class Track:
     """A region over time.
 
     Attributes:
-        number: of the track, from 1.
-        scene: number of the scene that it is in, from 1.
-        start: tick of the look at which it was first seen.
-        votes: for each phrase the sum of its scores.
-        looks: at how many it was seen, and ``total``, the sum of the scores.
-        ticks, boxes: when it was where; every look, or every second, fourth, ... (``stride``).
-        box, velocity: at the last look, and pixels a tick.
+        number: number of the track, from 1.
+        scene: number of its scene, from 1.
+        start: tick of the first look that saw it.
+        votes: sum of the scores of each phrase.
+        looks: number of looks that saw it; ``total`` is the sum of its scores.
+        ticks, boxes: times and boxes, of every look, or every second, fourth, ... (``stride``).
+        box, velocity: box at the last look that saw it, and its change in pixels per tick.
         seen: tick of the last look that saw it.
-        missed: looks since then, the first of them at tick ``end``.
-        vector: ``(D,)``, a running mean of its features.
+        missed: number of looks since then, the first of them at tick ``end``.
+        vector: ``(D,)``, running mean of its features.
     """
 
     number: int
@@ -124,11 +127,11 @@ class Track:
         return self.total / self.looks
 
     def expected(self, ticks: int) -> np.ndarray:
-        """Return where it should be at a tick, if it goes on as it did."""
+        """Return the box expected at a tick, by constant velocity."""
         return self.box + self.velocity * np.float32(ticks - self.seen)
 
     def see(self, ticks: int, box: np.ndarray, vector: np.ndarray, phrase: str, score: float) -> None:
-        """Add a look."""
+        """Add a look that saw the track."""
         if ticks > self.seen:
             self.velocity = (0.5 * (self.velocity + (box - self.box) / (ticks - self.seen))).astype(np.float32)
         self.vector = (0.5 * (self.vector + vector)).astype(np.float32)
@@ -146,13 +149,13 @@ class Track:
             del self.votes[min(others, key=lambda p: self.votes[p])]
 
     def miss(self, ticks: int) -> None:
-        """Note a look that did not see it."""
+        """Add a look that did not see the track."""
         if not self.missed:
             self.end = ticks
         self.missed += 1
 
     def row(self) -> dict[str, Any]:
-        """Return the JSON form; times in seconds."""
+        """Return the JSON form, with times in seconds."""
         return {
             "track": self.number,
             "scene": self.scene,
@@ -166,25 +169,27 @@ class Track:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything, for :meth:`from_dict`."""
+        """Return the full state, for :meth:`from_dict`."""
         return {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in self.__dict__.items()}
 
     @classmethod
     def from_dict(cls, row: dict[str, Any]) -> Track:
-        """Return the track that :meth:`to_dict` gave, to the last bit."""
+        """Return the exact track of :meth:`to_dict`."""
         arrays = {name: np.array(row[name], np.float32) for name in ("box", "vector", "velocity")}
         return cls(**{**row, **arrays})
 
 
 @dataclass
 class Tracker:
-    """Follow regions; what has ended is handed out and forgotten.
+    """Track regions; ended tracks and scenes are returned and forgotten.
 
     Attributes:
-        tracks: those that go on.
-        number: of the last track, and ``scene`` of this scene.
-        begun: tick at which this scene began, and ``looks`` at it.
-        before: the last look's scene.
+        tracks: the tracks that have not ended.
+        number: number of the last track.
+        scene: number of the current scene.
+        begun: tick at which the current scene began.
+        looks: number of looks at the current scene.
+        before: ``Look.scene`` of the last look.
     """
 
     tracks: list[Track] = field(default_factory=list[Track])
@@ -195,7 +200,7 @@ class Tracker:
     before: np.ndarray | None = None
 
     def update(self, ticks: int, look: Look) -> list[dict[str, Any]]:
-        """Add a look; return the rows of what has ended: tracks, and after them their scene if it is over."""
+        """Add a look; return the rows of ended tracks, followed by that of their scene if it is over."""
         ended: list[dict[str, Any]] = []
         if self.before is None or _cosines(self.before, look.scene).diagonal().mean() < SAME_SCENE:
             ended = self.finish(ticks)
@@ -227,7 +232,7 @@ class Tracker:
             self.tracks.append(track)
 
     def _pairs(self, ticks: int, boxes: np.ndarray, features: np.ndarray) -> dict[int, int]:
-        """The region of each track that has one: the pair that fits best first, each track and region once."""
+        """Return the region of each continued track: greedy matching, best pair first, each track and region once."""
         if not self.tracks or not len(boxes):
             return {}
         expected = np.stack([track.expected(ticks) for track in self.tracks])
@@ -248,7 +253,7 @@ class Tracker:
         return pairs
 
     def finish(self, ticks: int) -> list[dict[str, Any]]:
-        """End all tracks and the scene at a tick; return their rows, without tracks that one of several looks saw."""
+        """End all tracks and the scene at a tick; return their rows, without tracks seen only once in several looks."""
         if not self.scene or not self.looks:
             return []
         for track in self.tracks:
@@ -258,46 +263,46 @@ class Tracker:
         return [*rows, {"scene": self.scene, "start": to_seconds(self.begun), "end": to_seconds(ticks)}]
 
     def visible(self) -> list[Track]:
-        """Return the tracks that the last look saw, the first seen first."""
+        """Return the tracks that the last look saw, in the order in which they were first seen."""
         return [track for track in self.tracks if not track.missed]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything, for :meth:`from_dict`."""
+        """Return the full state, for :meth:`from_dict`."""
         before = None if self.before is None else self.before.tolist()
         return {**self.__dict__, "before": before, "tracks": [track.to_dict() for track in self.tracks]}
 
     @classmethod
     def from_dict(cls, row: dict[str, Any]) -> Tracker:
-        """Return the tracker that :meth:`to_dict` gave, to the last bit."""
+        """Return the exact tracker of :meth:`to_dict`."""
         before = None if row["before"] is None else np.array(row["before"], np.float32)
         return cls(**{**row, "before": before, "tracks": [Track.from_dict(track) for track in row["tracks"]]})
 
 
 def _cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Cosines ``(N, M)`` of the rows of both."""
+    """Return the cosines ``(N, M)`` between the rows of both arrays."""
     lengths = np.linalg.norm(a, axis=1)[:, None] * np.linalg.norm(b, axis=1)[None]
     return a @ b.T / np.maximum(lengths, 1e-9)
 
 
 LOOKS_A_PART = 20
-"""Looks from one state on the disk to the next: what is done again after a kill."""
+"""Number of looks between two saved states; after a kill, at most so many are repeated."""
 
 
 class Recording:
-    """One video followed from where an earlier run was stopped, and finished, with its files if it has some.
+    """The tracking of one video, resumed where an earlier run stopped, with its files, if any.
 
-    Memory does not grow with its length: what has ended is passed on at once.
+    Memory does not grow with the video's length: ended tracks are passed on at once.
 
     Args:
-        reader: of the video, beginning at its first frame.
-        watch: called with the frames that are looked at.
-        every: ticks from one look to the next: the first frame at or after each multiple of them is looked at.
-        file: of the tracks, with the state of an earlier run; or what is called with the rows of what has ended.
-        stop: asked before each frame whether to stop there, as if it were the last one.
+        reader: reader of the video, at its first frame.
+        watch: called with each frame to look at.
+        every: interval between looks in ticks: the first frame at or after each multiple is looked at.
+        file: file for the tracks, with the state of an earlier run; or a function called with the rows that ended.
+        stop: called before each frame; if it returns True, the video ends there.
 
     Attributes:
-        looks, tracks: how many there were.
-        ticks: of the last look.
+        looks, tracks: number of looks and tracks so far.
+        ticks: tick of the last look.
     """
 
     def __init__(
@@ -328,18 +333,18 @@ class Recording:
 
     @property
     def scenes(self) -> int:
-        """How many scenes there were."""
+        """Number of scenes so far."""
         return self._tracker.scene
 
     def _state(self) -> dict[str, Any]:
-        """What is needed to go on from the last look."""
+        """Return the state to resume from after the last look."""
         damage = {"count": self._reader.damage.count, "spans": self._reader.damage.spans}
         numbers = {"looks": self.looks, "tracks": self.tracks, "ticks": self.ticks, "damage": damage}
         parts = None if self._drawing is None else self._drawing.parts
         return {**numbers, "parts": parts, "tracker": self._tracker.to_dict()}
 
     def run(self) -> Iterator[int]:
-        """Go through the video, and keep the state now and then; yields the number of looks after each."""
+        """Process the video, saving the state every ``LOOKS_A_PART`` looks; yield the number of looks after each."""
         for frame in self._reader:
             if self._stop():
                 return
@@ -372,17 +377,17 @@ class Recording:
         return [Mark(t.number, tuple(t.box.tolist()), t.phrase) for t in self._tracker.visible()]
 
     def abandon(self) -> None:
-        """Drop the part of the annotated video that is being written; the state on the disk is before it."""
+        """Discard the unfinished part of the annotated video; the saved state does not include it."""
         if self._drawing is not None:
             self._drawing.abandon()
 
     def finish(self) -> None:
-        """Write the last tracks, the annotated video and the captions; ``VideoError``, and no file, without a frame."""
+        """Write the last tracks, the annotated video and the captions; raise ``VideoError`` if there was no frame."""
         if not self.looks:
             self.abandon()
             if self._file is not None:
                 self._file.discard()
-            raise VideoError(f"{self._reader.name}: not one frame could be read")
+            raise VideoError(f"{self._reader.name}: no frame could be read")
         self._pass_on(self._tracker.finish(max(self._end, self.ticks)))
         if self._drawing is not None:
             self._drawing.end_part()

@@ -1,4 +1,4 @@
-"""The annotated video: tracks drawn on frames, written in parts that a kill leaves whole and joined at the end."""
+"""The annotated video: tracks drawn on frames, written in parts that survive a kill, and joined at the end."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from saywhere.video import TICKS
 from saywhere.video.reading import Frame, fit
 
 LONG_SIDE = 1280
-"""Pixels of the long side of an annotated video; smaller videos keep their size."""
+"""Maximum long side of an annotated video, in pixels."""
 WAITING = 32
-"""Frames that wait for the next look, so that boxes move towards where it finds them; with more, boxes stay put."""
+"""Maximum number of frames kept until the next look, to interpolate boxes; with more frames, boxes stand still."""
 BASE = Fraction(1, TICKS)
 
 
 class Mark(NamedTuple):
-    """A track at one time: its number, where it is, and its phrase."""
+    """A track at one time: its number, its box and its phrase."""
 
     track: int
     box: tuple[float, float, float, float]
@@ -34,7 +34,7 @@ class Mark(NamedTuple):
 
 
 def between(before: Sequence[Mark], after: Sequence[Mark], share: float) -> list[Mark]:
-    """Return the marks of ``before``, those that ``after`` has too moved towards there by ``share``, 0 to 1."""
+    """Interpolate boxes from ``before`` (``share`` 0) to ``after`` (1); tracks that ``after`` lacks stand still."""
     later = {mark.track: mark.box for mark in after}
     moved: list[Mark] = []
     for mark in before:
@@ -47,13 +47,16 @@ def between(before: Sequence[Mark], after: Sequence[Mark], share: float) -> list
 def draw_marks(
     image: Image.Image, marks: Sequence[Mark], size: tuple[int, int], before: Mapping[int, int] | None = None
 ) -> dict[int, int]:
-    """Draw boxes, and their phrases where they hide the least, on a frame in RGB; later boxes lie over earlier ones.
+    """Draw boxes on an RGB frame, later ones on top, with their phrases where they hide the least.
 
-    The boxes are in pixels of an image of this ``size``. ``before`` is what this returned for the frame before: phrases
-    stay where they were unless they come to hide others.
+    Args:
+        image: the frame to draw on.
+        marks: the tracks, with boxes in pixels of an image of the given ``size``.
+        size: width and height.
+        before: the result for the previous frame; phrases stay in place unless they would hide others.
 
     Returns:
-        by track which of the places for its phrase this was.
+        the number of the place chosen for the phrase of each track.
     """
     style = Style.of(*image.size, len(marks))
     draw = ImageDraw.Draw(image)
@@ -72,7 +75,7 @@ def draw_marks(
 
 
 class DrawnVideo:
-    """Draw tracks on frames, and write them to numbered parts in a folder, behind those that are there."""
+    """Draw tracks on frames, and write these to numbered parts in a folder, after any existing ones."""
 
     def __init__(self, folder: Path, parts: int = 0) -> None:
         self._folder, self.parts = folder, parts
@@ -90,7 +93,7 @@ class DrawnVideo:
         self._waiting.append((frame.ticks, frame.pixels(fit(frame.size, LONG_SIDE, 2)), frame.size))
 
     def look(self, ticks: int, marks: list[Mark]) -> None:
-        """Draw the frames that wait, with boxes on their way to ``marks`` at tick ``ticks``; new frames begin there."""
+        """Draw the waiting frames, with boxes interpolated towards ``marks`` at ``ticks``; new frames start there."""
         self._write(marks, None if self._still else ticks)
         self._marks, self._since, self._still = marks, ticks, False
 
@@ -104,21 +107,21 @@ class DrawnVideo:
         self._waiting.clear()
 
     def end_part(self) -> None:
-        """Finish the part that is being written: it is whole on the disk after that."""
+        """Finish the current part; afterwards it is complete on disk."""
         self._write(self._marks, None)
         if self._part is not None:
             self._part.finish()
-            self._part, self._places = None, {}  # so that a run that goes on from here draws the same
+            self._part, self._places = None, {}  # so that a run resumed here draws the same
             self.parts += 1
 
     def abandon(self) -> None:
-        """Drop the part that is being written."""
+        """Discard the current part."""
         if self._part is not None:
             self._part.drop()
             self._part = None
 
     def join(self, path: Path) -> None:
-        """Write all parts as one MP4 file, whole or not at all; without a frame there is none."""
+        """Write all parts as one MP4 file, atomically; without frames, write none."""
         if not self.parts:
             return
         with atomic_path(path) as whole, _named(path):
@@ -139,13 +142,13 @@ class DrawnVideo:
 
 
 def _url(path: Path) -> str:
-    """How FFmpeg is told to write this file: a name such as ``10:22.mp4`` would be one of a protocol."""
+    """Return a file as a URL for FFmpeg, which would take a name such as ``10:22.mp4`` for a protocol."""
     return f"file:{os.path.abspath(path)}"
 
 
 @contextlib.contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Let an error of the disk, such as a full one, name ``path``: PyAV's own errors cannot be given a name."""
+    """Let disk errors, such as a full disk, name ``path``: PyAV's own errors cannot be given a file name."""
     try:
         yield
     except OSError as error:
@@ -153,9 +156,9 @@ def _named(path: Path) -> Iterator[None]:
 
 
 class _Part:
-    """A piece of the video in a file of its own, which has its name when it is whole.
+    """A part of the video in its own file, which gets its name when it is complete.
 
-    Each piece is encoded by itself, so that a piece that is written again after a kill is the same to the last byte.
+    Each part is encoded separately, so that a part written again after a kill is the same to the last byte.
     """
 
     def __init__(self, path: Path, size: tuple[int, int]) -> None:
@@ -178,7 +181,7 @@ class _Part:
             self._file.mux(self._stream.encode(frame))
 
     def finish(self) -> None:
-        """Write what the encoder holds, and give the file its name."""
+        """Flush the encoder, and give the file its name."""
         with _named(self._path):
             self._file.mux(self._stream.encode())
             self._file.close()
@@ -186,7 +189,7 @@ class _Part:
 
     def drop(self) -> None:
         """Remove the file."""
-        with contextlib.suppress(OSError):  # a full disk does not take the last bytes either
+        with contextlib.suppress(OSError):  # a full disk cannot take the last bytes either
             self._file.close()
         self._unfinished.unlink(missing_ok=True)
 

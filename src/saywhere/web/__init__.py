@@ -1,1 +1,1 @@
-"""The page without a server: a folder of static files whose questions the browser answers itself."""
+"""The page without a server: a folder of static files with which the browser answers questions itself."""

@@ -1,4 +1,4 @@
-"""Write the page without a server: the page of ``saywhere serve``, the model, and what answers in the browser."""
+"""Write the page without a server: the page of ``saywhere serve``, the model, and its engine for the browser."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ from saywhere.web.runtime import NAME, VERSION, WebRuntime
 from saywhere.web.weights import STEPS, Packed, compress, describe, half, pack, place_weights, rounded, single
 
 INDEX, MANIFEST, BINARY = "index.html", "model/model.json.gz", "engine/ort.wasm.gz"
-"""The page, what the model is, and ONNX Runtime."""
+"""The page, the description of the model, and ONNX Runtime."""
 EXTERNAL = "trunk.bin"
-"""What the graph calls the file of its weights."""
+"""Name of the weights file in the graph."""
 LATER = ("model/captioner", "model/chunker")
-"""Files that are not fetched before a tab asks for them."""
+"""Files that are only fetched when a tab needs them."""
 SMALL = 1 << 14
-"""Numbers of a matrix that is not rounded: scores and offsets are such matrices."""
+"""Maximum number of elements in a matrix that is not rounded, such as those for scores and offsets."""
 MOST_HYPOTHESES = 5
-"""In decoding: the page takes the likeliest, and more hypotheses only help where something else chooses."""
+"""Maximum beam size: the page takes the most probable hypothesis, and more only help with reranking."""
 POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; base-uri 'none'; form-action 'none'"
 )
-"""The page loads nothing but its own files."""
+"""Content security policy: the page loads only its own files."""
 NOTICES = (
     (f"{NAME} {VERSION}: engine/ort.mjs and engine/ort.wasm.gz", "saywhere.web", "onnxruntime.LICENSE"),
     ("WordNet, of which model/nouns.tsv.gz is made", "saywhere.models", "nouns.LICENSE"),
 )
-"""What others wrote, and the package and file of its notice."""
+"""Third-party content, with the package and file of its notice."""
 
 
 def write_site(model: str | Path, folder: Path, runtime: Path | None = None) -> dict[str, int]:
-    """Write the page of a model into a folder, whole files only, the page itself last.
+    """Write the page for a model into a folder, each file atomically, the page itself last.
 
     Args:
         model: name or folder of a model with a graph and the part ``densecap``.
-        folder: that is made, or holds an earlier page.
+        folder: a new folder, or one with an earlier page.
         runtime: package of ``onnxruntime-web``; see :class:`saywhere.web.runtime.WebRuntime`.
 
     Returns:
-        the bytes of each file, by its path in the folder.
+        the size of each file in bytes, by its path in the folder.
 
     Raises:
-        UserError: the model cannot run in a browser, the folder holds something else, or there is no runtime.
+        UserError: the model cannot run in a browser, the folder has other content, or there is no runtime.
     """
     bundle = Bundle.read(model)
     require_browser(bundle)
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
-        raise UserError(f"{folder}: holds other files than a page that saywhere export wrote: name another folder")
+        raise UserError(f"{folder}: has other files than a page that saywhere export wrote: give another folder")
     ours = page_files() | runtime_files(WebRuntime.open(runtime))
     files = ours | model_files(bundle, len(ours[BINARY]))
     for name in sorted(files, key=lambda name: name == INDEX):
@@ -70,9 +70,9 @@ def write_site(model: str | Path, folder: Path, runtime: Path | None = None) -> 
 
 
 def require_browser(bundle: Bundle) -> None:
-    """Refuse a model that the browser cannot run; ``UserError`` says why."""
+    """Raise ``UserError`` if a model cannot run in a browser."""
     if "densecap" not in bundle.configs:
-        raise UserError(f"{bundle.folder} has no part densecap, which finds the regions of the page")
+        raise UserError(f"{bundle.folder}: has no part densecap, which the page needs to find regions")
     if refused := refused_options(bundle.trunk, bundle.configs):
         raise UserError(f"{bundle.folder}: {refused[0]} {NEEDS_TORCH}")
     if bundle.trunk.tower:
@@ -81,7 +81,7 @@ def require_browser(bundle: Bundle) -> None:
 
 
 def page_files() -> dict[str, bytes]:
-    """Return the page's files, with answers from the browser in place of those of a server."""
+    """Return the page's files, with the browser's engine in place of the server."""
     page = resources.files("saywhere.serve").joinpath("page")
     engine = resources.files("saywhere.web").joinpath("engine")
     files = {f"page/{file.name}": file.read_bytes() for file in page.iterdir()}
@@ -93,10 +93,10 @@ def page_files() -> dict[str, bytes]:
 
 
 def runtime_files(runtime: WebRuntime) -> dict[str, bytes]:
-    """Return ONNX Runtime's files, and the notices of what others wrote."""
+    """Return ONNX Runtime's files, and the notices for third-party content."""
     texts = [f"{what}\n\n{resources.files(place).joinpath(file).read_text('utf-8')}" for what, place, file in NOTICES]
     return {
-        # without the name of a file for debuggers, which is not there
+        # without the reference to a source map, which is not included
         "engine/ort.mjs": runtime.script.rsplit(b"//# sourceMappingURL=", 1)[0],
         BINARY: compress(runtime.binary),
         "NOTICES.txt": "\n\n".join(texts).encode(),
@@ -104,7 +104,7 @@ def runtime_files(runtime: WebRuntime) -> dict[str, bytes]:
 
 
 def model_files(bundle: Bundle, runtime_bytes: int = 0) -> dict[str, bytes]:
-    """Return the files of the model, of its parts those that the browser runs, fetched with ``runtime_bytes``."""
+    """Return the files of the model parts that the browser runs; ``runtime_bytes`` adds to the download's size."""
     weights = Weights.open(bundle.folder / WEIGHTS)
     densecap = _densecap(weights, bundle.configs["densecap"].pool_size ** 2)
     parts = {"trunk": trunk_weights(bundle, weights.below("trunk")), "densecap": densecap}
@@ -123,13 +123,13 @@ def model_files(bundle: Bundle, runtime_bytes: int = 0) -> dict[str, bytes]:
 
 
 def _runs(bundle: Bundle, part: str) -> bool:
-    """Whether the browser runs a part: of captioners those that attend to a grid."""
+    """Return whether the browser runs a part; of captioners only those that attend to a grid."""
     config = bundle.configs.get(part)
     return config is not None and (part != "captioner" or (config.decoder, config.attend_to) == ("attention", "grid"))
 
 
 def trunk_weights(bundle: Bundle, weights: Weights) -> dict[str, Packed]:
-    """Return the trunk's weights by the graph's names: in half precision, with normalisation in the factors of rows."""
+    """Return the trunk's weights by their names in the graph: half precision, with normalisation in the row factors."""
     arrays: dict[str, Packed] = {}
     for name, source in GraphInfo.read(bundle.folder).weights.items():
         layer = weights.below(source.layer)
@@ -159,7 +159,7 @@ def _graph(bundle: Bundle, arrays: Mapping[str, Packed]) -> bytes:
 
 
 def _densecap(weights: Weights, points: int) -> dict[str, Packed]:
-    """The dense captioner's weights: its first layer in the order of the points, and its normalisation folded in."""
+    """Return the dense captioner's weights, its first layer ordered by sampling point, its normalisation folded in."""
     arrays = _part(weights, "densecap")
     head, decoder = "densecap.region_head.layers.1.weight", "densecap.decoder.encode"
     first = weights[head]
@@ -183,7 +183,7 @@ def _densecap(weights: Weights, points: int) -> dict[str, Packed]:
 
 
 def _part(weights: Weights, part: str) -> dict[str, Packed]:
-    """The weights of a part that the browser reads, by their whole names; of the n-grams single words."""
+    """Return the weights of a part that the browser reads, by their full names; of the n-grams only unigrams."""
     below = weights.below(part)
     unread = ("ngrams.lengths", "ngrams.rarity", "num_batches_tracked")
     stored = {f"{part}.{name}": below.stored(name) for name in below.names() if not name.endswith(unread)}
@@ -198,12 +198,12 @@ def _part(weights: Weights, part: str) -> dict[str, Packed]:
 
 
 def shrunk(name: str, values: np.ndarray) -> Packed:
-    """Return a large matrix as it is stored: that of features of very different size in finer steps."""
+    """Return a large matrix in rounded form, with finer steps if its features differ widely in magnitude."""
     return rounded(values, 8 * STEPS if name == "nouns.kinds.weight" else STEPS)
 
 
 def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
-    """What the browser must know of the model beside its weights."""
+    """Return what the browser must know about the model besides its weights."""
     configs, vocabularies, trunk = bundle.configs, bundle.vocabularies, bundle.trunk
     facts: dict[str, Any] = {"name": bundle.folder.name, "parts": parts}
     facts["preprocess"] = {
@@ -240,7 +240,7 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
 
 
 def _grounding(bundle: Bundle) -> dict[str, Any]:
-    """How phrases are placed, and the words that are not rare and those that are."""
+    """Return the options for placing phrases, and the common and the rare words."""
     from saywhere.configs.aligner import GroundingConfig
 
     aligner = bundle.configs.get("aligner")

@@ -1,9 +1,9 @@
-"""Weights as a browser fetches them: in half precision, or rounded to steps of the spread of their row.
+"""Weights in the format for browsers: half precision, or rounded to steps relative to the spread of each row.
 
-A file of a part is one gzip stream of planes, because bytes that are alike compress better together: the upper bytes of
-all numbers in half precision, then their lower bytes; the upper bytes of all rounded numbers, then their lower four
-bits, two numbers a byte; then numbers in single precision: a factor for each row of these arrays, and the arrays that
-are stored so, in order. ``engine/files.js`` reads it.
+The file of a part is a gzip stream of planes, because similar bytes compress better together: the upper bytes of all
+half-precision numbers, then their lower bytes; the upper bytes of all rounded numbers, then their lower four bits, two
+numbers per byte; then single-precision numbers: the row factors of these arrays and the arrays in single precision, in
+order. ``engine/files.js`` reads it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import numpy as np
 
 Kind = Literal["half", "rounded", "single"]
 STEPS = 48
-"""A rounded weight is a multiple of its row's root mean square divided by this."""
+"""Number of steps per root mean square of a row; rounded weights are multiples of a step."""
 LARGEST = 2047
-"""Of a rounded weight, in steps: twelve bits with the sign."""
+"""Maximum absolute value of a rounded weight, in steps: twelve bits with the sign."""
 
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """An array as it is stored.
+    """An array in stored form.
 
     Attributes:
-        kind: half precision times a factor a row; rounded, whole numbers times a factor a row; or single precision.
-        shape: of the array.
-        values: of float16, int16 or float32.
-        factors: of the rows, float32; of ``single`` none.
+        kind: ``half`` (times a factor per row), ``rounded`` (integers times a factor per row), or ``single`` precision.
+        shape: shape of the array.
+        values: float16, int16 or float32 values.
+        factors: float32 factors of the rows; empty for ``single``.
     """
 
     kind: Kind
@@ -39,19 +39,19 @@ class Packed:
     factors: np.ndarray
 
     def unpacked(self) -> np.ndarray:
-        """Return the array as the browser computes with it."""
+        """Return the float32 array that the browser computes with."""
         rows = self.values.reshape(len(self.factors) or 1, -1).astype(np.float32)
         return (rows * self.factors[:, None] if len(self.factors) else rows).reshape(self.shape)
 
 
 def half(values: np.ndarray, factors: np.ndarray | None = None) -> Packed:
-    """Store an array of half precision as it is, each row times a factor."""
+    """Store an array in half precision, with a factor per row."""
     ones = np.ones(len(values), np.float32)
     return Packed("half", values.shape, values.astype(np.float16), ones if factors is None else factors)
 
 
 def rounded(values: np.ndarray, steps_a_spread: int = STEPS) -> Packed:
-    """Store a matrix in steps of a 48th of each row's root mean square, about eight bits a weight; or in finer ones."""
+    """Round a matrix to steps of 1/48 of each row's root mean square (about eight bits per weight), or finer ones."""
     rows = values.astype(np.float32).reshape(len(values), -1)
     spread = np.sqrt((rows**2).mean(axis=1))
     steps = np.maximum(spread / steps_a_spread, np.abs(rows).max(axis=1) / LARGEST).astype(np.float32)
@@ -79,7 +79,7 @@ def pack(arrays: Mapping[str, Packed]) -> bytes:
         _joined(floats, np.dtype("<f4")),
     )
     data = b"".join(plane.tobytes() for plane in planes)
-    return compress(data, zlib.Z_HUFFMAN_ONLY)  # looking for what repeats would make it larger
+    return compress(data, zlib.Z_HUFFMAN_ONLY)  # matching repetitions would make it larger
 
 
 def _joined(parts: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
@@ -87,31 +87,31 @@ def _joined(parts: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
 
 
 def compress(data: bytes, strategy: int = zlib.Z_DEFAULT_STRATEGY) -> bytes:
-    """Return a gzip stream, the same for the same data."""
+    """Return a gzip stream, which is deterministic."""
     stream = zlib.compressobj(9, zlib.DEFLATED, 16 + zlib.MAX_WBITS, 9, strategy)
     return stream.compress(data) + stream.flush()
 
 
 def describe(arrays: Mapping[str, Packed]) -> list[dict[str, Any]]:
-    """Return what ``engine/files.js`` must know of the arrays of a part."""
+    """Return the description of a part's arrays for ``engine/files.js``."""
     return [{"name": name, "kind": array.kind, "shape": list(array.shape)} for name, array in arrays.items()]
 
 
 GRAPH, INITIALIZER, NAME, EXTERNAL, LOCATION = 7, 5, 8, 13, 14
-"""Numbers of fields: the model's graph, the graph's weights, and of a weight its name, its place and where that is."""
+"""Field numbers: the model's graph, the graph's initializers, and an initializer's name, external data and location."""
 BYTES = 2
-"""How the format marks a field of bytes with their length before them."""
+"""Wire type of length-delimited fields."""
 SIZES = {1: 8, 5: 4}
-"""Bytes of the fields of fixed length, by their mark."""
+"""Size in bytes of fields of fixed length, by wire type."""
 
 
-# ``trunk.onnx`` names its weights without places, because the engine onnx hands them over one by one; ONNX Runtime in
-# the browser takes a file instead, in which they stand one after the other. Of the file's format (protocol buffers)
-# only the few fields on the way to the places of the weights are read; all others are copied.
+# ``trunk.onnx`` names its weights without their location, because the engine onnx passes them one by one. ONNX Runtime
+# in the browser takes a file instead, which contains them one after the other. Of the file's format (protocol buffers)
+# only the few fields that lead to the weights' locations are parsed; all others are copied.
 
 
 def place_weights(model: bytes, location: str, places: Mapping[str, tuple[int, int]]) -> bytes:
-    """Return an ONNX model with weights at other places: of each named one first byte and length in a file."""
+    """Return an ONNX model with the named weights in an external file, at the given offsets and lengths in bytes."""
 
     def weight(content: bytes) -> bytes:
         name = next((value.decode() for number, _, value in _fields(content) if number == NAME), "")
@@ -133,7 +133,7 @@ def place_weights(model: bytes, location: str, places: Mapping[str, tuple[int, i
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """The fields of a message: number, all of its bytes, and the bytes of its value."""
+    """Yield the fields of a message: number, all bytes, and the bytes of the value."""
     place = 0
     while place < len(content):
         start = place

@@ -1,11 +1,11 @@
-// What is drawn over the image: boxes with labels, attention, a box drawn by hand; and all of it into a file.
+// Drawing over the image: boxes with labels, attention, and a box drawn by the user; and saving all of it as a file.
 
 const COLOURS = ["#ffd166", "#7bdff2", "#a6ee8f", "#ff9fb2", "#cdb4ff", "#ffb37a", "#8fe3d0", "#f3f373"];
 export const colour = (number) => COLOURS[number % COLOURS.length];
 
 const element = (id) => document.getElementById(id);
 
-// Return the frame of a box of a width x height image, to be laid over that image.
+// Return the frame of a box, to be placed over its width x height image.
 export function frameOf([x1, y1, x2, y2], width, height, line) {
   const frame = document.createElement("span");
   frame.className = "box";
@@ -17,7 +17,7 @@ export function frameOf([x1, y1, x2, y2], width, height, line) {
   return frame;
 }
 
-// The labels of items: the first of those with one box has all of theirs, and the others have none.
+// Return the labels of items: among items with the same box, the first has the labels of all, the others none.
 function labelsOf(items) {
   const words = new Map();
   for (const {box, label} of items) words.set(`${box}`, (words.get(`${box}`) ?? new Set()).add(label));
@@ -29,7 +29,7 @@ function labelsOf(items) {
 }
 
 // Show boxes; items are {number, box, label, colour}, in pixels of a width x height image.
-// onEnter(number or null) is called when the pointer comes and goes, onPick(number) at a click.
+// onEnter(number or null) is called when the pointer enters or leaves, onPick(number) at a click.
 export function showBoxes(items, width, height, {onEnter, onPick}) {
   const area = ({box: [x1, y1, x2, y2]}) => (x2 - x1) * (y2 - y1);
   const host = element("boxes");
@@ -40,7 +40,7 @@ export function showBoxes(items, width, height, {onEnter, onPick}) {
     label.textContent = labels[i] ?? item.label;
     label.classList.toggle("unsure", item.sure < 0.5);
     frame.append(label);
-    // Not "pointerenter": a box that comes up under a pointer at rest was not pointed at.
+    // Not "pointerenter": a box that appears under a resting pointer was not pointed at.
     frame.addEventListener("pointermove", () => onEnter(item.number));
     frame.addEventListener("pointerleave", () => onEnter(null));
     frame.addEventListener("click", () => onPick(item.number));
@@ -52,7 +52,7 @@ export function showBoxes(items, width, height, {onEnter, onPick}) {
   hideCrowded(shown);
 }
 
-// Hide labels that would lie on another; the first items go first.
+// Hide labels that would overlap another; earlier items have priority.
 function hideCrowded(frames) {
   const placed = [];
   const stage = element("stage").getBoundingClientRect();
@@ -72,14 +72,14 @@ function hideCrowded(frames) {
   }
 }
 
-// Bring one box out, or none.
+// Highlight one box, or none.
 export function markBox(number) {
   const host = element("boxes");
   host.classList.toggle("chosen", number !== null);
   for (const frame of host.children) frame.classList.toggle("on", Number(frame.dataset.number) === number);
 }
 
-// Darken the image where little attention is; weights of the boxes, or null to show all of it.
+// Darken the image where there is little attention; weights: one per box, or null to show the whole image.
 export function showAttention(boxes, weights, width, height) {
   const canvas = element("heat");
   canvas.hidden = !weights;
@@ -102,7 +102,7 @@ export function showAttention(boxes, weights, width, height) {
   canvas.getContext("2d").putImageData(pixels, 0, 0);
 }
 
-// Let a box be drawn by pointer or keyboard; done(box as fractions of the image), or null when it is given up.
+// Let the user draw a box by pointer or keyboard; calls done(box as fractions of the image), or done(null) if cancelled.
 export class Pen {
   constructor(done) {
     this.stage = element("stage");
@@ -122,7 +122,7 @@ export class Pen {
     this.pen.hidden = false;
   }
 
-  // A box in the middle for the keyboard.
+  // Offer a box in the middle, for the keyboard.
   offer() {
     this.place([0.35, 0.35, 0.65, 0.65]);
     this.pen.focus();
@@ -191,7 +191,7 @@ export class Pen {
   }
 }
 
-// Return a PNG of the image as it is shown.
+// Return a PNG of the image as shown.
 export function drawFile(source, items, width, height, heat, text) {
   const canvas = document.createElement("canvas");
   canvas.width = source.naturalWidth || source.videoWidth || width;

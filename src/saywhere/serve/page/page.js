@@ -1,22 +1,22 @@
-// The page: images, four questions, and what is shown of the answers.
+// The page: images, four kinds of questions, and the display of the answers.
 
 import {Pen, colour, drawFile, frameOf, markBox, showAttention, showBoxes} from "./overlay.js";
 import {Server} from "./server.js";
 
 const $ = (id) => document.getElementById(id);
-$("unstarted").remove(); // what is said where no script runs
-const UNSURE = 0.5; // phrases that are less probably right are pale
-const SHOWN_WORDS = 0.4; // and these are shown only if a probability is chosen
-const MOST = 100; // regions that are asked for
+$("unstarted").remove(); // the text for browsers in which no script runs
+const UNSURE = 0.5; // less probable phrases are pale
+const SHOWN_WORDS = 0.4; // less probable phrases are hidden, unless the user has moved the slider
+const MOST = 100; // maximum number of regions requested
 const TABS = ["regions", "find", "sentence", "search"];
 
 const photos = []; // {name, blob, url, tag, regions, drawn, found, caption}
 let current = null;
 let tab = "regions";
-let chosen = false; // whether a probability was chosen
-let pinned = null; // number of the item that a click chose
+let chosen = false; // whether the user has moved the slider
+let pinned = null; // number of the clicked item
 let webcam = null; // {stream, photo} while it runs
-let parts = ["densecap", "aligner", "captioner"]; // of the model
+let parts = ["densecap", "aligner", "captioner"]; // the model's parts
 let items = []; // the boxes shown: {number, box, label, colour, score}
 
 const server = new Server(askToken);
@@ -125,7 +125,7 @@ async function describe(photo) {
 
 const setRatio = (width, height) => $("stage").style.setProperty("--ratio", width / height);
 
-// Ask what the open tab needs and does not have yet.
+// Request the answer that the open tab still lacks.
 async function ask(photo) {
   if (tab === "sentence" && !photo.caption) {
     await trying(async () => (photo.caption = await server.ask("caption", photo)));
@@ -143,7 +143,7 @@ function regionItems() {
     {number: i, box, label: captions[i] ?? "", score: scores[i], sure: sure[i], colour: colour(i)}
   ));
   const drawn = current.drawn.map((item, i) => ({...item, number: -1 - i, own: true, colour: "#ffffff"}));
-  const words = chosen ? least : SHOWN_WORDS; // as the command does without --threshold
+  const words = chosen ? least : SHOWN_WORDS; // like the command without --threshold
   const shown = (item) => item.score === undefined || (item.score >= least && (item.sure ?? 1) >= words);
   return [...drawn.reverse(), ...found.filter(shown)];
 }
@@ -178,7 +178,7 @@ async function ground() {
   const photo = current, text = $("text").value;
   asked?.abort();
   if (!photo) return;
-  if (!/[\p{L}\p{N}]/u.test(text.replace(/^\s*(an?|the)(?!\p{L})/iu, ""))) { // an article: the noun is not typed yet
+  if (!/[\p{L}\p{N}]/u.test(text.replace(/^\s*(an?|the)(?!\p{L})/iu, ""))) { // only an article so far
     photo.found = null;
     photo.foundText = text;
     return show();
@@ -198,7 +198,7 @@ function foundItems() {
   }));
 }
 
-// The entry of words that have no box.
+// Return the list entry of a phrase without a box.
 function absent(phrase, why) {
   const entry = document.createElement("li");
   entry.className = "absent";
@@ -260,7 +260,7 @@ async function search() {
   const notes = [plural(answer.hits.length, "image")];
   if (doubt) notes.push(`probably not there: ${doubt}`);
   const leftOut = answer.hits[0]?.left_out;
-  if (leftOut !== undefined) notes.push(`${plural(leftOut, "image")} left out for what is not wanted`);
+  if (leftOut !== undefined) notes.push(`${plural(leftOut, "image")} left out because of unwanted things`);
   const strange = Object.entries(unknown).map(([word, other]) => (other ? `${word} (did you mean ${other}?)` : word));
   if (strange.length) notes.push(`words that the model does not know: ${strange.join(", ")}`);
   if (whole.length) notes.push(`no thing is named, so compared as a whole: ${whole.join(", ")}`);
@@ -268,15 +268,15 @@ async function search() {
   say(empty ? "" : notes.join("; "));
 }
 
-// Seconds as people read times: 1:02:03.5.
+// Format seconds as a time: 1:02:03.5.
 function moment(seconds) {
   const [hours, minutes] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60];
   const rest = `${Math.round(seconds % 60 * 1000) / 1000}`.replace(/^\d(?!\d)/, "0$&");
   return `${hours ? `${hours}:${`${minutes}`.padStart(2, "0")}` : minutes}:${rest}`;
 }
 
-// An image or a moment of a video that was found, with the boxes of its phrases; a click opens it. It is pale where the
-// probability that it shows all of the query is below unlikely.
+// Return the list entry of a found image or video frame, with the boxes of its phrases; a click opens it. It is pale if
+// the probability that it shows the whole query is below unlikely.
 function showHit(hit, unlikely) {
   const name = hit.image.split(/[\\/]/).pop() + (hit.time === undefined ? "" : ` at ${moment(hit.time)}`);
   const button = document.createElement("button");
@@ -315,7 +315,7 @@ function showHit(hit, unlikely) {
   return entry;
 }
 
-// What is shown
+// Display
 
 function show() {
   if (!current) return;
@@ -334,7 +334,7 @@ function show() {
   hover(null);
 }
 
-// A probability as people are shown it: never 1.00, for no box is certain.
+// Format a probability: never as 1.00, since no box is certain.
 function twoDigits(probability) {
   return Math.min(probability, 0.99).toFixed(2);
 }
@@ -370,7 +370,7 @@ function list(id, rows) {
   if (focused !== undefined) $(id).querySelector(`[data-number="${focused}"]`)?.focus({preventScroll: true});
 }
 
-// Bring a box and its phrase out together; null goes back to the one that was clicked.
+// Highlight a box and its phrase; null goes back to the clicked one.
 function hover(number) {
   const shown = number ?? pinned;
   markBox(shown);
@@ -406,7 +406,7 @@ function selectTab(name) {
 
 async function startWebcam() {
   const stream = await trying(() => navigator.mediaDevices?.getUserMedia({video: {width: {ideal: 640}}})
-    ?? Promise.reject(new Error("A webcam needs https, or a server on this machine")));
+    ?? Promise.reject(new Error("The webcam only works over HTTPS or with a server on this machine")));
   if (!stream) return;
   const video = $("video");
   const photo = {name: "webcam", tag: null, drawn: []};
@@ -422,7 +422,7 @@ async function startWebcam() {
   while (webcam?.photo === photo) await watch(video, photo);
 }
 
-// Answer the open tab's question about one frame.
+// Answer the question of the open tab for one frame.
 async function watch(video, photo) {
   const began = performance.now();
   const canvas = new OffscreenCanvas(video.videoWidth, video.videoHeight);
@@ -436,7 +436,7 @@ async function watch(video, photo) {
   else photo.regions = answer;
   photo.blob = frame.blob;
   show();
-  say(`Live, ${Math.round(performance.now() - began)} ms a frame`);
+  say(`Live, ${Math.round(performance.now() - began)} ms per frame`);
 }
 
 function stopWebcam() {
@@ -447,7 +447,7 @@ function stopWebcam() {
   $("video").srcObject = null;
   $("webcam").textContent = "Webcam";
   if (!photo.blob) return;
-  // The last frame stays, as an image like any other.
+  // Keep the last frame as an image.
   photo.url = URL.createObjectURL(photo.blob);
   photo.name = `webcam-${photos.length + 1}.jpg`;
   photo.regions = photo.found = null;
@@ -525,7 +525,7 @@ $("draw").addEventListener("click", (event) => {
   if (!current?.regions) return;
   $("draw").setAttribute("aria-pressed", "true");
   $("stage").classList.add("drawing");
-  if (event.detail === 0) pen.offer(); // pressed by keyboard
+  if (event.detail === 0) pen.offer(); // pressed with the keyboard
   else $("stage").scrollIntoView({block: "nearest"});
 });
 let typing = 0;
@@ -556,9 +556,9 @@ document.querySelector("[role=tablist]").addEventListener("keydown", (event) => 
 const {models: [model], indexed, local, bytes} = await trying(async () => (await server.get("v1/models")).json()) ?? {models: []};
 if (model) {
   parts = model.parts;
-  const where = local ? "Images stay in this browser." : "Images go only to the server that this page comes from.";
+  const where = local ? "Images stay in this browser." : "Images are sent only to the server of this page.";
   $("model").textContent = `Model ${model.name}. ${where}`;
-  if (local) $("find-note").textContent = "A text is cut into phrases, and each gets the box that fits it best, there or not.";
+  if (local) $("find-note").textContent = "As you type, the text is split into phrases, each with the box that fits it best, whether it is there or not.";
   const megabytes = (count) => Math.round(count / 1e6);
   server.onBytes = (arrived) => {
     if (current && !current.regions) say(`Loading the model: ${megabytes(arrived)} of ${megabytes(bytes)} MB …`);

@@ -1,4 +1,4 @@
-// The questions of the page, answered by the server that the page came from.
+// The page's questions, answered by the server that the page came from.
 
 const token = new URLSearchParams(location.hash.slice(1)).get("token");
 if (token) {
@@ -13,7 +13,7 @@ export class Refusal extends Error {
   }
 }
 
-// Wait so many seconds, or until the request is given up.
+// Wait some seconds; reject when the request is aborted.
 function pause(seconds, signal) {
   return new Promise((done, fail) => {
     setTimeout(done, seconds * 1000);
@@ -21,7 +21,7 @@ function pause(seconds, signal) {
   });
 }
 
-// Fetch a path; onToken() gets the token of a server that asks for one. A busy server is asked again when it says so.
+// Fetch a path; onToken() asks the user for the token, if the server needs one. Retry after the time a busy server names.
 async function request(path, options, onToken, tries = 3) {
   const headers = new Headers(options.headers);
   const known = sessionStorage.getItem("token");
@@ -58,7 +58,7 @@ export class Server {
     return request(path, {}, this.onToken);
   }
 
-  // Ask a question about a photo, {blob, tag}; the image travels once, later questions name it by its tag.
+  // Ask a question about a photo, {blob, tag}. The image is sent once; later questions refer to it by its tag.
   async ask(verb, photo, parameters = {}, {signal, keep = true} = {}) {
     const query = new URLSearchParams();
     for (const [name, value] of Object.entries(parameters)) {
@@ -74,7 +74,7 @@ export class Server {
         photo.tag = null;
       }
     }
-    // Without keep, the server drops the image's encoding at once.
+    // Without keep, the server does not cache the image's encoding.
     const headers = {"Content-Type": photo.blob.type || "application/octet-stream"};
     if (!keep) headers["Cache-Control"] = "no-store";
     const response = await request(path, {method: "POST", headers, body: photo.blob, signal}, this.onToken);

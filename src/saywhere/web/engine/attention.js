@@ -1,8 +1,8 @@
-// The decoder with attention to regions, Areas of Attention (section 3.2, Eqs. 4 to 7), of one image.
+// The decoder with attention to the regions of one image, Areas of Attention (section 3.2, Eqs. 4 to 7).
 
 import {Matrix, gruStep, largest, layer, linear, logSoftmax, product, recurrent} from "./matrix.js";
 
-const LIMIT = 60; // where sums of exponentials in single precision stay exact
+const LIMIT = 60; // limit within which sums of exponentials in single precision stay exact
 
 export class AttentionDecoder {
   constructor(weights, name, {terms}) {
@@ -17,19 +17,19 @@ export class AttentionDecoder {
     this.regionBias = has("region") ? weights.get(`${name}.region_bias`) : null;
   }
 
-  // The decoder of an image with regions (R, D).
+  // Make the decoder for an image with regions (R, D).
   bind(regions) {
     return new BoundDecoder(this, regions);
   }
 
-  // The part of the score of words (K, V) in the states (K, H).
+  // Return the word part of the score (K, V) in the states (K, H).
   wordScores(states) {
     const scores = this.wordState ? linear(states, this.wordState) : new Matrix(states.rows, this.words.columns);
     if (this.wordBias) scores.data.forEach((_, i) => (scores.data[i] += this.wordBias[i % this.words.columns]));
     return linear(scores, {weight: this.words});
   }
 
-  // The part of the score of regions (R), the same in all states.
+  // Return the region part of the score (R), the same in all states.
   regionScores(regions) {
     if (!this.regionBias) return new Float32Array(regions.rows);
     return linear(new Matrix(1, regions.columns, this.regionBias), {weight: regions}).data;
@@ -40,7 +40,7 @@ class BoundDecoder {
   constructor(decoder, regions) {
     [this.decoder, this.scores] = [decoder, decoder.regionScores(regions)];
     if (!decoder.wordRegion) return;
-    // The word-region part m of the score (Eq. 5), less the largest of each word.
+    // The word-region part m of the score (Eq. 5), minus its maximum for each word.
     this.table = linear(linear(regions, decoder.wordRegion), {weight: decoder.words});
     const peak = new Float32Array(this.table.columns).fill(-Infinity);
     for (let r = 0; r < regions.rows; r++) this.table.row(r).forEach((m, w) => (peak[w] = Math.max(peak[w], m)));
@@ -64,7 +64,7 @@ class BoundDecoder {
     return [logSoftmax(scores), [state]];
   }
 
-  // ln sum_r exp(c(r) + m(w, r)) (V), what regions add to the score of words.
+  // Return ln sum_r exp(c(r) + m(w, r)) (V), the regions' contribution to the score of words.
   ofRegions(peak, wide) {
     const {scores, table} = this, top = scores[largest(scores)];
     if (wide && top - scores.reduce((a, b) => Math.min(a, b), top) > LIMIT) {
@@ -74,7 +74,7 @@ class BoundDecoder {
     return product(weights, table.map(Math.exp)).data.map((sum, w) => Math.log(sum) + peak[w]);
   }
 
-  // p(r | w, h) (R) at each of the tokens of a sentence, the same in all states.
+  // Return p(r | w, h) (R) for each token of a sentence, the same in all states.
   attention(tokens) {
     return tokens.map((token) => {
       const sums = this.scores.map((value, r) => value + (this.table ? this.table.row(r)[token] : 0));

@@ -1,4 +1,4 @@
-// Boxes as arrays x1, y1, x2, y2 in pixels, origin 0.
+// Boxes: arrays x1, y1, x2, y2 in pixels, with origin 0.
 
 export const area = ([x1, y1, x2, y2]) => Math.max(0, x2 - x1) * Math.max(0, y2 - y1);
 
@@ -20,7 +20,7 @@ export function iou(a, b) {
   return union > 0 ? shared / union : 0;
 }
 
-// The box at offsets from another (DenseCap, Eqs. 1 and 2).
+// Return the box at offsets from another (DenseCap, Eqs. 1 and 2).
 export function decodeBox([x1, y1, x2, y2], [tx, ty, tw, th], maxLogScale) {
   const [xa, ya, wa, ha] = [(x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1];
   const most = maxLogScale ?? Infinity;
@@ -29,7 +29,7 @@ export function decodeBox([x1, y1, x2, y2], [tx, ty, tw, th], maxLogScale) {
   return [x - w / 2, y - h / 2, x + w / 2, y + h / 2];
 }
 
-// The box of an anchor: cells of all levels one after the other, by row, column and shape.
+// Return the box of an anchor; anchors are ordered by level, row, column and shape.
 export function anchorsOf(shapes, sizes, strides) {
   const starts = [];
   let count = 0;
@@ -47,12 +47,12 @@ export function anchorsOf(shapes, sizes, strides) {
   };
 }
 
-// The numbers of the largest values, best first; of equal ones the first.
+// Return the indices of the largest values, best first; among equal values, the first wins.
 export function best(values, limit = values.length) {
   return Array.from(values, (_, i) => i).sort((a, b) => values[b] - values[a] || a - b).slice(0, limit);
 }
 
-// The numbers of the boxes that survive greedy suppression, best first.
+// Return the indices of the boxes that survive greedy non-maximum suppression, best first.
 export function suppress(boxes, scores, threshold, limit = Infinity) {
   const kept = [], areas = boxes.map(area);
   for (const number of best(scores)) {

@@ -1,11 +1,11 @@
-// Which nouns a caption has: models/captioner.py in the browser.
+// The nouns of captions: models/captioner.py in the browser.
 
 import {related} from "./noun_tree.js";
 import {scale} from "./boxes.js";
 import {Matrix, layer, linear} from "./matrix.js";
 import {tokenize} from "./text.js";
 
-// What the first regions of an image show: the probabilities of the leaves of the tree of nouns for each.
+// Return the probabilities of the noun tree's leaves for each of the first regions of an image.
 export function see(detector, classes, image, {regions, least_region: least, thin}) {
   const {proposals, embeddings, logits} = detector.look(image);
   const [across, down] = [image.width / image.inputWidth, image.height / image.inputHeight];
@@ -17,7 +17,7 @@ export function see(detector, classes, image, {regions, least_region: least, thi
   return rows.length ? classes.posteriors(image, rows.map((row) => proposals[row]), embeddings.pick(rows)) : [];
 }
 
-// The tokens of words for people, which no sentence of an image has that shows nobody; none where it shows somebody.
+// Return the tokens of words for people, which are excluded from captions if the image shows nobody; otherwise none.
 export function refusePeople(classes, posteriors, tokens, least, {of_people: others}) {
   const person = classes.tree.named("person");
   if (posteriors.some((row) => classes.probability(row, person) >= least) || !least) return [];
@@ -25,14 +25,14 @@ export function refusePeople(classes, posteriors, tokens, least, {of_people: oth
   return tokens.flatMap((word, token) => (ofPeople(word) ? [token] : []));
 }
 
-// The words of a caption whose nouns the image shows, as far as the classes know.
+// Return the words of a caption whose nouns the image shows, as far as the classifier knows.
 export function correct(classes, posteriors, words, {unseen, sure, listed}) {
   const {tree} = classes, person = tree.named("person"), ofPeople = (noun) => noun.ancestors.has(person.row);
   const heads = tree.heads(words), found = posteriors.map((row) => classes.name(row)).filter((one) => one[1] > sure);
   const things = [...new Set(found.sort((a, b) => b[1] - a[1]).map(([noun]) => noun))];
   if (!heads.length || !things.length) return words;
   const nouns = heads.map(({noun}) => noun), said = [...words];
-  const untaught = (noun) => noun.sort === "kind" && !classes.kinds.includes(noun); // of which nothing is known
+  const untaught = (noun) => noun.sort === "kind" && !classes.kinds.includes(noun); // the classifier knows nothing about it
   const shown = (noun) => untaught(noun) || posteriors.some((row) => classes.probability(row, noun) >= unseen);
   const seen = nouns.map((noun) => shown(ofPeople(noun) ? person : noun));
   for (let number = heads.length - 1; number >= 0; number--) {
@@ -52,13 +52,13 @@ export function correct(classes, posteriors, words, {unseen, sure, listed}) {
   return kept.map((noun) => tree.withNoun(nothing, [], noun)).join(" and ").split(" ");
 }
 
-// A text without "black and white" before "photo", where the image has colours.
+// Remove "black and white" before "photo" from a text if the image has colours.
 export function withoutMonochrome(text, spreads, {monochrome, spread, coloured}) {
   const share = spreads.filter((value) => value >= spread).length / spreads.length;
   return share >= coloured ? text.replace(new RegExp(monochrome, "g"), "") : text;
 }
 
-// Where a text would have to end to name nothing twice; 0 if it does not.
+// Return where a text would have to end in order to name nothing twice; 0 if it names nothing twice.
 function repeated(tree, words) {
   const {others, determined} = tree.lists, heads = tree.heads(words), named = new Set(), said = new Set(), cuts = [];
   const after = new Map(heads.map(({start, noun}) => [start, noun]));
@@ -83,10 +83,10 @@ function repeated(tree, words) {
 
 export const repeats = (tree, words) => repeated(tree, words) > 0;
 
-// The words of a text up to where it names a thing again.
+// Return the words of a text up to where it names a thing again.
 export const withoutRepetition = (tree, words) => words.slice(0, repeated(tree, words) || words.length);
 
-// Where the phrase begins that closes a sentence; 0 without.
+// Return where the closing phrase of a sentence begins; 0 if there is none.
 export function closingPhrase(words, {prepositions, before_prepositions: before, longest_ending: longest}) {
   const first = Math.max(words.length - longest, 2);
   let start = Math.max(words.findLastIndex((word, i) => i >= first && i < words.length - 1 && prepositions.includes(word)), 0);
@@ -94,7 +94,7 @@ export function closingPhrase(words, {prepositions, before_prepositions: before,
   return start < 2 || words.slice(start).includes("of") || ["is", "are"].includes(words[start - 1]) ? 0 : start;
 }
 
-// How many times as probable each word, by its number, is of an image as of any: of those that are not rare.
+// Return, for each common word by its token id, how many times as probable it is for this image as for any image.
 export function wordLifts(weights, embedding) {
   const query = linear(embedding, layer(weights, "captioner.ngrams.query")), offsets = weights.get("captioner.ngrams.offsets");
   const keys = new Matrix(offsets.length, query.columns, weights.get("captioner.ngrams.keys"));

@@ -1,11 +1,11 @@
-// From a decoder to words: greedy and beam search, and the probability of given words.
+// Decoding: greedy and beam search, and the probability of given words.
 
 import {Matrix, largest, layer, linear, logSoftmax, lstmStep, recurrent, relu} from "./matrix.js";
 
 export const [PAD, START, END, UNKNOWN] = [0, 1, 2, 3];
 const NEVER = 1e3;
 
-// DenseCap's decoder (section 3.1.4); a state is a list of matrices whose rows can be picked freely.
+// DenseCap's decoder (section 3.1.4); a state is a list of matrices whose rows can be selected freely.
 export class LstmDecoder {
   constructor(weights, name) {
     this.encode = layer(weights, `${name}.encode`);
@@ -21,7 +21,7 @@ export class LstmDecoder {
     return lstmStep(inputs, this.lstm, nothing, nothing);
   }
 
-  // The log-probabilities (N, V) of the words after these, and the next state.
+  // Return the log-probabilities (N, V) of the words after these, and the next state.
   step(tokens, [h, c]) {
     const next = lstmStep(linear(this.words.pick(tokens), this.lstm.input), this.lstm, h, c);
     return [logSoftmax(linear(next[0], this.output)), next];
@@ -37,7 +37,7 @@ function next(decoder, tokens, state, never = []) {
 }
 
 // Decode a sentence for each row of embeddings: [{tokens, logs}], END included if it was reached.
-// A hypothesis whose tokens are refused is chosen only where all are; none has the tokens that are never to be said.
+// A hypothesis with refused tokens is chosen only if all have some; excluded tokens are never decoded.
 export function decode(decoder, embeddings, config, refused = () => false, never = []) {
   if (config.beam_size === 1) return greedy(decoder, embeddings, config.max_words, never);
   return Array.from({length: embeddings.rows}, (_, i) => beam(decoder, embeddings.pick([i]), config, refused, never));
@@ -63,7 +63,7 @@ function greedy(decoder, embeddings, most, never) {
   return sentences;
 }
 
-// Keep several hypotheses of one sentence; one that has ended goes on with padding at no cost.
+// Beam search for one sentence; ended hypotheses continue with padding at no cost.
 function beam(decoder, embedding, {max_words: most, beam_size: size, length_penalty: penalty}, refused, never) {
   let state = pickState(decoder.start(embedding), Array(size).fill(0));
   let hypotheses = Array.from({length: size}, (_, i) => ({tokens: [], logs: [], total: i ? -Infinity : 0, ended: false}));
@@ -93,7 +93,7 @@ function beam(decoder, embedding, {max_words: most, beam_size: size, length_pena
   return {tokens: tokens.slice(0, length), logs: logs.slice(0, length)};
 }
 
-// The places of the largest values of a row, the first of equal ones first.
+// Return the indices of the largest values of a row; among equal values, the first comes first.
 function topOf(row, count) {
   const found = [];
   for (let i = 0; i < row.length; i++) {
@@ -108,13 +108,13 @@ function topOf(row, count) {
 
 export const confidence = ({logs}) => logs.reduce((a, b) => a + b, 0) / Math.max(logs.length, 1);
 
-// The log-probability of phrases for each of the regions; what phrases begin with is kept and decoded once.
+// The log-probability of phrases for each region; common prefixes of phrases are cached and decoded once.
 export class PhraseScorer {
   constructor(decoder, embeddings, most = 48) {
     [this.decoder, this.embeddings, this.most, this.kept] = [decoder, embeddings, most, new Map()];
   }
 
-  // What comes after these words: [log-probabilities (R, V), state].
+  // Return [log-probabilities (R, V), state] after these words.
   after(tokens) {
     const key = tokens.join(" ");
     if (!this.kept.has(key)) {
@@ -126,7 +126,7 @@ export class PhraseScorer {
     return this.kept.get(key);
   }
 
-  // log P(phrase | region), END included, of each region.
+  // Return log P(phrase | region), END included, for each region.
   score(tokens) {
     const totals = new Float64Array(this.embeddings.rows);
     [...tokens, END].forEach((token, place) => {

@@ -1,4 +1,4 @@
-// Which regions are found, described and shown: models/densecap.py in the browser.
+// Finding, describing and selecting regions: models/densecap.py in the browser.
 
 import {anchorsOf, best, clip, decodeBox, iou, scale, suppress} from "./boxes.js";
 import {LstmDecoder, confidence, decode} from "./decoding.js";
@@ -6,8 +6,8 @@ import {contextFeatures, pool} from "./maps.js";
 import {layer, linear, relu, sigmoid} from "./matrix.js";
 import {tokenize} from "./text.js";
 
-const SHOWN = 0.3; // score below which regions are shown only on demand
-const UNTAUGHT = 0.1, LEAST_NOUN = 0.01; // probability of a noun that the classes were not taught, and the least of any
+const SHOWN = 0.3; // regions with a lower score are shown only on demand
+const UNTAUGHT = 0.1, LEAST_NOUN = 0.01; // probability of a noun that the classifier was not taught; minimum of any noun
 
 export class Detector {
   constructor(weights, config, vocabulary, calibration) {
@@ -21,8 +21,8 @@ export class Detector {
     }
   }
 
-  // The regions of an image, or these boxes in its pixels: [{box, logit, caption, sure}], their embeddings, and the codes
-  // that captions are decoded from. Of those that overlap by more than an IoU of most only the best is kept.
+  // Return the regions of an image, or these boxes in its pixels: [{box, logit, caption, sure}], their embeddings, and the
+  // codes that captions are decoded from. Of regions that overlap by more than an IoU of most, only the best is kept.
   detect(image, given = null, most = this.config.final_nms) {
     const {proposals, embeddings, logits} = this.look(image, given);
     const {boxes, rows} = given ? {boxes: given, rows: given.map((_, i) => i)} : this.select(image, proposals, embeddings, logits, most);
@@ -39,7 +39,7 @@ export class Detector {
     return {regions, embeddings: chosen, codes};
   }
 
-  // The sentences of regions: the likeliest of a beam for a few with the highest logits; greedy ones for others.
+  // Decode the regions' phrases: by beam search for the few with the highest logits, greedily for the others.
   say(codes, logits, few) {
     const {decoding} = this.config, sentences = Array(codes.rows), order = best(logits);
     const groups = [[order.slice(0, few), decoding], [order.slice(few), {...decoding, beam_size: 1}]];
@@ -49,7 +49,7 @@ export class Detector {
     return sentences;
   }
 
-  // What the decoder takes for boxes in pixels of the image, with their embeddings.
+  // Return the decoder's inputs for boxes in pixels of the image, with their embeddings.
   codes(image, boxes, embeddings) {
     if (!this.phrase) return embeddings;
     const inputs = boxes.map((box) => scale(box, image.inputWidth / image.width, image.inputHeight / image.height));
@@ -58,7 +58,7 @@ export class Detector {
     return relu(linear(features, this.phrase));
   }
 
-  // The proposals of an image, or these boxes in its pixels, in those of the network's input, with embeddings and logits.
+  // Return proposals, or these boxes in pixels of the image, in pixels of the network's input, with embeddings and logits.
   look(image, given = null) {
     if (!given) return (image.looked ??= this.embed(image, this.propose(image)));
     return this.embed(image, given.map((box) => scale(box, image.inputWidth / image.width, image.inputHeight / image.height)));
@@ -70,7 +70,7 @@ export class Detector {
     return {proposals, embeddings, logits: linear(embeddings, this.score).data};
   }
 
-  // The best proposals in pixels of the network's input (section 3.1.2).
+  // Return the best proposals, in pixels of the network's input (section 3.1.2).
   propose(image) {
     const {proposals, max_log_scale: most} = this.config;
     const sizes = image.regions.map(({rows, columns}) => [rows, columns]);
@@ -84,7 +84,7 @@ export class Detector {
     return kept.map((number) => boxes[number]);
   }
 
-  // The final boxes in pixels of the image, and the numbers of their proposals.
+  // Return the final boxes in pixels of the image, and the indices of their proposals.
   select(image, proposals, embeddings, logits, most) {
     const offsets = linear(embeddings, this.offset);
     const boxes = proposals.map((proposal, i) => {
@@ -98,7 +98,7 @@ export class Detector {
     return {boxes: rows.map((row) => boxes[row]), rows};
   }
 
-  // The probability that a phrase names what is in its box.
+  // Return the probability that a phrase names what is in its box.
   sureOf(caption, sure, posterior, classes) {
     const {confidence: ofSure, noun: ofNoun, known: ofKnown, constant} = this.calibration.caption;
     if (!posterior) return sigmoid(ofSure * sure + constant);
@@ -107,7 +107,7 @@ export class Detector {
     return sigmoid(ofSure * sure + ofNoun * likely + (known ? ofKnown : 0) + constant);
   }
 
-  // The numbers of the regions to keep, best first; of those that overlap and are called alike the best.
+  // Return the indices of the regions to keep, best first; of overlapping regions with the same phrase, only the best.
   rank(regions, captions, repeatNms = this.config.repeat_nms) {
     const most = repeatNms ?? 1, kept = [];
     for (const number of best(regions.map(({score}) => score))) {

@@ -1,8 +1,8 @@
 // The files of the model: fetched, unpacked, and their weights by name.
 
-const ROUNDED_BITS = 4; // of a rounded weight that stand in the second plane
+const ROUNDED_BITS = 4; // bits of a rounded weight in the second plane
 
-// Fetch a file, unpack it if it is packed, and report the bytes that arrive.
+// Fetch a file, decompress it if necessary, and report the received bytes.
 export async function readFile(address, onBytes = () => {}) {
   const response = await fetch(address);
   if (!response.ok) throw new Error(`${address} is missing: export the page again`);
@@ -23,9 +23,9 @@ for (let bits = 0; bits < 1 << 16; bits++) {
   HALF[bits] = bits & 0x8000 ? -size : size;
 }
 
-// Weights of a part, laid out as web/weights.py writes them: the upper bytes of all numbers in half precision, then the
-// lower; the upper bytes of all rounded numbers, then the lower four bits, two numbers a byte; then single precision,
-// among it a factor for each row of the others.
+// The weights of a part, in the layout of web/weights.py: the upper bytes of all half-precision numbers, then the lower
+// ones; the upper bytes of all rounded numbers, then the lower four bits, two numbers per byte; then single-precision
+// numbers, including a factor for each row of the others.
 export class Weights {
   constructor(arrays, buffer) {
     this.arrays = new Map(arrays.map((array) => [array.name, array]));
@@ -50,7 +50,7 @@ export class Weights {
             half++;
             continue;
           }
-          const upper = (bytes[2 * halves + number] << 24) >> 24; // with its sign
+          const upper = (bytes[2 * halves + number] << 24) >> 24; // sign-extended
           const pair = bytes[2 * halves + rounded + (number >> 1)];
           values[i] = ((upper << ROUNDED_BITS) | (number & 1 ? pair & 15 : pair >> 4)) * factor;
           number++;

@@ -1,13 +1,13 @@
-// Features of regions from the maps of an image.
+// Region features from the feature maps of an image.
 
 import {Matrix, sideBySide} from "./matrix.js";
 
-// A map of the graph: {data (C, H, W), channels, rows, columns}.
+// Return a map of the graph: {data (C, H, W), channels, rows, columns}.
 export function mapOf({dims, data}) {
   return {data, channels: dims[1], rows: dims[2], columns: dims[3]};
 }
 
-// Sample a grid of size x size points in each box, at the level that suits the box (DenseCap, Eq. 3): (N, size^2 C).
+// Sample a grid of size x size points in each box, at the level for the box's size (DenseCap, Eq. 3): (N, size^2 C).
 export function pool(levels, strides, boxes, size) {
   const channels = levels[0].channels, points = size * size;
   const tables = levels.map(cellsFirst);
@@ -34,14 +34,14 @@ export function pool(levels, strides, boxes, size) {
   return pooled;
 }
 
-// A map (C, H, W) as (H W, C).
+// Return a map (C, H, W) as (H W, C).
 function cellsFirst({data, channels, rows, columns}) {
   const area = rows * columns, cells = new Float32Array(data.length);
   for (let c = 0; c < channels; c++) for (let i = 0; i < area; i++) cells[i * channels + c] = data[c * area + i];
   return cells;
 }
 
-// For each of the points from low to high the cells beside it that exist, with their weights.
+// Return, for each point from low to high, its existing neighbour cells with their weights.
 function neighbours(low, high, size, length) {
   return Array.from({length: size}, (_, i) => {
     const place = low + (high - low) * (size > 1 ? i / (size - 1) : 0), left = Math.floor(place), share = place - left;
@@ -49,7 +49,7 @@ function neighbours(low, high, size, length) {
   });
 }
 
-// Where boxes are in their image: corners and area as shares of it, (N, 5).
+// Return the position of boxes: corners and area as fractions of the image, (N, 5).
 function place(boxes, width, height) {
   const rows = new Matrix(boxes.length, 5);
   boxes.forEach(([x1, y1, x2, y2], i) => {
@@ -59,7 +59,7 @@ function place(boxes, width, height) {
   return rows;
 }
 
-// The mean of a map by shares of its rows and columns, for each of several regions: (N, C).
+// Return the weighted mean of a map for each region, given its weights of rows and columns: (N, C).
 function means({data, channels, rows, columns}, regions) {
   const found = new Matrix(regions.length, channels), area = rows * columns;
   regions.forEach(({down, across}, number) => {
@@ -73,7 +73,7 @@ function means({data, channels, rows, columns}, regions) {
   return found;
 }
 
-// The share of an interval that lies in each cell.
+// Return the fraction of an interval in each cell.
 function shares(low, high, cells) {
   const found = [];
   for (let i = Math.max(0, Math.floor(low)); i < Math.min(cells, Math.ceil(high)); i++) {
@@ -84,37 +84,37 @@ function shares(low, high, cells) {
   return found.map(([i, length]) => [i, length / total]);
 }
 
-// The maps that features are averaged from, with their strides: those of levels, of the last layer, of the second branch.
+// Return the maps to average features from, with their strides: levels, last layer and second branch.
 const sources = ({maps, head, strides, branch}, {levels, head: withHead, branch: withBranch = false}) => {
   const found = levels.map((stride) => [maps[strides.indexOf(stride)], stride]);
   if (withHead) found.push([head, strides[strides.length - 1]]);
   return withBranch ? [...found, ...branch] : found;
 };
 
-// The means of a map over boxes: (N, C).
+// Return the means of a map over boxes: (N, C).
 const boxMeans = (map, boxes, stride) => means(map, boxes.map((box) => {
   const [x1, y1, x2, y2] = box.map((value) => value / stride);
   return {across: shares(x1, x2, map.columns), down: shares(y1, y2, map.rows)};
 }));
 
-// The means of an image's maps over boxes, and where the boxes are: (N, D).
+// Return the means of an image's maps over boxes, and the boxes' positions: (N, D).
 function boxFeatures(image, boxes, chosen) {
   const parts = sources(image, chosen).map(([map, stride]) => boxMeans(map, boxes, stride));
   return sideBySide([...parts, place(boxes, image.inputWidth, image.inputHeight)]);
 }
 
-// The mean of a map over all of it, (C).
+// Return the mean of a whole map, (C).
 const wholeMean = (map) => means(map, [{down: shares(0, map.rows, map.rows), across: shares(0, map.columns, map.columns)}]).data;
 
-// The same for each of several boxes, (N, C).
+// Return the same, repeated for several boxes, (N, C).
 const wholeMeans = (map, count) => {
   const values = wholeMean(map), same = new Matrix(count, values.length);
   for (let i = 0; i < count; i++) same.row(i).set(values);
   return same;
 };
 
-// What phrases are decoded from: the features of boxes, in which the maps of a second branch take the place of the last layer,
-// behind the places of the boxes; the means of these maps over the image; and the embeddings.
+// Return the inputs for decoding phrases: the features of boxes, with the maps of a second branch instead of the last
+// layer, after the boxes' positions; the means of these maps over the image; and the embeddings.
 export function contextFeatures(image, boxes, levels, embeddings) {
   const more = image.branch, whole = more.length ? more.map(([map]) => map) : [image.head];
   return sideBySide([
@@ -123,13 +123,14 @@ export function contextFeatures(image, boxes, levels, embeddings) {
   ]);
 }
 
-// What classes are told from: the features of boxes, the means of the last layer and of the branch over the image, the embeddings.
+// Return the inputs of the classifier: the features of boxes, the image means of the last layer and of the branch, and the
+// embeddings.
 export function classFeatures(image, boxes, {levels, branch}, embeddings) {
   const whole = sources(image, {levels: [], head: true, branch}).map(([map]) => wholeMeans(map, boxes.length));
   return sideBySide([boxFeatures(image, boxes, {levels, head: true, branch}), ...whole, ...(embeddings ? [embeddings] : [])]);
 }
 
-// The cells of a map that each cell of a grid touches, as adaptive average pooling takes them.
+// Return the cells of a map that each cell of a grid touches, as in adaptive average pooling.
 function windows(length, cells) {
   return Array.from({length: cells}, (_, i) => {
     const start = Math.floor((i * length) / cells), stop = Math.ceil(((i + 1) * length) / cells);
@@ -137,7 +138,7 @@ function windows(length, cells) {
   });
 }
 
-// The means of an image's maps over the cells of a grid, row by row, and the boxes of the cells.
+// Return the means of an image's maps over the cells of a grid, row by row, and the boxes of the cells.
 export function gridFeatures(image, cells, chosen) {
   const {inputWidth: width, inputHeight: height} = image, boxes = [];
   for (let v = 0; v < cells; v++) {

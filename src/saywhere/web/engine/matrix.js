@@ -1,4 +1,4 @@
-// Matrices in single precision, row by row, and the layers that everything here is made of.
+// Row-major matrices in single precision, and the layers that the model is built from.
 
 export class Matrix {
   constructor(rows, columns, data = new Float32Array(rows * columns)) {
@@ -9,7 +9,7 @@ export class Matrix {
     return this.data.subarray(number * this.columns, (number + 1) * this.columns);
   }
 
-  // The rows of these numbers, with repetitions and in any order.
+  // Return the rows with these indices, in any order, with repetitions.
   pick(numbers) {
     const picked = new Matrix(numbers.length, this.columns);
     numbers.forEach((number, i) => picked.row(i).set(this.row(number)));
@@ -21,7 +21,7 @@ export class Matrix {
   }
 }
 
-// Put matrices with the same rows side by side.
+// Concatenate matrices with the same number of rows along columns.
 export function sideBySide(parts) {
   const joined = new Matrix(parts[0].rows, parts.reduce((sum, part) => sum + part.columns, 0));
   for (let i = 0; i < joined.rows; i++) {
@@ -34,7 +34,7 @@ export function sideBySide(parts) {
   return joined;
 }
 
-// x (N, in) times the transpose of weight (out, in), plus a bias (out) if there is one: (N, out).
+// Return x (N, in) times the transpose of weight (out, in), plus an optional bias (out): (N, out).
 export function linear(x, {weight, bias}) {
   const y = new Matrix(x.rows, weight.rows);
   const a = x.data, w = weight.data, out = y.data, depth = x.columns, width = weight.rows;
@@ -53,7 +53,7 @@ export function linear(x, {weight, bias}) {
   return y;
 }
 
-// Sixteen products of four rows with four rows: each number is read once for four products.
+// Compute sixteen dot products of four rows with four rows: each number is read once for four products.
 function tile(a, w, out, p, q, depth, place, width) {
   let s00 = 0, s01 = 0, s02 = 0, s03 = 0, s10 = 0, s11 = 0, s12 = 0, s13 = 0;
   let s20 = 0, s21 = 0, s22 = 0, s23 = 0, s30 = 0, s31 = 0, s32 = 0, s33 = 0;
@@ -74,7 +74,7 @@ function tile(a, w, out, p, q, depth, place, width) {
   out[place] = s30; out[place + 1] = s31; out[place + 2] = s32; out[place + 3] = s33;
 }
 
-// a (N, K) times b (K, M).
+// Return a (N, K) times b (K, M).
 export function product(a, b) {
   const y = new Matrix(a.rows, b.columns);
   for (let i = 0; i < a.rows; i++) {
@@ -117,7 +117,7 @@ export const softmax = (x) => eachRow(x, (row, out) => {
   for (let j = 0; j < row.length; j++) out[j] /= sum;
 });
 
-// Each row with mean 0 and variance 1.
+// Normalize each row to mean 0 and variance 1.
 export const layerNorm = (x) => eachRow(x, (row, out) => {
   let mean = 0, variance = 0;
   for (const value of row) mean += value / row.length;
@@ -126,14 +126,14 @@ export const layerNorm = (x) => eachRow(x, (row, out) => {
   for (let j = 0; j < row.length; j++) out[j] = (row[j] - mean) * scale;
 });
 
-// A layer of weights below a name: weight as a matrix, and perhaps a bias.
+// Return the layer with this name: its weight as a matrix, and its bias, if any.
 export function layer(weights, name) {
   const [rows, columns] = weights.shape(`${name}.weight`);
   const bias = weights.has(`${name}.bias`) ? weights.get(`${name}.bias`) : null;
   return {weight: new Matrix(rows, columns, weights.get(`${name}.weight`)), bias};
 }
 
-// The inputs' and the states' layer of an LSTM or a GRU of torch.
+// Return the input and the state layer of torch's LSTM or GRU.
 export function recurrent(weights, name) {
   const of = (kind) => {
     const [rows, columns] = weights.shape(`${name}.weight_${kind}_l0`);
@@ -143,7 +143,7 @@ export function recurrent(weights, name) {
   return {input: of("ih"), state: of("hh")};
 }
 
-// One step of an LSTM (torch's order of gates: input, forget, cell, output); h and c (N, H).
+// Compute one step of an LSTM (torch's order of gates: input, forget, cell, output); h and c (N, H).
 export function lstmStep(inputs, {state}, h, c) {
   const recurrence = linear(h, state), size = h.columns;
   const nextH = new Matrix(h.rows, size), nextC = new Matrix(h.rows, size);
@@ -158,7 +158,7 @@ export function lstmStep(inputs, {state}, h, c) {
   return [nextH, nextC];
 }
 
-// One step of a GRU (torch's order of gates: reset, update, new); h (N, H).
+// Compute one step of a GRU (torch's order of gates: reset, update, new); h (N, H).
 export function gruStep(inputs, {state}, h) {
   const recurrence = linear(h, state), size = h.columns, next = new Matrix(h.rows, size);
   for (let i = 0; i < h.rows; i++) {

@@ -1,4 +1,4 @@
-// The model: one network and its questions, answered in the browser as saywhere answers them in Python.
+// The model: one network, and its questions answered in the browser as in Python.
 
 import {InferenceSession, Tensor, env} from "./ort.mjs";
 import {AttentionDecoder} from "./attention.js";
@@ -14,9 +14,9 @@ import {NounTree} from "./noun_tree.js";
 import {decodeImage, prepare} from "./pixels.js";
 import {Chunker, Vocabulary, tokenize, withArticles, withoutStutter} from "./text.js";
 
-const LEAST = 1e-4; // no kind is taken to be less probable than this
-const EXTERNAL = "trunk.bin"; // what the graph calls the file of its weights
-const LONGEST = 200; // words of a phrase
+const LEAST = 1e-4; // minimum probability of a kind
+const EXTERNAL = "trunk.bin"; // name of the weights file in the graph
+const LONGEST = 200; // maximum number of words in a phrase
 
 const here = (name) => new URL(`../model/${name}`, import.meta.url);
 const text = (buffer) => new TextDecoder().decode(buffer);
@@ -24,7 +24,7 @@ const round = (value, digits) => Math.round(value * 10 ** digits) / 10 ** digits
 const rounded = (boxes) => boxes.map((box) => box.map((value) => round(value, 2)));
 
 export class Model {
-  // Read what there is to say of a model; its files follow when they are needed. onBytes(bytes of a file) may count them.
+  // Read the description of a model; its files are fetched when needed. onBytes(bytes) is called for received bytes.
   static async open(onBytes = () => {}) {
     return new Model(JSON.parse(text(await readFile(here("model.json.gz"), onBytes))), onBytes);
   }
@@ -34,11 +34,11 @@ export class Model {
     this.files = new Map();
   }
 
-  // Make something of files once.
+  // Make something from files, once.
   once(name, make) {
     if (!this.files.has(name)) {
       const made = make();
-      made.catch(() => this.files.delete(name)); // a lost connection may come back
+      made.catch(() => this.files.delete(name)); // try again later, the connection may come back
       this.files.set(name, made);
     }
     return this.files.get(name);
@@ -58,7 +58,7 @@ export class Model {
         readFile(new URL("ort.wasm.gz", import.meta.url), this.onBytes), this.read("trunk.onnx.gz"), this.weights("trunk"),
       ]);
       env.wasm.wasmBinary = runtime;
-      env.wasm.numThreads = 1; // several need headers that a folder of files cannot send
+      env.wasm.numThreads = 1; // more need HTTP headers that static files do not have
       env.logLevel = "error";
       const size = this.info.arrays.trunk.reduce((sum, {values}) => sum + values.length, 0), data = new Float32Array(size);
       let place = 0;
@@ -66,7 +66,7 @@ export class Model {
         data.set(values, place);
         place += values.length;
       }
-      for (const array of this.info.arrays.trunk) delete array.values; // ONNX Runtime has its own
+      for (const array of this.info.arrays.trunk) delete array.values; // ONNX Runtime has its own copy
       const external = [{path: EXTERNAL, data: new Uint8Array(data.buffer)}];
       return InferenceSession.create(new Uint8Array(graph), {externalData: external, executionProviders: ["wasm"]});
     });
@@ -83,7 +83,7 @@ export class Model {
     return this.once("tree", async () => new NounTree(text(await this.read("nouns.tsv.gz")), this.info.noun_tree));
   }
 
-  // What kinds of things regions show; null if the model has no part "nouns".
+  // Return the classifier of regions; null if the model has no part "nouns".
   classes() {
     return this.once("class evidence", async () => {
       if (!this.info.nouns) return null;
@@ -99,7 +99,7 @@ export class Model {
     });
   }
 
-  // Pass an image through the network once.
+  // Encode an image, with one pass through the network.
   async encode(blob) {
     const [decoded, session] = await Promise.all([decodeImage(blob), this.session()]);
     const {width, height, pixels, spreads} = prepare(decoded, this.info.preprocess);
@@ -135,13 +135,13 @@ export class Model {
     };
   }
 
-  // The region of each phrase of a text: the likeliest to be there, to be called so, and to be of that kind.
+  // Return the region of each phrase of a text: the most probable to exist, to have this phrase, and to be of its kind.
   async ground(image, {text: sentence}) {
     const [detector, classes, chunker, tree] = await Promise.all([this.detector(), this.classes(), this.chunker(), this.tree()]);
     const {nms_iou: most, score_weight: scoreWeight} = this.info.grounding;
     const {regions, embeddings, codes} = most === null ? (image.found ??= detector.detect(image)) : (image.near ??= detector.detect(image, null, most));
     const rows = detector.rank(regions, regions.map(({caption}) => caption), most === null ? undefined : null);
-    if (!rows.length) throw new Error("the model finds no region in it");
+    if (!rows.length) throw new Error("the model finds no region in this image");
     const kept = embeddings.pick(rows);
     image.scorer ??= new PhraseScorer(detector.decoder, codes.pick(rows));
     const phrases = chunker.cut(sentence), boxes = rows.map((row) => regions[row].box);
@@ -150,7 +150,7 @@ export class Model {
     const chosen = phrases.map((phrase, p) => {
       const known = detector.vocabulary.numbers, asked = tokenize(phrase).map((word) => tree.knownForm(word, known)).join(" ");
       const tokens = detector.vocabulary.encode(asked);
-      if (tokens.length > LONGEST) throw new Error(`a phrase has ${tokens.length} words; ${LONGEST} are the most`);
+      if (tokens.length > LONGEST) throw new Error(`a phrase has ${tokens.length} words; the limit is ${LONGEST}`);
       const logs = image.scorer.score(tokens), weight = this.kindWeight(tree, phrase);
       const fits = rows.map((row, i) => {
         const kind = nouns[p] ? Math.log(Math.max(classes.probability(image.posteriors[i], nouns[p]), LEAST)) : 0;
@@ -165,7 +165,7 @@ export class Model {
     };
   }
 
-  // The weight of the classes, larger for nouns that were rare in training.
+  // Return the weight of the classifier, larger for nouns that were rare in training.
   kindWeight(tree, phrase) {
     const {common, rare: seldom, kind_weight: weight, rare_kind_weight: rare} = this.info.grounding;
     this.common ??= new Set(common);
@@ -174,7 +174,7 @@ export class Model {
     return words.slice(start, stop).some((word) => !this.common.has(word)) ? rare : weight;
   }
 
-  // A sentence, and where the model looked at each word.
+  // Return a sentence, and where the model looked for each word.
   async caption(image) {
     const {config, vocabulary} = this.info.captioner, rules = this.info.caption_nouns;
     const [weights, classes] = await Promise.all([this.weights("captioner"), config.nouns && this.info.densecap ? this.classes() : null]);

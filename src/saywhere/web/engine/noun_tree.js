@@ -1,10 +1,10 @@
-// Names of things and what they are kinds of: models/nouns.py and models/nouns.py in the browser.
+// Names of things and their hypernyms: models/nouns.py in the browser.
 
 import {tokenize, withArticles} from "./text.js";
 
 export class NounTree {
   // Lines of the table: synset, sort, name, use, words, synsets above, separated by tabs; and the word lists of nouns.py.
-  // The names of a line without a synset lead nowhere.
+  // Names in lines without a synset have no node.
   constructor(table, words) {
     this.lists = words;
     const lines = table.trimEnd().split("\n").map((line) => line.split("\t")), rows = lines.filter(([synset]) => synset);
@@ -25,7 +25,7 @@ export class NounTree {
     return this.nouns[this.words.get(word)?.[0]] ?? null;
   }
 
-  // The nearest node at or above one whose name people use.
+  // Return the nearest node at or above one whose name is in common use.
   entry(noun) {
     const near = [...noun.ancestors].filter(([row]) => this.nouns[row].use).map(([row, steps]) => [steps, row]);
     return near.length ? this.nouns[nearest(near)[1]] : null;
@@ -42,7 +42,7 @@ export class NounTree {
     return before + last;
   }
 
-  // A word as it is if it is known, else its singular or its plural, or of "cat's" the cat, if that is; `known` has(word).
+  // Return a word if it is known (known.has(word)), otherwise its singular, its plural, or "cat" for "cat's", if known.
   knownForm(word, known) {
     if (known.has(word)) return word;
     const singulars = Object.entries(this.lists.irregular).filter(([, many]) => many === word).map(([name]) => name);
@@ -51,7 +51,7 @@ export class NounTree {
     return forms.find((form) => known.has(form)) ?? word;
   }
 
-  // Where the noun of a phrase is, and what it is: {start, stop, noun, plural}.
+  // Return the head noun of a phrase and its place: {start, stop, noun, plural}.
   head(words) {
     const whole = this.ending(words, 0, words.length);
     if (whole && whole.start <= 1) return whole;
@@ -70,7 +70,7 @@ export class NounTree {
     return /(ed|ly)$/.test(word) || this.lists.participles.includes(word);
   }
 
-  // Whether a phrase's noun stands before the word at `place`: "a dog running", but not "a running dog".
+  // Return whether a phrase's noun precedes the word at `place`: "a dog running", but not "a running dog".
   ends(words, place) {
     const {after, articles, before_nouns: adjectives} = this.lists;
     const word = words[place];
@@ -82,7 +82,7 @@ export class NounTree {
     return after.includes(word) || articles.includes(next) || after.includes(next) || this.ending(words, 0, place) !== null;
   }
 
-  // The longest name that ends at `stop`.
+  // Return the longest name that ends at `stop`.
   ending(words, start, stop) {
     for (let first = Math.max(start, stop - 4); first < stop; first++) {
       const head = this.nameAt(words, first, stop);
@@ -91,13 +91,13 @@ export class NounTree {
     return null;
   }
 
-  // The name that some words are: {start, stop, noun, plural}.
+  // Look up words as a name: {start, stop, noun, plural}.
   nameAt(words, start, stop) {
     const name = words.slice(start, stop).join(" "), found = stop <= words.length ? this.words.get(name) : null;
     return found ? {start, stop, noun: this.named(name), plural: found[1]} : null;
   }
 
-  // Where the names of a text are, in order; of names of several words the longest. The noun of one that leads nowhere is null.
+  // Return the names in a text and their places, in order, preferring longer names. The noun of one without a node is null.
   names(words) {
     const found = [];
     for (let start = 0; start < words.length;) {
@@ -109,17 +109,17 @@ export class NounTree {
     return found;
   }
 
-  // Those of the names that lead to a noun.
+  // Return the names that have a noun.
   heads(words) {
     return this.names(words).filter(({noun}) => noun);
   }
 
-  // Whether both are kinds of the same thing.
+  // Return whether both are kinds of the same thing.
   alike(one, other) {
     return [...one.ancestors.keys()].some((row) => other.ancestors.has(row));
   }
 
-  // A phrase with another noun: adjectives stay if both are kinds of the same thing, else only the article.
+  // Replace the noun of a phrase: adjectives stay if both nouns are kinds of the same thing, otherwise only the article.
   withNoun(head, words, noun) {
     const alike = head.noun && this.alike(head.noun, noun);
     const first = words.slice(0, Math.min(head.start, 1));

@@ -1,4 +1,4 @@
-// What kinds of things regions show, and the nouns of phrases by it: models/nouns.py in the browser.
+// The classifier of regions, and its use for the nouns of phrases: models/nouns.py in the browser.
 
 import {Matrix, layer, linear, softmax} from "./matrix.js";
 import {classFeatures} from "./maps.js";
@@ -25,7 +25,7 @@ export class NounEvidence {
     this.columns = leaves.map((noun) => (noun ? columns.get(noun.row) : undefined));
   }
 
-  // The probabilities (K) of the leaves of the tree for each box, in pixels of the network's input, with its embedding.
+  // Return the probabilities (K) of the tree's leaves for each box, in pixels of the network's input, with its embedding.
   posteriors(image, boxes, embeddings) {
     const {config} = this, {channels} = image.head, own = config.embed_dim ? embeddings : null;
     const features = classFeatures(image, boxes, config, own), ofBranch = config.branch ? branchSize(image) : 0;
@@ -54,7 +54,7 @@ export class NounEvidence {
     });
   }
 
-  // Whether the classes were taught what a noun names, or something that this is a kind of.
+  // Return whether the classifier was taught a noun, or one that it is a kind of.
   knows(noun) {
     this.taughtRows ??= new Set(this.kinds.map((kind) => kind.row));
     return [...noun.ancestors].some(([row]) => this.taughtRows.has(row));
@@ -64,7 +64,7 @@ export class NounEvidence {
     return noun.leaves.reduce((sum, leaf) => sum + posterior[leaf], 0);
   }
 
-  // The most probable kind or class, [noun, probability].
+  // Return the most probable kind or class, [noun, probability].
   name(posterior) {
     const sums = new Float64Array(this.said.length);
     posterior.forEach((value, leaf) => this.columns[leaf] !== undefined && (sums[this.columns[leaf]] += value));

@@ -1,8 +1,8 @@
-// From an image file to the pixels that the network takes, with the numbers that Pillow gives in Python.
+// From an image file to the network's input, with the same numbers as Pillow in Python.
 
-const BITS = 22; // of the weights of pixels
+const BITS = 22; // precision of the weights of pixels
 
-// Decode a file as a viewer shows it: {width, height, data} in RGB, transparency on white.
+// Decode a file as a viewer shows it: {width, height, data} in RGB, with transparency on white.
 export async function decodeImage(blob) {
   let bitmap;
   try {
@@ -26,7 +26,7 @@ export async function decodeImage(blob) {
   return {width, height, data};
 }
 
-// Make an image smaller by a whole number: means of squares of pixels, those on the border of what there is.
+// Reduce an image by an integer factor: means of squares of pixels, partial squares at the border.
 export function reduce({width, height, data}, factor) {
   const across = Math.ceil(width / factor), down = Math.ceil(height / factor);
   const small = new Uint8Array(3 * across * down);
@@ -48,7 +48,7 @@ export function reduce({width, height, data}, factor) {
   return {width: across, height: down, data: small};
 }
 
-// For each new pixel of a side the first old pixel that counts, and the weights from there on, in fixed point.
+// Return, for each new pixel of a side, the first old pixel that contributes, and the weights from there, in fixed point.
 function triangles(before, after) {
   const scale = before / after, spread = Math.max(scale, 1);
   return Array.from({length: after}, (_, i) => {
@@ -63,7 +63,7 @@ function triangles(before, after) {
   });
 }
 
-// Resize with triangles that are as wide as the step (bilinear with antialiasing), first across, then down.
+// Resize by bilinear interpolation with antialiasing (triangle filters as wide as the step), first across, then down.
 export function resize({width, height, data}, newWidth, newHeight) {
   const wide = new Uint8Array(3 * newWidth * height);
   const byte = (sum) => Math.min(255, Math.max(0, sum >> BITS));
@@ -92,7 +92,7 @@ function roundEven(value) {
   return rest > 0.5 || (rest === 0.5 && down % 2) ? down + 1 : down;
 }
 
-// The network's input of an image: {width, height, pixels (3, h, w)}.
+// Return the network's input for an image: {width, height, pixels (3, h, w)}.
 export function prepare(image, {long_side, multiple, mean, std}) {
   const factor = long_side / Math.max(image.width, image.height);
   const side = (length) => Math.max(multiple, roundEven((length * factor) / multiple) * multiple);
@@ -108,7 +108,7 @@ export function prepare(image, {long_side, multiple, mean, std}) {
   return {width, height, pixels, spreads: spreadsOf(data, width, height)};
 }
 
-// How far apart the channels are of every second pixel, across and down.
+// Return how far apart the channels are, for every second pixel across and down.
 function spreadsOf(data, width, height) {
   const found = [];
   for (let y = 0; y < height; y += 2) {

@@ -1,12 +1,12 @@
-// What the page asks, answered without a server: by a worker that runs the model in this browser.
+// The page's questions, answered without a server, by a worker that runs the model in this browser.
 
 const WORKER = new URL("../engine/worker.js", import.meta.url);
 
 export class Server {
   constructor() {
-    this.waiting = new Map(); // by number of the question
+    this.waiting = new Map(); // by question number
     this.asked = 0;
-    this.bytes = 0; // of the model that have arrived
+    this.bytes = 0; // bytes of the model received so far
     this.onBytes = () => {};
     this.worker = new Worker(WORKER, {type: "module"});
     this.worker.addEventListener("message", ({data}) => this.receive(data));
@@ -38,13 +38,13 @@ export class Server {
     });
   }
 
-  // The only thing that the page gets: what the model is.
+  // The only path that the page gets: the description of the model.
   async get() {
     const {name, parts, bytes} = await this.send({verb: "models"});
     return {json: () => ({models: [{name, parts}], indexed: null, local: true, bytes})};
   }
 
-  // Ask a question about a photo, {blob, tag}; it is encoded once and then known by its tag.
+  // Ask a question about a photo, {blob, tag}; it is encoded once, and cached by its tag.
   ask(verb, photo, parameters = {}, {signal, keep = true} = {}) {
     if (keep) photo.tag ??= ++this.asked;
     return this.send({verb, tag: keep ? photo.tag : null, blob: photo.blob, parameters}, signal);

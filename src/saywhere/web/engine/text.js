@@ -7,10 +7,10 @@ const normal = (text) => text.normalize("NFKC").replaceAll("’", "'").toLowerCa
 
 export const tokenize = (text) => normal(text).match(WORD) ?? [];
 
-// A text with "a" or "an" as the next word has it; `article` is the pattern of text.py.
+// Correct "a" and "an" in a text for the next word; `article` is the pattern of text.py.
 export const withArticles = (text, article) => text.replace(new RegExp(article, "g"), (_, vowel) => (vowel ? "an" : "a"));
 
-// A text without words that are said again at once; `stutter` is the pattern of text.py.
+// Remove immediately repeated words from a text; `stutter` is the pattern of text.py.
 export const withoutStutter = (text, stutter) => text.replace(new RegExp(stutter, "g"), "$1");
 
 export class Vocabulary {
@@ -23,7 +23,7 @@ export class Vocabulary {
     return tokenize(text).map((word) => this.numbers.get(word) ?? UNKNOWN);
   }
 
-  // The text of token ids up to END, which are words.
+  // Return the text of token ids up to END; tokens are words.
   decode(ids) {
     return ids.filter((id) => id > UNKNOWN).map((id) => this.tokens[id]).join(" ");
   }
@@ -49,13 +49,13 @@ export class Chunker {
     [this.weights, this.buckets, this.tree] = [weights, weights.length / TAGS, tree];
   }
 
-  // The phrases of a text that name something visible; the text itself if there is none.
+  // Return the phrases of a text that name something visible, or the text itself.
   cut(text) {
     const words = tokenize(text), phrases = this.phrases(text);
     return phrases.length ? phrases.map(({start, stop}) => words.slice(start, stop).join(" ")) : [text];
   }
 
-  // The words between these phrases by which none is placed; "and" and the like are left out.
+  // Return the words between these phrases, which are not used to place them; "and" and the like are left out.
   unused(text) {
     const {joining} = this.tree.lists, phrases = this.phrases(text), runs = [[]];
     if (!phrases.length) return [];
@@ -67,11 +67,11 @@ export class Chunker {
     return [...new Set(trimmed.map((run) => run.join(" ")))];
   }
 
-  // Where the phrases are that name something visible.
+  // Return the places of phrases that name something visible.
   phrases(text) {
     const words = tokenize(text), gaps = normal(text).split(WORD), {places, starts} = this.tree.lists;
     const found = [];
-    const read = words.map((word) => (word === "or" ? "and" : word)); // as in models/chunker.py
+    const read = words.map((word) => (word === "or" ? "and" : word)); // like models/chunker.py
     this.tag(read, gaps).forEach((tag, i) => {
       if (tag === BEGIN || tag === BEGIN_HIDDEN) found.push({start: i, stop: i + 1, visible: tag === BEGIN});
       else if (BEFORE[tag] && found.length) found.at(-1).stop = i + 1;
@@ -80,7 +80,7 @@ export class Chunker {
     return this.parted(joined(this.complete(found, words, gaps), gaps), words, gaps).filter(({start, stop, visible}) => visible && !isPlace(words.slice(start, stop)));
   }
 
-  // Phrases with the nouns of the tree that they were cut off from: of "a" and "sheep" the phrase "a sheep".
+  // Rejoin phrases with nouns of the tree that they were separated from: "a" and "sheep" become "a sheep".
   complete(found, words, gaps) {
     const {after, starts, before_nouns: adjectives} = this.tree.lists;
     for (const {start: first, stop} of this.tree.names(words)) {
@@ -101,7 +101,7 @@ export class Chunker {
     return found;
   }
 
-  // Phrases that are cut at punctuation between two names of the tree: of "dog, cat" two phrases.
+  // Split phrases at punctuation between two names of the tree: "dog, cat" becomes two phrases.
   parted(found, words, gaps) {
     const names = this.tree.names(words).filter((name) => !this.tree.lists.colours.includes(words[name.stop - 1]));
     return found.flatMap(({start, stop, visible}) => {
@@ -128,7 +128,7 @@ export class Chunker {
   }
 }
 
-// Phrases of which none ends within words that hyphens join: of "a jack-o-lantern" one, not two.
+// Join phrases that end within hyphenated words: "a jack-o-lantern" is one phrase, not two.
 function joined(found, gaps) {
   const whole = [];
   for (const phrase of found) {

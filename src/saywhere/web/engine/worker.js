@@ -1,9 +1,9 @@
-// Answers questions about images one after the other, away from the page: messages {id, verb, tag, blob, parameters} in,
+// Answer questions about images one after the other, outside of the page: messages {id, verb, tag, blob, parameters} in,
 // {id, answer} or {id, error} out, and {bytes} while files arrive.
 
 import {Model} from "./model.js";
 
-const KEPT = 8; // encodings, of the images asked about last
+const KEPT = 8; // maximum number of cached encodings
 
 let bytes = 0;
 const model = Model.open((more) => postMessage({bytes: (bytes += more)}));
@@ -40,5 +40,5 @@ self.addEventListener("message", ({data}) => {
   else last = last.then(() => reply(data));
 });
 
-// What regions need is fetched while the page waits for an image.
+// Fetch what regions need while the page waits for an image.
 model.then((ready) => Promise.all([ready.session(), ready.detector(), ready.classes()])).catch(() => {});

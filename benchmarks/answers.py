@@ -1,11 +1,11 @@
-"""Whether this checkout's program answers bit for bit what another checkout's does, with the bundled model of each.
+"""Check that two checkouts give bit for bit the same answers, each with its own bundled model.
 
     git worktree add OTHER COMMIT
     python benchmarks/answers.py OTHER IMAGE [IMAGE ...]
 
-Asks both for regions, phrases of given boxes, scores of phrases, grounding, captions with their attention, vectors, and
-search in an index of all the images. Prints how many answers of each question differ, and the first images that do;
-exit code 1 if any does. The other checkout may be of any commit since 88de8b9.
+Compares regions, phrases of given boxes, scores of phrases, grounding, captions with their attention, vectors, and
+search in an index of all the images. Prints for each question how many answers differ, and the first images with
+differences. Exits with code 1 if there are any. The other checkout may be of any commit since 88de8b9.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def digest(*values: Any) -> str:
 
 
 def numbers_of(hit: Any) -> tuple[Any, ...]:
-    """Return what a hit says of an image: probability, similarity and the boxes of phrases."""
+    """Return probability, similarity and the boxes of phrases of a hit."""
     return hit.probability, hit.similarity, hit.regions.boxes
 
 
 def answer(images: list[Path]) -> dict[str, dict[str, Any]]:
-    """Return the answers of the program on the path: question -> image -> hash, or the words themselves."""
+    """Return the answers of the saywhere on the path: question -> image -> hash, or text."""
     import saywhere
 
     model, answers = saywhere.load(threads=1), {}

@@ -1,4 +1,4 @@
-"""Speed of captions by the kind of region that is attended to (Areas of Attention, section 4.2), in one run.
+"""Measure the speed of captions by the kind of attended region (Areas of Attention, section 4.2).
 
     python benchmarks/areas.py [--repeats 5] [--threads N] [--beam-size 1] [--localizer flickr-coco] [--json FILE]
 
@@ -31,12 +31,14 @@ SEARCHED = "selective search"
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Speed of captions by kind of region.")
-    parser.add_argument("--repeats", type=int, default=5, help="rounds, after one to warm up")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of torch; all cores")
-    parser.add_argument("--beam-size", type=int, default=1, help="hypotheses in decoding")
-    parser.add_argument("--localizer", default="flickr-coco", help="the model whose localization layer makes proposals")
+    parser.add_argument("--repeats", type=int, default=5, help="measured rounds, after one of warm-up")
+    parser.add_argument(
+        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of torch; all cores by default"
+    )
+    parser.add_argument("--beam-size", type=int, default=1, help="beam size in decoding")
+    parser.add_argument("--localizer", default="flickr-coco", help="model whose localization layer makes the proposals")
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="other sizes of all models")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args(arguments)
@@ -66,7 +68,7 @@ def build(kind: dict[str, Any], sizes: dict[str, Any], localizer: str) -> Model:
 
 
 def ways(options: argparse.Namespace) -> dict[str, Callable[[], object]]:
-    """Return what is timed, by name: from the pixels to the sentence."""
+    """Return the timed functions by name: from pixels to caption."""
     import skimage.data
 
     from saywhere.errors import UserError
@@ -96,7 +98,7 @@ def ways(options: argparse.Namespace) -> dict[str, Callable[[], object]]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Return milliseconds an image of each kind, and their ratios to the grid, round by round."""
+    """Return milliseconds per image of each kind, and their ratios to the grid in each round."""
     import torch
 
     torch.set_num_threads(options.threads)

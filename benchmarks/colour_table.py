@@ -1,9 +1,9 @@
-"""Train the network that names colours by pixels, ``src/saywhere/models/colours.npz``.
+"""Train the network that predicts colour words from pixels, ``src/saywhere/models/colours.npz``.
 
     python benchmarks/colour_table.py --data DATA
 
-DATA has ``flickr8k`` and ``everyday``. It learns of boxes of training images whose phrases name a colour, as they are
-and moved a little; the tenth of these images that calibration holds out does not teach it, and says how good it is.
+DATA has ``flickr8k`` and ``everyday``. It is trained on boxes of training images whose phrases name a
+colour, and on slightly shifted copies. The tenth of these images that calibration holds out measures its accuracy.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Boxes:
 
 
 def typical_colours(boxes: Boxes) -> np.ndarray:
-    """Return ``(K, 3)``: the means that k-means finds among pixels."""
+    """Return the k-means centres ``(K, 3)`` of pixels."""
     random = np.random.default_rng(0)
     some = random.choice(len(boxes.samples), min(len(boxes.samples), 4000), replace=False)
     pixels = np.concatenate(
@@ -106,7 +106,7 @@ class Network(nn.Module):
 
 
 def main() -> None:
-    """Train, say how often the likeliest colour is right, and write the table."""
+    """Train, print the accuracy of the likeliest colour, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=COLOUR_TABLE)

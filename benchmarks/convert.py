@@ -1,8 +1,8 @@
-"""Memory and time of ``saywhere papers convert`` on a checkpoint with the sizes of the released one, made up.
+"""Measure memory and time of ``saywhere papers convert`` on a synthetic checkpoint of the released size.
 
     python benchmarks/convert.py FOLDER
 
-writes FOLDER/made-up.t7 (1.2 GB: weights and gradients), converts it in a process of its own and prints what that took.
+writes FOLDER/made-up.t7 (1.2 GB: weights and gradients), converts it in its own process and prints memory and time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def count_weights(sizes: dict[str, Any], words: int) -> int:
 
 
 def main() -> None:
-    """Make the checkpoint if it is not there, convert it, print."""
+    """Make the checkpoint if it does not exist, convert it, print."""
     parser = argparse.ArgumentParser(description="Memory and time of saywhere papers convert.")
     parser.add_argument("folder", type=Path, help="for the checkpoint (1.2 GB) and the model")
     folder: Path = parser.parse_args().folder

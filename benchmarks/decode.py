@@ -1,4 +1,4 @@
-"""Decoding: milliseconds of the processor from a file to the pixels that the model is given, by format, beside JPEG.
+"""Measure processor milliseconds from a file to the pixels of the model's input, by format, relative to JPEG.
 
     python benchmarks/decode.py [--size 4032] [--long-side 512] [--repeats 5]
 
@@ -47,8 +47,8 @@ def write_files(folder: Path, size: int) -> dict[str, Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=int, default=4032, help="pixels of the long side of the files")
-    parser.add_argument("--long-side", type=int, default=512, help="pixels that the model needs")
+    parser.add_argument("--size", type=int, default=4032, help="long side of the files in pixels")
+    parser.add_argument("--long-side", type=int, default=512, help="long side of the model's input")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,11 @@
-"""Speed and memory of ``describe``: the engines in turns, by stage, at several sizes and batch sizes, beside a peer.
+"""Measure speed and memory of ``describe`` by engine, stage, size and batch size, beside a peer.
 
     python benchmarks/describe.py [--model M] [--engines onnx torch] [--size 384 720] [--batch 1 8] [--repeats 5]
                                   [--proposals N] [--threads 1] [--images N] [--no-peer] [--json FILE]
 
-Every configuration runs in a process of its own (``describe_worker.py``), so that its peak memory is its own. The
-processes of one size are all started and warmed up first; then they take turns, one round over all images each, so
-that what changes on the machine during the run meets all of them alike. See README.md beside this file.
+Every configuration runs in its own process (``describe_worker.py``), so that its peak memory is its own. The processes
+of one size are all started and warmed up first. Then they take turns, one round over all images each, so that other
+load on the machine affects all of them alike. See README.md beside this file.
 """
 
 from __future__ import annotations
@@ -41,20 +41,22 @@ QUALITY = 90
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line, checked."""
-    parser = argparse.ArgumentParser(description="Speed and memory of describe, by engine and stage, beside a peer.")
+    """Parse and check the command line."""
+    parser = argparse.ArgumentParser(
+        description="Measure speed and memory of describe by engine and stage, beside a peer."
+    )
     parser.add_argument("--model", default="flickr-coco", help="name or folder of a model")
     parser.add_argument(
         "--engines", nargs="+", choices=("onnx", "int8", "openvino", "torch"), default=["onnx", "torch"]
     )
     parser.add_argument("--size", type=_count, nargs="+", default=[384, 720], help="long side of the network's input")
     parser.add_argument("--batch", type=_count, nargs="+", default=[1, 8])
-    parser.add_argument("--proposals", type=_count, help="instead of the model's")
-    parser.add_argument("--repeats", type=_count, default=5, help="rounds over all images")
-    parser.add_argument("--threads", type=_count, default=1, help="of a computation")
-    parser.add_argument("--images", type=_count, help="how many; as many as the largest batch")
+    parser.add_argument("--proposals", type=_count, help="number of proposals; the model's by default")
+    parser.add_argument("--repeats", type=_count, default=5, help="measured rounds over all images")
+    parser.add_argument("--threads", type=_count, default=1, help="threads of a computation")
+    parser.add_argument("--images", type=_count, help="number of images; the largest batch size by default")
     parser.add_argument("--peer", action=argparse.BooleanOptionalAction, default=True, help=PEER)
-    parser.add_argument("--json", type=Path, help="write everything to this file")
+    parser.add_argument("--json", type=Path, help="write the report to this file")
     options = parser.parse_args(arguments)
     options.images = options.images or max(options.batch)
     if options.json is not None and not options.json.parent.is_dir():
@@ -69,9 +71,9 @@ def _count(text: str) -> int:
 
 
 def write_photographs(folder: Path, count: int, long_side: int) -> list[dict[str, Any]]:
-    """``count`` photographs of scikit-image as JPEG files, made larger where their long side is below ``long_side``.
+    """Write ``count`` photographs of scikit-image as JPEG files, enlarged where their long side is below ``long_side``.
 
-    With ``count`` above the number of photographs they come again, mirrored every other time.
+    If ``count`` exceeds the number of photographs, they repeat, mirrored every other time.
     """
     import skimage
     from PIL import Image, ImageOps
@@ -92,7 +94,7 @@ def write_photographs(folder: Path, count: int, long_side: int) -> list[dict[str
 
 
 class Worker:
-    """A configuration's process."""
+    """The process of a configuration."""
 
     def __init__(self, task: dict[str, Any], threads: int) -> None:
         self.task = task
@@ -111,11 +113,11 @@ class Worker:
         return "{subject}, batch {batch}".format(**self.task)
 
     def wait(self) -> None:
-        """Until it is warm."""
+        """Wait until it is warm."""
         self.ready = self._read()
 
     def run(self) -> None:
-        """One round."""
+        """Run one round."""
         assert self.process.stdin is not None
         self.process.stdin.write("round\n")
         self.process.stdin.flush()
@@ -132,7 +134,7 @@ class Worker:
 
 
 def measure(options: argparse.Namespace, size: int, images: Sequence[str]) -> list[Worker]:
-    """All configurations of one size, in turns; the order is reversed every other round."""
+    """Run all configurations of one size in turns, in reversed order every other round."""
     shared = {"model": options.model, "size": size, "proposals": options.proposals, "images": images}
     subjects = [*options.engines, *(["peer"] if options.peer else [])]
     tasks = [{"subject": subject, "batch": batch, **shared} for subject in subjects for batch in options.batch]
@@ -154,18 +156,18 @@ def measure(options: argparse.Namespace, size: int, images: Sequence[str]) -> li
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median and quartiles (linear between the values)."""
+    """Return median and quartiles (linear interpolation)."""
     lower, middle, upper = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
     return {"median": middle, "lower": lower, "upper": upper}
 
 
 def times(rounds: Sequence[dict[str, float]]) -> dict[str, Any]:
-    """Milliseconds an image: of the processor, with their spread, and the median on the wall."""
+    """Return milliseconds per image: processor time with its spread, and median wall-clock time."""
     return {**spread([row["cpu"] for row in rounds]), "wall": statistics.median(row["wall"] for row in rounds)}
 
 
 def configuration(task: dict[str, Any], ready: dict[str, Any], rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What is reported of one configuration."""
+    """Return the report of one configuration."""
     total = times([r["total"] for r in rounds])
     row = {
         **{key: task[key] for key in ("subject", "size", "batch")},
@@ -185,7 +187,7 @@ def configuration(task: dict[str, Any], ready: dict[str, Any], rounds: Sequence[
 
 
 def ratios(measured: Sequence[tuple[dict[str, Any], Sequence[dict[str, Any]]]]) -> list[dict[str, Any]]:
-    """The comparisons of processor time: each has ``what``, the size, the batch and the spread over the rounds."""
+    """Return ratios of processor time; each has ``what``, the size, the batch and the spread over the rounds."""
     taken: dict[Any, dict[str, list[float]]] = {}
     for task, rounds in measured:
         stages = {"describe": [r["total"]["cpu"] for r in rounds]}
@@ -206,7 +208,7 @@ def ratios(measured: Sequence[tuple[dict[str, Any], Sequence[dict[str, Any]]]]) 
 
 
 def machine(threads: int) -> dict[str, Any]:
-    """What it ran on."""
+    """Return a description of the machine."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
@@ -240,7 +242,7 @@ def show(report: dict[str, Any]) -> None:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The Markdown table of the configurations of one size."""
+    """Return the Markdown table of the configurations of one size."""
     lines = ["| | " + " | ".join(f"{row['subject']}, batch {row['batch']}" for row in rows) + " |"]
     lines.append("|---|" + "---|" * len(rows))
     names = next((list(row["stages"]) for row in rows if "stages" in row), [])

@@ -1,7 +1,7 @@
-"""One configuration in a process of its own: ``describe.py`` starts it and asks it for one round at a time.
+"""Run one configuration in its own process: ``describe.py`` starts it and requests one round at a time.
 
-It gets its task as JSON on the command line. On its standard output it writes one JSON line when it is warm, and one
-for each line it reads from its standard input: the times of one round over all images.
+The task is JSON on the command line. Standard output gets one JSON line after the warm-up, and one for each line of
+standard input: the times of one round over all images.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ STAGES = ("decode + resize", "trunk", "proposals", "region head", "final NMS", "
 
 
 def peak_mb() -> float:
-    """Return the most memory this process ever held, in MB of 1024 * 1024 bytes."""
+    """Return the peak memory of this process in MB of 1024 * 1024 bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
 
 
 class Stopwatch:
-    """Add up wall and CPU milliseconds by name until they are taken."""
+    """Sum wall-clock and CPU milliseconds by name until they are taken."""
 
     def __init__(self) -> None:
         self.times: dict[str, list[float]] = {}
@@ -47,13 +47,13 @@ class Stopwatch:
         return call
 
     def take(self, images: int) -> dict[str, dict[str, float]]:
-        """Return the times so far, an image, and start again from nothing."""
+        """Return the times so far per image, and reset them."""
         times, self.times = self.times, {}
         return {name: {"wall": wall / images, "cpu": cpu / images} for name, (wall, cpu) in times.items()}
 
 
 class TimedTrunk:
-    """An engine's trunk with its time added to stages; what it says of anchors counts as the trunk's."""
+    """An engine's trunk whose time is added to the stages; the outputs of the anchors count as the trunk's."""
 
     def __init__(self, trunk: Any, watch: Stopwatch) -> None:
         self.long_side, self.restore = trunk.preprocess.long_side, trunk.preprocess.restore
@@ -62,7 +62,7 @@ class TimedTrunk:
 
     @property
     def preprocess(self) -> Any:
-        """This object, which is called as preprocessing is."""
+        """Return this object, which is called like preprocessing."""
         return self
 
     def __call__(self, image: Any) -> Any:
@@ -96,7 +96,7 @@ class Ours:
         return self.model.describe(list(paths))
 
     def start_watching(self) -> None:
-        """Put the stopwatch around the parts of ``describe``; each is called by it and by nothing else here."""
+        """Wrap the functions that ``describe`` calls with the stopwatch; nothing else here calls them."""
         from saywhere.models import densecap, encoding, model, phrases
 
         engine: Any = self.model.engine
@@ -144,7 +144,7 @@ class Peer:
         self.watch = Stopwatch()
 
     def describe(self, paths: Sequence[str]) -> list[Any]:
-        """Return the detections of one batch; images are decoded as ours are."""
+        """Return the detections of one batch; images are decoded like ours."""
         import torch
         from torchvision.transforms.functional import pil_to_tensor
 
@@ -155,7 +155,7 @@ class Peer:
             return self.model(images)
 
     def start_watching(self) -> None:
-        """Nothing: only the whole is timed."""
+        """Do nothing: only the whole is timed."""
 
     def round(self, batches: Sequence[Sequence[str]]) -> dict[str, Any]:
         """Detect in all images once, batch by batch."""
@@ -166,7 +166,7 @@ class Peer:
 
 
 def work(task: dict[str, Any], requests: Iterator[str], answer: Callable[[dict[str, Any]], None]) -> None:
-    """Warm up, say so with the memory it took, then answer each request with one round."""
+    """Warm up, report the memory, then run one round for each request."""
     subject = Peer(task) if task["subject"] == "peer" else Ours(task)
     start = peak_mb()
     size, images = task["batch"], task["images"]
@@ -181,7 +181,7 @@ def work(task: dict[str, Any], requests: Iterator[str], answer: Callable[[dict[s
 
 
 def main() -> None:
-    """Keep the standard output for answers; what libraries print goes to the error stream."""
+    """Keep standard output for the answers; output of libraries goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     task = json.loads(sys.argv[1])

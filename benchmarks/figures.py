@@ -1,13 +1,13 @@
-"""The figures of README.md: measured by their commands, kept in ``results``, written where they are stated.
+"""Measure the figures of README.md, keep them in ``results``, and write them into the documents.
 
     python benchmarks/figures.py measure [NAME ...] [--data DATA]
     python benchmarks/figures.py write
 
-``measure`` runs the commands of :data:`MEASUREMENTS` with these names (without a name: those that need no data set, as
-``make figures`` does), and keeps what they found, with command, date and machine, in ``results/NAME.json``. Then it
-does what ``write`` does: the numbers in the sentences of :data:`STATEMENTS`, and the tables between ``<!-- NAME -->``
-and ``<!-- /NAME -->``, become those of the results. A sentence that is not there is an error, so who changes its words
-changes them here too. ``tests/test_documents.py`` checks that the documents are as ``write`` would leave them.
+``measure`` runs the named commands of :data:`MEASUREMENTS` (without a name: those that need no data set, like ``make
+figures``), and keeps their figures, with command, date and machine, in ``results/NAME.json``. Then, like ``write``, it
+updates the numbers in the sentences of :data:`STATEMENTS` and the tables between ``<!-- NAME -->`` and
+``<!-- /NAME -->``. A missing sentence is an error: whoever rewords it must reword it here too.
+``tests/test_documents.py`` checks that ``write`` would change nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Results = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Measurement:
-    """Name a command, what takes its figures out of its report, and whether it needs the data sets of ``--data``."""
+    """A command, the function that reads figures from its report, and whether it needs the data sets of ``--data``."""
 
     command: str
     figures: Callable[[Any], dict[str, float]]
@@ -48,7 +48,7 @@ class Measurement:
 
 
 def of_startup(report: Any) -> dict[str, float]:
-    """Return the largest of the medians of the commands: seconds, and MB."""
+    """Return the largest median of the commands, in seconds and MB."""
     rows = report["medians"].values()
     return {
         f"{what}_{engine}": max(row[engine][column] for row in rows)
@@ -79,18 +79,18 @@ def of_describe(report: Any) -> dict[str, float]:
 
 
 def of_size(report: Any) -> dict[str, float]:
-    """Return MB of the core as pip leaves it, of its sources and of the weights, and GB of everything."""
+    """Return the MB of the installed core, of its sources and of the weights, and the GB of everything."""
     core, sources = report["core"].values()
     return {"core": core, "sources": sources, "weights": report["weights"], "everything": report["everything"] / 1000}
 
 
 def of_nouns(report: Any) -> dict[str, float]:
-    """Return per cent of right nouns: of all objects, and the mean over their kinds."""
+    """Return right nouns in percent: of all objects, and as the mean over kinds."""
     return {name: 100 * report[name]["decoder"] for name in ("objects", "kinds")}
 
 
 def picked(**paths: str) -> Callable[[Any], dict[str, float]]:
-    """Return a function that takes figures out of a report by the names on the way to them, with slashes between."""
+    """Return a function that reads figures from a report by their paths, such as ``presence/auc``."""
 
     def pick(report: Any, path: str) -> float:
         for name in path.split("/"):
@@ -154,8 +154,8 @@ STATEMENTS = {
         "mAP {dense.map:.3f}; boxes alone {dense.boxes:.3f}; METEOR of the phrases alone {dense.meteor:.3f}",
         "{ground.accuracy:.3f}; the largest region {ground.largest:.3f}; whether a phrase is there at all: AUC "
         "{ground.auc:.3f}",
-        "{aligner.accuracy:.3f}; without the classes {aligner-alone.accuracy:.3f}, without reading the words "
-        "{aligner.prior:.3f}, the whole image {aligner.whole:.3f}",
+        "{aligner.accuracy:.3f}; without the noun classifier {aligner-alone.accuracy:.3f}, without reading the "
+        "words {aligner.prior:.3f}, the whole image {aligner.whole:.3f}",
         "of images for a sentence | {rank.text:.3f}, {rank.image:.3f}",
         "{caption.bleu_1:.3f}, {caption.bleu_2:.3f}, {caption.bleu_3:.3f}, {caption.bleu_4:.3f}; {caption.meteor:.3f}; "
         "{caption.cider:.3f}",
@@ -168,7 +168,7 @@ STATEMENTS = {
         "{describe.trunk_int8:.1f} times; in batches {describe.trunk_batch:.1f} and {describe.trunk_int8_batch:.1f} "
         "times",
         "`describe` is {describe.torch:.1f} times as fast with the engine `onnx` as with `torch`, "
-        "{describe.torch_int8:.1f} times with int8, and the peer, which finds boxes and says nothing about them, takes "
+        "{describe.torch_int8:.1f} times with int8, and the peer, which has no captions, takes "
         "{describe.peer:.1f} times as long as `onnx`",
     ),
 }
@@ -177,7 +177,7 @@ NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
 
 
 def load() -> Results:
-    """Return what was last measured, by name."""
+    """Return the last results by name."""
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
 
 
@@ -193,10 +193,10 @@ def fields(sentence: str) -> list[tuple[str, str]]:
 
 
 def place(sentence: str, text: str) -> re.Match[str]:
-    """Return where a document has a sentence, wherever its lines end; its numbers, whatever they are, are the groups.
+    """Return the match of a sentence in a document, with any line breaks; its numbers are the groups.
 
     Raises:
-        SystemExit: it is not there, or several times.
+        SystemExit: it is missing, or there several times.
     """
     parsed = string.Formatter().parse(sentence)
     pattern = "".join(re.escape(literal) + (NUMBER if field else "") for literal, field, *_ in parsed)
@@ -207,8 +207,8 @@ def place(sentence: str, text: str) -> re.Match[str]:
 
 
 def tables(results: Results) -> dict[str, list[str]]:
-    """Return what stands between the marks of ``benchmarks/README.md``, by their names."""
-    lines = [f"| {README} says | measured by | on |", "|---|---|---|"]
+    """Return the contents between the marks of ``benchmarks/README.md``, by name."""
+    lines = [f"| statement in {README} | command | date |", "|---|---|---|"]
     for sentence in STATEMENTS[README]:
         used = [results[name] for name in dict.fromkeys(name for name, _ in fields(sentence))]
         cells = (dict.fromkeys(result[what] for result in used) for what in ("command", "date"))
@@ -241,7 +241,7 @@ def rewritten(document: str, text: str, results: Results) -> str:
 
 
 def write(results: Results) -> None:
-    """Write the figures where they are stated."""
+    """Write the figures into the documents."""
     for document in STATEMENTS:
         path = ROOT / document
         text = path.read_text(encoding="utf-8")
@@ -251,7 +251,7 @@ def write(results: Results) -> None:
 
 
 def machine() -> str:
-    """Return what this runs on, and whether it is idle."""
+    """Return a description of the machine and its load."""
     info = Path("/proc/cpuinfo")
     names = re.findall(r"^model name\s*: (.*)$", info.read_text(), re.MULTILINE) if info.is_file() else []
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
@@ -260,7 +260,7 @@ def machine() -> str:
 
 
 def measure(name: str, measurement: Measurement, data: Path) -> None:
-    """Run a command and keep what it found.
+    """Run a command and keep its figures.
 
     Raises:
         SystemExit: it fails.

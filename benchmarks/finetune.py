@@ -1,11 +1,11 @@
-"""What ``saywhere finetune`` gains on images of a kind, and what it forgets: three sets of names of classes.
+"""Measure what ``saywhere finetune`` gains on three sets of category names, and what it forgets.
 
     python benchmarks/finetune.py DATA [--sets wildlife umbrellas rooms] [--images 30 100 250] [--everyday 157]
                                        [--seed 0] [--folder DIR] [--json FILE]
 
-DATA is a folder with ``wider`` and ``everyday``. Of each set so many images are drawn to learn from, of which the
-command holds a fifth out itself; sixty others of the set, those of its validation split first, and photographs of
-everyday's validation split are described before and after. What is in the folder is not made again.
+DATA is a folder with ``wider`` and ``everyday``. From each set ``--images`` images are drawn for training, of
+which the command itself holds out a fifth. Sixty others of the set, those of its validation split first, and
+photographs of everyday's validation split are described before and after. Existing results in the folder are kept.
 """
 
 from __future__ import annotations
@@ -35,21 +35,19 @@ BUNDLED = "flickr-coco"
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="What fine-tuning gains and what it forgets.")
+    parser = argparse.ArgumentParser(description="Measure what fine-tuning gains and forgets.")
     parser.add_argument("data", type=Path)
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
-    parser.add_argument("--images", nargs="+", type=int, default=[30, 100, 250], help="to learn from")
-    parser.add_argument("--everyday", type=int, default=157, help="photographs that tell what is forgotten")
-    parser.add_argument("--seed", type=int, default=0, help="of the images that are drawn, and of training")
-    parser.add_argument(
-        "--folder", type=Path, help="keep data, models and reports there, and take those that are there"
-    )
+    parser.add_argument("--images", nargs="+", type=int, default=[30, 100, 250], help="numbers of training images")
+    parser.add_argument("--everyday", type=int, default=157, help="everyday photographs that measure forgetting")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the draw and of training")
+    parser.add_argument("--folder", type=Path, help="keep data, models and reports there, and reuse them")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     return parser.parse_args(arguments)
 
 
 def read_set(data: Path, name: str) -> list[dict[str, Any]]:
-    """Return the lines of a set's images with boxes, those that the bundled model has not seen last."""
+    """Return the lines of a set's images with boxes; images unseen by the bundled model come last."""
     lines = (json.loads(line) for line in (data / "wider" / "kinds.jsonl").read_text().splitlines())
     rows = [row for row in lines if row["set"] in SETS[name] and row["regions"]]
     for row in rows:

@@ -1,4 +1,4 @@
-"""Florence-2 of the published sizes with random weights: graphs in ONNX Runtime beside transformers on torch.
+"""Compare Florence-2 as graphs in ONNX Runtime and by transformers on torch, with random weights.
 
     python benchmarks/hub.py [--sizes base large] [--kinds fp32 int8 torch] [--tokens 100] [--rounds 3] [--threads N]
                              [--folder DIR] [--json FILE]
@@ -38,20 +38,22 @@ PROMPT = "What does the image describe?"
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Time and memory of Florence-2, as graphs and by transformers.")
+    parser = argparse.ArgumentParser(
+        description="Measure time and memory of Florence-2, as graphs and by transformers."
+    )
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["base", "large"])
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--tokens", type=int, default=100, help="of an answer, greedily")
+    parser.add_argument("--tokens", type=int, default=100, help="tokens of an answer, decoded greedily")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--folder", type=Path, help="keep the models there, and take those that are there")
+    parser.add_argument("--folder", type=Path, help="keep the models there, and reuse them")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--step", nargs=3, help=argparse.SUPPRESS)  # of a process of its own: what, folder, size
     return parser.parse_args(arguments)
 
 
 def make(folder: Path, size: str) -> None:
-    """Write weights, and graphs in fp32 and int8, each if it is not there."""
+    """Write missing weights, and missing graphs in fp32 and int8."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
     from tiny_adapters import Florence2Size, write_florence2
     from tiny_graphs import export_florence2
@@ -69,7 +71,7 @@ def make(folder: Path, size: str) -> None:
 
 
 def measure(folder: Path, kind: str, tokens: int, rounds: int, threads: int) -> dict[str, Any]:
-    """Load a model, and have it write ``tokens`` tokens about a photograph, and one; medians of the rounds."""
+    """Load a model and generate ``tokens`` tokens about a photograph, then one; return medians of the rounds."""
     import skimage
     from PIL import Image
 

@@ -1,11 +1,11 @@
-"""METEOR scores of many pairs on one core: ours, and pycocoevalcap's, which asks the authors' Java program.
+"""Compare the speed of METEOR with pycocoevalcap's bridge to the authors' Java program, on one core.
 
     python benchmarks/meteor.py --data data/flickr8k [--pairs 300000] [--slow 2000] [--out meteor.json]
 
 A pair is a phrase of one region of an image and all phrases of another region of any image of the split, drawn with
-seed 0, no pair twice. pycocoevalcap asks for one pair after the other, and scores only the first ``--slow``. Both
-must give equal scores. The start is measured apart. ``of a processor`` counts seconds that ours had the processor,
-which other work on the machine does not lengthen.
+seed 0, no pair twice. pycocoevalcap scores one pair after the other, and only the first ``--slow``. Both must
+give equal scores. Startup is measured separately. ``of a processor`` is the processor time of ours, which does not
+depend on other load of the machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WARM = 300
 
 
 def draw(regions: list[tuple[str, ...]], count: int) -> list[tuple[str, tuple[str, ...]]]:
-    """Distinct pairs of a phrase and the phrases of a region; fewer than ``count`` where there are no more."""
+    """Return distinct pairs of a phrase and the phrases of a region; fewer than ``count`` where there are no more."""
     choice, pairs = random.Random(0), dict[tuple[str, tuple[str, ...]], None]()
     for _ in range(20 * count):
         if len(pairs) < count:
@@ -37,7 +37,7 @@ def draw(regions: list[tuple[str, ...]], count: int) -> list[tuple[str, tuple[st
 
 
 def bridge(pairs: list[tuple[str, tuple[str, ...]]]) -> list[float]:
-    """Scores by pycocoevalcap, which asks for one pair after the other."""
+    """Return scores by pycocoevalcap, one pair after the other."""
     program = Bridge()
     try:
         return [program.compute_score({0: list(phrases)}, {0: [caption]})[1][0] for caption, phrases in pairs]
@@ -46,7 +46,7 @@ def bridge(pairs: list[tuple[str, tuple[str, ...]]]) -> list[float]:
 
 
 def timed(score: Callable[[Any], list[float]], pairs: list[Any]) -> tuple[list[float], float]:
-    """Scores, and pairs a second."""
+    """Return scores, and pairs per second."""
     start = time.perf_counter()
     scores = score(pairs)
     return scores, len(pairs) / (time.perf_counter() - start)

@@ -1,9 +1,9 @@
-"""Compile the noun table of the class evidence: ImageNet's classes and everyday kinds, with plain names and hypernyms.
+"""Compile the noun table: ImageNet's classes and everyday kinds, with plain names and hypernyms.
 
     python benchmarks/noun_table.py --wordnet /usr/share/wordnet --text TEXT --out src/saywhere/models/nouns.tsv
 
 ``--wordnet`` is the folder of WordNet 3.0 (Debian's package wordnet-base), ``--text`` a folder of sentences
-(``.txt.gz``, ``id<TAB>sentence``) that say which names are plain. docs/nouns.md describes the table.
+(``.txt.gz``, ``id<TAB>sentence``) whose word frequencies choose plain names. docs/nouns.md describes the table.
 """
 
 from __future__ import annotations
@@ -231,11 +231,11 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 class Speech:
-    """How often people use words and short names, in sentences of a folder.
+    """Frequencies of words and short names in the sentences of a folder.
 
     Args:
         folder: of ``.txt.gz`` files.
-        names: those that are counted, in the singular and the plural.
+        names: names to count, in the singular and the plural.
     """
 
     def __init__(self, folder: Path, names: Iterable[str]) -> None:
@@ -266,7 +266,7 @@ def compile_table(wordnet: WordNet, speech: Speech, classes: list[str]) -> list[
         wordnet.synsets[below if below in wordnet.synsets else by_lemma[below]].above.insert(0, names[above])
 
     def plain(synset: str) -> str:
-        """The most used lemma of those of which a synset is the first sense; the first lemma if there is none."""
+        """Return the most frequent lemma whose first sense is the synset; the first lemma if there is none."""
         own = [x for x in lemmas[synset] if wordnet.senses[x.replace(" ", "_")][0] == synset]
         return max(own, key=speech.uses, default=lemmas[synset][0])
 
@@ -289,14 +289,14 @@ def compile_table(wordnet: WordNet, speech: Speech, classes: list[str]) -> list[
     name = {synset: given.get(synset) or plain(synset) for synset in kept}
 
     def nearest(synset: str) -> list[str]:
-        """The kept synsets next above one."""
+        """Return the nearest kept synsets above one."""
         found: dict[str, None] = {}
         for up in wordnet.synsets[synset].above:
             found |= dict.fromkeys([up] if up in keep else nearest(up))
         return [one for one in found if not any(one in wordnet.ancestors(x) for x in found if x != one)]
 
     def entry(leaf: str) -> str:
-        """The node whose name people use for a leaf: the nearest kind, or the best of frequency against distance."""
+        """Return the everyday node of a leaf: the nearest kind, or the best trade-off of frequency and distance."""
         up = {synset: steps for synset, steps in wordnet.ancestors(leaf).items() if synset in keep}
         if near := [synset for synset in up if synset in kinds]:
             return min(near, key=lambda synset: up[synset])
@@ -316,7 +316,7 @@ def _words(
     wordnet: WordNet, speech: Speech, kept: list[str], name: dict[str, str], names: dict[str, str],
     lemmas: dict[str, list[str]], close: set[str],
 ) -> dict[str, list[str]]:  # fmt: skip
-    """The words that lead to each node; each word leads to one."""
+    """Return the words of each node; each word belongs to one node."""
     leads: dict[str, str] = {}
     for synset in reversed(kept):
         leads[name[synset]] = synset

@@ -1,10 +1,10 @@
-"""Quality of captions against the number of regions in use (Areas of Attention, Figure 4), as a plot.
+"""Plot the quality of captions against the number of regions (Areas of Attention, Figure 4).
 
     python benchmarks/number_of_areas.py --model M [M ...] --data ROOT [--option grid] [--values 2 3 4 6 8 10]
                                          [--split dev] [--limit N] [--metric cider] [--out number-of-areas]
 
 Runs ``saywhere evaluate caption --set OPTION=VALUE`` for each model and value, each in a folder of its own below
-``--out``, so that a run that was stopped is resumed; then writes ``number-of-areas.png`` and ``.json`` there. See
+``--out``, so that an interrupted run resumes; then writes ``number-of-areas.png`` and ``.json`` there. See
 README.md beside this file.
 """
 
@@ -23,12 +23,12 @@ Curves = dict[str, dict[int, float]]
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Quality of captions against the number of regions.")
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description="Plot the quality of captions against the number of regions.")
     parser.add_argument("--model", nargs="+", required=True, help="names or folders of captioners with attention")
     parser.add_argument("--data", required=True, help="folder of the data set")
-    parser.add_argument("--option", default="grid", choices=("grid", PROPOSALS), help="what sets the number")
-    parser.add_argument("--values", type=int, nargs="+", default=[2, 3, 4, 6, 8, 10], help="of the option")
+    parser.add_argument("--option", default="grid", choices=("grid", PROPOSALS), help="option that sets the number")
+    parser.add_argument("--values", type=int, nargs="+", default=[2, 3, 4, 6, 8, 10], help="values of the option")
     parser.add_argument("--split", default="dev")
     parser.add_argument("--limit", type=int, help="only the first images")
     parser.add_argument("--metric", default="cider", choices=("cider", "bleu_4", "meteor", "rouge_l"))

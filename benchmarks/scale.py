@@ -1,11 +1,11 @@
-"""What millions of images cost: processor time and bytes of an image, measured, and what a cluster makes of them.
+"""Estimate the cost of millions of images from measured processor time and bytes per image.
 
     python benchmarks/scale.py measure IMAGES [--images 200] [--out benchmarks/scale.json]
     python benchmarks/scale.py table [--measured benchmarks/scale.json] [--processors 16] [--machines 10]
 
-``measure`` puts the first images of a folder into tar archives, and takes the processor's time of each step on one
-thread: to list the archives, to embed for the index, to describe, to merge shards, to code. ``table`` multiplies. It
-supposes processors as fast as those that were measured, an even load and a file system that is no limit.
+``measure`` puts the first images of a folder into tar archives and measures the processor time of each step on one
+thread: listing the archives, embedding for the index, describing, merging shards, coding. ``table`` extrapolates, for
+processors of the same speed, an even load and a file system that is no bottleneck.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ARCHIVES, TOP, COMPONENTS = 4, 10, 64
 
 
 def seconds(do: Callable[[], Any]) -> float:
-    """Return the processor's seconds."""
+    """Return seconds of processor time."""
     start = time.process_time()
     do()
     return time.process_time() - start
@@ -63,7 +63,7 @@ def merge(index: saywhere.Index, pattern: str, shards: Shards) -> None:
 
 
 def measure(images: Sequence[Path], folder: Path, name: str) -> dict[str, Any]:
-    """Return the milliseconds of processor and the bytes of an image, by step."""
+    """Return processor milliseconds and bytes per image, by step."""
     write_archives(images, folder)
     pattern, count = str(folder / "*.tar"), len(images)
     model = saywhere.load(name, threads=1)
@@ -130,7 +130,7 @@ def table(measured: dict[str, Any], processors: int, machines: int) -> str:
 
 
 def hours(ms: float) -> str:
-    """Return a time in hours, with two digits that count."""
+    """Return a time in hours with two significant digits."""
     return rounded(ms / 3_600_000)
 
 
@@ -144,7 +144,7 @@ def amount(size: float) -> str:
 
 
 def rounded(value: float) -> str:
-    """Return a number with two digits that count."""
+    """Return a number with two significant digits."""
     short = float(f"{value:.2g}")
     return f"{short:,.0f}" if short >= 10 else f"{short:g}"
 

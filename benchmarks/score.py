@@ -1,10 +1,10 @@
-"""Speed of ``model.score``: all regions and phrases in one call, beside one call a phrase.
+"""Measure the speed of ``model.score``: all phrases in one call, and one call per phrase.
 
     python benchmarks/score.py [--model flickr-coco] [--regions 100] [--phrases 100] [--repeats 5] [--threads N]
                                [--json FILE]
 
 The regions are a grid of boxes on a photograph of scikit-image. The phrases are words of the model's vocabulary, two to
-five each, drawn by how often they were seen (seed 0). Both ways take turns. See README.md beside this file.
+five each, drawn by their counts (seed 0). Both variants take turns. See README.md beside this file.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Speed of model.score, beside one call a phrase.")
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description="Measure the speed of model.score, beside one call per phrase.")
     parser.add_argument("--model", default="flickr-coco", help="name or folder of a model with a dense captioner")
     parser.add_argument("--regions", type=int, default=100)
     parser.add_argument("--phrases", type=int, default=100)
-    parser.add_argument("--repeats", type=int, default=5, help="rounds, after one to warm up")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of the engine; all cores")
+    parser.add_argument("--repeats", type=int, default=5, help="measured rounds, after one of warm-up")
+    parser.add_argument(
+        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of the engine; all cores by default"
+    )
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args(arguments)
     if min(options.regions, options.phrases, options.repeats, options.threads) < 1:
@@ -61,14 +63,14 @@ def invent(vocabulary: Vocabulary, count: int) -> list[str]:
 
 
 def clock(work: Callable[[], object]) -> tuple[float, float]:
-    """Return milliseconds on the wall and of the processor."""
+    """Return milliseconds of wall-clock and processor time."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return 1000 * (time.perf_counter() - wall), 1000 * (time.process_time() - cpu)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Time both ways in turns, and how far their results are apart."""
+    """Time both variants in turns, and compare their results."""
     import numpy as np
     import skimage.data
 

@@ -1,17 +1,16 @@
-"""Search in indexes of many sizes: milliseconds a query, bytes an image, and what codes lose against whole vectors.
+"""Measure search in indexes of several sizes: milliseconds per query, bytes per image, and the loss by codes.
 
     saywhere evaluate search --data data/flickr8k --out scores
     python benchmarks/search.py --index scores/index [--sizes 1000 100000 1000000] [--components 64] [--folder DIR]
 
-The vectors are those of the index that is given. Where more are asked for, every other region of an image is taken from
-another image, and each number gets noise, a fifth of its spread over all regions: images of a large collection differ,
-while mere repetitions would be told apart by their noise alone. ``search`` is an open index, all of it: words to
-vectors, images, the regions of ten hits. ``command`` is ``saywhere search`` in a process of its own, with the files in
-the page cache. Overlap is the share of the ten best by whole vectors that a search by codes finds too. Of an index
-above ``--exact`` images the whole vectors are read once, for all queries together, and take no time that is reported.
-NumPy's own threads are left out, as in the command: they only wait for each other where other programs run. With
-``--qdrant URL`` the images are put into a collection there too (``:memory:`` is the client's own engine), which is
-removed at the end.
+The vectors are those of the given index. For larger sizes, every other region of an image comes from another image, and
+each number gets noise, a fifth of its spread over all regions: images of a large collection differ, while mere
+repetitions would differ by noise alone. ``search`` is a whole search in an open index: words to vectors, images, the
+regions of ten hits. ``command`` is ``saywhere search`` in its own process, with the files in the page cache. Overlap is
+the share of the ten best by whole vectors that a search by codes also finds. Above ``--exact`` images, whole vectors
+are read once for all queries, untimed. NumPy has one thread, as in the command: on a busy machine its threads only wait
+for each other. With ``--qdrant URL`` the images are also put into a collection there (``:memory:`` is the client's own
+engine), which is removed at the end.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ TOGETHER = 500
 
 
 def enlarged(snapshot: Snapshot, count: int, seed: int = 0) -> Iterator[list[tuple[str, Stamp, ImageVectors]]]:
-    """Yield so many images in parts: those of the snapshot, then each again with regions of others, and noise."""
+    """Yield ``count`` images in parts: those of the snapshot, then copies with regions of others and noise."""
     generator = np.random.default_rng(seed)
     deviation = SPREAD * without_hubness(snapshot.vectors[::10].astype(np.float32))[0].std(axis=0)
     entries = snapshot.extent.entries
@@ -87,7 +86,7 @@ def enlarged(snapshot: Snapshot, count: int, seed: int = 0) -> Iterator[list[tup
 
 
 def build(source: Path, folder: Path, count: int, components: int) -> None:
-    """Make an index of so many images, unless it is there."""
+    """Make an index of that many images unless it exists."""
     if (folder / "index.sqlite").exists():
         return
     with Store(source) as store:
@@ -105,7 +104,7 @@ def spread(seconds: list[float]) -> dict[str, float]:
 
 
 def timed(ask: Callable[[], Any]) -> tuple[float, float, Any]:
-    """Return the seconds on the wall and of the processor, and the answer."""
+    """Return wall-clock and processor seconds, and the answer."""
     wall, cpu = time.perf_counter(), time.process_time()
     answer = ask()
     return time.perf_counter() - wall, time.process_time() - cpu, answer
@@ -124,7 +123,7 @@ def best_of_all(index: saywhere.Index, queries: int) -> list[set[str]]:
 
 
 def measure(folder: Path, model: saywhere.Model, threads: int, queries: int, exact: int) -> dict[str, Any]:
-    """Ask an open index: by codes and, up to so many images, by whole vectors in turns."""
+    """Search an open index in turns by codes and, up to ``--exact`` images, by whole vectors."""
     times: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     with saywhere.Index(folder, model, threads=threads) as index:
         index.search(QUERIES[0])  # warm up
@@ -146,7 +145,7 @@ def measure(folder: Path, model: saywhere.Model, threads: int, queries: int, exa
 
 
 def command(folder: Path, threads: int, rounds: int) -> dict[str, Any]:
-    """Run the command in processes of their own, once more than is counted: the first brings the files into memory."""
+    """Run the command in its own processes; the first run, which fills the page cache, is not counted."""
     program = [sys.executable, "-c", "from saywhere.cli import main; main()", "search", QUERIES[0]]
     arguments = ["--index", str(folder), "--threads", str(threads), "--json", "-"]
     walls: list[float] = []
@@ -161,7 +160,7 @@ def command(folder: Path, threads: int, rounds: int) -> dict[str, Any]:
 
 
 def measure_served(url: str, folder: Path, model: saywhere.Model, queries: int) -> dict[str, Any]:
-    """Ask a collection in Qdrant with the images of an index."""
+    """Search a collection in Qdrant with the images of an index."""
     place = Qdrant(url, COLLECTION)
     if place.exists():
         sys.exit(f"{place} is left from another run: remove it")
@@ -187,15 +186,15 @@ def measure_served(url: str, folder: Path, model: saywhere.Model, queries: int) 
 def main(arguments: list[str] | None = None) -> None:
     """Build, measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--index", type=Path, required=True, help="that has the real vectors")
+    parser.add_argument("--index", type=Path, required=True, help="index with the real vectors")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 100_000])
     parser.add_argument("--components", type=int, default=64)
     parser.add_argument("--queries", type=int, default=len(QUERIES))
     parser.add_argument("--exact", type=int, default=200_000, help="images up to which whole vectors are timed too")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5, help="of the command")
-    parser.add_argument("--folder", type=Path, help="where indexes are made, and kept; a temporary one if not given")
-    parser.add_argument("--qdrant", metavar="URL", help="also ask a server, or its client's own engine (:memory:)")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of the command")
+    parser.add_argument("--folder", type=Path, help="folder in which indexes are made and kept; temporary by default")
+    parser.add_argument("--qdrant", metavar="URL", help="also search a server, or the client's own engine (:memory:)")
     parser.add_argument("--model", default=saywhere.DEFAULT_MODEL)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)

@@ -1,10 +1,10 @@
-"""Images a second through ``saywhere serve`` beside the library in this process, and how fast its page is there.
+"""Measure images per second through ``saywhere serve`` and by the library, and how fast the page is ready.
 
     python benchmarks/serve.py [--model M] [--images N] [--rounds R] [--workers W] [--json FILE]
 
 Every round describes the same images three times: by the library one after the other with all threads, by the library
-on W threads of its own, and through HTTP from 2 W clients, each time with new names, so that no encoding is found
-again. The page is opened by Chromium, if there is one and playwright is installed. See README.md beside this file.
+on W threads, and through HTTP from 2 W clients, always with new contents, so that no encoding is cached. The page is
+opened in Chromium if it and playwright are installed. See README.md beside this file.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ LONG_SIDE = 500
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Images a second through HTTP beside the library.")
+    parser = argparse.ArgumentParser(description="Measure images per second through HTTP and by the library.")
     parser.add_argument("--model", default="flickr-coco", help="name or folder of a model")
-    parser.add_argument("--images", type=int, default=48, help="in each round")
+    parser.add_argument("--images", type=int, default=48, help="images in each round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="threads of the server")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
@@ -45,7 +45,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def photographs() -> list[bytes]:
-    """Photographs of scikit-image as JPEG files of the size of a data set's."""
+    """Write photographs of scikit-image as JPEG files of a data set's size."""
     import skimage
     from PIL import Image
 
@@ -60,7 +60,7 @@ def photographs() -> list[bytes]:
 
 
 class Server:
-    """A running ``saywhere serve``, or another server of it; ``first`` is Python that its process runs before."""
+    """A running ``saywhere serve`` or other server; ``first`` is Python code that its process runs first."""
 
     def __init__(self, *options: str, command: str = "serve", first: str = "") -> None:
         code = f"{first}\nfrom saywhere.cli import main\nmain()"
@@ -80,11 +80,11 @@ class Server:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def resident(self) -> int:
-        """Bytes of memory."""
+        """Return bytes of memory."""
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def stop(self) -> int:
-        """The exit code after SIGTERM."""
+        """Return the exit code after SIGTERM."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(600)
 
@@ -100,14 +100,14 @@ def running(*options: str, command: str = "serve", first: str = "") -> Iterator[
 
 
 def timed(work: Callable[[], Any], cpu: Callable[[], float]) -> tuple[float, float]:
-    """Seconds of wall and of processor."""
+    """Return wall-clock and processor seconds."""
     wall, used = time.perf_counter(), cpu()
     work()
     return time.perf_counter() - wall, cpu() - used
 
 
 def measure(options: argparse.Namespace, server: Server) -> dict[str, list[tuple[float, float]]]:
-    """Seconds of each round, by way."""
+    """Return the seconds of each round by variant."""
     import saywhere
     from saywhere.images import read_image
 
@@ -116,7 +116,7 @@ def measure(options: argparse.Namespace, server: Server) -> dict[str, list[tuple
     serial = iter(range(10**9))
 
     def files() -> list[bytes]:
-        """Files that were never seen: what follows a JPEG's end is not read, but makes its hash another."""
+        """Return new files: bytes after a JPEG's end are not decoded, but change its hash."""
         return [bodies[i % len(bodies)] + f"{next(serial)}".encode() for i in range(options.images)]
 
     def describe(model: saywhere.Model, file: bytes) -> str:
@@ -146,7 +146,7 @@ def measure(options: argparse.Namespace, server: Server) -> dict[str, list[tuple
 
 
 def page(server: Server) -> dict[str, Any]:
-    """Bytes of the page, compressed as they travel, and milliseconds until it is ready in Chromium."""
+    """Return the page's bytes as transferred, and milliseconds until it is ready in Chromium."""
     connection = HTTPConnection("127.0.0.1", server.port)
     sizes: dict[str, int] = {}
     for path in ("/", "/page/page.css", "/page/page.js", "/page/overlay.js", "/page/server.js"):

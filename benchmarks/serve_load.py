@@ -1,14 +1,14 @@
-"""Load ``saywhere serve`` with sound and unsound requests, flood it, and see whether an answer is lost or memory grows.
+"""Load ``saywhere serve`` with valid and invalid requests, flood it, and check for lost responses and memory growth.
 
     python benchmarks/serve_load.py [--requests 10000] [--clients 16] [--garbage 0.01] [--images 400] [--flood 300]
                                     [--under-way 32] [--protocols]
 
-One request in a hundred is garbage: truncated images, texts, bombs, wrong parameters, bodies that stop half way, and
-connections that are dropped. In the end SIGTERM comes while requests are under way that the server has accepted. Ends
-with code 1 if a request had another answer than it should have. See README.md beside this file.
+One request in a hundred is invalid: truncated images, texts, bombs, wrong parameters, incomplete bodies, dropped
+connections. At the end SIGTERM is sent while accepted requests are in progress. Exits with code 1 if a response is not
+the expected one. See README.md beside this file.
 
-With --protocols, the requests are also in the languages of Ollama, OpenAI, PhotoPrism, MCP and Label Studio, of which a
-small one here gives the images, with a token; the servers may connect to nothing but that Label Studio.
+With --protocols, requests also use the protocols of Ollama, OpenAI, PhotoPrism, MCP and Label Studio, with a token. A
+small Label Studio here serves the images; the servers may connect to nothing else.
 """
 
 from __future__ import annotations
@@ -59,17 +59,15 @@ sys.addaudithook(watch)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Load the server and see what is lost.")
+    parser = argparse.ArgumentParser(description="Load the server and check for lost responses.")
     parser.add_argument("--model", default="flickr-coco", help="name or folder of a model")
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--clients", type=int, default=16)
-    parser.add_argument("--garbage", type=float, default=0.01, help="share of unsound requests")
-    parser.add_argument("--images", type=int, default=400, help="different images that are asked about")
-    parser.add_argument("--flood", type=int, default=300, help="clients that ask at the same time in the end")
-    parser.add_argument(
-        "--under-way", type=int, default=32, help="requests that have begun when SIGTERM comes, at most 64"
-    )
-    parser.add_argument("--protocols", action="store_true", help="ask in the languages of other programs, too")
+    parser.add_argument("--garbage", type=float, default=0.01, help="share of invalid requests")
+    parser.add_argument("--images", type=int, default=400, help="number of different images")
+    parser.add_argument("--flood", type=int, default=300, help="concurrent clients of the flood at the end")
+    parser.add_argument("--under-way", type=int, default=32, help="requests in progress at SIGTERM, at most 64")
+    parser.add_argument("--protocols", action="store_true", help="also use the protocols of other programs")
     return parser.parse_args(arguments)
 
 
@@ -143,7 +141,7 @@ BOMB = bomb()
 
 
 class LabelStudio(BaseHTTPRequestHandler):
-    """The one Label Studio: it gives images to who brings its token."""
+    """A small Label Studio that serves images to requests with its token."""
 
     load: Load
 
@@ -162,7 +160,7 @@ class LabelStudio(BaseHTTPRequestHandler):
 
 
 class Load:
-    """What the clients ask, and what they were answered."""
+    """The requests of the clients, and their responses."""
 
     def __init__(self, server: Server, options: argparse.Namespace, tools: Server | None = None) -> None:
         self.server, self.options, self.tools = server, options, tools
@@ -198,14 +196,14 @@ class Load:
             raise
 
     def speak(self, kind: str, image: bytes, number: int) -> tuple[int, bytes]:
-        """Ask in the language of another program."""
+        """Send a request in another program's protocol."""
         path, _, make = {**PROTOCOLS, **PROTOCOLS_GARBAGE}[kind]
         asked = make(image, number)
         body = asked if isinstance(asked, bytes) else json.dumps(asked).encode()
         return self.ask(path, body, "application/json", "wrong" if kind == "wrong token" else TOKEN)
 
     def raw(self, body: bytes, pause: float, whole: bool) -> int:
-        """Send a body in two halves; the status, or 0 if the connection is dropped after the first."""
+        """Send a body in two halves; return the status, or 0 if the connection is dropped after the first."""
         head = f"POST /v1/describe?top=1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
         head += f"Content-Length: {len(body)}\r\n\r\n"
         with socket.create_connection(("127.0.0.1", self.server.port), timeout=300) as connection:
@@ -246,7 +244,7 @@ class Load:
                 self.memory.append((number, sum(one.resident() for one in (self.server, self.tools) if one)))
 
     def run(self) -> float:
-        """Seconds that all requests took."""
+        """Run all requests and return the seconds they took."""
         began = time.perf_counter()
         with ThreadPoolExecutor(self.options.clients) as pool:
             list(pool.map(self.one, enumerate(self.plan)))
@@ -254,7 +252,7 @@ class Load:
 
 
 def bare_milliseconds(model_name: str, bodies: Sequence[bytes]) -> float:
-    """Median time of an image in the library, in this process and alone."""
+    """Return the library's median time per image, in this process without load."""
     import saywhere
     from saywhere.images import read_image
 
@@ -268,7 +266,7 @@ def bare_milliseconds(model_name: str, bodies: Sequence[bytes]) -> float:
 
 
 def flood(load: Load, clients: int) -> tuple[Counter[int], float]:
-    """Ask from many clients at once: the statuses, and the seconds after which a request has an answer again."""
+    """Send requests from many clients at once; return statuses, and seconds until a request is answered again."""
 
     def one(number: int) -> int:
         status, _ = load.ask("/v1/describe", load.image(10**6 + number))
@@ -283,9 +281,9 @@ def flood(load: Load, clients: int) -> tuple[Counter[int], float]:
 
 
 def stop_under_load(load: Load, count: int) -> tuple[Counter[int], int]:
-    """Send SIGTERM while requests are under way: their statuses, -1 for a lost one, and the server's exit code.
+    """Send SIGTERM while requests are in progress; return their statuses, -1 for a lost one, and the exit code.
 
-    Each has sent half of its image, and the server has said that it reads it.
+    Each has sent half of its image, and the server has started to read it.
     """
     begun, stopped = threading.Barrier(count + 1), threading.Event()
 

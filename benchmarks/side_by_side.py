@@ -1,11 +1,11 @@
-"""Draw what another checkout's bundled model and this one's say of the same photographs, as a page to judge by eye.
+"""Write a page that shows the answers of two checkouts' bundled models side by side.
 
     git worktree add OTHER COMMIT
     python benchmarks/side_by_side.py OTHER IMAGE [IMAGE ...] --out FOLDER [--top 5] [--threshold 0.3]
                                       [--sample N --seed 0]
 
-Writes FOLDER/index.html: of each photograph the regions and the sentence of the other checkout, and beside them those
-of this one. With --sample, N of the images are chosen at random. The page holds copies of the photographs: mind their
+Writes FOLDER/index.html: for each photograph regions and caption of the other checkout, and beside them those of this
+one. With --sample, N of the images are chosen at random. The page contains copies of the photographs: mind their
 licence.
 """
 
@@ -28,7 +28,7 @@ STYLE = "body{font:15px sans-serif;margin:1em}td{vertical-align:top;padding:.5em
 
 
 def answer(images: list[Path], top: int, threshold: float) -> list[dict[str, Any]]:
-    """Return the regions and the sentence of each image, by the program on the path."""
+    """Return regions and caption of each image by the saywhere on the path."""
     import saywhere
 
     model, found = saywhere.load(), []

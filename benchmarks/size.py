@@ -1,9 +1,9 @@
-"""What an installation takes on the disk: the core as pip leaves it, its weights, and a checkout with everything.
+"""Measure the disk space of an installation: the core, its weights, and a checkout with everything.
 
     python benchmarks/size.py [--json FILE]
 
-It builds the wheel and installs it with what it needs, by the versions of ``requirements-core.txt``, into an
-environment of its own, which takes a network. pip and setuptools, which are in every environment, do not count. MB are
+Builds the wheel and installs it with the versions of ``requirements-core.txt`` into a new environment, which needs a
+network. pip and setuptools, which are in every environment, do not count. MB are
 of 1,000,000 bytes.
 """
 
@@ -24,7 +24,7 @@ WAYS = ("as pip leaves it", "without compiled modules")
 
 
 def megabytes(folder: Path) -> dict[str, float]:
-    """Return what the files of a folder take, by :data:`WAYS`; links count as nothing."""
+    """Return the size of a folder's files by :data:`WAYS`; links do not count."""
     files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
     sizes = {path: path.stat().st_size / 1e6 for path in files}
     sources = sum(size for path, size in sizes.items() if path.suffix != ".pyc")
@@ -32,7 +32,7 @@ def megabytes(folder: Path) -> dict[str, float]:
 
 
 def installed() -> dict[str, float]:
-    """Install the core into a new environment, and return what that adds to it, by :data:`WAYS`."""
+    """Install the core into a new environment, and return the MB that it adds, by :data:`WAYS`."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder / "wheel")]

@@ -1,11 +1,11 @@
-"""Whole commands, each in a process of its own, with the two engines in turns: seconds and memory, and their ratios.
+"""Measure seconds and memory of whole commands, with the two engines in turns, and their ratios.
 
     python benchmarks/startup.py [PHOTO] [--rounds 5] [--engines onnx torch] [--model flickr-coco] [--json FILE]
 
 Without a photograph it is scikit-image's astronaut. Every round runs describe, ground and caption once with each
-engine. What is printed is the median of the rounds, with the smallest and the largest: seconds on the wall and of the
-processor, which a busy machine disturbs less; memory is the largest resident set of the process. A round before them
-fills the caches: of the disk, and Python's of compiled modules, which an installation by pip has from the beginning.
+engine. Prints medians of the rounds with minimum and maximum: wall-clock seconds, and processor seconds, which a busy
+machine disturbs less. Memory is the peak resident set of the process. A first, uncounted round fills the disk cache and
+Python's compiled modules, which an installation by pip has from the beginning.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COMMANDS = {
 
 
 def measure(command: list[str]) -> tuple[float, float, float]:
-    """Run a command; return seconds on the wall and of the processor, and megabytes of memory."""
+    """Run a command; return wall-clock and processor seconds, and megabytes of memory."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)

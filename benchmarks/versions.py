@@ -1,13 +1,13 @@
-"""How long this checkout's program takes with its bundled model, beside another checkout with its own, in turns.
+"""Compare the speed of this checkout with another's, each with its own bundled model, in turns.
 
     git worktree add OTHER COMMIT
     python benchmarks/versions.py OTHER IMAGE [IMAGE ...] [--question caption|describe|ground|embed] [--rounds 5]
                                   [--batch N] [--threads 1]
 
-Prints milliseconds of the processor an image, decoding of the files included, and the ratio: its median over all
-batches and rounds, and its quartiles. ``describe`` is asked for what the command shows. A process of each checkout
-answers all rounds, and for each batch one is asked right after the other, so that a busy machine slows both alike. The
-other checkout may be of any commit whose models have these methods.
+Prints processor milliseconds per image, decoding included, and the ratio: its median and quartiles over all batches and
+rounds. ``describe`` has the command's threshold. Each checkout has one process for all rounds, and each batch goes to
+both, one right after the other, so that a busy machine slows both alike. The other checkout may be of any commit whose
+models have these methods.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ QUESTIONS = ("caption", "describe", "ground", "embed")
 
 
 def answer(question: str, images: list[Path], batch: int, threads: int) -> None:
-    """For each batch whose number is read, print the milliseconds of the processor that an image of it takes.
+    """For each batch number read from standard input, print its processor milliseconds per image.
 
-    Whatever else the program prints goes where its errors go.
+    Other output goes to standard error.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -57,12 +57,12 @@ def answer(question: str, images: list[Path], batch: int, threads: int) -> None:
 
 
 def batches(images: list[Path], batch: int) -> list[list[Path]]:
-    """Return the images, so many together."""
+    """Return the images in batches."""
     return [images[start : start + batch] for start in range(0, len(images), batch)]
 
 
 class Version:
-    """The program of a checkout, in a process of its own."""
+    """A checkout's program in its own process."""
 
     def __init__(self, checkout: Path, asked: argparse.Namespace, errors: IO[str]) -> None:
         words = [sys.executable, __file__, str(checkout), *map(str, asked.images), "--question", asked.question]
@@ -77,7 +77,7 @@ class Version:
             self._fail()
 
     def ask(self, number: int) -> float:
-        """Return how long a batch takes."""
+        """Return the time of a batch."""
         assert self._process.stdin is not None
         try:
             print(number, file=self._process.stdin, flush=True)

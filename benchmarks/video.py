@@ -1,14 +1,14 @@
-"""Video: frames a second against decoding alone, and memory after little and after much video.
+"""Measure frames per second on video beside decoding alone, and memory after short and long videos.
 
     python benchmarks/video.py [--seconds 20] [--every 0.5s] [--rounds 3] [--memory 10 1000] [--scenes] [--json FILE]
 
 The clip is photographs of scikit-image under a moving camera, 1280 x 720, 25 frames a second, a cut every five seconds.
 "decoding" takes the frames from the file and nothing more; "following" is ``describe --json``, "drawing" ``describe
 --out``, both without the time for loading the model. The three take turns. Memory is that of ``describe --out`` on
-small clips (320 x 180, every 1s) of as many seconds as ``--memory`` says, each in a process of its own.
+small clips (320 x 180, every 1s) of ``--memory`` seconds, each in its own process.
 ``--scenes`` compares ten photographs with themselves (a camera that moves by 6 % of the width, half the light) and with
-one another, as scenes are compared: the mean cosine of the cells. Then as an index compares looks: how much of each the
-one before has, also after a cat or a person, 8 % and 13 % of the image, has come into it.
+one another as scenes are compared: by the mean cosine of the cells. Then it compares sampled frames as an index does:
+the similarity with the frame before, also after a cat or a person, 8 % and 13 % of the image, has appeared.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def measure_speed(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure_scenes(model: saywhere.Model) -> dict[str, list[float]]:
-    """The least and the largest mean cosine of two looks at a photograph, and of looks at two photographs."""
+    """Return the minimum and maximum mean cosine of two views of one photograph, and of two photographs."""
     watch = Watcher(model, 1)
     looks: dict[tuple[str, str], np.ndarray] = {}
     for name in SCENES:
@@ -124,7 +124,7 @@ def measure_scenes(model: saywhere.Model) -> dict[str, list[float]]:
 
 
 def measure_looks(model: saywhere.Model) -> dict[str, list[float]]:
-    """The least and the largest likeness of a look with the one before it, as ``saywhere index`` compares them."""
+    """Return the minimum and maximum similarity of a frame with the one before, as ``saywhere index`` compares them."""
     whole = {name: Image.open(f"{skimage.data_dir}/{name}").convert("RGB").resize((640, 480)) for name in SCENES}
     cat = whole["chelsea.png"].resize((160, 120)), (300, 330)
     person = whole["astronaut.png"].crop((140, 0, 480, 480)).resize((150, 210)), (200, 200)
@@ -158,7 +158,7 @@ def measure_memory(folder: Path, seconds: int, options: argparse.Namespace) -> d
 
 
 def report_memory(clip: Path, threads: int) -> None:
-    """Describe a clip in this process, and print its memory in MB: the most, and what it holds at the end."""
+    """Describe a clip in this process, and print its memory in MB: at the peak and at the end."""
     watch = Watcher(saywhere.load(threads=threads), 10, 0.2)
     with tempfile.TemporaryDirectory() as folder:
         counts = follow(clip, Places.below(Path(folder), Path(clip.name)), watch, to_ticks(1))
@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--every", default="0.5s")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--cpu", action="store_true", help="count the processor's seconds instead of the wall's")
+    parser.add_argument("--cpu", action="store_true", help="report processor time instead of wall-clock time")
     parser.add_argument("--memory", type=int, nargs="*", default=[10, 1000], metavar="SECONDS")
     parser.add_argument("--scenes", action="store_true")
     parser.add_argument("--json", type=Path)

@@ -1,9 +1,9 @@
-"""The page without a server in Chromium: bytes, seconds to the first result, time an image, and whether it is right.
+"""Measure the page without a server in Chromium: bytes, seconds to the first result, time per image, correctness.
 
     python benchmarks/web.py [--model M] [--images FOLDER] [--count N] [--runtime FILE] [--json FILE]
 
-Writes the page into a temporary folder, serves its files from this machine, opens it, drops an image, then asks about N
-images more, and compares every answer with Python's. See README.md beside this file.
+Writes the page into a temporary folder, serves its files from this machine, opens it, drops an image, then processes
+N more images, and compares every answer with Python's. See README.md beside this file.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ TEXT = "a man in a red shirt and a dog on the grass"
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="The page without a server, in Chromium.")
+    parser = argparse.ArgumentParser(description="Measure the page without a server in Chromium.")
     parser.add_argument("--model", default="flickr-coco", help="name or folder of a model")
     parser.add_argument("--images", type=Path, help="folder of images; those of scikit-image if it is not given")
-    parser.add_argument("--count", type=int, default=20, help="images that are asked about")
-    parser.add_argument("--runtime", type=Path, help="package of onnxruntime-web")
+    parser.add_argument("--count", type=int, default=20, help="number of images")
+    parser.add_argument("--runtime", type=Path, help="onnxruntime-web package")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     return parser.parse_args(arguments)
 
 
 def photographs(folder: Path | None, count: int) -> list[bytes]:
-    """Images as PNG files, which Python and the browser decode alike, evenly from a folder."""
+    """Return images as PNG files, which Python and the browser decode alike, evenly spaced in a folder."""
     from PIL import Image
 
     if folder is None:
@@ -94,7 +94,7 @@ class Files(SimpleHTTPRequestHandler):
 
 @contextmanager
 def serving(folder: Path) -> Iterator[tuple[str, dict[str, int]]]:
-    """The address of a folder, and the bytes that were sent of each file."""
+    """Serve a folder; yield its address and the bytes sent of each file."""
     sent: dict[str, int] = {}
     handler = type("Counted", (Files,), {"sent": sent})
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(folder)))
@@ -104,7 +104,7 @@ def serving(folder: Path) -> Iterator[tuple[str, dict[str, int]]]:
 
 
 def processor_seconds(browser: Any) -> float:
-    """Seconds of processor that all processes of the browser have used."""
+    """Return the processor seconds of all processes of the browser."""
     session = browser.new_browser_cdp_session()
     found = session.send("SystemInfo.getProcessInfo")["processInfo"]
     session.detach()
@@ -112,7 +112,7 @@ def processor_seconds(browser: Any) -> float:
 
 
 def agreement(model: Any, file: bytes, answers: dict[str, Any]) -> dict[str, Any]:
-    """How far the browser's answers about an image are from Python's."""
+    """Return the differences between the browser's and Python's answers for an image."""
     import numpy as np
 
     from saywhere.images import read_image
@@ -178,7 +178,7 @@ def measure(address: str, sent: dict[str, int], files: list[bytes], model: Any) 
 
 
 def report(figures: dict[str, Any]) -> None:
-    """Print what was measured."""
+    """Print the results."""
     rows = figures["images"]
     print(f"load of the machine {os.getloadavg()[0]:.1f}")
     for name, text in (("bytes_first", "until the first result"), ("bytes_all", "with all tabs opened")):

@@ -1,7 +1,7 @@
 """Construction of the graph of CLIP's image tower for a large model, from a package that ships CLIP in int8.
 
 The source quantises activations with one scale per layer, which loses a tenth of the nouns. Here each token has its own
-scale, at twice the time (docs/experiments.md, "CLIP as the eye"). The new graph takes the trunk's pixels of any size,
+scale, at twice the time (docs/experiments.md, "CLIP as the trunk"). The new graph takes the trunk's pixels of any size,
 resizes them to the tower's square input, and returns a map of the patches and the embedding of the image.
 """
 

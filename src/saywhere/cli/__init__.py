@@ -47,7 +47,7 @@ PANELS = {
         "evaluate": "Measure a model on a data set.",
         "pseudo-label": "Make boxes with phrases for a data set that has only sentences.",
     },
-    "Published programs and tables": {"papers": "Convert models of the published programs, and reproduce their tables."},
+    "Published programs and tables": {"papers": "Convert published models and reproduce published tables."},
 }
 """The commands by ``--help`` panel, in display order, each with its one-line summary.
 

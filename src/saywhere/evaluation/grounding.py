@@ -273,7 +273,7 @@ def run(model: Model, session: Session, part: str | None = None) -> GroundingSco
     """Ground the phrases of images; a box is right from an IoU of 0.5 with the true one.
 
     Args:
-        part: ``aligner`` reads each phrase of Flickr30k Entities in its sentence, together with the classes. None
+        part: ``aligner`` reads each phrase of Flickr30k Entities in its sentence, with the noun classifier. None
             answers as :meth:`saywhere.Model.ground`, for any data with phrases and boxes, and also for phrases of other
             images.
 
@@ -332,7 +332,7 @@ def _as_model(model: Model, placer: Placer, by_name: Mapping[str, Asked]) -> Pla
 
 
 def _as_aligner(model: Model, by_name: Mapping[str, Asked]) -> Place:
-    """Ground each phrase by its words in the sentence, and by the classes; ``prior`` is the box before reading."""
+    """Ground each phrase by its words in the sentence and the noun classifier; ``prior`` is the box before reading."""
     placer, aligner = model.placer("aligner"), model.require("aligner", "place phrases")
 
     def place(encodings: Sequence[Encoding], names: Sequence[str]) -> list[dict[str, np.ndarray]]:

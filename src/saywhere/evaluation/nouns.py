@@ -1,4 +1,4 @@
-"""Nouns of true boxes: those from the decoder, from the classes, and from the image's caption."""
+"""Nouns of true boxes: those from the decoder, from the noun classifier, and from the image's caption."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ class Compared(NamedTuple):
         phrases: finds its phrases.
         similarities: ``(E,)`` with the images.
         shown: ``(E,)``, which of them show it.
-        bonus: ``(E,)``, what the classes add to the similarities in ranking.
+        bonus: ``(E,)``, what the noun classifier adds to the similarities in ranking.
     """
 
     kind: str

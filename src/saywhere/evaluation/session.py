@@ -358,7 +358,7 @@ def embed_images(
 ) -> list[ImageVectors]:
     """Return the vectors of all readable images, reusing those of an earlier run.
 
-    ``facts`` are what the images depend on, such as the data set. ``nouns`` includes the classes, as in an index.
+    ``facts`` are what the images depend on, such as the data set. ``nouns`` adds noun predictions, as in an index.
     ``UserError`` if no image is readable, or ``out`` has the vectors of another run.
     """
     digest = index_digest(model) if nouns else model.engine.vectors_digest()

@@ -1,7 +1,7 @@
 """Probabilities fitted to data, which ``saywhere calibrate`` writes to ``calibration.json`` in a model folder.
 
 They are the probabilities that a box is right, that a word of its phrase is right, and that an image shows a phrase.
-Fitting the last also chooses the weights of the classes in placing phrases. (Hubness: :mod:`saywhere.training.hubness`;
+Fitting the last also chooses the weights of the noun classifier in placing. (Hubness: :mod:`saywhere.training.hubness`;
 search hits: :mod:`saywhere.evaluation.search`.)
 """
 
@@ -37,9 +37,9 @@ from saywhere.training.progress import encode_each, track
 PHRASES = 8
 """Maximum number of an image's own phrases, and of phrases of other images."""
 WEIGHTS = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
-"""Candidate weights of the classes in placing phrases."""
+"""Candidate weights of the noun classifier in placing phrases."""
 SIMILARITY_WEIGHTS = (0.0, 10.0, 20.0, 30.0, 50.0, 80.0)
-"""Candidate weights of the classes relative to similarities."""
+"""Candidate weights of the noun classifier relative to similarities."""
 FEW = 20
 """Minimum number of examples of each outcome: of phrases with rare nouns, shown and not shown, to be fitted apart from
 the others; and of words, right and wrong, to be calibrated."""
@@ -303,7 +303,7 @@ def collect_phrases(
 def accuracy(rows: Sequence[Collected], config: GroundingConfig, rare: bool | None = None) -> tuple[float, int]:
     """Return the share of own phrases that are placed right, and their number; ``rare`` selects rare or other nouns.
 
-    Phrases whose noun the classes do not know are ignored.
+    Phrases whose noun the classifier does not know are ignored.
     """
     marks: list[bool] = []
     for row in rows:
@@ -318,7 +318,7 @@ def accuracy(rows: Sequence[Collected], config: GroundingConfig, rare: bool | No
 def choose_weights(
     rows: Sequence[Collected], config: GroundingConfig, by_aligner: Sequence[Collected] = ()
 ) -> GroundingConfig:
-    """Choose the weights of the classes that place the most phrases right; among equals the smallest.
+    """Choose the classifier's weights that place the most phrases right; among equals the smallest.
 
     ``by_aligner`` is the evidence with the aligner placing phrases, if the model normally uses another part.
     """
@@ -360,7 +360,7 @@ def fit_places(rows: Sequence[Collected], config: GroundingConfig) -> Logistic |
 
 
 def fit_grounding(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> tuple[Fitted, str]:
-    """Fit the probability that an image shows a phrase and its box is right, and the weights of the classes in placing.
+    """Fit the probability that an image shows a phrase and its box is right, and the classifier's weights in placing.
 
     Phrases that an image does not show are drawn from the same set.
     """

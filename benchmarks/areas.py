@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from saywhere.models.model import Model
 
 KINDS: dict[str, dict[str, Any]] = {
-    "no regions": {"decoder": "gru", "attend_to": "whole"},
+    "no regions": {"terms": ["word-state", "word"]},
     "grid": {"attend_to": "grid"},
     "transformer": {"attend_to": "transformer"},
     "proposals": {"attend_to": "proposals"},

@@ -91,7 +91,7 @@ def require_texts(alone: bool = True, /, **values: object) -> None:
             wrong = [each for each in typing.cast(Iterable[object], value) if not isinstance(each, str)]
         if wrong:
             wanted = "a string or a list of strings" if alone else "a list of strings"
-            given = repr(value) if isinstance(value, str) else type(wrong[0]).__name__
+            given = f"one string: [{value!r}]" if isinstance(value, str) else type(wrong[0]).__name__
             raise UserError(f"{name} must be {wanted}, not {given}")
 
 

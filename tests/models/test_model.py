@@ -212,7 +212,7 @@ def test_who_grounds_follows_from_the_text_and_the_parts(model: Model):
         (lambda m: m.ground(IMAGES[0], None), "text must be a string or a list of strings, not NoneType"),
         (lambda m: m.ground(IMAGES[0], ["a dog", 1]), "text must be a string or a list of strings, not int"),
         (lambda m: m.ground(IMAGES[:2], ["a dog", b"a cat"]), "text must be a string or a list of strings, not bytes"),
-        (lambda m: m.score(IMAGES[0], "dog"), "phrases must be a list of strings, not 'dog'"),
+        (lambda m: m.score(IMAGES[0], "dog"), r"phrases must be a list of strings, not one string: \['dog'\]"),
         (lambda m: m.score(IMAGES[0], iter(["dog"])), "phrases must be a list of strings, not list_iterator"),
         (lambda m: m.align(IMAGES[0], 5), "sentences must be a list of strings, not int"),
         (lambda m: m.embed_text(None), "texts must be a string or a list of strings, not NoneType"),

@@ -33,6 +33,7 @@ from saywhere.models.nouns import (
     with_noun,
     without_repetition,
 )
+from saywhere.options import require_texts
 from saywhere.regions import Regions, open_pixels, show_image
 from saywhere.text import pad, tokenize, with_articles, without_stutter
 
@@ -210,8 +211,7 @@ def attend(
     Raises:
         UserError: the decoder attends to no regions, ``sentences`` is a single string, or ``boxes`` are invalid.
     """
-    if isinstance(sentences, str):
-        raise UserError(f"sentences must be a list of strings, not one string: [{sentences!r}]")
+    require_texts(False, sentences=sentences)
     if captioner.config.decoder != "attention":
         raise UserError(f"a captioner with the decoder {captioner.config.decoder} attends to no regions")
     encodings = [encoding] * len(sentences)

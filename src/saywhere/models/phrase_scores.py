@@ -11,6 +11,7 @@ from saywhere.engines.engine import Decoder, DenseCap, State
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding
 from saywhere.models.nouns import NounEvidence
+from saywhere.options import require_texts
 from saywhere.regions import Regions
 from saywhere.report import counted
 from saywhere.text import END, START, Vocabulary, tokenize
@@ -117,8 +118,7 @@ def unknown_words(vocabulary: Vocabulary, text: str) -> tuple[str, ...]:
 
 def encode_phrases(vocabulary: Vocabulary, phrases: Sequence[str]) -> list[list[int]]:
     """Return the token ids of phrases, with ``UNKNOWN`` for unknown words; ``UserError`` for empty or long phrases."""
-    if isinstance(phrases, str):
-        raise UserError(f"phrases must be a list of strings, not one string: [{phrases!r}]")
+    require_texts(False, phrases=phrases)
     token_ids = [vocabulary.encode(phrase) for phrase in phrases]
     if empty := [phrase for phrase, words in zip(phrases, token_ids, strict=True) if not words]:
         raise UserError(f"the phrase {empty[0]!r} has no word")

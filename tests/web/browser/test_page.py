@@ -31,7 +31,7 @@ def test_a_page_opened_as_a_file_says_why_it_is_dead(browser: Browser, page: Pag
     dead.set_default_timeout(240_000)
     dead.goto((site / "index.html").as_uri())
     expect(dead.locator("#unstarted")).to_be_visible()
-    expect(dead.locator("#unstarted")).to_contain_text("opened as a file it cannot run")
+    expect(dead.locator("#unstarted")).to_contain_text("it cannot run when opened as a file")
     expect(dead.locator("#unstarted code")).to_have_text("python3 -m http.server")
     dead.close()
 

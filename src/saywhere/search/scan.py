@@ -152,7 +152,7 @@ class Snapshot:
                 raise UserError(damage(path, "a checksum differs"))
 
     def expect(self, entries: np.ndarray) -> None:
-        """Tell the operating system which vectors are read next, so that the disk reads them concurrently.
+        """Advise the operating system which vectors are read next, so that the disk reads them concurrently.
 
         Otherwise reads from a file larger than memory would wait for one another.
         """

@@ -153,7 +153,7 @@ def build(
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a cache, after waiting for other runs that fill it; a killed run releases its lock.
+    """Lock a cache, after waiting for other runs that fill it; a killed run releases its lock.
 
     On systems or file systems without locks, users must start one run at a time.
     """

@@ -222,7 +222,7 @@ def test_the_names_that_contributing_gives_are_in_the_files_that_it_says() -> No
     pairs = re.findall(r"`(\w+/[\w/]+\.py|[a-z]+\.py)`(?: \(|: )`(?:\w+\.)?(\w+)`", text)
     for names, file in re.findall(r"((?:`\w+`(?:, | and )?)+)(?: \([^)]*\))? (?:in|of) `([\w/]+\.py)`", text):
         pairs += [(file, name) for name in re.findall(r"`(\w+)`", names)]
-    assert {("models/aligner.py", "similarity_blocks"), ("regions.py", "SHOWN_WORDS")} <= {*pairs}
+    assert {("models/aligner.py", "similarity_blocks"), ("regions.py", "SHOWN")} <= {*pairs}
     files = {file: [ROOT / file] if (ROOT / file).exists() else [*PACKAGE.rglob(file)] for file, _ in pairs}
     texts = {file: "".join(path.read_text(encoding="utf-8") for path in paths) for file, paths in files.items()}
     assert [(file, name) for file, name in pairs if not re.search(rf"\b{name}\b", texts[file])] == []

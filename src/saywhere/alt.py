@@ -20,7 +20,7 @@ from pathlib import Path
 from saywhere.errors import UserError
 from saywhere.images import ImageError, MissingImageError
 from saywhere.models.nouns import find_nouns, noun_tree
-from saywhere.regions import SHOWN, Regions
+from saywhere.regions import Regions
 from saywhere.text import tokenize
 
 MARKDOWN = frozenset((".md", ".markdown", ".mdown", ".mkd"))
@@ -346,11 +346,11 @@ def compose(sentence: str, regions: Regions, length: int = LENGTH) -> str:
     """Return an alternative text: the sentence, followed by as many sure regions that it does not name as fit.
 
     A region counts as named if the text has its noun, a kind of it, or something it is a kind of: "a white dog" adds
-    nothing to "a poodle". A sentence about people is replaced by the best of the regions that reach :data:`SHOWN`, if
+    nothing to "a poodle". A sentence about people is replaced by the best of the regions that are shown by default, if
     none of these is about people. Regions must be best first. A sentence longer than ``length`` is cut between words.
     """
     sentence = " ".join(sentence.split())
-    seen = [*filter(None, (regions if regions.scores is None else regions.at_least(SHOWN)).captions or ())]
+    seen = [*filter(None, (regions if regions.scores is None else regions.at_least()).captions or ())]
     if seen and _names_people(sentence) and not any(map(_names_people, seen)):
         sentence = seen[0]
     if len(sentence) > length:

@@ -25,7 +25,7 @@ MATCH = 0.5
 BINS = 15
 """Number of bins of :func:`reliability`, as in Guo et al. (2017)."""
 QUESTIONS: dict[str, tuple[str, ...]] = {
-    "box": ("logit", "confidence"),
+    "box": ("logit", "confidence", "area"),
     "person": ("word", "similarity"),
     "colour": ("pixels", "similarity", "agrees"),
     "caption": ("confidence", "noun", "known"),
@@ -248,7 +248,8 @@ class Calibration:
     """Logistic regressions of a model by question; None for questions that it cannot answer.
 
     Attributes:
-        box: is a region's box right? By the logit of its second score and the mean log-probability of its words.
+        box: is a region's box right? By the logit of its second score, the mean log-probability of its words, and the
+            logarithm of the fraction of the image that it covers.
         person: does a word give a person the right sex and age? By its log-probability, and by its similarity with the
             region (aligner) minus that of the word for the other sex.
         colour: is the most probable colour by the pixels right? By its log-probability, by its similarity with the
@@ -266,7 +267,7 @@ class Calibration:
             :func:`saywhere.search.phrases.in_index_probability`.
     """
 
-    box: Logistic = Logistic({"logit": 1.0, "confidence": 0.0})
+    box: Logistic = Logistic({"logit": 1.0, "confidence": 0.0, "area": 0.0})
     person: Logistic | None = None
     colour: Logistic | None = None
     caption: Logistic | None = None

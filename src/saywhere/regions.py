@@ -22,8 +22,8 @@ SLACK = 1e-3
 """Tolerance in pixels by which a box may leave the image, because of rounding."""
 LARGEST_SIDE = 1 << 31
 """Exclusive upper limit of an image side in pixels."""
-SHOWN, SHOWN_WORDS = 0.3, 0.4
-"""Default minimum probabilities of boxes and of captions (docs/describe.md#which-regions)."""
+SHOWN = 0.25
+"""Default minimum probability that a region's box and caption are both right (docs/describe.md#which-regions)."""
 COLUMNS = ("scores", "similarities", "captions", "caption_scores", "features")
 NUMBERS = ("scores", "similarities", "caption_scores")
 TEXTS = ("not_found", "unused")
@@ -212,10 +212,12 @@ class Regions:
         return replace(self, boxes=self.boxes[index], captions=captions, **arrays)
 
     def at_least(self, probability: float | None = None) -> Regions:
-        """Return the regions whose score, and caption score if there is one, is at least ``probability``.
+        """Return the regions whose box and caption are both right with at least this probability.
+
+        It is the product of score and caption score, or the score alone if there are no caption scores.
 
         Args:
-            probability: one threshold for both. Default: :data:`SHOWN` for scores, :data:`SHOWN_WORDS` for captions.
+            probability: from 0 to 1. Default: :data:`SHOWN`.
 
         Raises:
             UserError: the regions have no scores.
@@ -224,9 +226,8 @@ class Regions:
             return self
         if self.scores is None:
             raise UserError(f"{self.image}: its regions have no scores, so a threshold cannot choose")
-        box, words = (SHOWN, SHOWN_WORDS) if probability is None else (probability, probability)
-        kept = self.scores >= box
-        return self[kept if self.caption_scores is None else kept & (self.caption_scores >= words)]
+        both = self.scores if self.caption_scores is None else self.scores * self.caption_scores
+        return self[both >= (SHOWN if probability is None else probability)]
 
     def nms(self, threshold: float) -> Regions:
         """Return the regions that survive non-maximum suppression, best first.

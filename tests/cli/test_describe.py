@@ -49,20 +49,20 @@ def test_one_image_prints_a_table(model):
     assert model.batches == [1]
 
 
-def test_the_probability_of_the_words_is_beside_that_of_the_box_and_both_reach_the_threshold(model, monkeypatch):
+def test_words_have_a_probability_beside_that_of_the_box_and_the_product_reaches_the_threshold(model, monkeypatch):
     def answer(self, image, boxes):
         boxes = [[0, 0, 9, 9], [0, 0, 5, 5]]
         return saywhere.Regions(
-            image.width, image.height, boxes, [0.98, 0.93], ("a cat", "a man"), caption_scores=[0.39, 0.4]
+            image.width, image.height, boxes, [0.98, 0.5], ("a cat", "a man"), caption_scores=[0.25, 0.5]
         )
 
     monkeypatch.setattr(StubModel, "answer", answer)
     lines = [line.split() for line in describe(astronaut(), "--json", "r.jsonl").stdout.splitlines() if line.strip()]
     assert lines[0] == ["score", "box", "words", "caption"]
-    assert lines[1:] == [["0.93", "0", "0", "5", "5", "0.40", "a", "man"], ["written:", "r.jsonl"]]
-    assert rows("r.jsonl")[0]["caption_scores"] == [0.4]
-    describe("a.jpg", "--json", "every.jsonl", "--threshold", 0.39)
-    assert rows("every.jsonl")[0]["caption_scores"] == [0.39, 0.4]
+    assert lines[1:] == [["0.50", "0", "0", "5", "5", "0.50", "a", "man"], ["written:", "r.jsonl"]]
+    assert rows("r.jsonl")[0]["caption_scores"] == [0.5]
+    describe("a.jpg", "--json", "every.jsonl", "--threshold", 0.24)
+    assert rows("every.jsonl")[0]["caption_scores"] == [0.25, 0.5]
 
 
 def captioned(image, words):
@@ -78,7 +78,7 @@ def test_no_regions(model, monkeypatch):
 
 def test_regions_with_low_scores_are_left_out_with_a_line_where_none_is_left(model, monkeypatch):
     boxes = [[0, 0, 9, 9], [0, 0, 5, 5], [0, 0, 3, 3.0]]
-    answer = saywhere.Regions(512, 512, boxes, [0.9, 0.3, 0.29], ("a", "b", "c"))
+    answer = saywhere.Regions(512, 512, boxes, [0.9, 0.25, 0.24], ("a", "b", "c"))
     monkeypatch.setattr(StubModel, "answer", lambda self, image, boxes: answer)
     assert describe(astronaut(), "--json", "r.jsonl", "--out", "drawn").stderr == ""
     assert rows("r.jsonl")[0]["captions"] == ["a", "b"]
@@ -87,12 +87,12 @@ def test_regions_with_low_scores_are_left_out_with_a_line_where_none_is_left(mod
     for name in ("coco-results", "densecap"):  # whose programs rank regions of any score
         assert describe("a.jpg", "--output-format", name, "--out", name).stderr == ""
         assert len(rows(f"{name}/regions.jsonl")[0]["boxes"]) == 3
-    monkeypatch.setattr(StubModel, "answer", lambda self, image, boxes: answer[answer.scores < 0.3])
+    monkeypatch.setattr(StubModel, "answer", lambda self, image, boxes: answer[answer.scores < 0.25])
     none = describe("a.jpg", "--json", "-")
     assert json.loads(none.stdout)["captions"] == []
-    assert none.stderr == "1 image has no region whose box and words reach 0.3 and 0.4; --threshold 0 keeps all\n"
+    assert none.stderr == "1 image has no region that is right with a probability of 0.25; --threshold 0 keeps all\n"
     few = describe("a.jpg", astronaut("b.jpg"), "--json", "-", "--threshold", 0.5)
-    assert "2 images have no region whose box and words reach 0.5" in few.stderr
+    assert "2 images have no region that is right with a probability of 0.5" in few.stderr
 
 
 def of_three_kinds(self, image, boxes):
@@ -218,7 +218,7 @@ def test_a_file_is_not_continued_with_other_options(model, how):
     before = Path("r.jsonl").read_bytes()
     model.batches.clear()
     error = error_of(describe("album", "--json", "r.jsonl", "--threshold", "0.5", *how, code=2))
-    otherwise = "was begun otherwise (top: 5, now 10; threshold: 0.3, 0.4 of words, now 0.5); "
+    otherwise = "was begun otherwise (top: 5, now 10; threshold: 0.25, now 0.5); "
     assert error.startswith(f"error: r.jsonl: {otherwise}")
     assert model.batches == [] and Path("r.jsonl").read_bytes() == before
     assert "3 already in r.jsonl" in describe("album", "--json", "r.jsonl", "--top", "5").stdout

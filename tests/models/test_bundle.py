@@ -403,7 +403,7 @@ def test_any_change_of_what_a_graph_takes_is_read_or_refused_in_a_line(folder: P
 def test_answers_and_digests_depend_on_the_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = shutil.copytree(exported_bundle(), tmp_path / "model")
     before = {engine: saywhere.load(folder, engine=engine) for engine in ("onnx", "torch")}
-    calibrated(box=(0.0, 0.0, 0.0)).write(folder)
+    calibrated(box=(0.0, 0.0, 0.0, 0.0)).write(folder)
     for engine, plain in before.items():
         model = saywhere.load(folder, engine=engine)
         assert set(model.describe(noise(96, 64)).scores.tolist()) == {0.5}
@@ -412,7 +412,7 @@ def test_answers_and_digests_depend_on_the_calibration(tmp_path: Path, monkeypat
     again = export([folder], tmp_path / "again")
     assert Bundle.read(again).calibration == Bundle.read(folder).calibration
     (folder / "calibration.json").write_text('{"box": 1}')
-    with pytest.raises(UserError, match=r"calibration.json: box must be a mapping of logit, confidence, constant"):
+    with pytest.raises(UserError, match="calibration.json: box must be a mapping of logit, confidence, area, constant"):
         Bundle.read(folder)
 
 

@@ -48,9 +48,11 @@ def box(*numbers: float) -> Logistic:
     return calibrated(box=numbers).box
 
 
-def test_a_score_is_the_logistic_function_of_logit_and_confidence() -> None:
-    wanted = [1 / (1 + math.exp(-x)) for x in (0.5 * 2 + 2 * -3 + 1, 0.5 * 1 + 2 * -0.5 + 1, 2 * -0.1 + 1)]
-    np.testing.assert_allclose(detections().regions(box(0.5, 2.0, 1.0)).scores, wanted, rtol=1e-5)
+def test_a_score_is_the_logistic_function_of_logit_confidence_and_area() -> None:
+    areas = np.array([100, 90, 100]) / 1600
+    sums = np.array([0.5 * 2 + 2 * -3, 0.5 * 1 + 2 * -0.5, 2 * -0.1]) + 0.25 * np.log(areas)
+    wanted = 1 / (1 + np.exp(-sums - 1))
+    np.testing.assert_allclose(detections().regions(box(0.5, 2.0, 0.25, 1.0)).scores, wanted, rtol=1e-5)
     plain = [1 / (1 + math.exp(-x)) for x in (2, 1, 0)]
     np.testing.assert_allclose(detections().regions(Calibration().box).scores, plain, rtol=1e-5)
 
@@ -58,7 +60,7 @@ def test_a_score_is_the_logistic_function_of_logit_and_confidence() -> None:
 def test_describe_ranks_by_the_calibrated_score() -> None:
     image = noise(96, 64)
     plain, weighted = tiny_detector(), tiny_detector()
-    weighted.calibration = calibrated(box=(0.0, 1.0, 0.0))
+    weighted.calibration = calibrated(box=(0.0, 1.0, 0.0, 0.0))
     assert plain.densecap is not None
     (found,) = detect(plain.densecap, [plain.encode(image)])
     best = weighted.describe(image)
@@ -267,11 +269,11 @@ def test_only_boxes_that_are_kept_are_described_all_images_together():
         np.testing.assert_allclose(f.confidence, np.log(0.5))
 
 
-@pytest.mark.parametrize(("weight", "decoded"), [(0.5, 2), (0.0, 2), (-0.5, 3)])
-def test_regions_whose_score_must_be_below_the_threshold_get_no_phrase(weight: float, decoded: int):
+@pytest.mark.parametrize(("weight", "area", "decoded"), [(0.5, 0.0, 2), (0.0, 0.0, 2), (-0.5, 0.0, 3), (0.5, 0.25, 1)])
+def test_regions_whose_score_must_be_below_the_threshold_get_no_phrase(weight: float, area: float, decoded: int):
     """Logits are 2, 1 and 0, the words of each phrase have a mean log-probability of log .5."""
     decoder, proposals = Speaks(), [np.array([[0, 0, 20, 20], [30, 0, 50, 19], [50, 5, 90, 60]], np.float32)]
-    calibration = calibrated(box=(1.0, weight, 0.0))
+    calibration = calibrated(box=(1.0, weight, area, 0.0))
     (every,) = detect(detector(Speaks()), [encoding()], proposals=proposals, calibration=calibration)
     (some,) = detect(detector(decoder), [encoding()], proposals=proposals, calibration=calibration, threshold=0.6)
     assert decoder.counts == [decoded]
@@ -280,7 +282,7 @@ def test_regions_whose_score_must_be_below_the_threshold_get_no_phrase(weight: f
     assert (dropped < 0.6).all()
 
 
-@pytest.mark.parametrize("calibration", [(1.0, 0.0, 0.0), (100.0, 100.0, 1e9), (-100.0, 0.0, -1e9)])
+@pytest.mark.parametrize("calibration", [(1.0, 0.0, 0.0, 0.0), (100.0, 100.0, 0.0, 1e9), (-100.0, 0.0, 0.0, -1e9)])
 def test_scores_are_probabilities_whatever_the_calibration(calibration: Any):
     (found,) = detect(detector(Speaks()), [encoding()], [[[0, 0, 5, 5]] * 7])
     scores = found.regions(calibrated(box=calibration).box).scores

@@ -67,7 +67,7 @@ def test_of_found_regions_only_the_best_get_several_hypotheses_and_all_of_given_
     assert few.captions[best] == full.captions[best]
     assert [few.captions[row] for row in others] == [none.captions[row] for row in others]
     assert described(model(beam_regions=0))[1].captions == described(model())[1].captions
-    unlikely = calibrated(box=(1.0, 0.0, -10.0))
+    unlikely = calibrated(box=(1.0, 0.0, 0.0, -10.0))
     assert described(model(), None, calibration=unlikely)[1].captions == none.captions, "nothing is shown: all greedy"
 
 
@@ -210,4 +210,4 @@ def test_words_stay_where_they_are_probably_right_and_only_those():
         marked = {doubt.place for doubt in doubted.phrases.doubtful[row]}
         assert said == with_articles(" ".join(without_colours(doubted.captions[row].split(), marked)))
     np.testing.assert_array_equal(gone.confidence, kept.confidence)
-    assert calibrated(box=(0.0, 0.0, 0.0)).colour is None
+    assert calibrated(box=(0.0, 0.0, 0.0, 0.0)).colour is None

@@ -161,12 +161,12 @@ def test_options_of_a_stored_model_may_be_changed(folder: Path):
 
 def test_what_was_fitted_stays_with_its_part_and_goes_when_other_weights_are_stored(folder: Path, tmp_path: Path):
     assert not (folder / "calibration.json").exists() and Bundle.read(folder).calibration == Calibration()
-    fitted = calibrated(box=(0.5, 2.0, -1.0), phrase=(1.0, 0.0, 0.0, 2.0))
+    fitted = calibrated(box=(0.5, 2.0, 0.0, -1.0), phrase=(1.0, 0.0, 0.0, 2.0))
     change_calibration(folder, {"box": fitted.box, "phrase": fitted.phrase})
     change_options(folder, {"repeat_nms": 0.2})
     assert Bundle.read(folder).calibration == fitted
     merged = merge([folder], tmp_path / "merged")
-    assert Bundle.read(merged).calibration == calibrated(box=(0.5, 2.0, -1.0))  # no aligner, which phrases are asked of
+    assert Bundle.read(merged).calibration == calibrated(box=(0.5, 2.0, 0.0, -1.0))  # no aligner
     change_calibration(merged, {"box": None})
     assert Bundle.read(merged).calibration == Calibration()
     save(tiny_model(), folder)

@@ -138,7 +138,7 @@ def test_a_task_is_described_with_names_of_its_configuration(
         texts = [row for row in found["result"] if row["type"] == "textarea"]
         assert [row["value"]["text"] for row in texts] == [[caption] for caption in regions.captions or ()]
         assert [row["id"] for row in boxes] == [row["id"] for row in texts]
-        assert 0 < len({row["id"] for row in boxes}) == len(boxes) < len(model.describe(seen, threshold=0.3))
+        assert 0 < len({row["id"] for row in boxes}) == len(boxes) < len(model.describe(seen, threshold=0.25))
         first = boxes[0]
         assert (first["from_name"], first["to_name"], texts[0]["from_name"]) == ("kind", "photo", "words")
         assert (first["original_width"], first["original_height"]) == (400, 400)

@@ -137,7 +137,7 @@ def test_a_dropped_image_has_boxes_and_phrases(
     page.locator("#score").fill("0.1")
     regions = every.at_least(0.1)
     expect(page.locator("#region-list button > span")).to_have_text(list(regions.captions or ()))
-    shown, numbers = boxes(page), [i for i, one in enumerate(every) if min(one.score, one.caption_score) >= 0.1]
+    shown, numbers = boxes(page), [i for i, one in enumerate(every) if one.score * one.caption_score >= 0.1]
     np.testing.assert_allclose([shown[i] for i in numbers], regions.boxes, atol=1)
     second = page.locator("#region-list button").nth(1)
     second.hover()
@@ -316,7 +316,7 @@ def test_an_example_can_be_tried(visit: Callable[..., Page], model: saywhere.Mod
         page.get_by_role("button", name="cat").focus()
         page.keyboard.press("Enter")
         data = resources.files("saywhere.serve").joinpath("page", "cat.jpg").read_bytes()
-        captions = model.describe(read_image(data, "image", model.long_side), threshold=0.3).captions
+        captions = model.describe(read_image(data, "image", model.long_side), threshold=0.25).at_least().captions
         expect(page.locator("#region-list button > span")).to_have_text(list(captions or ()))
         assert page.locator("#photo").get_attribute("alt") == "cat.jpg"
         expect(page.locator("#examples")).to_be_hidden()

@@ -38,7 +38,7 @@ def convert_results(
         min=0,
         max=1,
         metavar="P",
-        help="Minimum probability of a region's box and words.",
+        help="Minimum probability that a region's box and words are both right.",
         show_default="all regions",
     ),
     names: ClassNames = None,

@@ -26,8 +26,8 @@ Threshold = Annotated[
     float | None,
     typer.Option(
         "--threshold", min=0, max=1, metavar="P",
-        help="Minimum probability of a region's box and words, in videos of its box only (0: all regions).",
-        show_default="0.3 for boxes, 0.4 for words; 0.2 for videos",
+        help="Minimum probability that a region's box and words are both right, in videos its box (0: all regions).",
+        show_default="0.25; 0.2 for videos",
     ),
 ]  # fmt: skip
 

@@ -33,7 +33,7 @@ from saywhere.inference.results import (
 )
 from saywhere.inference.sources import Source, find_images, out_path, read_boxes
 from saywhere.loading import DeferredModel
-from saywhere.regions import SHOWN, SHOWN_WORDS, Regions, check_boxes
+from saywhere.regions import SHOWN, Regions, check_boxes
 from saywhere.report import Report, Tell, counted, progress, silent
 
 if TYPE_CHECKING:
@@ -428,7 +428,7 @@ class _Description:
 
     @property
     def least(self) -> float:
-        """Threshold of boxes; 0: none."""
+        """Minimum probability of box and words; 0: none."""
         return SHOWN if self.threshold is None else self.threshold
 
     @property
@@ -436,8 +436,7 @@ class _Description:
         """Settings that determine the results."""
         boxes = None if self.boxes is None else str(self.boxes)
         classes = None if self.classes is None else list(self.classes.names)
-        least = f"{SHOWN:g}, {SHOWN_WORDS:g} of words" if self.threshold is None else self.threshold or None
-        options = {"boxes": boxes, "top": self.top, "threshold": least, "classes": classes}
+        options = {"boxes": boxes, "top": self.top, "threshold": self.least or None, "classes": classes}
         return {**self.model.facts, **options}
 
     def keep(self, sources: Sequence[Source], json: Path | None, out: Path | None, format: str, embed: bool) -> Summary:
@@ -554,9 +553,11 @@ class _Description:
 
     def _tell_empty(self, summary: Summary) -> None:
         if summary.empty:
-            reach = f"reach {SHOWN:g} and {SHOWN_WORDS:g}" if self.threshold is None else f"reach {self.threshold:g}"
             images = f"{counted(summary.empty, 'image')} {'has' if summary.empty == 1 else 'have'}"
-            self.tell(f"{images} no region whose box and words {reach}; --threshold 0 keeps all", err=True)
+            self.tell(
+                f"{images} no region that is right with a probability of {self.least:g}; --threshold 0 keeps all",
+                err=True,
+            )
 
 
 def _beside(format: str, embed: bool) -> tuple[Callable[[Source, Regions], str | None], Report]:

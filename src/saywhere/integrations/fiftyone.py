@@ -28,8 +28,7 @@ class Describer(FiftyOneModel):
         model: a model, or its name or folder; None: the bundled one.
         phrases: phrases to find instead of describing regions.
         top: maximum number of regions per image.
-        threshold: minimum probability of a region's box and words, or of a phrase. None: the defaults of
-            :meth:`saywhere.Regions.at_least` for regions, and 0.3 for phrases.
+        threshold: minimum probability that a region's box and words are both right, or of a phrase.
     """
 
     config: Any = None
@@ -43,8 +42,8 @@ class Describer(FiftyOneModel):
         threshold: float | None = None,
     ) -> None:
         self._model = model if isinstance(model, Model) else saywhere.load(model or saywhere.DEFAULT_MODEL)
-        self._phrases, self._top, self._threshold = list(phrases), top, threshold
-        self._least = SHOWN if threshold is None else threshold
+        self._phrases, self._top = list(phrases), top
+        self._threshold = SHOWN if threshold is None else threshold
 
     @property
     def media_type(self) -> str:
@@ -79,9 +78,9 @@ class Describer(FiftyOneModel):
         images = [np.asarray(image) for image in args]
         if self._phrases:
             asked: list[str | Sequence[str]] = [self._phrases] * len(images)
-            found = self._model.ground(images, asked, threshold=self._least)
+            found = self._model.ground(images, asked, threshold=self._threshold)
         else:
-            seen = self._model.describe(images, threshold=self._least)
+            seen = self._model.describe(images, threshold=self._threshold)
             found = [regions.at_least(self._threshold)[: self._top] for regions in seen]
         return [_detections(regions) for regions in found]
 

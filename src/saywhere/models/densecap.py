@@ -10,13 +10,16 @@ from numpy.typing import ArrayLike
 
 from saywhere import boxes as geometry
 from saywhere.boxes import BoxCoder
-from saywhere.calibration import Calibration, Logistic
+from saywhere.calibration import Calibration, Logistic, logistic
 from saywhere.engines.engine import DenseCap, RegionHeadOutput
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.nouns import NounEvidence
 from saywhere.models.phrases import Phrases, PhraseWriter, caption_evidence
 from saywhere.regions import SHOWN, Regions
+
+SMALLEST = 1e-6
+"""Minimum fraction of the image that a box is taken to cover."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +54,8 @@ class Detections:
 
     @property
     def evidence(self) -> dict[str, np.ndarray]:
-        """Inputs of the box calibration: ``logit`` and ``confidence``, ``(N,)`` each."""
-        return {"logit": self.logits, "confidence": self.confidence}
+        """Inputs of the box calibration: ``logit``, ``confidence`` and ``area``, ``(N,)`` each."""
+        return {"logit": self.logits, "confidence": self.confidence, "area": log_area(self.encoding, self.boxes)}
 
     def caption_evidence(self, nouns: NounEvidence | None, rows: Sequence[int]) -> dict[str, np.ndarray]:
         """Return the inputs of the caption calibration (is the phrase right for its box?) for the regions ``rows``."""
@@ -102,8 +105,9 @@ def detect(
         overlap = detector.config.final_nms if nms_iou is None else nms_iou
         kept = [select(detector.box_coder, *triple, overlap) for triple in triples]
         if threshold is not None and calibration is not None:
-            pairs = zip(kept, outputs, strict=True)
-            promising = [can_reach(threshold, calibration.box, out.logits[rows]) for (_, rows), out in pairs]
+            box, each = calibration.box, zip(encodings, kept, outputs, strict=True)
+            odds = [box_odds(box, encoding, found, out.logits[rows]) for encoding, (found, rows), out in each]
+            promising = [can_reach(threshold, box, each) for each in odds]
             kept = [(b[some], rows[some]) for (b, rows), some in zip(kept, promising, strict=True)]
     else:
         given = [e.check(b) for e, b in zip(encodings, boxes, strict=True)]
@@ -123,18 +127,32 @@ def detect(
     ranks = None
     if boxes is None:
         box = Calibration().box if calibration is None else calibration.box
-        ranks = [np.where(can_reach(SHOWN, box, each), each, -np.inf) for each in logits]
+        odds = [box_odds(box, *each) for each in zip(encodings, finals, logits, strict=True)]
+        ranks = [np.where(can_reach(SHOWN, box, each), each, -np.inf) for each in odds]
     phrases = writer.write(encodings, finals, codes, ranks, calibration, doubts, posteriors)
     known = [None] * len(finals) if posteriors is None else posteriors
     rows = zip(encodings, finals, logits, embeddings, codes, phrases, known, strict=True)
     return [Detections(*row) for row in rows]
 
 
-def can_reach(score: float, box: Logistic, logits: np.ndarray) -> np.ndarray:
-    """Return whether regions ``(N,)`` with these logits can reach a score with any phrase."""
-    if box.weights["confidence"] < 0:
-        return np.ones(len(logits), bool)
-    return box.apply({"logit": logits, "confidence": np.zeros(len(logits), np.float32)}) >= score
+def log_area(encoding: Encoding, boxes: np.ndarray) -> np.ndarray:
+    """Return the natural logarithm ``(N,)`` of the fraction of the image that each of ``boxes (N, 4)`` covers."""
+    sides = (boxes[:, 2:] - boxes[:, :2]) / (encoding.width, encoding.height)
+    return np.log(np.maximum(sides.prod(axis=1), SMALLEST)).astype(np.float32)
+
+
+def box_odds(box: Logistic, encoding: Encoding, boxes: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    """Return the log-odds ``(N,)`` that ``boxes (N, 4)`` are right, for phrases with a log-probability of 0.
+
+    They are the highest that other phrases can reach, unless the weight of the confidence is negative.
+    """
+    sure = np.zeros(len(logits), np.float32)
+    return box.log_odds({"logit": logits, "confidence": sure, "area": log_area(encoding, boxes)})
+
+
+def can_reach(score: float, box: Logistic, odds: np.ndarray) -> np.ndarray:
+    """Return whether regions with :func:`box_odds` ``(N,)`` can reach a score with any phrase."""
+    return np.ones(len(odds), bool) if box.weights["confidence"] < 0 else logistic(odds) >= score
 
 
 def select(

@@ -227,7 +227,7 @@ class Model:
 
         Of overlapping regions with the same caption only the best is kept. All others are returned whatever their
         score, so that the caller can select. The command line and :func:`saywhere.describe`, which show results to
-        people, use ``top=10, threshold=0.3``.
+        people, use ``top=10`` and :meth:`saywhere.Regions.at_least`.
 
         Args:
             images: one or many.

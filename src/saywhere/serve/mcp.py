@@ -64,7 +64,7 @@ TOOLS: tuple[dict[str, Any], ...] = (
         ["image"],
         image=_IMAGE,
         top={"type": "integer", "minimum": 1, "maximum": 100, "description": "Maximum number of regions (10)."},
-        threshold={**_CHANCE, "description": "Minimum of score and of words (default 0.3 and 0.4); 0: all regions."},
+        threshold={**_CHANCE, "description": "Minimum probability that box and words are right (0.25); 0: all."},
         boxes={"type": "array", "items": _BOX, "minItems": 1, "maxItems": 100, "description": "Describe these boxes."},
     ),
     _tool(

@@ -145,10 +145,10 @@ def fit_boxes(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fit
     found = collect_boxes(model, samples)
     box = Logistic.fit(found.evidence, found.right, what="boxes")
     about = f"{len(found.right):,} boxes of {found.images:,} images of {source}"
-    text = f"""Scores are the logistic function of a weighted sum of a region's logit and of its confidence, the mean
-log-probability of the caption's words ({box}), fitted by `saywhere calibrate` to
-{about}; {int(found.right.sum()):,} have an IoU of {MATCH:g} or more with a true one
-(calibration error {box.reliability(found.evidence, found.right).ece:.3f}).
+    text = f"""Scores are the logistic function of a weighted sum of a region's logit, of its confidence (the mean
+log-probability of the caption's words) and of its area (the logarithm of the fraction of the image that it covers)
+({box}), fitted by `saywhere calibrate` to {about};
+{int(found.right.sum()):,} have an IoU of {MATCH:g} or more with a true one (calibration error {box.reliability(found.evidence, found.right).ece:.3f}).
 """
     return Fitted({"box": box}, {}, about), text
 

@@ -40,7 +40,7 @@ def test_every_question_of_the_page(page: Page, photographs: dict[str, bytes], m
     seen = model.encode(read_image(photographs["astronaut"], "image", model.long_side))
     expect(page.locator("#model")).to_contain_text("Images stay in this browser.")
     page.evaluate(DROP, base64.b64encode(photographs["astronaut"]).decode())
-    regions = model.describe(seen, threshold=0.3).at_least()
+    regions = model.describe(seen, threshold=0.25).at_least()
     expect(page.locator("#region-list button > span")).to_have_text(list(regions.captions or ()))
     expect(page.locator("#tab-search")).to_be_hidden()
     stage = page.locator("#stage").bounding_box()

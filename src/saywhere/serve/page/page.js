@@ -6,14 +6,12 @@ import {Server} from "./server.js";
 const $ = (id) => document.getElementById(id);
 $("unstarted").remove(); // the text for browsers in which no script runs
 const UNSURE = 0.5; // less probable phrases are pale
-const SHOWN_WORDS = 0.4; // less probable phrases are hidden, unless the user has moved the slider
 const MOST = 100; // maximum number of regions requested
 const TABS = ["regions", "find", "sentence", "search"];
 
 const photos = []; // {name, blob, url, tag, regions, drawn, found, caption}
 let current = null;
 let tab = "regions";
-let chosen = false; // whether the user has moved the slider
 let pinned = null; // number of the clicked item
 let webcam = null; // {stream, photo} while it runs
 let parts = ["densecap", "aligner", "captioner"]; // the model's parts
@@ -143,8 +141,7 @@ function regionItems() {
     {number: i, box, label: captions[i] ?? "", score: scores[i], sure: sure[i], colour: colour(i)}
   ));
   const drawn = current.drawn.map((item, i) => ({...item, number: -1 - i, own: true, colour: "#ffffff"}));
-  const words = chosen ? least : SHOWN_WORDS; // like the command without --threshold
-  const shown = (item) => item.score === undefined || (item.score >= least && (item.sure ?? 1) >= words);
+  const shown = (item) => item.score === undefined || item.score * (item.sure ?? 1) >= least;
   return [...drawn.reverse(), ...found.filter(shown)];
 }
 
@@ -515,7 +512,6 @@ document.addEventListener("paste", (event) => {
 });
 $("webcam").addEventListener("click", () => (webcam ? stopWebcam() : startWebcam()));
 $("score").addEventListener("input", () => {
-  chosen = true;
   $("score-value").textContent = Number($("score").value).toFixed(2);
   pinned = null;
   show();

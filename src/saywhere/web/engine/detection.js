@@ -6,8 +6,13 @@ import {contextFeatures, pool} from "./maps.js";
 import {layer, linear, relu, sigmoid} from "./matrix.js";
 import {tokenize} from "./text.js";
 
-const SHOWN = 0.3; // regions with a lower score are shown only on demand
+const SHOWN = 0.25; // regions with a lower score are shown only on demand
+const SMALLEST = 1e-6; // fraction of the image that a box covers, at least
 const UNTAUGHT = 0.1, LEAST_NOUN = 0.01; // probability of a noun that the classifier was not taught; minimum of any noun
+
+// Return the natural logarithm of the fraction of the image that a box covers.
+const logArea = (image, [x1, y1, x2, y2]) =>
+  Math.log(Math.max(((x2 - x1) / image.width) * ((y2 - y1) / image.height), SMALLEST));
 
 export class Detector {
   constructor(weights, config, vocabulary, calibration) {
@@ -28,20 +33,21 @@ export class Detector {
     const {boxes, rows} = given ? {boxes: given, rows: given.map((_, i) => i)} : this.select(image, proposals, embeddings, logits, most);
     const chosen = embeddings.pick(rows);
     const codes = this.codes(image, boxes, chosen);
-    const {logit, confidence: ofSure, constant} = this.calibration.box;
-    const shown = rows.filter((row) => sigmoid(logit * logits[row] + constant) >= SHOWN).length;
+    const {logit, confidence: ofSure, area: ofArea, constant} = this.calibration.box;
+    const odds = rows.map((row, i) => logit * logits[row] + ofArea * logArea(image, boxes[i]) + constant); // without the phrase
+    const shown = odds.filter((each) => sigmoid(each) >= SHOWN).length;
     const few = given ? rows.length : Math.min(this.config.beam_regions ?? Infinity, shown);
-    const sentences = this.say(codes, rows.map((row) => logits[row]), few);
+    const sentences = this.say(codes, odds, few);
     const regions = rows.map((row, i) => ({
       box: boxes[i], logit: logits[row], caption: this.vocabulary.decode(sentences[i].tokens), sure: confidence(sentences[i]),
     }));
-    for (const region of regions) region.score = sigmoid(logit * region.logit + ofSure * region.sure + constant);
+    regions.forEach((region, i) => (region.score = sigmoid(odds[i] + ofSure * region.sure)));
     return {regions, embeddings: chosen, codes};
   }
 
-  // Decode the regions' phrases: by beam search for the few with the highest logits, greedily for the others.
-  say(codes, logits, few) {
-    const {decoding} = this.config, sentences = Array(codes.rows), order = best(logits);
+  // Decode the regions' phrases: by beam search for the few whose boxes are most probable, greedily for the others.
+  say(codes, odds, few) {
+    const {decoding} = this.config, sentences = Array(codes.rows), order = best(odds);
     const groups = [[order.slice(0, few), decoding], [order.slice(few), {...decoding, beam_size: 1}]];
     for (const [rows, settings] of groups) {
       decode(this.decoder, codes.pick(rows), settings).forEach((sentence, i) => (sentences[rows[i]] = sentence));

@@ -134,8 +134,8 @@ def test_lines_are_printed_on_demand(model):
 
 def test_ten_regions_unless_told_otherwise(model):
     given = (
-        ([], None, 0.3),
-        (["--top", 3, "--threshold", 0.25], None, 0.25),
+        ([], None, 0.25),
+        (["--top", 3, "--threshold", 0.3], None, 0.3),
         (["--top", 2, "--threshold", 0], 2, None),
     )
     for arguments, top, least in given:

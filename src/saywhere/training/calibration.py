@@ -148,7 +148,8 @@ def fit_boxes(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fit
     text = f"""Scores are the logistic function of a weighted sum of a region's logit, of its confidence (the mean
 log-probability of the caption's words) and of its area (the logarithm of the fraction of the image that it covers)
 ({box}), fitted by `saywhere calibrate` to {about};
-{int(found.right.sum()):,} have an IoU of {MATCH:g} or more with a true one (calibration error {box.reliability(found.evidence, found.right).ece:.3f}).
+{int(found.right.sum()):,} have an IoU of {MATCH:g} or more with a true one
+(calibration error {box.reliability(found.evidence, found.right).ece:.3f}).
 """
     return Fitted({"box": box}, {}, about), text
 

@@ -354,7 +354,7 @@ def describe(
 
     Example:
         >>> print(saywhere.describe("photos", json="regions.jsonl", out="drawn", progress=True))
-        3 described, 10 regions
+        3 described, 7 regions
     """
     paths = [images] if isinstance(images, str | Path) else list(images)
     json, out, boxes = (None if path is None else Path(path) for path in (json, out, boxes))

@@ -26,6 +26,7 @@ from saywhere.evaluation.search import (
     is_right,
     marked_queries,
     measure,
+    needed,
     nouns,
     said,
     score_texts,
@@ -36,6 +37,7 @@ from saywhere.models.aligner import ImageVectors, TextVectors, similarity_matrix
 from saywhere.networks import checkpoint
 from saywhere.search.phrases import LIKELY, Commonness, PhrasesInImages, Query, in_index_probability
 from saywhere.search.store import Stamp, Store
+from saywhere.text import Vocabulary
 
 
 @pytest.fixture
@@ -83,12 +85,22 @@ def area(high: list[float], low: list[float]) -> float:
     return float(np.mean([(a > b) + 0.5 * (a == b) for a, b in product(high, low)]))
 
 
+WORDS = Vocabulary.build(["a dog is running runs riding eating in near and of"])
+
+
 def test_nouns_and_words_meet_in_the_singular() -> None:
-    assert nouns("Two dogs run on the grass") == {"dog", "grass"} <= said(["A puppy.", "grass"])
-    assert nouns("two puppies on a beach") <= said(["A beach.", "puppies"])
-    assert not nouns("a dog on a sofa") <= said(["Two dogs on the grass."])
-    assert nouns("an animal on a beach") <= said(["Two puppies on the beach."])
-    assert not nouns("a dog on a beach") <= said(["An animal on the beach."])
+    assert nouns("Two dogs run on the grass") == {"dog", "grass"} <= said(["A puppy.", "grass"], WORDS)
+    assert nouns("two puppies on a beach") <= said(["A beach.", "puppies"], WORDS)
+    assert not nouns("a dog on a sofa") <= said(["Two dogs on the grass."], WORDS)
+    assert nouns("an animal on a beach") <= said(["Two puppies on the beach."], WORDS)
+    assert not nouns("a dog on a beach") <= said(["An animal on the beach."], WORDS)
+
+
+@pytest.mark.parametrize("caption", ["A dog runs on grass.", "Dogs run on grass.", "grass with a running dog"])
+def test_an_image_shows_what_is_done_if_a_caption_says_so_in_any_form(caption: str) -> None:
+    assert needed("a dog running on grass", WORDS) == {"dog", "grass", "running"} <= said([caption], WORDS)
+    assert not needed("a dog running on grass", WORDS) <= said(["A dog sits on grass."], WORDS)
+    assert needed("a running dog", WORDS) == {"dog"}
 
 
 def test_each_half_is_judged_by_the_weights_of_the_other() -> None:
@@ -118,7 +130,7 @@ def test_the_answers_of_two_uneven_halves_are_joined(tmp_path) -> None:
     model.calibration = calibrated(phrase=(0.02, 0.0, 0.0, 0.0))
     images = model.embed([noise(96, 64, number) for number in range(5)])
     queries = {"two dogs": ("phrase", frozenset((0, 4))), "a horse": ("phrase", frozenset((1,)))}
-    words = [said(sentences) for sentences in (["Two dogs."], ["A man."], ["A dog."], ["A horse."], [])]
+    words = [said(sentences, WORDS) for sentences in (["Two dogs."], ["A man."], ["A dog."], ["A horse."], [])]
     first = np.array([True, False, False, True, False])
     with Store(tmp_path, {"size": "17"}) as store:
         store.put([(str(number), Stamp(0, 0), image) for number, image in enumerate(images)])
@@ -145,21 +157,23 @@ def test_the_answers_of_two_uneven_halves_are_joined(tmp_path) -> None:
 
 
 def test_queries_are_what_people_type() -> None:
-    assert spoken_queries("A zebra eating some grass near a very old wooden fence.") == [
+    assert spoken_queries("A zebra eating some grass near a very old wooden fence.", WORDS) == [
         ("sentence", "a zebra eating some grass near a very old wooden fence"), ("noun", "zebra"),
-        ("phrase", "a zebra"), ("noun", "grass"), ("phrase", "some grass"), ("noun", "fence"),
+        ("phrase", "a zebra"), ("action", "a zebra eating"), ("noun", "grass"), ("phrase", "some grass"),
+        ("noun", "fence"),
         ("pair", "a zebra eating some grass"),
         ("pair", "some grass near a very old wooden fence"),
     ]  # fmt: skip
     words = ["he", "and", "his", "dog", "with", "another", "one"]
-    assert short_queries(words, [(0, 1), (2, 4), (5, 7)]) == [
+    assert short_queries(words, [(0, 1), (2, 4), (5, 7)], WORDS) == [
         ("sentence", "he and his dog with another one"), ("noun", "dog"), ("phrase", "his dog"),
     ]  # fmt: skip
+    assert short_queries(["the", "dog", "is", "running"], [(0, 2)], WORDS)[-1] == ("action", "the dog running")
 
 
 def test_marked_phrases_with_boxes_are_asked_for(tmp_path) -> None:
     (image, *_) = read_entities(write_flickr(tmp_path), "dev")
-    assert marked_queries(image)[1:] == [
+    assert marked_queries(image, WORDS)[1:] == [
         ("noun", "man"), ("phrase", "a man in"),
     ]  # fmt: skip
 
@@ -174,7 +188,7 @@ def test_an_album_is_drawn_with_or_without_what_is_looked_for(tmp_path) -> None:
         store.put([(str(number), Stamp(0, 0), image) for number, image in enumerate(images)])
         snapshot = store.snapshot()
         for several in (8, 5):  # so many images show dogs
-            texts = [said(["A dog."])] * several + [said(["A cat."])] * (8 - several)
+            texts = [said(["A dog."], WORDS)] * several + [said(["A cat."], WORDS)] * (8 - several)
             compared = list(compare(model, snapshot, queries, texts))
             found = answer(snapshot, compared[:several], np.ones(8, bool), album=3)
             assert found.inside.tolist() == ([True, False] * 4)[:several]

@@ -84,11 +84,14 @@ def test_a_query_that_names_nothing_is_refused(text: str, message: str) -> None:
         ("a running dog", ["a running dog"], []),
         ("a pair of skis", ["a pair of skis"], []),
         ("a building", ["a building"], []),
-        ("a person surfing a wave", ["a person", "a wave"], ["surfing"]),
+        ("a person surfing a wave", ["a person", "a wave", "surfing"], []),
+        ("a dog jumps over a man skiing on snow", ["a dog", "a man", "snow", "jumps", "skiing"], []),
+        ("a man is not surfing a wave", ["a man", "a wave"], ["not surfing"]),
+        ("a man and this thing", ["a man", "this thing"], []),
         ("running quickly", ["running quickly"], []),
     ],
 )
-def test_what_the_only_thing_of_a_text_does_is_a_phrase(text: str, phrases: list[str], unused: list[str]) -> None:
+def test_what_things_do_is_a_phrase(text: str, phrases: list[str], unused: list[str]) -> None:
     words = Vocabulary.build(["surfing running jumping jumps runs skiing skis building is on left not in quickly"])
     layout = with_actions(Layout.parse(text), words)
     assert (list(layout.phrases), list(layout.unused)) == (phrases, unused)

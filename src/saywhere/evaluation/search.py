@@ -28,7 +28,7 @@ from saywhere.images import ImageError
 from saywhere.inference import Source
 from saywhere.models.aligner import ImageVectors, TextVectors, plain_similarities
 from saywhere.models.chunker import Chunker
-from saywhere.models.layout import count_of, one_of
+from saywhere.models.layout import Layout, count_of, one_of
 from saywhere.models.model import Model
 from saywhere.models.nouns import noun_tree
 from saywhere.models.placing import cut_phrases, familiar, noun_words, word_fits
@@ -38,15 +38,18 @@ from saywhere.search.phrases import (
     LIKELY,
     PhrasesInImages,
     Query,
+    action,
+    actions,
     base_words,
     fit_in_index,
     in_index_evidence,
     in_index_probability,
     kinds,
+    with_actions,
 )
 from saywhere.search.scan import Question, Snapshot, best, kind_bonus, leads, similarities
 from saywhere.search.store import Stamp, Store
-from saywhere.text import tokenize
+from saywhere.text import Vocabulary, tokenize
 from saywhere.training.progress import track
 
 TOGETHER = 64
@@ -163,9 +166,11 @@ class PresenceInIndex:
     groups: tuple[Group, ...] = ()
 
 
-def said(sentences: Sequence[str]) -> frozenset[str]:
-    """Return all words of an image's captions, and the more general kinds that they belong to."""
-    return frozenset(kinds(word for sentence in sentences for word in tokenize(sentence)))
+def said(sentences: Sequence[str], vocabulary: Vocabulary) -> frozenset[str]:
+    """Return all words of an image's captions, the more general kinds that they belong to, and the actions named."""
+    words = {word for sentence in sentences for word in tokenize(sentence)}
+    doing = (action(word, vocabulary) for word in words)
+    return frozenset([*kinds(words), *(form for form in doing if form is not None)])
 
 
 def nouns(query: str) -> frozenset[str]:
@@ -173,38 +178,49 @@ def nouns(query: str) -> frozenset[str]:
     return frozenset(base_words(word for phrase in cut_phrases(query) for word in noun_words(phrase)))
 
 
+def needed(query: str, vocabulary: Vocabulary) -> frozenset[str]:
+    """Return the nouns of a query, and what it says that they do: what captions of an image have if it is shown."""
+    layout = Layout.parse(query)
+    doing = with_actions(layout, vocabulary).phrases[len(layout.phrases) :]
+    return nouns(query).union(form for word in doing if (form := action(word, vocabulary)) is not None)
+
+
 ALBUMS = (3, 10, 60)
 """Sizes of albums, drawn anew for each query, that are searched besides the full index."""
 LARGER = (1000, 10_000)
 """Total number of images searched when images without queries are added, as far as there are enough."""
-KINDS = ("noun", "phrase", "pair", "sentence")
+KINDS = ("noun", "phrase", "action", "pair", "sentence")
 WORDS = 8
 """Maximum words in a query of two phrases."""
 SHORT = 4
 """Maximum words in a query of one phrase: what people type."""
 
 
-def spoken_queries(sentence: str) -> list[tuple[str, str]]:
+def spoken_queries(sentence: str, vocabulary: Vocabulary) -> list[tuple[str, str]]:
     """Return the :func:`short_queries` of an unmarked sentence."""
     spans = [(phrase.start, phrase.stop) for phrase in Chunker.load().chunk(sentence) if phrase.visible]
-    return short_queries(tokenize(sentence), spans)
+    return short_queries(tokenize(sentence), spans, vocabulary)
 
 
-def marked_queries(image: MarkedImage) -> list[tuple[str, str]]:
+def marked_queries(image: MarkedImage, vocabulary: Vocabulary) -> list[tuple[str, str]]:
     """Return the :func:`short_queries` of an image's sentences, from the phrases that have boxes."""
     pairs = ((s.words, [(p.start, p.stop) for p in s.phrases if p.box is not None]) for s in image.sentences)
-    return [query for words, spans in pairs for query in short_queries(words, spans)]
+    return [query for words, spans in pairs for query in short_queries(words, spans, vocabulary)]
 
 
-def short_queries(words: Sequence[str], spans: Iterable[tuple[int, int]]) -> list[tuple[str, str]]:
+def short_queries(
+    words: Sequence[str], spans: Iterable[tuple[int, int]], vocabulary: Vocabulary
+) -> list[tuple[str, str]]:
     """Return the queries of a sentence with their kinds.
 
-    These are the sentence, each phrase, the noun of each phrase, and each two neighbouring phrases with the words
-    between, such as "a zebra eating grass". Phrases whose noun is not in the tree, such as "him", are skipped.
+    These are the sentence, each phrase, the noun of each phrase, each phrase with the word behind it if that says what
+    it does, such as "a man surfing", and each two neighbouring phrases with the words between, such as "a zebra eating
+    grass". Phrases whose noun is not in the tree, such as "him", are skipped.
 
     Args:
         words: of the sentence.
         spans: of its phrases, in order: index of the first word, and of the one after the last.
+        vocabulary: of the aligner, see :func:`saywhere.search.phrases.actions`.
     """
     found = [("sentence", " ".join(words))]
     phrases: list[tuple[int, int]] = []
@@ -215,6 +231,9 @@ def short_queries(words: Sequence[str], spans: Iterable[tuple[int, int]]) -> lis
             found.append(("noun", " ".join(words[start + head.start : start + head.stop])))
             if stop - start <= SHORT:
                 found.append(("phrase", " ".join(words[start:stop])))
+                behind = words[stop : stop + 2]
+                if does := actions(behind[1:] if behind[:1] in (["is"], ["are"]) else behind[:1], vocabulary):
+                    found.append(("action", " ".join([*words[start:stop], *does])))
     for (start, stop), (first, last) in pairwise(phrases):
         if last - start <= WORDS and first > stop:
             found.append(("pair", " ".join(words[start:last])))
@@ -246,10 +265,11 @@ def compare(
     words: Sequence[frozenset[str]],
 ) -> Iterator[Compared]:  # fmt: skip
     """Yield each query, given with its kind and entries, compared with the images that ``words`` describe."""
-    score = model.require("aligner", "search").config.score
+    aligner = model.require("aligner", "search")
+    score, vocabulary = aligner.config.score, aligner.vocabulary
     columns = score_texts(snapshot, model.embed_text(list(queries)), score)
     for (query, (kind, about)), column in zip(queries.items(), columns, strict=True):
-        wanted, phrases = nouns(query), PhrasesInImages(model, Query((query,)))
+        wanted, phrases = needed(query, vocabulary), PhrasesInImages(model, Query((query,)))
         shown = np.array([wanted <= each for each in words])
         yield Compared(kind, about, phrases, column, shown, kind_bonus(snapshot, phrases.question()))
 
@@ -421,10 +441,13 @@ def run(model: Model, session: Session, queries: int = 1000, among: Sequence[Pat
         truth = _phrases(marked)
         asked = _spread(sorted(truth), queries)
         hit = _hit(model, snapshot, {phrase: truth[phrase] for phrase in asked}) if asked else None
-        asked_of = [[query for text in sentences[image.image] for query in spoken_queries(text)] for image in images]
+        asked_of = [
+            [query for text in sentences[image.image] for query in spoken_queries(text, aligner.vocabulary)]
+            for image in images
+        ]
         for entry, image in marked:
-            asked_of[entry] = marked_queries(image)
-        words = [said([*sentences[image.image], *boxed[image.image]]) for image in images]
+            asked_of[entry] = marked_queries(image, aligner.vocabulary)
+        words = [said([*sentences[image.image], *boxed[image.image]], aligner.vocabulary) for image in images]
         size = (snapshot.vectors.nbytes + snapshot.regions.nbytes) / len(images)
         beside, presence = list[ImageVectors](), None
         if model.calibration.phrase is not None and sum(map(bool, asked_of)) > 1:
@@ -641,7 +664,7 @@ class SeenSet:
 
 def _read_set(model: Model, samples: Sequence[Sample]) -> SeenSet:
     """Embed the images of a data set that have sentences or phrases."""
-    seen = SeenSet([], [], [], [])
+    seen, vocabulary = SeenSet([], [], [], []), model.require("aligner", "search").vocabulary
     with track("images", len(samples)) as progress:
         for sample in samples:
             progress.advance(1)
@@ -653,10 +676,10 @@ def _read_set(model: Model, samples: Sequence[Sample]) -> SeenSet:
             except ImageError as error:
                 leave_out(f"skipped: {error}")
                 continue
-            queries = [query for text in texts for query in spoken_queries(text)]
+            queries = [query for text in texts for query in spoken_queries(text, vocabulary)]
             seen.sentences.append(texts)
             seen.queries.append([query for query in queries if sample.sentences or query[0] != "sentence"])
-            seen.words.append(said([*texts, *boxed]))
+            seen.words.append(said([*texts, *boxed], vocabulary))
     return seen
 
 
@@ -704,7 +727,8 @@ def _beside(
     paths = {image_name(sample.image, session.folder): sample.image for sample in samples}
     sources = [Source(path, name, Path(name)) for name, path in paths.items() if name not in asked]
     images = embed_images(model, session, sources, about, nouns=True) if sources else []
-    return images, [said([*sentences[image.image], *boxed[image.image]]) for image in images]
+    vocabulary = model.require("aligner", "search").vocabulary
+    return images, [said([*sentences[image.image], *boxed[image.image]], vocabulary) for image in images]
 
 
 def _answers(

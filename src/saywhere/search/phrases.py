@@ -93,48 +93,64 @@ class Query:
         return self.wanted + self.unwanted
 
 
-NO_ACTIONS = frozenset({"being", "does", "during", "having", "including"})
+NO_ACTIONS = frozenset({"being", "does", "during", "having", "including", "nothing", "something"})
 """Words with the ending of a verb that name no action."""
 
 
-def actions(words: Iterable[str], vocabulary: Vocabulary) -> list[str]:
-    """Return those words that are in a vocabulary and name an action.
+def action(word: str, vocabulary: Vocabulary) -> str | None:
+    """Return the form in "ing" of a word that names an action, if the vocabulary has it: "running" for "runs".
 
-    They end in "ing", or the vocabulary has their form in "ing": "runs" because of "running".
+    Example:
+        >>> words = Vocabulary.build(["running runs jumping is in ing"])
+        >>> [action(word, words) for word in ("runs", "run", "jumping", "in", "is")]
+        ['running', 'running', 'jumping', None, None]
+    """
+    if _has_ending(word):
+        return word if word in vocabulary and word not in NO_ACTIONS else None
+    stems = (word, word[:-1], word[:-2]) if len(word) > 3 and word[-1] == "s" != word[-2] else (word,)
+    forms = (f"{form}ing" for stem in stems if len(stem) > 2 for form in (stem, stem[:-1], stem + stem[-1]))
+    return next((form for form in forms if form in vocabulary and _has_ending(form) and form not in NO_ACTIONS), None)
+
+
+def _has_ending(word: str) -> bool:
+    """Return whether a word has the ending "ing" of a verb, which "thing" and "string" have not."""
+    return word.endswith("ing") and not set("aeiouy").isdisjoint(word[:-3])
+
+
+def actions(words: Iterable[str], vocabulary: Vocabulary) -> list[str]:
+    """Return those words that are in a vocabulary and name what something does: "runs" and "running", not "run".
 
     Example:
         >>> actions(["runs", "in", "jumping", "is"], Vocabulary.build(["running runs jumping is in ing"]))
         ['runs', 'jumping']
     """
-    found = list[str]()
-    for word in words:
-        stems = (word[:-1], word[:-2]) if len(word) > 3 and word[-1] == "s" != word[-2] else ()
-        doing = [f"{form}ing" for stem in stems for form in (stem, stem[:-1], stem + stem[-1:])]
-        is_action = word.endswith("ing") or any(form in vocabulary for form in doing)
-        if is_action and word in vocabulary and word not in NO_ACTIONS:
-            found.append(word)
-    return found
+    said = (word for word in words if _has_ending(word) or (len(word) > 3 and word[-1] == "s" != word[-2]))
+    return [word for word in said if word in vocabulary and action(word, vocabulary) is not None]
 
 
 def with_actions(layout: Layout, vocabulary: Vocabulary) -> Layout:
-    """Return the layout of a text with one phrase, with a further phrase for each action: "a person", "surfing".
+    """Return the layout of a text with a further phrase for each action: "a person", "surfing".
 
-    Otherwise the action would not count at all. Actions that are negated stay unused.
+    Otherwise actions would hardly count. Those that are negated stay unused, and so do those of listed phrases.
     """
-    if len(layout.phrases) != 1 or layout.listed:
+    if layout.listed:
         return layout
-    words, tree = tokenize(layout.phrases[0]), noun_tree()
+    phrases, inside = zip(*(_split_action(phrase, vocabulary) for phrase in layout.phrases), strict=True)
+    runs = {run: actions(run.split(), vocabulary) for run in layout.unused if UNREAD.isdisjoint(run.split())}
+    found = dict.fromkeys(word for each in (*inside, *runs.values()) for word in each)
+    unused = tuple(run for run in layout.unused if not runs.get(run))
+    return replace(layout, phrases=(*phrases, *found), unused=unused)
+
+
+def _split_action(phrase: str, vocabulary: Vocabulary) -> tuple[str, list[str]]:
+    """Return a phrase without the actions behind its noun and what follows them, and these actions."""
+    words, tree = tokenize(phrase), noun_tree()
     stop, before = tree.head(words).stop, tree.head(words[:-1])
     alone = words[0] in ("a", "an") and words[-1].endswith("s")
     if alone and before.noun is not None and before.stop == len(words) - 1:
         stop = before.stop  # in "a dog races" the last word is a verb
-    behind = words[stop:]
-    inside = actions(behind, vocabulary)
-    phrase = " ".join(words[: len(words) - len(behind) + behind.index(inside[0])]) if inside else layout.phrases[0]
-    runs = {run: actions(run.split(), vocabulary) for run in layout.unused if UNREAD.isdisjoint(run.split())}
-    found = dict.fromkeys((*inside, *(word for each in runs.values() for word in each)))
-    unused = tuple(run for run in layout.unused if not runs.get(run))
-    return replace(layout, phrases=(phrase, *found), unused=unused)
+    found = actions(words[stop:], vocabulary)
+    return " ".join(words[: words.index(found[0], stop)]) if found else phrase, found
 
 
 def base_words(words: Iterable[str]) -> list[str]:

@@ -94,7 +94,7 @@ class Query:
 
 
 NO_ACTIONS = frozenset({"being", "does", "during", "having", "including", "nothing", "something"})
-"""Words with the ending of a verb that name no action."""
+"""Words that look like an action and name none."""
 
 
 def action(word: str, vocabulary: Vocabulary) -> str | None:
@@ -105,11 +105,13 @@ def action(word: str, vocabulary: Vocabulary) -> str | None:
         >>> [action(word, words) for word in ("runs", "run", "jumping", "in", "is")]
         ['running', 'running', 'jumping', None, None]
     """
+    if word in NO_ACTIONS:
+        return None
     if _has_ending(word):
-        return word if word in vocabulary and word not in NO_ACTIONS else None
+        return word if word in vocabulary else None
     stems = (word, word[:-1], word[:-2]) if len(word) > 3 and word[-1] == "s" != word[-2] else (word,)
     forms = (f"{form}ing" for stem in stems if len(stem) > 2 for form in (stem, stem[:-1], stem + stem[-1]))
-    return next((form for form in forms if form in vocabulary and _has_ending(form) and form not in NO_ACTIONS), None)
+    return next((form for form in forms if form in vocabulary and _has_ending(form)), None)
 
 
 def _has_ending(word: str) -> bool:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,20 @@ def aligner(tmp_path_factory: pytest.TempPathFactory) -> str:
     from saywhere.networks import checkpoint
 
     return str(checkpoint.save(tiny_aligner(), tmp_path_factory.mktemp("aligner")))
+
+
+@pytest.fixture(scope="module")
+def plain_curves() -> Iterator[None]:
+    """Let training copy its log in place of drawing curves from it, which takes longer than a tiny network's epoch."""
+    from saywhere.files import write_atomically
+    from saywhere.training import loop
+
+    def copy(log: Path, image: Path) -> None:
+        write_atomically(image, lambda stream: stream.write(log.read_bytes()))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loop, "draw_curves", copy)
+        yield
 
 
 @pytest.fixture(autouse=CORE_ONLY, scope="session")

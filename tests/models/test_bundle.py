@@ -100,10 +100,7 @@ def test_options_may_be_changed(folder: Path):
     assert changed.trunk.long_side == 128 and {c.trunk.long_side for c in changed.configs.values()} == {128}
     assert bundle.trunk.long_side == 96 and bundle.with_options({}).configs == bundle.configs
     for options, message in (
-        (
-            {"decoding.beam_size": 3},
-            "an option of several parts: set densecap.* or captioner.decoding.beam_size",
-        ),
+        ({"decoding.beam_size": 3}, "an option of several parts: set densecap.* or captioner.decoding.beam_size"),
         ({"final_nms": 7}, "final_nms is 7.0, but must be between 0 and 1"),
     ):
         with pytest.raises(UserError, match=message) as caught:

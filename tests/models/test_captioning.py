@@ -21,13 +21,7 @@ from saywhere.drawing import draw_attention
 from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
-from saywhere.models.captioner import (
-    bind,
-    build_reranker,
-    closing_phrase,
-    without_monochrome,
-    without_unlikely_endings,
-)
+from saywhere.models.captioner import bind, build_reranker, closing_phrase, without_monochrome, without_unlikely_endings
 from saywhere.models.decoding import Hypotheses, Reason, Reranker, search
 from saywhere.models.model import Model
 from saywhere.text import END, PAD, Vocabulary

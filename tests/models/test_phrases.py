@@ -15,14 +15,7 @@ from saywhere.models.decoding import search, search_each
 from saywhere.models.densecap import detect
 from saywhere.models.model import Model
 from saywhere.models.nouns import COLOUR_NAMES, colour_of, noun_of
-from saywhere.models.phrases import (
-    NounGuide,
-    PhraseWriter,
-    colour_names,
-    text_sums,
-    without_colours,
-    without_sex,
-)
+from saywhere.models.phrases import NounGuide, PhraseWriter, colour_names, text_sums, without_colours, without_sex
 from saywhere.text import Vocabulary, with_articles
 
 BOXES = np.array([[0, 0, 40, 30], [10, 20, 96, 64], [50, 0, 96, 20], [5, 5, 60, 60]], np.float32)

@@ -17,9 +17,12 @@ from saywhere.loading import load
 from saywhere.networks import checkpoint
 from saywhere.networks.vision.trunk import Trunk
 from saywhere.text import END, PAD
+from saywhere.training import recipe as recipes
 from saywhere.training.aligner import AlignerSystem, SentenceTargets
 from saywhere.training.finetuning import freeze
 from saywhere.training.run import find_system, train
+
+pytestmark = pytest.mark.usefixtures("plain_curves")
 
 
 def sample(*sentences: str) -> Sample:
@@ -80,12 +83,23 @@ def test_frozen_projections_keep_the_vectors_of_regions():
     assert not torch.equal(network.embed_regions(rows)[0], before)
 
 
-def test_text_encoders_learn_alone(tmp_path: Path):
-    recipe = aligner_recipe(tmp_path)
-    before = checkpoint.load_network(train(recipe, tmp_path / "before").model, "aligner")
-    training = replace(recipe.training, start=str(tmp_path / "before" / "model"), freeze=("projects",), epochs=1)
+def learn(folder: Path, **model: object) -> Path:
+    """Train on the images of the folder, and return the folder."""
+    train(aligner_recipe(folder, **model), folder / "run")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return learn(tmp_path_factory.mktemp("learnt"))
+
+
+def test_text_encoders_learn_alone(learnt: Path, tmp_path: Path):
+    model = learnt / "run" / "model"
+    recipe, before = recipes.load(model / "recipe.yaml"), checkpoint.load_network(model, "aligner")
+    training = replace(recipe.training, start=str(model), freeze=("projects",), epochs=1)
     tuned = replace(recipe, training=training, model={**recipe.model, "region_phrases": True})
-    after = checkpoint.load_network(train(tuned, tmp_path / "after").model, "aligner")
+    after = checkpoint.load_network(train(tuned, tmp_path).model, "aligner")
     same = {name for name, value in before.state_dict().items() if torch.equal(value, after.state_dict()[name])}
     assert {name for name in before.state_dict() if name.startswith(("projects.", "standardise.", "trunk."))} <= same
     assert "encoders.0.decode.weight" not in same
@@ -105,13 +119,13 @@ def test_sentences_without_words_are_not_learnt():
 
 
 @pytest.mark.parametrize("encoders", [1, 2])
-def test_a_recipe_trains_an_aligner_that_finds_each_image_s_sentence(tmp_path, encoders):
-    result = train(aligner_recipe(tmp_path, encoders=encoders), tmp_path / "run")
-    model = load(result.model, "cpu")
-    images = [tmp_path / f"{number}.png" for number in range(4)]
+def test_a_recipe_trains_an_aligner_that_finds_each_image_s_sentence(learnt, tmp_path, encoders):
+    folder = learnt if encoders == 1 else learn(tmp_path, encoders=encoders)
+    model = load(folder / "run" / "model", "cpu")
+    images = [folder / f"{number}.png" for number in range(4)]
     similarity = model.similarity(model.embed(images), model.embed_text(SENTENCES))
     assert similarity.argmax(axis=1).tolist() == [0, 1, 2, 3]
-    card = (result.model / "README.md").read_text()
+    card = (folder / "run" / "model" / "README.md").read_text()
     assert "which words of a sentence belong to which region" in card and "4 sentences" in card
 
 

@@ -33,6 +33,7 @@ from saywhere.training.recipe import DataConfig, Recipe
 from saywhere.training.run import find_system
 
 TRUNK = {"backbone": "efficientnet_lite0", "long_side": 64}
+pytestmark = pytest.mark.usefixtures("plain_curves")
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from saywhere.training.captioner import BoxTargets, CaptionerSystem, CaptionTarg
 from saywhere.training.run import train
 
 TEXTS = ("a dog on the left", "two dogs", "a long dog with a stick in its mouth", "!")
+pytestmark = pytest.mark.usefixtures("plain_curves")
 
 
 def sample(*sentences: str) -> Sample:

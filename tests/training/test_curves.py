@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from saywhere.training.loop import CsvLog, read_log
+from PIL import Image
+
+from saywhere.training.loop import CsvLog, draw_curves, read_log
 
 
 def write(path: Path, steps: range, start: int = 0) -> None:
@@ -29,3 +31,16 @@ def test_a_resumed_log_drops_what_was_not_saved_and_a_half_row(tmp_path: Path) -
     resumed = path.read_text()
     write(path, range(1, 6))
     assert resumed == path.read_text()
+
+
+def test_each_term_has_its_panel(tmp_path: Path) -> None:
+    draw_curves(tmp_path / "metrics.csv", tmp_path / "curves.png")
+    assert not list(tmp_path.iterdir())  # nothing is logged yet
+    sizes = []
+    for terms in (("loss",), ("loss", "box"), ("loss", "box", "score", "caption")):
+        log = CsvLog(tmp_path / "metrics.csv")
+        for step in (1, 2):
+            log.write(step, 0, {f"train/{term}": 1.0 / step for term in terms} | {"val/loss": 1.0})
+        draw_curves(log.path, tmp_path / "curves.png")
+        sizes.append(Image.open(tmp_path / "curves.png").size)
+    assert sizes == [(420, 300), (840, 300), (1260, 600)]

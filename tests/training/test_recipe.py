@@ -179,10 +179,16 @@ def test_a_recipe_in_which_something_would_be_lost_is_refused(file: Path, text: 
     wrong.write_text(text)
     with pytest.raises(UserError, match=f"wrong.yaml is not a YAML recipe: {message}"):
         recipes.load(wrong)
-    with pytest.raises(UserError, match="is not YAML: the key 'a' is there twice: line 1"):
-        recipes.load(file, ["model={a: 1, a: 2}"])
-    with pytest.raises(UserError, match="is not YAML: it is nested too deeply"):
-        recipes.load(file, ["model=" + "[" * 5000])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [("model={a: 1, a: 2}", "the key 'a' is there twice: line 1"), ("model=" + "[" * 5000, "it is nested too deeply")],
+    ids=["twice", "deep"],
+)
+def test_a_change_in_which_something_would_be_lost_is_refused(file: Path, change: str, message: str) -> None:
+    with pytest.raises(UserError, match=f"is not YAML: {message}"):
+        recipes.load(file, [change])
 
 
 def test_a_mark_before_a_recipe_is_passed_over(file: Path) -> None:

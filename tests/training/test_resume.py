@@ -6,71 +6,47 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from commands import run
 from safetensors.torch import load_file
 from tiny_training import write_data, write_recipe
 
-from saywhere.training.loop import read_log
+from saywhere.training.loop import Training, read_log
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-LONG = 1800.0
-"""Seconds: far more than is needed on an idle machine."""
-
-
-STOPPED = """
-import os, sys
+pytestmark = pytest.mark.usefixtures("plain_curves", "one_thread")
+KILLED = """
+import os, signal
 from saywhere.cli import main
+from saywhere.training import loop
 from saywhere.training.loop import Training
 
-number, epoch, batch = map(int, sys.argv[1:4])
-plain = Training.after_batch
+loop.draw_curves = lambda log, image: None
+after_batch = Training.after_batch
 
-def stopped(self):
-    goes_on = plain(self)
-    if (self.state.epoch, self.state.batches) == (epoch, batch + 1):
-        os.kill(os.getpid(), number)
+def killed(self):
+    goes_on = after_batch(self)
+    if (self.state.epoch, self.state.batches) == (0, 5):
+        os.kill(os.getpid(), signal.SIGKILL)
     return goes_on
 
-Training.after_batch = stopped
-sys.argv[1:4] = []
+Training.after_batch = killed
 main()
 """
-
-Start = Callable[..., subprocess.Popen[str]]
-
-
-@pytest.fixture
-def start(recipe: Path) -> Iterator[Start]:
-    """Start ``saywhere train`` with an output folder and changes; what still runs at the end is killed.
-
-    With ``stop`` (signal, epoch, batch) it sends itself that signal after that batch.
-    """
-    running: list[subprocess.Popen[str]] = []
-
-    def run(out: Path, *changes: str, stop: tuple[int, int, int] | None = None) -> subprocess.Popen[str]:
-        program = [str(Path(sys.executable).with_name("saywhere"))]
-        if stop is not None:
-            program = [sys.executable, "-c", STOPPED, *map(str, stop)]
-        command = [*program, "train", str(recipe), *changes, "--out", str(out)]
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        running.append(subprocess.Popen(command, env=ENVIRONMENT, text=True, **pipes))
-        return running[-1]
-
-    yield run
-    for process in running:
-        process.kill()
-        process.wait()
+"""``saywhere`` in a process that kills itself in the middle of the first epoch."""
 
 
-def finish(process: subprocess.Popen[str], code: int = 0) -> str:
-    text, _ = process.communicate(timeout=LONG)
-    assert process.returncode == code, text
-    return text
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Let torch sum in the same order in this process as in another one, whatever the processor."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def position(out: Path) -> dict[str, Any]:
@@ -89,16 +65,6 @@ def equal(a: Any, b: Any) -> bool:
     return a == b
 
 
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two epochs of 24 batches, the backbone trained in the second; saved every two steps."""
-    folder = tmp_path_factory.mktemp("run")
-    root = write_data(folder / "data", train=48, validation=4)
-    return write_recipe(
-        folder / "recipe.yaml", root, cache=str(folder / "cache"), unfreeze_after=1, save_every=2, log_every=5
-    )
-
-
 def assert_same_run(one: Path, other: Path) -> None:
     states = [torch.load(out / "last.ckpt", weights_only=True) for out in (one, other)]
     for part in ("network", "optimizer", "schedule"):
@@ -112,21 +78,35 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 
 def test_a_run_killed_and_stopped_in_the_middle_of_epochs_ends_like_one_that_was_not(
-    recipe: Path, start: Start
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, out = recipe.parent / "whole", recipe.parent / "broken"
-    undisturbed = start(whole)
-    finish(start(out, stop=(signal.SIGKILL, 0, 12)), -signal.SIGKILL)
-    before = position(out)
-    assert before["epoch"] == 0 and 0 < before["batches"] <= 13
+    """Two epochs of eight batches, the backbone trained in the second; saved every two steps."""
+    root, cache = write_data(tmp_path / "data", train=16, validation=2), str(tmp_path / "cache")
+    options = {"cache": cache, "unfreeze_after": 1, "save_every": 2, "log_every": 5}
+    recipe = write_recipe(tmp_path / "recipe.yaml", root, **options)
+    whole, out = (["train", str(recipe), "--out", str(tmp_path / name)] for name in ("whole", "broken"))
 
-    text = finish(start(out, stop=(signal.SIGINT, 1, 8)), 130)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    killed = subprocess.run([sys.executable, "-c", KILLED, *out], capture_output=True, text=True, env=environment)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    before = position(tmp_path / "broken")
+    assert before["epoch"] == 0 and 0 < before["batches"] <= 5
+
+    after_batch = Training.after_batch
+
+    def stopped(training: Training) -> bool:
+        if (training.state.epoch, training.state.batches) == (1, 3):
+            os.kill(os.getpid(), signal.SIGINT)
+        return after_batch(training)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Training, "after_batch", stopped)
+        text = run(*out, code=130).stderr
     assert "resuming the run" in text
     assert "the same command" in text.lower()
-    assert "Traceback" not in text
-    before = position(out)
-    assert before["epoch"] == 1 and 8 < before["batches"] < 16
+    before = position(tmp_path / "broken")
+    assert before["epoch"] == 1 and 3 <= before["batches"] < 8
 
-    finish(start(out))
-    finish(undisturbed)
-    assert_same_run(whole, out)
+    run(*out)
+    run(*whole)
+    assert_same_run(tmp_path / "whole", tmp_path / "broken")

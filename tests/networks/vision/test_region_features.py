@@ -6,12 +6,7 @@ from photographs import noise
 from tiny_aligner import tiny_aligner, tiny_pixels
 
 from saywhere import boxes as geometry
-from saywhere.networks.vision.region_features import (
-    ImageMaps,
-    feature_size,
-    position_features,
-    propose_regions,
-)
+from saywhere.networks.vision.region_features import ImageMaps, feature_size, position_features, propose_regions
 
 
 def test_the_mean_of_a_box_counts_each_cell_by_its_share():

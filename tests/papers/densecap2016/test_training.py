@@ -29,6 +29,7 @@ THIN = {
     "dropout": 0.0,
 }
 ADAM = {"kind": "original_adam", "lr": 1e-3, "weight_decay": 1e-6}
+pytestmark = pytest.mark.usefixtures("plain_curves")
 
 
 @pytest.fixture(scope="module")

@@ -87,7 +87,9 @@ def test_no_phrase_is_cut_off_from_its_noun(pattern, many):
     assert not wrong
 
 
-PARTICIPLES = "bent boiled broken burnt carved closed cooked cracked fallen folded frozen lit opened painted parked stolen"
+PARTICIPLES = (
+    "bent boiled broken burnt carved closed cooked cracked fallen folded frozen lit opened painted parked stolen"
+)
 
 
 @pytest.mark.parametrize(

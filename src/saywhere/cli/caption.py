@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from saywhere.cli import options
-from saywhere.cli.printing import report_skipped
+from saywhere.cli.printing import note_every, report_skipped
 from saywhere.files import printable
 from saywhere.loading import DeferredModel
 
@@ -58,6 +58,8 @@ def caption(
     videos = [source for source in found if source.is_video]
     sources = [source for source in found if not source.is_video]
     printed, file = json == options.STDOUT, None if json == options.STDOUT else json
+    if every is not None and not videos:
+        typer.echo(note_every(len(sources)), err=True)
     if videos and (option := f"--json {file}" if file else "--output-format" if write else None):
         raise UserError(f"{option}: is for images; {videos[0].name} is a video, whose sentences are only printed")
     if show_attention is not None:

@@ -21,7 +21,16 @@ import numpy as np
 
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
-from saywhere.models.nouns import AFTER, BEFORE_NOUNS, COLOUR_NAMES, SINGULAR, STARTS, find_names, is_participle, noun_tree
+from saywhere.models.nouns import (
+    AFTER,
+    BEFORE_NOUNS,
+    COLOUR_NAMES,
+    SINGULAR,
+    STARTS,
+    find_names,
+    is_participle,
+    noun_tree,
+)
 from saywhere.text import split_words
 
 TRAINED = Path(__file__).parents[1] / "pretrained" / "chunker.npz"

@@ -71,20 +71,7 @@ def convert_results(
         is_a, needs = ("file", "folder") if old.folder else ("folder", "file")
         raise UserError(f"{path}: is a {is_a}, but the format {source.value} is a {needs}; name its format with --from")
     printed = out == STDOUT
-    if printed and (new.folder or new.beside_suffix is not None):
-        raise UserError(f"--out -: the format {to.value} is several files, which cannot be printed; give a name")
-    if out is not None:
-        if new.folder:
-            require_folder("--out", out)
-        new.require_new(out)
-    elif new.beside is None:
-        raise UserError(f"--to {to.value} needs --out PATH, the new {'folder' if new.folder else 'file'}")
-    if images is not None and source not in (ResultFormat.yolo, ResultFormat.xmp, ResultFormat.xmp_names):
-        raise UserError(f"--images is for --from yolo and xmp; {source.value} contains the sizes of the images")
-    if images is not None and not images.is_dir():
-        raise UserError(f"--images {images}: no such folder")
-    if copy_images and new.with_images is None:
-        raise UserError(f"--copy-images is for --to yolo, not for {to.value}")
+    _check_places(source, to, out, images, copy_images)
     count, report = 0, Report()
 
     def kept() -> Iterator[Regions]:
@@ -113,3 +100,27 @@ def convert_results(
     report_skipped(left_out)
     if not report.ok:
         raise typer.Exit(1)
+
+
+def _check_places(
+    source: ResultFormat, to: ResultFormat, out: Path | None, images: Path | None, copy_images: bool
+) -> None:
+    """Check that the formats fit the places; raise :class:`UserError` otherwise."""
+    from saywhere.errors import UserError
+    from saywhere.formats.registry import FORMATS
+
+    new = FORMATS[to.value]
+    if out == STDOUT and (new.folder or new.beside_suffix is not None):
+        raise UserError(f"--out -: the format {to.value} is several files, which cannot be printed; give a name")
+    if out is not None:
+        if new.folder:
+            require_folder("--out", out)
+        new.require_new(out)
+    elif new.beside is None:
+        raise UserError(f"--to {to.value} needs --out PATH, the new {'folder' if new.folder else 'file'}")
+    if images is not None and source not in (ResultFormat.yolo, ResultFormat.xmp, ResultFormat.xmp_names):
+        raise UserError(f"--images is for --from yolo and xmp; {source.value} contains the sizes of the images")
+    if images is not None and not images.is_dir():
+        raise UserError(f"--images {images}: no such folder")
+    if copy_images and new.with_images is None:
+        raise UserError(f"--copy-images is for --to yolo, not for {to.value}")

@@ -440,6 +440,19 @@ def test_an_option_with_one_value_is_given_once(line: str) -> None:
         (["alt", "a.html", "--root", "nothing"], "--root nothing: no such folder"),
         (["alt", "a.html", "--cache", "."], "--cache .: is a folder; give the name of a file"),
         (["alt", Path(__file__).parent], f"{Path(__file__).parent}: no HTML or Markdown files in this folder"),
+        (
+            ["describe", "a.jpg", "--out", "-"],
+            "--out -: would be something named -; to print results give --json -, or give ./- to name it",
+        ),
+        (
+            ["export", "a", "--out", "-"],
+            "--out -: would be something named -; this command prints no results, or give ./- to name it",
+        ),
+        (["mcp", ".", "--token", "x"], "--host, --token and --allowed-host are for HTTP: give --port as well"),
+        (
+            ["ground", "a.jpg", "a dog", "--beta", "1", "--threshold", "0.5"],
+            "--threshold cannot choose among the phrases of --beta: all of them count as found",
+        ),
         (["describe", "a.jpg", "--threshold", "0,3"], "invalid value for '--threshold': '0,3' is not a number"),
         (["describe", "a.jpg", "--top", "few"], "invalid value for '--top': 'few' is not a whole number"),
         (
@@ -452,6 +465,28 @@ def test_a_value_that_cannot_be_meant_is_named_with_what_is_needed(words: list[s
     """A variable of the shell that is not set would be the default, or the folder that the user is in."""
     result = run(*words, code=2)
     assert result.stderr.partition("; see ")[0].rstrip() == f"error: {message}"
+
+
+def test_no_option_makes_a_file_named_hyphen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen = 0
+
+    def visit(command: Any, words: list[str]) -> None:
+        nonlocal seen
+        for one in getattr(command, "commands", {}).values():
+            visit(one, [*words, one.name])
+        for option in command.params:
+            if option.param_type_name == "option" and "path" in option.type.name:
+                seen += 1
+                arguments = ["x" for each in command.params if each.param_type_name == "argument"]
+                result = run(*words, *arguments, f"{option.opts[0]}=-", code=2)
+                assert "-: would be something named -" in result.stderr or option.opts[0] == "--json" or words == [
+                    "convert-results"
+                ], result.stderr  # fmt: skip
+
+    for name in cli.COMMANDS:
+        visit(get_command(cli.app).commands[name], [name])  # pyright: ignore[reportAttributeAccessIssue]
+    assert seen > 50 and not [*tmp_path.iterdir()]
 
 
 def test_too_little_memory_is_one_line_for_every_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

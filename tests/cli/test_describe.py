@@ -69,6 +69,11 @@ def captioned(image, words):
     return saywhere.Regions(image.width, image.height, [[0, 0, 5, 5.0]], [0.5], (words,))
 
 
+def test_an_interval_for_videos_without_a_video_is_told(model):
+    assert describe(astronaut(), "--every", "1s").stderr == "note: --every is for videos, and there is none: 1 image\n"
+    assert describe(astronaut()).stderr == ""
+
+
 def test_no_regions(model, monkeypatch):
     monkeypatch.setattr(StubModel, "answer", lambda self, image, boxes: captioned(image, "x")[:0])
     result = describe(astronaut(), "--out", "out", "--json", "r.jsonl")

@@ -291,6 +291,23 @@ def test_the_command(tmp_path: Path) -> None:
         assert wrong in " ".join(convert(*words, code=2).output.split())
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_file_is_printed_and_several_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    FORMATS["saywhere"].write(tmp_path / "r.jsonl", photos())
+    words = ("convert-results", "r.jsonl", "--to", name, "--out")
+    if name == "label-studio" or FORMATS[name].folder:
+        line = f"error: --out -: the format {name} is several files, which cannot be printed; give a name\n"
+        assert run(*words, "-", code=2).stderr == line
+        assert [path.name for path in tmp_path.iterdir()] == ["r.jsonl"]
+        return
+    printed = run(*words, "-")
+    assert [path.name for path in tmp_path.iterdir()] == ["r.jsonl"] and "printed, 3 images" in printed.stderr
+    run(*words, "file")
+    if name != "parquet":  # each file has a time in it
+        assert printed.stdout_bytes == Path("file").read_bytes()
+
+
 def written(name: str, folder: Path, *images: Regions) -> list[Path]:
     FORMATS[name].write(folder / "out", images)
     return sorted(path.relative_to(folder) for path in folder.rglob("*.xml"))

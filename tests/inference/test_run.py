@@ -10,6 +10,7 @@ from commands import rows
 
 import saywhere
 from saywhere.errors import UserError
+from saywhere.inference import find_images, run_images
 from tests import photographs
 from tests.stubs import StubModel
 
@@ -62,3 +63,25 @@ def test_a_run_in_shards_says_what_became_of_the_images(loaded: Loaded) -> None:
     photographs.write_album(Path("album"), 4, 0)
     done = saywhere.describe("album", loaded, json="r.jsonl", shards=2)
     assert (done.done, done.written) == (4, [Path("r.jsonl")])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": 0}, "batch must be a whole number of at least 1, not 0"),
+        ({"shards": 0, "json": "r.jsonl"}, "shards must be a whole number of at least 1, not 0"),
+        ({"top": -1}, "top must be a whole number of at least 0, not -1"),
+        ({"threshold": "0.5"}, "threshold must be a number, not '0.5'"),
+    ],
+)
+def test_impossible_counts_are_refused_at_once(options, message, loaded: Loaded) -> None:
+    photographs.noise(48, 32).save("a.png")
+    with pytest.raises(UserError, match=message):
+        saywhere.describe("a.png", loaded, **options)
+    assert not Path("r.jsonl").exists() and loaded.batches == []
+
+
+def test_an_impossible_batch_is_refused_by_every_run_over_images(loaded: Loaded) -> None:
+    photographs.noise(48, 32).save("a.png")
+    with pytest.raises(UserError, match="batch must be a whole number of at least 1, not 0"):
+        list(run_images(lambda images, _: images, find_images(["a.png"]), batch=0))

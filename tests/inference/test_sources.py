@@ -49,6 +49,12 @@ def test_files_and_patterns(album):
     assert names("*") == ["p/a.PNG", "p/b.jpg", "p/sub/b.jpg", "q/b.jpg"]
     Path("p/odd[1].jpg").write_bytes(b"x")
     assert names("p/odd[1].jpg") == ["p/odd[1].jpg"], "a file that is there is no pattern"
+    assert names("p/o*[1].jpg") == ["p/odd[1].jpg"], "a pattern that fits nothing has brackets of a name"
+    touch("br[1]/a.jpg", "br[1]/x [2]/b.jpg", "br1/c.jpg")
+    assert names("br[1]/*.jpg") == ["br[1]/a.jpg"], "a folder that is there is no pattern"
+    assert names(album / "br[1]" / "x [2]" / "*.jpg") == [str(album / "br[1]" / "x [2]" / "b.jpg")]
+    assert names("br[1-9]/*.jpg") == ["br1/c.jpg"]
+    assert drawn("br[1]/*/*.jpg") == {"br[1]/x [2]/b.jpg": "out/x [2]/b.jpg"}
 
 
 def test_named_twice_counts_once(album):

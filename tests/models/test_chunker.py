@@ -40,6 +40,14 @@ def cut(text: str) -> list[str]:
         ("a small, brown dog", ["a small brown dog"]),
         ("an orange, white and blue shirt", ["an orange white and blue shirt"]),
         ("a man in a hat, dog on a bed", ["a man", "a hat", "dog", "a bed"]),
+        ("a broken window", ["a broken window"]),
+        ("a man with a smooth violin", ["a man", "a smooth violin"]),
+        ("fallen red umbrellas and a dog", ["fallen red umbrellas", "a dog"]),
+        ("grazing zebras, a lion", ["grazing zebras", "a lion"]),
+        ("painted the wall", ["the wall"]),
+        ("a broken, red window", ["a broken red window"]),
+        ("a biker bikes down the road", ["a biker", "the road"]),
+        ("a man has opened a door", ["a man", "a door"]),
     ],
 )
 def test_phrases_are_cut_as_people_cut_them(text, phrases):
@@ -77,6 +85,23 @@ def test_no_phrase_is_cut_off_from_its_noun(pattern, many):
         if not any(f" {before}{name} " in f" {phrase} " for phrase in found):
             wrong.append((name, found))
     assert not wrong
+
+
+PARTICIPLES = (
+    "bent boiled broken burnt carved closed cooked cracked fallen folded frozen lit opened painted parked stolen"
+)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a P N", "a man with a P N", "a P N on the street", "the P N", "P Ns", "two P Ns", "a man and two P Ns"]
+)
+def test_no_participle_is_cut_off_from_its_noun(pattern):
+    things = ["window", "lake", "bicycle", "umbrella", "house", "pizza"]
+    pairs = [(participle, name) for participle in PARTICIPLES.split() for name in things]
+    texts = {pair: pattern.replace("P", pair[0]).replace("N", pair[1]) for pair in pairs}
+    wanted = pattern.removeprefix("a man with ").removeprefix("a man and ").removesuffix(" on the street")
+    phrases = {pair: wanted.replace("P", pair[0]).replace("N", pair[1]) for pair in pairs}
+    assert {pair: found for pair in pairs if phrases[pair] not in (found := cut(texts[pair]))} == {}
 
 
 def test_a_name_does_not_join_what_punctuation_parts():

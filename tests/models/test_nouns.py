@@ -81,6 +81,8 @@ TREE = noun_tree()
         ("a person partly hidden by a sign", "person"),
         ("a fly seen in a web", "fly"),
         ("a broken parked car", "car"),
+        ("a window broken by a ball", "window"),
+        ("a tree fallen on a car", "tree"),
     ],
 )
 def test_a_phrase_leads_to_its_noun(phrase: str, name: str) -> None:

@@ -81,6 +81,9 @@ OBJECTS = 100_000
 LONGEST = 4000
 """Maximum length of an error message, in characters; a damaged file may put a megabyte into one."""
 
+STDOUT = "-"
+"""File name that means: print."""
+
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """The parser's exception for a wrong command line."""
 
@@ -226,10 +229,20 @@ def _check_values(option: Any, value: Any, count: int, ctx: Any) -> None:
     for text in value if isinstance(value, list | tuple) else [value]:
         if text == "":
             raise UsageError(f"{name} is empty: give a value, or leave it out", ctx)
+        if text == STDOUT and is_option and "path" in option.type.name and name not in _printing(ctx):
+            way_out = " or ".join(f"{each} -" for each in _printing(ctx))
+            printed = f"to print results give {way_out}" if way_out else "this command prints no results"
+            raise UsageError(f"{name} -: would be something named -; {printed}, or give ./- to name it", ctx)
         if "float" in option.type.name and isinstance(text, str):
             with contextlib.suppress(ValueError):  # the parser reports it
                 if not math.isfinite(float(text)):
                     raise UsageError(f"{name} must be a finite number, not {text}", ctx)
+
+
+def _printing(ctx: Any) -> list[str]:
+    """Return the options of a command that print with ``-``: ``--json``, and ``--out`` of ``convert-results``."""
+    wanted = "--out" if ctx.command.name == "convert-results" else "--json"
+    return [wanted] if any(wanted in option.opts for option in ctx.command.params) else []
 
 
 class OneLineErrors(TyperGroup):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from saywhere.cli import options
-from saywhere.cli.printing import report_skipped
+from saywhere.cli.printing import note_every, report_skipped
 from saywhere.files import printable
 from saywhere.loading import DeferredModel
 
@@ -78,7 +78,7 @@ def caption(
         elif file is None:
             typer.echo(f"{printable(one.source.name)}: {one.result}")
 
-    lacking = _caption_videos(videos, deferred, beam_size, every or EVERY, printed)
+    lacking = _caption_videos(videos, deferred, beam_size, every, printed, len(sources))
     if not sources:
         report_skipped(lacking)
         return
@@ -102,16 +102,18 @@ def caption(
 
 
 def _caption_videos(
-    videos: list[Source], deferred: DeferredModel, beam_size: int | None, every: str, lines: bool
+    videos: list[Source], deferred: DeferredModel, beam_size: int | None, every: str | None, lines: bool, images: int
 ) -> dict[str, str]:
     """Print a sentence for each change in each video; return the unreadable videos and why, by name."""
     skipped: dict[str, str] = {}
     if not videos:
+        if every is not None:
+            typer.echo(note_every(images), err=True)
         return skipped
     from saywhere.video import moment, parse_duration, to_ticks
     from saywhere.video.reading import VideoError, VideoReader
 
-    step = to_ticks(parse_duration(every))
+    step = to_ticks(parse_duration(every or EVERY))
     for source in videos:
         due, last = 0, None
         try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from saywhere.cli.options import ClassMap, ClassNames, CopyImages, Embed, ResultFormat, require_folder
+from saywhere.cli.options import STDOUT, ClassMap, ClassNames, CopyImages, Embed, ResultFormat, require_folder
 from saywhere.cli.printing import report_skipped
 from saywhere.report import counted
 
@@ -26,7 +27,8 @@ def convert_results(
     out: Path | None = typer.Option(
         None,
         metavar="PATH",
-        help="New file, or new folder for yolo and voc; optional for xmp, which is then written beside the images.",
+        help="New file, - to print it, or new folder for yolo and voc; optional for xmp, which is then written beside "
+        "the images.",
     ),
     source: ResultFormat = typer.Option(ResultFormat.saywhere, "--from", help="Format of IN."),
     images: Path | None = typer.Option(
@@ -68,18 +70,8 @@ def convert_results(
     if path.is_dir() != old.folder:
         is_a, needs = ("file", "folder") if old.folder else ("folder", "file")
         raise UserError(f"{path}: is a {is_a}, but the format {source.value} is a {needs}; name its format with --from")
-    if out is not None:
-        if new.folder:
-            require_folder("--out", out)
-        new.require_new(out)
-    elif new.beside is None:
-        raise UserError(f"--to {to.value} needs --out PATH, the new {'folder' if new.folder else 'file'}")
-    if images is not None and source not in (ResultFormat.yolo, ResultFormat.xmp, ResultFormat.xmp_names):
-        raise UserError(f"--images is for --from yolo and xmp; {source.value} contains the sizes of the images")
-    if images is not None and not images.is_dir():
-        raise UserError(f"--images {images}: no such folder")
-    if copy_images and new.with_images is None:
-        raise UserError(f"--copy-images is for --to yolo, not for {to.value}")
+    printed = out == STDOUT
+    _check_places(source, to, out, images, copy_images)
     count, report = 0, Report()
 
     def kept() -> Iterator[Regions]:
@@ -92,10 +84,15 @@ def convert_results(
 
     if out is None:
         left_out = new.write_beside(kept(), report, embed, classes)
+    elif printed:
+        with tempfile.TemporaryDirectory() as folder:
+            left_out = new.write_whole(Path(folder, new.name), kept(), report, classes=classes)
+            typer.echo(Path(folder, new.name).read_bytes(), nl=False)
     else:
         left_out = new.write_whole(out, kept(), report, copy_images, classes)
     places = ", ".join(map(str, new.files(out))) if out else "in the images" if embed else "beside the images"
-    typer.echo(f"written: {places}, {counted(count - len(left_out), 'image')}")
+    done = "printed" if printed else f"written: {places}"
+    typer.echo(f"{done}, {counted(count - len(left_out), 'image')}", err=printed)
     for name in classes.unknown():
         typer.echo(f"class {name!r}: is not in the table of nouns, so only this word itself matches it", err=True)
     for line in report.lines():
@@ -103,3 +100,27 @@ def convert_results(
     report_skipped(left_out)
     if not report.ok:
         raise typer.Exit(1)
+
+
+def _check_places(
+    source: ResultFormat, to: ResultFormat, out: Path | None, images: Path | None, copy_images: bool
+) -> None:
+    """Check that the formats fit the places; raise :class:`UserError` otherwise."""
+    from saywhere.errors import UserError
+    from saywhere.formats.registry import FORMATS
+
+    new = FORMATS[to.value]
+    if out == STDOUT and (new.folder or new.beside_suffix is not None):
+        raise UserError(f"--out -: the format {to.value} is several files, which cannot be printed; give a name")
+    if out is not None:
+        if new.folder:
+            require_folder("--out", out)
+        new.require_new(out)
+    elif new.beside is None:
+        raise UserError(f"--to {to.value} needs --out PATH, the new {'folder' if new.folder else 'file'}")
+    if images is not None and source not in (ResultFormat.yolo, ResultFormat.xmp, ResultFormat.xmp_names):
+        raise UserError(f"--images is for --from yolo and xmp; {source.value} contains the sizes of the images")
+    if images is not None and not images.is_dir():
+        raise UserError(f"--images {images}: no such folder")
+    if copy_images and new.with_images is None:
+        raise UserError(f"--copy-images is for --to yolo, not for {to.value}")

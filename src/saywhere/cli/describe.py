@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saywhere.cli import options
-from saywhere.cli.printing import print_table, skip_notes
+from saywhere.cli.printing import note_every, print_table, skip_notes
 from saywhere.files import printable
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ def describe(
         videos.add(films, beside=bool(images))
         if camera is not None:
             return videos.film(camera, paths or [])
+        if not films:
+            typer.echo(note_every(len(images)), err=True)
     more = {"output_format": output_format.value, "copy_images": copy_images, "embed": embed}
     left = None if every is not None or camera is not None else note_videos(paths or [], [out] if out else [])
     _describe(images, videos, deferred, choices | more | places, printed, left)

@@ -103,7 +103,7 @@ class Task:
         """
         if self.data and not (predictions or truth):
             return True
-        chosen = (self.runtime.device, self.runtime.engine, self.runtime.threads, self.change)
+        chosen = (*self.runtime, self.change)
         if predictions and truth and not any((self.data, self.models, self.format, *own, *chosen)):
             return False
         raise UserError(

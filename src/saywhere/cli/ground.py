@@ -160,6 +160,8 @@ def ground(
     sentence = len(texts) == 1 and part is not Part.densecap
     if not sentence and (save_steps is not None or beta is not None):
         raise UserError("--save-steps and --beta need a single sentence and the part aligner")
+    if beta is not None and threshold is not None:
+        raise UserError("--threshold cannot choose among the phrases of --beta: all of them count as found")
     ahead = ("densecap",) if part is Part.densecap else ("aligner", "densecap", "nouns")
     deferred = chosen.deferred(Part.aligner if sentence else part, ahead, [path])
     from saywhere.images import DRAWN_SIDES

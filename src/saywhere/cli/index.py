@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import importlib.util
 import os
 import sys
@@ -134,7 +135,7 @@ def _watch(
                 away[str(made.place)] = str(error)
                 run = _begin_rest(begin, paths)
             for path in run.gone if run else ():
-                typer.echo(f"removed: {printable(path)}")
+                typer.echo(f"removed: {printable(_as_given(path, paths))}")
             for one in run.results(batch) if run else ():
                 if one.result is not None:
                     typer.echo(f"{'added' if one.result else 'updated'}: {printable(one.source.name)}")
@@ -142,6 +143,20 @@ def _watch(
                 typer.echo(line, err=True)
             sys.stdout.flush()
     typer.echo(f"{len(made):,} in {made.place}")
+
+
+def _as_given(image: str, paths: list[str]) -> str:
+    """Return the path of an image as below the first folder or pattern in ``paths`` that it belongs to."""
+    from saywhere.inference.sources import split_pattern
+
+    for path in paths:
+        given = split_pattern(path)[0] if glob.has_magic(path) and not os.path.lexists(path) else path
+        folder = os.path.abspath(given)
+        if image == folder:
+            return path
+        if image.startswith(os.path.join(folder, "")):
+            return os.path.normpath(os.path.join(given, os.path.relpath(image, folder)))
+    return image
 
 
 def _begin_rest(begin: Callable[[list[str]], Indexing], paths: list[str]) -> Indexing | None:

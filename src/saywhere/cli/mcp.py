@@ -12,6 +12,7 @@ from saywhere.errors import UserError
 
 
 def mcp(
+    ctx: typer.Context,
     folders: list[Path] = typer.Argument(metavar="FOLDER...", help="Folders whose images the tools may read."),
     index: Path | None = typer.Option(
         None, metavar="DIR", help="Search this index (made by saywhere index) instead of the folders."
@@ -36,8 +37,10 @@ def mcp(
     if index is not None and not index.is_dir():
         raise UserError(f"--index {index}: no such folder; make it with saywhere index")
     if port is None:
-        if host != "127.0.0.1" or allowed_host:
-            raise UserError("--host and --allowed-host are for HTTP: give --port as well")
+        asked = ctx.get_parameter_source("token")
+        typed = token is not None and asked is not None and asked.name == "COMMANDLINE"  # not from the environment
+        if host != "127.0.0.1" or allowed_host or typed:
+            raise UserError("--host, --token and --allowed-host are for HTTP: give --port as well")
         serve_pipe(Protocol(allowed, chosen.deferred(), index))
         return
     from saywhere.serve.limits import Limits

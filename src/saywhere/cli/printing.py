@@ -84,6 +84,13 @@ def note_words(
         typer.echo(f"words not used to place phrases: {', '.join(unused)}", err=True)
 
 
+def note_every(images: int) -> str:
+    """Return a note that ``--every`` has no effect on so many images, among which there is no video."""
+    from saywhere.report import counted
+
+    return f"note: --every is for videos, and there is none: {counted(images, 'image')}"
+
+
 def skip_notes(skipped: Mapping[str, str]) -> list[str]:
     """Return a line for each skipped image, and a single line for all that only lack an extra."""
     if not skipped:

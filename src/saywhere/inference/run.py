@@ -33,6 +33,7 @@ from saywhere.inference.results import (
 )
 from saywhere.inference.sources import Source, find_images, out_path, read_boxes
 from saywhere.loading import DeferredModel
+from saywhere.options import require_ints, require_numbers
 from saywhere.regions import SHOWN, Regions, check_boxes
 from saywhere.report import Report, Tell, counted, progress, silent
 
@@ -81,6 +82,7 @@ def run_images(
         long_side: pixels needed on the long side; larger images are decoded at about this size.
         workers: number of threads that call ``ask`` concurrently.
     """
+    require_ints(1, batch=batch)
     line: queue.Queue[_Read | BaseException | Literal["full"] | None] = queue.Queue()
     room = _Room((1 + workers) * batch, lambda: line.put("full"))
     arguments = (sources, boxes, long_side, room, line)
@@ -356,6 +358,9 @@ def describe(
         >>> print(saywhere.describe("photos", json="regions.jsonl", out="drawn", progress=True))
         3 described, 7 regions
     """
+    require_ints(0, top=top)
+    require_ints(1, batch=batch, shards=shards)
+    require_numbers(threshold=threshold)
     paths = [images] if isinstance(images, str | Path) else list(images)
     json, out, boxes = (None if path is None else Path(path) for path in (json, out, boxes))
     found = [path for path in paths if isinstance(path, Source)]

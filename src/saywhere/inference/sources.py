@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import glob
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from saywhere.errors import UserError
 from saywhere.files import TAR, decode, parse_json, read_whole, split_lines
 from saywhere.images import SUFFIXES
 from saywhere.report import counted
+
+_SEPARATORS = re.compile(f"[{re.escape(os.sep + (os.altsep or ''))}]+")
 
 LIST = "@"
 """Prefix of a file that lists paths, one per line; ``@-`` is standard input."""
@@ -189,17 +192,29 @@ def _expand(path: str, hidden: set[str], suffixes: frozenset[str]) -> tuple[list
         raise NoImages(path, "this list names no image")
     if not glob.has_magic(path):
         raise UserError(f"{path}: no such file or folder")
-    names = []
-    for match in sorted(glob.glob(path, recursive=True)):
+    names, (fixed, pattern) = [], split_pattern(path)
+    matches = glob.glob(os.path.join(glob.escape(fixed), pattern), recursive=True)
+    if not matches and "[" in pattern:  # a name such as IMG*[1].jpg, whose brackets are no choice of characters
+        matches = glob.glob(os.path.join(glob.escape(fixed), pattern.replace("[", "[[]")), recursive=True)
+    for match in sorted(matches):
         if not os.path.isdir(match):
             names.extend(_members(match))
         elif not path.endswith("**"):  # ** already matches everything below each folder
             names.extend(_walk(match, hidden, suffixes))
     if not names:
         raise NoImages(path, "no file fits this pattern")
-    parts = Path(path).parts
-    fixed = parts[: next(i for i, part in enumerate(parts) if glob.has_magic(part))]
-    return names, str(Path(*fixed))
+    return names, fixed or "."
+
+
+def split_pattern(path: str) -> tuple[str, str]:
+    """Split a pattern after its folders without wildcards, or whose names have brackets: ``a[1]`` and ``*.jpg``."""
+    fixed, rest = "", path
+    while separator := _SEPARATORS.search(rest):
+        folder = fixed + rest[: separator.start()]
+        if glob.has_magic(folder[len(fixed) :]) and not os.path.isdir(folder):
+            break
+        fixed, rest = fixed + rest[: separator.end()], rest[separator.end() :]
+    return fixed, rest
 
 
 def _members(path: str) -> list[str]:

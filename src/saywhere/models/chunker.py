@@ -21,7 +21,16 @@ import numpy as np
 
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
-from saywhere.models.nouns import AFTER, BEFORE_NOUNS, COLOUR_NAMES, STARTS, find_names, noun_tree
+from saywhere.models.nouns import (
+    AFTER,
+    BEFORE_NOUNS,
+    COLOUR_NAMES,
+    SINGULAR,
+    STARTS,
+    find_names,
+    is_participle,
+    noun_tree,
+)
 from saywhere.text import split_words
 
 TRAINED = Path(__file__).parents[1] / "pretrained" / "chunker.npz"
@@ -199,25 +208,41 @@ def _is_place(words: Sequence[str]) -> bool:
     return words[-1] in PLACES and all(word in STARTS | PLACES for word in words)
 
 
+def _reach(words: Sequence[str], gaps: Sequence[str], start: int, participles: bool = False) -> int:
+    """Return the first of the adjectives, words such as "a" and, if asked, participles right before ``start``."""
+    while start and _mark(gaps[start]) != ",":
+        before = words[start - 1]
+        form = is_participle(before) or (before.endswith("ing") and before not in AFTER)
+        if before not in BEFORE_NOUNS and not (participles and form and words[start] not in STARTS):
+            break
+        start -= 1
+    return start
+
+
 def complete(
     found: Sequence[tuple[int, int, bool]], words: Sequence[str], gaps: Sequence[str]
 ) -> list[tuple[int, int, bool]]:
     """Extend phrases to the nouns of the tree that they were cut off from: "a" and "sheep" become "a sheep".
 
     A name of several words ends up in one phrase. A phrase takes in the name behind it if it ends with a word such as
-    "a", or has only such words and adjectives. A name in no phrase forms one with the words such as "a" before it.
-    Without these it must begin the text or follow punctuation, and must not run into another noun.
+    "a", or if it begins with one and names nothing yet: "a broken" and "window", unless the name may be a verb, as in
+    "a biker bikes". A name in no phrase forms one with the words such as "a" before it. Without these it must begin the
+    text or follow punctuation, and must not run into another noun.
     """
-    spanned = list(found)
-    for name in find_names(words, noun_tree()):
+    spanned, names = list(found), find_names(words, noun_tree())
+    for name in names:
         start, stop = name.start, name.stop
         if any(first < start and stop <= last for first, last, _ in spanned):
             continue
-        while start and words[start - 1] in BEFORE_NOUNS and _mark(gaps[start]) != ",":
-            start -= 1
+        lead = _reach(words, gaps, start, participles=True)
+        begins = lead == 0 or _mark(gaps[lead]) == "," or words[lead] in STARTS
+        start = lead if begins else _reach(words, gaps, start)
         ends = {last: first for first, last, _ in spanned}
-        if (first := ends.get(start)) is not None and words[start - 1] in STARTS and _mark(gaps[start]) != ",":
-            start = first
+        if (first := ends.get(start)) is not None and _mark(gaps[start]) != ",":
+            unnamed = words[first] in STARTS and not any(first <= other.start < start for other in names)
+            is_noun = is_participle(words[start - 1]) or (words[first] in SINGULAR and not name.plural)
+            if words[start - 1] in STARTS or (unnamed and is_noun):
+                start = first
         touched = [span for span in spanned if span[0] < stop and start < span[1]]
         if touched and touched[0][0] <= start and stop <= touched[0][1]:
             continue

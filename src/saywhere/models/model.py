@@ -379,7 +379,7 @@ class Model:
         self, encodings: list[Encoding], texts: list[Any], boxes: list[Any] | None, part: Part | None,
         beta: float | None, limit: int | None, threshold: float | None,
     ) -> list[Regions]:  # fmt: skip
-        require_ints(regions=limit)
+        require_ints(1, regions=limit)
         require_numbers(beta=beta, threshold=threshold)
         for text in texts:
             require_texts(text=text)
@@ -391,6 +391,8 @@ class Model:
             return [placer.ground(e, t, own, limit, threshold) for (e, _, own), t in zip(rows, asked, strict=True)]
         if placer.by != "aligner" or not all(isinstance(text, str) for text in texts):
             raise UserError("beta is for a sentence and the part aligner")
+        if threshold is not None:
+            raise UserError("threshold cannot choose among phrases cut with beta: all of them count as found")
         return [self.align(e, text, own, beta=beta, regions=limit).regions() for e, text, own in rows]
 
     def placer(self, part: Part | None = None) -> Placer:
@@ -444,7 +446,7 @@ class Model:
         from saywhere.models.aligner import align, embed_images
 
         require_numbers(beta=beta)
-        require_ints(regions=regions)
+        require_ints(1, regions=regions)
         aligner = self.require("aligner", "align words with regions")
 
         def ask(encodings: list[Encoding], texts: list[str], given: list[Any] | None) -> list[Alignment]:
@@ -487,7 +489,7 @@ class Model:
         """
         from saywhere.models.aligner import embed_images
 
-        require_ints(regions=regions)
+        require_ints(1, regions=regions)
         aligner = self.require("aligner", "embed images")
         return self._answer(lambda e, b: embed_images(aligner, e, b, regions), batch, progress, images, boxes)
 

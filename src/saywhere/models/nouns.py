@@ -52,6 +52,8 @@ STARTS = frozenset({
     "few", "both", "all", "each", "every", "any", "no", "more",
 })  # fmt: skip
 """Words that begin phrases and cannot be their nouns."""
+SINGULAR = frozenset({"a", "an", "one", "another", "this", "that", "each", "every"})
+"""Those before a singular: after "a biker", "bikes" is a verb."""
 BEFORE_NOUNS = STARTS | {
     "red", "blue", "green", "yellow", "black", "white", "brown", "grey", "gray", "pink", "purple", "golden", "dark",
     "bright", "big", "small", "large", "little", "tiny", "huge", "long", "short", "tall", "old", "new", "beautiful",
@@ -59,9 +61,13 @@ BEFORE_NOUNS = STARTS | {
 }  # fmt: skip
 """STARTS, and adjectives that are never a phrase by themselves."""
 PARTICIPLES = frozenset({
-    "seen", "held", "hidden", "worn", "lit", "hung", "taken", "thrown", "drawn", "written", "made",
+    "beaten", "bent", "bitten", "blown", "bought", "bound", "broken", "built", "burnt", "caught", "chosen", "drawn",
+    "driven", "eaten", "fallen", "flown", "forgotten", "frozen", "grown", "held", "hidden", "hung", "knit", "lit",
+    "lost", "made", "molten", "overgrown", "ridden", "seen", "sewn", "shaken", "shaven", "sold", "spilt",
+    "spun", "stolen", "strewn", "stuck", "sunken", "swollen", "taken", "thrown", "torn", "unlit", "woven", "worn",
+    "written",
 })  # fmt: skip
-"""Participles that do not end in -ed: "a car seen" names a car."""
+"""Participles that do not end in -ed: "a car seen" names a car, and "a stolen car" too."""
 ARTICLES = frozenset(["a", "an", "the", "his", "her", "their", "its", "another", "two", "three"])
 """Words that begin another phrase after "and"."""
 OTHERS = frozenset({"another", "other", "each", "second"})
@@ -76,6 +82,11 @@ AMOUNTS = frozenset({
 
 LONGEST = 3
 """Maximum number of words in a name."""
+
+
+def is_participle(word: str) -> bool:
+    """Return whether a word is, by its form, a past participle: it may stand before a noun or after it."""
+    return word.endswith("ed") or word in PARTICIPLES
 
 
 def plural(name: str) -> str:
@@ -208,7 +219,7 @@ class NounTree:
             return whole
         stop = next((i for i in range(1, len(words)) if self._ends(words, i)), len(words))
         found, last = self._ending(words, 0, stop), stop - 1
-        while found is None and last > 0 and (words[last].endswith(("ed", "ly")) or words[last] in PARTICIPLES):
+        while found is None and last > 0 and (words[last].endswith("ly") or is_participle(words[last])):
             found, last = self._ending(words, 0, last), last - 1
         unknown = found is None or found.noun is None
         if words[stop : stop + 1] == ["of"] and (unknown or words[stop - 1] in AMOUNTS):

@@ -21,7 +21,7 @@ from saywhere.images import SUFFIXES as IMAGES
 from saywhere.images import LoadedImage, open_image, read_image
 from saywhere.inference import ImageResult, Source, run_images
 from saywhere.inference.sources import VIDEO_SUFFIXES as VIDEOS
-from saywhere.inference.sources import NoImages, name_images, named_source
+from saywhere.inference.sources import NoImages, name_images, named_source, split_pattern
 from saywhere.models.aligner import ImageVectors
 from saywhere.models.model import Model, One
 from saywhere.models.nouns import TABLE, pack_leaves
@@ -368,9 +368,7 @@ def _folders(paths: Sequence[str | Path]) -> list[str]:
         if os.path.isdir(path) or archives.is_archive(path):
             found.append(absolute(path))
         elif glob.has_magic(path) and not os.path.lexists(path):
-            parts = Path(path).parts
-            first = next(number for number, part in enumerate(parts) if glob.has_magic(part))
-            found.append(absolute(Path(*parts[:first])))
+            found.append(absolute(split_pattern(path)[0]))
     return found
 
 

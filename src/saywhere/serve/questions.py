@@ -169,7 +169,7 @@ def embed_text(model: Model, values: Mapping[str, Any]) -> dict[str, Any]:
     return {"text": values["text"], "words": list(found.words), "vectors": vectors}
 
 
-_REGIONS = Parameter("regions", "integer", "Choose among at most this many regions.", 0, MAX_REGIONS)
+_REGIONS = Parameter("regions", "integer", "Choose among at most this many regions.", 1, MAX_REGIONS)
 
 QUESTIONS = (
     Question(

@@ -257,7 +257,9 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
         "a merry-go-round, a T-shirt and a ten-year-old boy",
         "a sheep", "two big brown sheep in a field", "a vacuum cleaner and a man", "racquet and a dog",
         "the red violin", "a photo of a sheep", "two, sheep", "the man on the left and a dog",
-        "a cat and", "several hot dogs on a table", "watches",
+        "a cat and", "several hot dogs on a table", "watches", "a broken window and a man",
+        "a biker bikes down the road",
+        "fallen red umbrellas and grazing zebras, a lion", "a broken, red window", "painted the wall",
         "dog, cat", "dogs or cats and a horse", "car, people, street", "an orange, white and blue shirt",
         "record player, cat", "beach, sunset", "street, rain, umbrella",
     ]  # fmt: skip

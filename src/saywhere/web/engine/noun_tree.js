@@ -58,7 +58,7 @@ export class NounTree {
     let stop = words.findIndex((_, i) => i >= 1 && this.ends(words, i));
     if (stop < 0) stop = words.length;
     let found = this.ending(words, 0, stop);
-    for (let last = stop - 1; !found && last > 0 && this.isParticiple(words[last]); last--) found = this.ending(words, 0, last);
+    for (let last = stop - 1; !found && last > 0 && (words[last].endsWith("ly") || this.isParticiple(words[last])); last--) found = this.ending(words, 0, last);
     if (words[stop] === "of" && (!found?.noun || this.lists.amounts.includes(words[stop - 1]))) {
       const inner = this.head(words.slice(stop + 1));
       if (inner.noun) return {...inner, start: inner.start + stop + 1, stop: inner.stop + stop + 1};
@@ -67,7 +67,7 @@ export class NounTree {
   }
 
   isParticiple(word) {
-    return /(ed|ly)$/.test(word) || this.lists.participles.includes(word);
+    return word.endsWith("ed") || this.lists.participles.includes(word);
   }
 
   // Return whether a phrase's noun precedes the word at `place`: "a dog running", but not "a running dog".

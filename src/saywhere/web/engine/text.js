@@ -82,14 +82,23 @@ export class Chunker {
 
   // Rejoin phrases with nouns of the tree that they were separated from: "a" and "sheep" become "a sheep".
   complete(found, words, gaps) {
-    const {after, starts, before_nouns: adjectives} = this.tree.lists;
-    for (const {start: first, stop} of this.tree.names(words)) {
+    const {after, singular, starts, before_nouns: adjectives} = this.tree.lists, names = this.tree.names(words);
+    const isForm = (word) => this.tree.isParticiple(word) || (word.endsWith("ing") && !after.includes(word));
+    const reach = (start, participles = false) => {
+      const joins = (i) => adjectives.includes(words[i - 1]) || (participles && isForm(words[i - 1]) && !starts.includes(words[i]));
+      while (start && mark(gaps[start]) !== "," && joins(start)) start--;
+      return start;
+    };
+    for (const {start: first, stop, plural} of names) {
       if (found.some((phrase) => phrase.start < first && stop <= phrase.stop)) continue;
-      const joins = (i, list) => i && list.includes(words[i - 1]) && mark(gaps[i]) !== ",";
-      let start = first;
-      while (joins(start, adjectives)) start--;
+      const lead = reach(first, true);
+      let start = !lead || mark(gaps[lead]) === "," || starts.includes(words[lead]) ? lead : reach(first);
       const before = found.find((phrase) => phrase.stop === start);
-      if (before && joins(start, starts)) start = before.start;
+      if (before && mark(gaps[start]) !== ",") {
+        const unnamed = starts.includes(words[before.start]) && !names.some((name) => before.start <= name.start && name.start < start);
+        const isNoun = this.tree.isParticiple(words[start - 1]) || (singular.includes(words[before.start]) && !plural);
+        if (starts.includes(words[start - 1]) || (unnamed && isNoun)) start = before.start;
+      }
       const touched = found.filter((phrase) => phrase.start < stop && start < phrase.stop);
       if (touched.length && touched[0].start <= start && stop <= touched[0].stop) continue;
       const [firstPart, lastPart] = [start, stop].map((i) => !i || i === words.length || mark(gaps[i]) === ",");

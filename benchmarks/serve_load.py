@@ -1,7 +1,7 @@
 """Load ``saywhere serve`` with valid and invalid requests, flood it, and check for lost responses and memory growth.
 
     python benchmarks/serve_load.py [--requests 10000] [--clients 16] [--garbage 0.01] [--images 400] [--flood 300]
-                                    [--under-way 32] [--protocols]
+                                    [--under-way 32] [--alone 40] [--protocols]
 
 One request in a hundred is invalid: truncated images, texts, bombs, wrong parameters, incomplete bodies, dropped
 connections. At the end SIGTERM is sent while accepted requests are in progress. Exits with code 1 if a response is not
@@ -67,6 +67,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--images", type=int, default=400, help="number of different images")
     parser.add_argument("--flood", type=int, default=300, help="concurrent clients of the flood at the end")
     parser.add_argument("--under-way", type=int, default=32, help="requests in progress at SIGTERM, at most 64")
+    parser.add_argument("--alone", type=int, default=40, help="images that the library alone describes first")
     parser.add_argument("--protocols", action="store_true", help="also use the protocols of other programs")
     return parser.parse_args(arguments)
 
@@ -251,18 +252,18 @@ class Load:
         return time.perf_counter() - began
 
 
-def bare_milliseconds(model_name: str, bodies: Sequence[bytes]) -> float:
-    """Return the library's median time per image, in this process without load."""
+def bare_milliseconds(model_name: str, bodies: Sequence[bytes], images: int) -> float:
+    """Return the library's median time per image, in this process without load; the first quarter is not counted."""
     import saywhere
     from saywhere.images import read_image
 
     model = saywhere.load(model_name)
     times: list[float] = []
-    for number in range(40):
+    for number in range(images):
         began = time.perf_counter()
         model.describe(read_image(bodies[number % len(bodies)], "image", model.long_side), top=10)
         times.append(1000 * (time.perf_counter() - began))
-    return statistics.median(times[10:])
+    return statistics.median(times[images // 4 :])
 
 
 def flood(load: Load, clients: int) -> tuple[Counter[int], float]:
@@ -341,7 +342,7 @@ def started(options: argparse.Namespace, folder: Path) -> Iterator[Load]:
 def main() -> None:
     options = parse()
     with tempfile.TemporaryDirectory() as name, started(options, Path(name)) as load:
-        bare = bare_milliseconds(options.model, load.bodies)
+        bare = bare_milliseconds(options.model, load.bodies, options.alone)
         seconds = load.run()
         ordered = sorted(load.milliseconds)
         print(f"{options.requests} requests of {options.clients} clients in {seconds:.0f} s")

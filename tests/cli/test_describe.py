@@ -196,17 +196,17 @@ def test_an_album_with_damaged_images(model):
     assert max(model.batches) == 4
 
 
-@pytest.mark.parametrize("torn", [0, 1, 40])
+@pytest.mark.parametrize("torn", [0, 40])
 def test_a_killed_run_is_resumed(model, torn):
     """What a kill leaves is some lines, perhaps half a line, and drawings; in the end the files are the same."""
-    _, bad = photographs.write_album(Path("album"), 60, 10)
+    _, bad = photographs.write_album(Path("album"), 24, 4)
     describe("album", "--json", "whole.jsonl", "--out", "whole", code=1)
     lines = Path("whole.jsonl").read_bytes().splitlines(keepends=True)
-    Path("r.jsonl").write_bytes(b"".join(lines[:20]) + lines[20][:torn])
+    Path("r.jsonl").write_bytes(b"".join(lines[:8]) + lines[8][:torn])
     model.batches.clear()
     result = describe("album", "--json", "r.jsonl", "--out", "drawn", code=1)
-    assert "30 described, 60 regions; 20 already in r.jsonl; 10 skipped" in result.stdout
-    assert sum(model.batches) == 30
+    assert "12 described, 24 regions; 8 already in r.jsonl; 4 skipped" in result.stdout
+    assert sum(model.batches) == 12
     assert Path("r.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
     for path in Path("whole").rglob("*"):
         if path.is_file():  # those that the first run described were drawn without describing them again

@@ -20,6 +20,7 @@ from photographs import noise
 from PIL import Image
 from stubs import calibrated
 from tiny_aligner import SENTENCES, tiny_aligner
+from tiny_bundle import exported_bundle
 from typer.testing import Result
 
 import saywhere
@@ -74,9 +75,10 @@ def test_index_counts_what_it_did_and_names_what_it_skipped(aligner, tmp_path) -
 
 
 @pytest.mark.parametrize("options", [(), ("--poll", "0.2")])
-def test_a_watched_index_equals_a_fresh_one(options, aligner, tmp_path, monkeypatch) -> None:
+def test_a_watched_index_equals_a_fresh_one(options, tmp_path, monkeypatch) -> None:
     """Files are copied, renamed, half written, changed and deleted while it runs; names are those given."""
     monkeypatch.chdir(tmp_path)
+    model = exported_bundle()  # which needs no torch
     if not options:
         pytest.importorskip("watchfiles")
     album, place = tmp_path / "album", tmp_path / "album" / "i"
@@ -84,12 +86,12 @@ def test_a_watched_index_equals_a_fresh_one(options, aligner, tmp_path, monkeypa
     for number in range(3):
         noise(96, 64, number).save(album / f"first-{number}.png")
     (album / "bad.png").write_bytes(b"no image")
-    command = ["index", "album", "--index", place, "--model", aligner, "--device", "cpu", "--watch", *options]
+    command = ["index", "album", "--index", place, "--model", model, "--device", "cpu", "--watch", *options]
     process = started(command)
     assert process.stdout and process.stderr
     lines = [process.stdout.readline()]
     assert lines == ["3 added, 0 updated, 0 unchanged, 0 removed, 1 skipped\n"]
-    for number in range(200):
+    for number in range(80):
         path = album / ("sub" if number % 2 else "") / f"{number:03}.png"
         data = tmp_path / "data.png"
         noise(48, 32, number).save(data)
@@ -112,7 +114,7 @@ def test_a_watched_index_equals_a_fresh_one(options, aligner, tmp_path, monkeypa
     assert process.returncode == 0, errors
     assert "removed: album/first-0.png\n" in lines and "updated: album/first-1.png\n" in lines
     assert errors.count("bad.png: not an image") == 1 and "Ctrl-C ends" in errors
-    with saywhere.Index(place) as watched, saywhere.Index(tmp_path / "fresh", aligner) as fresh:
+    with saywhere.Index(place) as watched, saywhere.Index(tmp_path / "fresh", str(model)) as fresh:
         fresh.add(sorted(str(path) for path in album.rglob("*.png")))
         kept = set(watched.store.stamps())
         assert kept == set(fresh.store.stamps()) and rest == f"{len(kept)} in {place}\n"
@@ -124,13 +126,13 @@ def test_a_watched_index_equals_a_fresh_one(options, aligner, tmp_path, monkeypa
         run("index", album, "--index", place, *wrong, code=2)
 
 
-def test_a_watch_sees_folders_that_are_made_again(aligner, tmp_path) -> None:
+def test_a_watch_sees_folders_that_are_made_again(tmp_path) -> None:
     """Also one that took the place of a folder that was moved away, and folders in it."""
     pytest.importorskip("watchfiles")
     album = tmp_path / "album"
     album.mkdir()
     noise(48, 32, 0).save(album / "0.png")
-    command = ["index", album, "--index", tmp_path / "i", "--model", aligner, "--device", "cpu", "--watch"]
+    command = ["index", album, "--index", tmp_path / "i", "--model", exported_bundle(), "--device", "cpu", "--watch"]
     process = started(command)
     assert process.stdout and process.stderr
     lines = [process.stdout.readline(), process.stderr.readline()]

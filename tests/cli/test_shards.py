@@ -10,10 +10,14 @@ import pytest
 from commands import error_of, run
 from photographs import noise
 from shard_process import run_processes
+from tiny_bundle import exported_bundle
 
 from saywhere.search.store import Stamp, Store
 
-QUICK = ("--threads", "1", "--batch", "1")
+
+def quick() -> tuple[object, ...]:
+    """Return options for a tiny model, which needs no torch and little time."""
+    return "--threads", "1", "--batch", "1", "--model", exported_bundle()
 
 
 @pytest.fixture
@@ -31,7 +35,7 @@ def album(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_three_processes_of_which_three_are_killed_describe_what_one_does(album: Path) -> None:
-    images = ("describe", "shard.tar", "album", *QUICK)
+    images = ("describe", "shard.tar", "album", *quick())
     assert run_processes((*images, "--json", "one.jsonl"), 1, (), album / "none") == 0
     describe = "saywhere.models.model:Model.describe"
     kills = (f"{describe} 2", f"{describe} 3", "saywhere.inference.results:ResultsFile.merge 2")
@@ -44,7 +48,7 @@ def test_three_processes_of_which_three_are_killed_describe_what_one_does(album:
 def test_what_was_skipped_is_taken_up_by_the_same_command(album: Path) -> None:
     good = Path("album/05.png").read_bytes()
     Path("album/05.png").write_bytes(b"away")
-    command = ("describe", "shard.tar", "album", "--threshold", 0, "--json", "r.jsonl", "--shards", 3, *QUICK)
+    command = ("describe", "shard.tar", "album", "--threshold", 0, "--json", "r.jsonl", "--shards", 3, *quick())
     first = run(*command, code=1)
     assert "shard 1 of 3: 3 described, 1 skipped\n" in first.stdout
     assert first.stdout.endswith("all 3 shards are done: 11 described; 1 skipped; written: r.jsonl\n")
@@ -57,7 +61,7 @@ def test_what_was_skipped_is_taken_up_by_the_same_command(album: Path) -> None:
 
 
 def test_three_processes_of_which_three_are_killed_make_the_index_of_one(album: Path) -> None:
-    images = ("index", "shard.tar", "album", *QUICK)
+    images = ("index", "shard.tar", "album", *quick())
     assert run_processes((*images, "--index", "one"), 1, (), album / "none") == 0  # with as many threads as the others
     embed = "saywhere.models.model:Model.embed"
     kills = (f"{embed} 2", f"{embed} 3", "saywhere.search.store:Store.look_up 2")
@@ -74,7 +78,7 @@ def contents(folder: Path) -> tuple[dict[str, bytes], dict[str, Stamp]]:
 
 def test_an_index_is_kept_up_to_date_in_shards(album: Path) -> None:
     """New, changed, damaged and vanished images, in folders and in archives, as without shards."""
-    command = ("index", "shard.tar", "album", *QUICK)
+    command = ("index", "shard.tar", "album", *quick())
     for name in ("one", "many"):
         assert run(*command, "--index", name).stdout == "12 added, 0 updated, 0 unchanged, 0 removed, 0 skipped\n"
     assert run(*command, "--index", "one").stdout == "0 added, 0 updated, 12 unchanged, 0 removed, 0 skipped\n"
@@ -110,7 +114,7 @@ def test_options_that_do_not_fit_are_one_line(album: Path) -> None:
     ):
         assert message in error_of(run(*arguments, code=2))
     assert not Path("i").exists() and not Path("r.jsonl").exists()
-    command = ("describe", "album", "--json", "r.jsonl", "--shards", 2, *QUICK)
+    command = ("describe", "album", "--json", "r.jsonl", "--shards", 2, *quick())
     run(*command)
     changed = run(*command, "--top", 3, code=2)
     assert "was begun otherwise (top: 10, now 3)" in changed.stderr

@@ -16,9 +16,10 @@ import httpx2
 import ollama
 import openai
 import pytest
+from commands import error_of, run
 from photographs import huge_png_header, jpeg, noise
 from pydantic import BaseModel
-from server_process import START, Process
+from server_process import Process
 from starlette.testclient import TestClient
 
 import saywhere
@@ -339,7 +340,5 @@ def test_a_server_without_protocols_has_none_of_their_paths_or_modules() -> None
 
 
 def test_an_unknown_protocol_is_named() -> None:
-    command = [sys.executable, "-c", START, "serve", "--port", "0", "--protocols", "ollama,grpc"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 2
-    assert done.stderr == "error: --protocols 'grpc': unknown; choose from ollama, openai, photoprism\n"
+    error = error_of(run("serve", "--port", 0, "--protocols", "ollama,grpc", code=2))
+    assert error == "error: --protocols 'grpc': unknown; choose from ollama, openai, photoprism\n"

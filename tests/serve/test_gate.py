@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from typing import NamedTuple
 
 import pytest
-from server_process import START, Process, send_raw
+from commands import error_of, run
+from server_process import Process, send_raw
 from starlette.testclient import TestClient
 
 import saywhere
@@ -80,10 +79,9 @@ def test_everything_else_is_refused(locked: Process, given: str) -> None:
 @pytest.mark.parametrize("options", [("--token", "schlüssel"), ("--token", " padded"), ("--token", ""),
                                      ("--allowed-host", "a b"), ("--allowed-host", "")])  # fmt: skip
 def test_a_token_that_no_header_can_bring_and_a_name_that_is_none_are_one_line(options: tuple[str, str]) -> None:
-    done = subprocess.run([sys.executable, "-c", START, "serve", *options], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: {options[0]}") and done.stderr.count("\n") == 1
-    assert options[1] == "" or options[0] == "--allowed-host" or options[1] not in done.stderr
+    error = error_of(run("serve", *options, code=2))
+    assert error.startswith(f"error: {options[0]}")
+    assert options[1] == "" or options[0] == "--allowed-host" or options[1] not in error
 
 
 def test_the_same_holds_in_python(model: saywhere.Model) -> None:

@@ -9,15 +9,6 @@ import random
 from saywhere.video.results import Cue, Span, cues, write_captions
 
 
-def test_a_caption_changes_when_a_phrase_begins_or_ends():
-    spans = [(0.0, Span(4.0, 0.5, "a dog")), (1.0, Span(3.0, 0.9, "a cat"))]
-    assert list(cues(spans)) == [
-        Cue(0.0, 1.0, ("a dog",)),
-        Cue(1.0, 3.0, ("a cat", "a dog")),
-        Cue(3.0, 4.0, ("a dog",)),
-    ]
-
-
 def test_the_best_phrases_are_shown_each_once_and_gaps_are_empty():
     spans = [
         (0.0, Span(1.0, score, phrase))

@@ -52,7 +52,7 @@ def seen_by(model: saywhere.Model, photo: bytes) -> saywhere.Encoding:
     return model.encode(read_image(photo, "image", model.long_side))
 
 
-@pytest.mark.parametrize("name", ["astronaut", "chelsea", "coffee", "motorcycle_left", "rocket"])
+@pytest.mark.parametrize("name", ["chelsea", "coffee", "motorcycle_left", "rocket"])  # the next test asks of another
 def test_answers_are_those_of_python(
     engine: Page, photographs: dict[str, bytes], model: saywhere.Model, as_rounded: saywhere.Model, name: str
 ) -> None:

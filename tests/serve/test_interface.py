@@ -157,7 +157,7 @@ def test_an_encoding_that_shall_not_be_stored_is_not(model: saywhere.Model, phot
         ("describe?box=1,2,3,4&top=1", "top and threshold choose among the boxes"),
         ("ground", "the parameter text is missing"),
         ("ground?text=a dog&regions=0", "regions must be a whole number from 1 to 1000, not '0'"),
-        ("embed?regions=-1", "regions must be a whole number from 1 to 1000, not '-1'"),
+        ("embed?regions=-1", "regions must be a whole number from 0 to 1000, not '-1'"),
         ("ground?text=", "text must be a string of 1 to 1000 characters, not ''"),
         ("ground?text=%2C%2C", "no word"),
         ("ground?text=a dog&part=captioner", "part must be aligner or densecap, not 'captioner'"),

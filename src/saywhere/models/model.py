@@ -446,7 +446,7 @@ class Model:
         from saywhere.models.aligner import align, embed_images
 
         require_numbers(beta=beta)
-        require_ints(1, regions=regions)
+        require_ints(regions=regions)
         aligner = self.require("aligner", "align words with regions")
 
         def ask(encodings: list[Encoding], texts: list[str], given: list[Any] | None) -> list[Alignment]:
@@ -489,7 +489,7 @@ class Model:
         """
         from saywhere.models.aligner import embed_images
 
-        require_ints(1, regions=regions)
+        require_ints(regions=regions)
         aligner = self.require("aligner", "embed images")
         return self._answer(lambda e, b: embed_images(aligner, e, b, regions), batch, progress, images, boxes)
 

@@ -169,8 +169,6 @@ def embed_text(model: Model, values: Mapping[str, Any]) -> dict[str, Any]:
     return {"text": values["text"], "words": list(found.words), "vectors": vectors}
 
 
-_REGIONS = Parameter("regions", "integer", "Choose among at most this many regions.", 1, MAX_REGIONS)
-
 QUESTIONS = (
     Question(
         "describe",
@@ -194,7 +192,7 @@ QUESTIONS = (
             ),
             Parameter("part", "text", "The part of the model that answers.", choices=("aligner", "densecap")),
             Parameter("beta", "number", "Smoothness weight: how much neighbouring words share a box.", 0, 1000),
-            _REGIONS,
+            Parameter("regions", "integer", "Choose among at most this many regions.", 1, MAX_REGIONS),
             Parameter("threshold", "number", "Minimum probability of a found phrase; 0 finds all.", 0, 1),
             Parameter("box", "box", "Choose among these boxes; may be repeated.", most=MAX_BOXES),
         ),
@@ -212,7 +210,10 @@ QUESTIONS = (
     Question(
         "embed",
         "Return the regions of an image as vectors in the space of words.",
-        (_REGIONS, Parameter("box", "box", "Use these boxes; may be repeated.", most=MAX_BOXES)),
+        (
+            Parameter("regions", "integer", "Maximum number of regions; the whole image is added.", 0, MAX_REGIONS),
+            Parameter("box", "box", "Use these boxes; may be repeated.", most=MAX_BOXES),
+        ),
         _embed,
     ),
 )  # fmt: skip

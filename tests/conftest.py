@@ -65,6 +65,11 @@ def needs_extras(path: Path) -> bool:
     return False
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the stages: a fixture of theirs takes minutes, for which other processes would wait at the end."""
+    items.sort(key=lambda item: "stages" not in item.path.parts)
+
+
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leave out what needs an extra that is not installed, and what is about the repository and not the program."""
     if not CORE_ONLY:

@@ -38,13 +38,14 @@ def answer(question: str, images: list[Path], batch: int, threads: int) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     import saywhere
+    from saywhere import regions
 
     model = saywhere.load(threads=threads)
     parts = batches(images, batch)
 
     def ask(part: list[Path]) -> float:
         more = ([SENTENCE] * len(part),) if question == "ground" else ()
-        shown = {"top": 10, "threshold": 0.3} if question == "describe" else {}
+        shown = {"top": 10, "threshold": getattr(regions, "SHOWN", 0.3)} if question == "describe" else {}
         begin = time.process_time()
         getattr(model, question)(part, *more, **shown)
         return (time.process_time() - begin) / len(part) * 1e3

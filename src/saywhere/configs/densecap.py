@@ -48,7 +48,7 @@ class DenseCapConfig(SystemConfig):
             :class:`saywhere.networks.densecap.network.PhraseHead`. Empty: decode from the embedding alone.
         phrase_dropout: dropout of those features.
         word_size, hidden_size, decoder_dropout: see :class:`saywhere.networks.language.decoders.lstm.LstmDecoder`.
-        beam_regions: number of regions per image, by highest second score, decoded with the beam of ``decoding``. All
+        beam_regions: number of regions per image, by most probable box, decoded with the beam of ``decoding``. All
             other regions, and those below :data:`saywhere.regions.SHOWN`, are decoded greedily. None: no such limit.
             Given boxes are all decoded with the beam.
         similarity_weight: weight of the aligner's similarity of region and phrase when reranking the beam, next to the

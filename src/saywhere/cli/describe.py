@@ -26,7 +26,7 @@ Threshold = Annotated[
     float | None,
     typer.Option(
         "--threshold", min=0, max=1, metavar="P",
-        help="Minimum probability that a region's box and words are both right, in videos its box (0: all regions).",
+        help="Minimum probability that a region's box and words are both right (videos: its box); 0: all regions.",
         show_default="0.25; 0.2 for videos",
     ),
 ]  # fmt: skip

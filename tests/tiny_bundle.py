@@ -64,8 +64,8 @@ def tiny_networks(
             config = tiny_captioner_config(**{"proposals": PROPOSALS, **options})
             network = Captioner(config, CAPTIONER_VOCABULARY, trunk)
             _shake(network.decoder)
-            if network.ngrams is not None:
-                _expect(network.ngrams, len(CAPTIONER_VOCABULARY))
+        if part != "aligner" and network.ngrams is not None:
+            _expect(network.ngrams, len(network.vocabulary))
         networks[part] = network.eval()
     return networks
 
@@ -87,6 +87,8 @@ def _aligner(trunk: Trunk, options: Mapping[str, Any]) -> Aligner:
 @torch.no_grad()
 def _expect(ngrams: Ngrams, words: int) -> None:
     """Draw n-grams of as many words each, and what their probabilities are made of."""
+    if ngrams.hidden is not None:
+        ngrams.hidden.weight.normal_(std=0.02)
     ngrams.query.weight.normal_(std=0.01)
     ngrams.keys.random_(-127, 128)
     ngrams.offsets.normal_()

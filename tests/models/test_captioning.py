@@ -16,7 +16,7 @@ from tiny_bundle import tiny_networks
 from tiny_captioner import VOCABULARY, captioner_model, tiny_captioner, tiny_maps
 
 from saywhere import Caption
-from saywhere.configs.captioner import TERMS, CaptionerConfig, NgramsConfig
+from saywhere.configs.captioner import TERMS, CaptionerConfig, CaptionNgramsConfig
 from saywhere.drawing import draw_attention
 from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.torch import TorchEngine
@@ -216,12 +216,12 @@ def hypotheses(texts: tuple[str, ...] = TEXTS) -> Hypotheses:
     return Hypotheses(token_ids, np.zeros(token_ids.shape, np.float32), RANKS[:, : len(texts)])
 
 
-def expecting(said: tuple[str, ...], options: NgramsConfig) -> Any:
+def expecting(said: tuple[str, ...], options: CaptionNgramsConfig) -> Any:
     """A captioner that expects every other of these words of the first image, and the rest of the next."""
     signs = np.where(np.arange(len(said)) % 2, -9, 9)[:, None]
     arrays = {"keys": signs, "offsets": np.zeros(len(said)), "rarity": np.ones(len(said))}
     arrays |= {"lengths": np.ones(len(said)), "token_ids": np.array([VOCABULARY.encode(word)[0] for word in said])}
-    known = Ngrams.unpack(np.ones((1, 1), np.float32), np.zeros(1, np.float32), arrays, len(VOCABULARY))
+    known = Ngrams.unpack(((np.ones((1, 1), np.float32), np.zeros(1, np.float32)),), arrays, len(VOCABULARY))
     return SimpleNamespace(config=CaptionerConfig(ngrams=options), ngrams=known, vocabulary=VOCABULARY)
 
 
@@ -229,7 +229,7 @@ IMAGES = np.array([[1.0], [-1.0]], np.float32)
 
 
 def by_ngrams(said: tuple[str, ...], weight: float) -> Reason:
-    (reason,) = build_reranker(expecting(said, NgramsConfig(weight=weight)), IMAGES, []).reasons
+    (reason,) = build_reranker(expecting(said, CaptionNgramsConfig(weight=weight)), IMAGES, []).reasons
     return reason
 
 
@@ -278,12 +278,14 @@ def test_the_closing_phrase_of_a_sentence_is_what_can_be_left_out(sentence: str,
 
 def test_a_closing_phrase_that_the_image_speaks_against_is_left_out():
     texts = ["a dog runs in the sky", "a man near a sky"]
-    captioner = expecting(("man", "sky"), NgramsConfig())  # no sky in the first image
+    captioner = expecting(("man", "sky"), CaptionNgramsConfig())  # no sky in the first image
     assert without_unlikely_endings(captioner, IMAGES, texts) == ["a dog runs", "a man near a sky"]
     assert without_unlikely_endings(captioner, IMAGES[::-1], texts) == ["a dog runs in the sky", "a man"]
     for others in (["a dog runs in the snow"] * 2, ["", "sky"]):  # nothing is known of snow
         assert without_unlikely_endings(captioner, IMAGES, others) == others
-    assert without_unlikely_endings(expecting(("man", "sky"), NgramsConfig(least_lift=0)), IMAGES, texts) == texts
+    assert (
+        without_unlikely_endings(expecting(("man", "sky"), CaptionNgramsConfig(least_lift=0)), IMAGES, texts) == texts
+    )
     captioner.ngrams = None
     assert without_unlikely_endings(captioner, IMAGES, texts) == texts
 

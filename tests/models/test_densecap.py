@@ -244,11 +244,9 @@ def detector(decoder: Speaks) -> DenseCap:
         numbers = [np.arange(len(rows), dtype=np.float32) for rows in boxes]
         return [RegionHeadOutput(n[:, None], n, np.zeros((len(n), 4), np.float32)) for n in numbers]
 
-    parts = {"config": DenseCapConfig(), "vocabulary": Speaks.words, "box_coder": CODER}
-    return cast(
-        DenseCap,
-        SimpleNamespace(**parts, decoder=decoder, region_head=region_head, phrase_embeddings=lambda *given: given[2]),
-    )
+    parts = {"config": DenseCapConfig(), "vocabulary": Speaks.words, "box_coder": CODER, "ngrams": None}
+    parts |= {"phrase_features": lambda *given: given[2], "phrase_embeddings": lambda features: features}
+    return cast(DenseCap, SimpleNamespace(**parts, decoder=decoder, region_head=region_head))
 
 
 def test_only_boxes_that_are_kept_are_described_all_images_together():

@@ -16,7 +16,7 @@ from saywhere.models.densecap import detect
 from saywhere.models.model import Model
 from saywhere.models.nouns import COLOUR_NAMES, colour_of, noun_of
 from saywhere.models.phrases import NounGuide, PhraseWriter, colour_names, text_sums, without_colours, without_sex
-from saywhere.text import Vocabulary, with_articles
+from saywhere.text import END, PAD, Vocabulary, with_articles
 
 BOXES = np.array([[0, 0, 40, 30], [10, 20, 96, 64], [50, 0, 96, 20], [5, 5, 60, 60]], np.float32)
 
@@ -49,6 +49,26 @@ def test_a_phrase_is_the_hypothesis_with_the_best_sum_of_log_probability_and_sim
         assert said == texts[best[int(fits[best].argmax())]]
     plain = described(model(decoding=decoding))[1].captions
     assert plain != found.captions, "the aligner must matter here"
+
+
+def test_likely_n_grams_decide_among_hypotheses():
+    decoding = {"beam_size": 5, "length_penalty": 1.0, "max_words": 4}
+    options = {"count": 40, "words": 80, "size": 6, "hidden": 8}
+    asked = model(ngrams={**options, "weight": 50.0}, decoding=decoding)
+    encoding, found = described(asked)
+    detector = asked.densecap
+    hypotheses = search(detector.decoder, found.codes, detector.config.decoding)
+    inputs = [encoding.to_input(BOXES)]
+    (head,) = detector.region_head([encoding.maps], inputs)
+    (features,) = detector.phrase_features([encoding.maps], inputs, [head.embeddings])
+    assert detector.ngrams is not None
+    for row, said in enumerate(found.captions):
+        ids = [[i for i in one.tolist() if i not in (PAD, END)] for one in hypotheses.token_ids[row]]
+        (agreed,) = detector.ngrams.agreement(features[row : row + 1], [detector.ngrams.weigh(ids, unknown=False)])
+        best = int((hypotheses.ranks[row] + 50.0 * agreed).argmax())
+        assert said == detector.vocabulary.decode(ids[best])
+    plain = described(model(ngrams={**options, "weight": 0.0}, decoding=decoding))[1].captions
+    assert plain != found.captions, "the n-grams must matter here"
 
 
 def test_of_found_regions_only_the_best_get_several_hypotheses_and_all_of_given_ones():

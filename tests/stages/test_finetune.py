@@ -12,7 +12,7 @@ import pytest
 import torch
 from commands import error_of, run
 from photographs import noise
-from tiny_bundle import exported_bundle
+from tiny_bundle import exported_bundle, tiny_networks
 from tiny_stages import write_data
 from tiny_tower import tower_model
 from typer.testing import Result
@@ -74,6 +74,15 @@ def test_new_words_are_in_the_vocabulary_behind_the_old_ones(images: Path) -> No
     torch.testing.assert_close(wider.decoder.words.weight[row], network.decoder.words.weight[known].mean(dim=0))
     assert wider.decoder.output.bias[row] < network.decoder.output.bias[known].mean()
     torch.testing.assert_close(wider.decoder.output.weight[: len(network.vocabulary)], network.decoder.output.weight)
+
+
+def test_n_grams_have_the_same_words_in_the_new_vocabulary() -> None:
+    network = tiny_networks({"densecap": {"ngrams": {"count": 9, "words": 18, "size": 4}}})["densecap"]
+    wider, _ = heads.with_words(network, ["a zeppelin beside an aardvark"])
+    for before, after in zip(network.ngrams.token_ids.tolist(), wider.ngrams.token_ids.tolist(), strict=True):
+        assert network.vocabulary.tokens[before] == wider.vocabulary.tokens[after]
+    assert torch.equal(network.ngrams.keys, wider.ngrams.keys)
+    torch.testing.assert_close(network.ngrams.query.weight, wider.ngrams.query.weight)
 
 
 def test_new_words_move_ten_times_as_far_and_are_not_averaged(

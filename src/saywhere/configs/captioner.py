@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from saywhere.configs.parts import LARGEST_GRID, MOST_SENTENCES, Config, DecodingConfig, ProposalConfig, RegionConfig
+from saywhere.configs.parts import (
+    HEAVIEST,
+    LARGEST_GRID,
+    MOST_SENTENCES,
+    DecodingConfig,
+    NgramsConfig,
+    ProposalConfig,
+    RegionConfig,
+)
 
 DecoderKind = Literal["rnn", "lstm", "attention"]
 AttendTo = Literal["whole", "grid", "proposals", "transformer"]
@@ -18,38 +26,22 @@ PROPOSALS = ProposalConfig(nms_iou=0.5, post_nms_top_n=50)
 DECODING = DecodingConfig(max_words=16, beam_size=3, length_penalty=0.7)
 
 
-HEAVIEST = 1000.0
-"""Upper limit of weights, at which the decoder has no influence left."""
-MOST_STORED = 100_000_000
-"""Maximum number of sentences, n-grams or words stored with the weights."""
-
-
 @dataclass(frozen=True)
-class NgramsConfig(Config):
-    """Options of the n-gram probabilities of an image, for reranking captions.
+class CaptionNgramsConfig(NgramsConfig):
+    """Options of the n-gram probabilities of an image's captions.
 
     Attributes:
-        count: number of n-grams stored with the weights; 0: none. A stage ``ngrams`` chooses them.
-        words: total number of words in them.
-        size: dimension of the factors of their probabilities.
-        weight: weight of a sentence's agreement with them (:mod:`saywhere.engines.arrays.ngrams`) when reranking beam
-            hypotheses; 0: unused.
+        weight: see :class:`saywhere.configs.parts.NgramsConfig`.
         least_lift: a closing phrase such as "in the air" is removed if its last word is less than this many times as
             probable as for an average image (:func:`saywhere.models.captioner.without_unlikely_endings`); 0: never.
     """
 
-    count: int = 0
-    words: int = 0
-    size: int = 64
     weight: float = 1.1
     least_lift: float = 0.4
 
     def __post_init__(self) -> None:
-        self.require_between(0, MOST_STORED, "count")
-        self.require(0 <= self.weight <= HEAVIEST, "weight", f"between 0 and {HEAVIEST}")
+        super().__post_init__()
         self.require(0 <= self.least_lift <= HEAVIEST, "least_lift", f"between 0 and {HEAVIEST}")
-        self.require_between(self.count, MOST_STORED, "words")
-        self.require_features("size")
 
 
 @dataclass(frozen=True)
@@ -118,7 +110,7 @@ class CaptionerConfig(RegionConfig):
     seen_weight: float = 0.0
     nouns: bool = True
     people_threshold: float = 0.1
-    ngrams: NgramsConfig = NgramsConfig()
+    ngrams: CaptionNgramsConfig = CaptionNgramsConfig()
 
     def __post_init__(self) -> None:
         self.require_levels(self.levels, self.head, self.branch)

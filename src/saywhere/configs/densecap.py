@@ -10,6 +10,7 @@ from saywhere.configs.parts import (
     LARGEST_GRID,
     LITE_PACKAGES,
     DecodingConfig,
+    NgramsConfig,
     ProposalConfig,
     Shapes,
     SystemConfig,
@@ -18,6 +19,7 @@ from saywhere.configs.parts import (
 
 Conventions = Literal["saywhere", "original"]
 DECODING = DecodingConfig()
+NGRAMS = NgramsConfig(size=128, hidden=384, weight=3.0)
 
 PUBLISHED_ANCHORS: Shapes = (
     (45, 90), (90, 45), (64, 64), (90, 180), (180, 90), (128, 128),
@@ -55,6 +57,8 @@ class DenseCapConfig(SystemConfig):
             phrase's mean log-probability, see :class:`saywhere.models.phrases.PhraseWriter`.
         noun_weight: weight of the natural log-probability of the phrase's noun by the part nouns: in reranking, and in
             each decoding step before the noun, where it redistributes the decoder's total probability of nouns.
+        ngrams: n-gram probabilities of a region's phrases, for reranking the beam, see
+            :class:`saywhere.configs.parts.NgramsConfig`.
         person_threshold, colour_threshold: minimum probabilities of words for a person's sex and of colours, by the
             model's calibration if it has one; words below are left out. 0: keep the decoder's words.
         final_nms: IoU threshold for the suppression of final boxes.
@@ -93,6 +97,7 @@ class DenseCapConfig(SystemConfig):
     beam_regions: int | None = None
     similarity_weight: float = 0.0
     noun_weight: float = 0.0
+    ngrams: NgramsConfig = NGRAMS
     person_threshold: float = 0.6
     colour_threshold: float = 0.3
     final_nms: float = 0.5

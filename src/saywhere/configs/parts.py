@@ -13,6 +13,10 @@ from saywhere import options as user_options
 from saywhere.errors import UserError
 from saywhere.options import flatten, nest
 
+HEAVIEST = 1000.0
+"""Upper limit of weights, at which the decoder has no influence left."""
+MOST_STORED = 100_000_000
+"""Maximum number of sentences, n-grams or words stored with the weights."""
 MOST_FEATURES = 16384
 """Maximum size of vectors and number of filters; two layers of this width have a gigabyte of weights between them."""
 
@@ -289,6 +293,31 @@ class DecodingConfig(Config):
     def __post_init__(self) -> None:
         self.require_between(1, MOST_WORDS, "max_words")
         self.require_between(1, MOST_HYPOTHESES, "beam_size")
+
+
+@dataclass(frozen=True)
+class NgramsConfig(Config):
+    """Options of n-gram probabilities, for reranking phrases or captions (:mod:`saywhere.engines.arrays.ngrams`).
+
+    Attributes:
+        count: number of n-grams stored with the weights; 0: none. A stage ``ngrams`` chooses them.
+        words: total number of words in them.
+        size: dimension of the factors of their probabilities.
+        hidden: width of a hidden layer before these; 0: none.
+        weight: weight of a text's agreement with them when reranking beam hypotheses; 0: unused.
+    """
+
+    count: int = 0
+    words: int = 0
+    size: int = 64
+    hidden: int = 0
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.require_between(0, MOST_STORED, "count")
+        self.require(0 <= self.weight <= HEAVIEST, "weight", f"between 0 and {HEAVIEST}")
+        self.require_between(self.count, MOST_STORED, "words")
+        self.require_features("size", *(("hidden",) if self.hidden else ()))
 
 
 @dataclass(frozen=True)

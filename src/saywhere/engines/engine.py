@@ -195,14 +195,23 @@ class DenseCap(Protocol):
         """Decoder of region captions; starts from :meth:`phrase_embeddings`."""
         ...
 
+    @property
+    def ngrams(self) -> Ngrams | None:
+        """Probabilities of n-grams in phrases, by :meth:`phrase_features`; None if the model has none."""
+        ...
+
     def region_head(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
         """Return the output of the recognition network for each image's boxes as NumPy arrays."""
         ...
 
-    def phrase_embeddings(
+    def phrase_features(
         self, maps: Sequence[Maps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
-        """Return the decoder's inputs ``(N, D)`` for each image's boxes, given their embeddings by the region head."""
+        """Return the features ``(N, F)`` of each image's boxes, given their embeddings by the region head."""
+        ...
+
+    def phrase_embeddings(self, features: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the decoder's inputs ``(N, D)`` for each image's boxes, given their features."""
         ...
 
 

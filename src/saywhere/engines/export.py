@@ -346,8 +346,11 @@ def stages(engine: Engine, seed: int = 0) -> Iterator[tuple[str, np.ndarray]]:
                 for name in ("embeddings", "logits", "offsets"):
                     yield f"{name} of {counted(len(rows), 'region')} of {where}", getattr(head, name)
             (head,) = engine.densecap.region_head(maps, [boxes[2][:20]])
-            (codes,) = engine.densecap.phrase_embeddings(maps, [boxes[2][:20]], [head.embeddings])
+            features = engine.densecap.phrase_features(maps, [boxes[2][:20]], [head.embeddings])
+            (codes,) = engine.densecap.phrase_embeddings(features)
             yield "the region decoder", _first_words(engine.densecap.decoder, codes)
+            if engine.densecap.ngrams is not None:
+                yield "n-grams of phrases", engine.densecap.ngrams.probabilities(features[0])
         if engine.aligner is not None:
             for rows in boxes:
                 (vectors,) = engine.aligner.region_vectors(maps, [rows])

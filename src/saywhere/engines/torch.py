@@ -174,6 +174,7 @@ class TorchDenseCap:
         self._network = network
         self.config, self.vocabulary, self.box_coder = network.config, network.vocabulary, network.box_coder
         self.decoder = TorchDecoder(network.decoder, network.decoder.words.weight)
+        self.ngrams = _ngrams(network)
 
     @torch.inference_mode()
     def region_head(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
@@ -182,15 +183,21 @@ class TorchDenseCap:
         return [RegionHeadOutput(_array(o.embeddings), _array(o.logits), _array(o.offsets)) for o in out]
 
     @torch.inference_mode()
-    def phrase_embeddings(
+    def phrase_features(
         self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
         rows = [_boxes(b, m) for b, m in zip(boxes, maps, strict=True)]
         if not rows:
             return []
         given = torch.from_numpy(np.concatenate(embeddings)).to(rows[0])
-        out = _array(self._network.phrase_embeddings(maps, rows, given))
-        return np.split(out, np.cumsum([len(b) for b in rows])[:-1])
+        return _split(_array(self._network.phrase_features(maps, rows, given)), rows)
+
+    @torch.inference_mode()
+    def phrase_embeddings(self, features: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if not features:
+            return []
+        given = torch.from_numpy(np.concatenate(features)).to(_weight(self._network.trunk))
+        return _split(_array(self._network.phrase_embeddings(given)), features)
 
 
 class TorchAligner:
@@ -269,11 +276,18 @@ class TorchCaptioner:
         return TorchDecoder(network.decoder, network.decoder.words.weight), _array(torch.cat(rows))
 
 
-def _ngrams(network: Captioner) -> Ngrams | None:
+def _ngrams(network: DenseCap | Captioner) -> Ngrams | None:
     if (stored := network.ngrams) is None:
         return None
     arrays = {name: stored.get_buffer(name).cpu().numpy() for name in ngrams.STORED}
-    return Ngrams.unpack(_array(stored.query.weight.T), _array(stored.query.bias), arrays, len(network.vocabulary))
+    layers = [layer for layer in (stored.hidden, stored.query) if layer is not None]
+    projections = tuple((_array(layer.weight.T), _array(layer.bias)) for layer in layers)
+    return Ngrams.unpack(projections, arrays, len(network.vocabulary))
+
+
+def _split(rows: np.ndarray, parts: Sequence[Any]) -> list[np.ndarray]:
+    """Return the rows of each of ``parts``, in order."""
+    return np.split(rows, np.cumsum([len(part) for part in parts])[:-1])
 
 
 class TorchNouns:

@@ -116,7 +116,8 @@ def detect(
         kept = [(b, np.arange(len(b))) for b in given]
     embeddings = [out.embeddings[rows] for out, (_, rows) in zip(outputs, kept, strict=True)]
     inputs = [encoding.to_input(final) for encoding, (final, _) in zip(encodings, kept, strict=True)]
-    codes = detector.phrase_embeddings([e.maps for e in encodings], inputs, embeddings)
+    features = detector.phrase_features([e.maps for e in encodings], inputs, embeddings)
+    codes = detector.phrase_embeddings(features)
     finals = [final for final, _ in kept]
     writer, posteriors = writer or PhraseWriter(detector), None
     judged = calibration is not None and calibration.caption is not None
@@ -129,7 +130,7 @@ def detect(
         box = Calibration().box if calibration is None else calibration.box
         odds = [box_odds(box, *each) for each in zip(encodings, finals, logits, strict=True)]
         ranks = [np.where(can_reach(SHOWN, box, each), each, -np.inf) for each in odds]
-    phrases = writer.write(encodings, finals, codes, ranks, calibration, doubts, posteriors)
+    phrases = writer.write(encodings, finals, codes, ranks, calibration, doubts, posteriors, features)
     known = [None] * len(finals) if posteriors is None else posteriors
     rows = zip(encodings, finals, logits, embeddings, codes, phrases, known, strict=True)
     return [Detections(*row) for row in rows]

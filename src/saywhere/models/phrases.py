@@ -1,9 +1,10 @@
 """Phrases of regions: beam search, reranking, and the removal of uncertain words.
 
-A phrase is the hypothesis with the highest score: length-normalised log-probability, plus the weighted probability of
-its noun (noun classifier), plus its weighted similarity with the region (aligner). The noun classifier also guides each
-decoding step before the noun. A word for a person's sex stays only if it is probably right; otherwise the phrase says
-person or child. A colour is replaced by the most probable one in the box, or removed if that is probably wrong.
+A phrase is the hypothesis with the highest score: length-normalised log-probability, plus the weighted log-probability
+of its noun (noun classifier), agreement with the likely n-grams, and similarity with the region (aligner). The noun
+classifier also guides each decoding step before the noun. A word for a person's sex stays only if it is probably right;
+otherwise the phrase says person or child. A colour is replaced by the most probable one in the box, or removed if that
+is probably wrong.
 
 The trunk was trained to recognise things whatever their colour. So ``colours.npz`` beside this file, shared by all
 models, has the weights of a small network that names colours from the pixels of a box. ``benchmarks/colour_table.py``
@@ -126,6 +127,7 @@ class PhraseWriter:
         calibration: Calibration | None = None,
         doubts: bool = False,
         posteriors: Sequence[np.ndarray] | None = None,
+        features: Sequence[np.ndarray] | None = None,
     ) -> list[Phrases]:
         """Return the phrases of the regions of images.
 
@@ -137,6 +139,7 @@ class PhraseWriter:
             calibration: probabilities that words are right; where it has none, the words stay.
             doubts: whether to return the evidence for words that may be wrong.
             posteriors: one ``(N, K)`` array per image by the part nouns, or None.
+            features: one ``(N, F)`` array per image, inputs of the n-grams' probabilities, or None: without these.
         """
         calibration = calibration or Calibration()
         doubts = bool(doubts or calibration.person or calibration.colour)
@@ -145,8 +148,8 @@ class PhraseWriter:
             chosen = [np.full(len(rows), not self._greedy) for rows in boxes]
         else:
             chosen = [self._best(row) for row in ranks]
-        posterior = None if posteriors is None else np.concatenate(posteriors)
-        decoded = self._decode(np.concatenate(inputs), np.concatenate(chosen), vectors, posterior)
+        posterior, of_ngrams = (None if rows is None else np.concatenate(rows) for rows in (posteriors, features))
+        decoded = self._decode(np.concatenate(inputs), np.concatenate(chosen), vectors, posterior, of_ngrams)
         texts, doubtful = list[str](), list[tuple[Doubtful, ...]]()
         fits = vectors @ self._word_table if doubts and vectors is not None else None
         vocabulary, unknown = self._densecap.vocabulary, self._densecap.decoder.unknown
@@ -183,8 +186,9 @@ class PhraseWriter:
         return best & (ranks > -np.inf)
 
     def _decode(
-        self, inputs: np.ndarray, chosen: np.ndarray, vectors: np.ndarray | None, posterior: np.ndarray | None
-    ) -> Decoded:
+        self, inputs: np.ndarray, chosen: np.ndarray, vectors: np.ndarray | None, posterior: np.ndarray | None,
+        features: np.ndarray | None,
+    ) -> Decoded:  # fmt: skip
         """Return the phrases of all regions: the best of a beam for ``chosen`` regions, greedy for the others."""
         decoder, settings = self._densecap.decoder, self._config.decoding
         if self._named and posterior is not None:
@@ -192,7 +196,7 @@ class PhraseWriter:
             decoder = NounGuide(decoder, self._noun_words[0], logs)
         groups = [inputs[chosen], inputs[~chosen]]
         found, plain = search_each(decoder, groups, settings, [settings.beam_size, 1])
-        seen = (None if rows is None else rows[chosen] for rows in (vectors, posterior))
+        seen = (None if rows is None else rows[chosen] for rows in (vectors, posterior, features))
         best, plain = found.best(self._rank(found, *seen)), plain.best()
         length = max(best.token_ids.shape[1], plain.token_ids.shape[1])
         token_ids = np.full((len(inputs), length), PAD, np.int64)
@@ -202,12 +206,15 @@ class PhraseWriter:
             log_probs[rows, : part.log_probs.shape[1]] = part.log_probs
         return Decoded(token_ids, log_probs)
 
-    def _rank(self, found: Hypotheses, vectors: np.ndarray | None, posterior: np.ndarray | None) -> np.ndarray:
+    def _rank(
+        self, found: Hypotheses, vectors: np.ndarray | None, posterior: np.ndarray | None, features: np.ndarray | None
+    ) -> np.ndarray:
         """Return the scores ``(N, B)`` of hypotheses: log-probabilities plus weighted terms."""
         similarity = self._config.similarity_weight
         compared = vectors is not None and similarity and self._aligner is not None
         named = posterior is not None and self._named
-        if not (compared or named):
+        ngrams = self._densecap.ngrams if self._config.ngrams.weight and features is not None else None
+        if not (compared or named or ngrams):
             return found.ranks
         from saywhere.models.decoding import Reason, Reranker, Sentence  # not needed by a model of one part
 
@@ -222,7 +229,13 @@ class PhraseWriter:
             rows = zip(posterior, sentences, strict=True)
             return [noun_log_probs(self.nouns, row, [one.text for one in own]) for row, own in rows]
 
+        def expected(sentences: Sequence[Sequence[Sentence]]) -> list[np.ndarray]:
+            assert ngrams is not None and features is not None
+            weighed = [ngrams.weigh([one.token_ids for one in own], unknown=False) for own in sentences]
+            return ngrams.agreement(features, weighed)
+
         reasons = [Reason(shows, self._config.noun_weight)] if named else []
+        reasons += [Reason(expected, self._config.ngrams.weight)] if ngrams else []
         reasons += [Reason(fits, similarity, COMPARED_PHRASES)] if compared else []
         return Reranker(reasons).rank(found, self._densecap.vocabulary)
 

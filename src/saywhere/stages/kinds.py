@@ -365,16 +365,26 @@ class Nouns(FromData):
 
 @dataclass(frozen=True)
 class NgramsStage(FromData):
-    """Train the n-gram probabilities of an image's captions, beside a captioner."""
+    """Train n-gram probabilities, which rerank captions or phrases, beside the part that writes them.
+
+    Attributes:
+        part: ``captioner``, for captions of images, or ``densecap``, for phrases of regions.
+    """
 
     CONTINUES = "model"
     model: str = ""
+    part: str = "captioner"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.part not in ngrams.SETTINGS:
+            raise UserError(f"part is {self.part!r}, but must be one of {', '.join(ngrams.SETTINGS)}")
 
     def run(self, work: Work) -> Done:
         sets, source = self.read()
         copy_model(self.model, work.folder / MODEL)
-        ngrams.train(work.folder / MODEL, sets, source, None, work.seed)
-        config: Any = Bundle.read(work.folder / MODEL).configs["captioner"]
+        ngrams.train(work.folder / MODEL, sets, source, None, work.seed, self.part)
+        config: Any = Bundle.read(work.folder / MODEL).configs[self.part]
         made = f"{config.ngrams.count:,} n-grams"
         return Done(made, {"data": source, "result": made})
 

@@ -13,6 +13,7 @@ import torch
 from saywhere import boxes as geometry
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.data.sample import Sample
+from saywhere.errors import UserError
 from saywhere.networks.densecap.loss import DenseCapCriterion
 from saywhere.networks.densecap.network import DenseCap, Target
 from saywhere.text import Vocabulary, pad, tokenize
@@ -56,6 +57,8 @@ class DenseCapSystem(System):
         return len(sample.boxes)
 
     def build(self, config: DenseCapConfig, vocabulary: Vocabulary, pretrained: bool) -> DenseCap:
+        if config.ngrams.count:
+            raise UserError("model.ngrams.count must be 0 in a recipe: a stage of the kind ngrams stores them")
         return DenseCap(config, vocabulary, pretrained_backbone=pretrained)
 
     def criterion(self, network: DenseCap, samples: Sequence[Sample]) -> DenseCapCriterion:

@@ -129,6 +129,10 @@ def with_words(network: DenseCap, texts: Sequence[str]) -> tuple[DenseCap, tuple
                 if (tensor := tensors.get(f"decoder.{name}")) is not None:
                     tensor[number[word]] = tensor[rows].mean(dim=0) - (UNCOMMON if name == "output.bias" else 0)
     wider.load_state_dict(tensors)
+    if network.ngrams is not None and wider.ngrams is not None:  # its words have other ids now
+        wider.ngrams.load_state_dict(network.ngrams.state_dict())
+        renumbered = torch.tensor([number[token] for token in vocabulary.tokens])
+        wider.ngrams.token_ids.copy_(renumbered[network.ngrams.token_ids.long()])
     return wider.eval(), new
 
 

@@ -1,8 +1,8 @@
-"""N-gram probabilities of an image: which n-grams are frequent enough to learn, and their probabilities.
+"""N-gram probabilities of an image or a region: which n-grams are frequent enough to learn, and their probabilities.
 
-The probability that a sentence of an image contains an n-gram is a logistic function of a few numbers, which a linear
-layer computes from the captioner's image embedding. The training target is the share of an image's sentences that
-contain the n-gram.
+The probability that a text about an image or region contains an n-gram is a logistic function of a few numbers, which
+one or two layers compute from the captioner's embedding of the image, or from the dense captioner's features of the
+region. The training target is the share of the texts that contain the n-gram.
 """
 
 from __future__ import annotations
@@ -19,58 +19,87 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saywhere.configs.captioner import CaptionerConfig, NgramsConfig
+from saywhere.configs.captioner import CaptionerConfig
+from saywhere.configs.densecap import DenseCapConfig
+from saywhere.configs.parts import NgramsConfig
 from saywhere.data.sample import Sample
-from saywhere.engines.arrays.ngrams import ORDER, Ngram, ngrams_of
+from saywhere.engines.arrays.ngrams import Ngram, ngrams_of
 from saywhere.errors import UserError
 from saywhere.files import printable
 from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.captioner import bind
 from saywhere.networks import checkpoint
-from saywhere.networks.captioner.network import Ngrams
+from saywhere.networks.language.ngrams import Ngrams
 from saywhere.text import UNKNOWN
+from saywhere.training import nouns
 from saywhere.training.card import replace_section
 from saywhere.training.progress import encode_each, track
 
 LEAST_DEVIATION = 0.1
 """Minimum standard deviation relative to the median one, so that nearly constant features get small weights."""
 HELD_OUT = 20
-"""One image in this many is held out for validation."""
+"""One image in this many is held out for validation; of regions, those of images held out for calibration."""
 LEAST = 40
-"""Minimum number of images to train on."""
+"""Minimum number of images or regions to train on."""
 LONGEST = 255
 """Maximum length of a sentence, in words."""
 
 
 @dataclass(frozen=True, eq=False)
-class Captioned:
-    """Images and their captions.
+class Settings:
+    """How the n-grams of a part are chosen and learned.
 
     Attributes:
-        embeddings: ``(N, F)`` of the captioner.
-        sentences: token ids of one or more sentences per image.
+        least: minimum number of texts with an n-gram that is learned, for n from 1 on.
+        epochs, rate: number of epochs, and peak learning rate of AdamW.
+        dropout: dropout probability on the features.
     """
 
-    embeddings: np.ndarray
+    least: tuple[int, ...]
+    epochs: int
+    rate: float
+    dropout: float
+
+
+SETTINGS = {
+    "captioner": Settings((12, 20, 20, 20), epochs=40, rate=2e-3, dropout=0.8),
+    "densecap": Settings((3, 4), epochs=16, rate=7e-4, dropout=0.6),
+}
+"""By the part whose texts they rerank."""
+
+
+@dataclass(frozen=True, eq=False)
+class Described:
+    """Images or regions and their texts.
+
+    Attributes:
+        features: ``(N, F)``, the captioner's embeddings of images or the dense captioner's features of regions.
+        sentences: token ids of one or more texts for each.
+        held_out: ``(N,)`` mask of those for validation.
+    """
+
+    features: np.ndarray
     sentences: list[list[list[int]]]
+    held_out: np.ndarray
 
 
-def own_captioner(folder: str | Path) -> tuple[Bundle, CaptionerConfig]:
-    """Return a user's model with a captioner of images, to be extended.
+def own_part(folder: str | Path, part: str) -> tuple[Bundle, CaptionerConfig | DenseCapConfig]:
+    """Return a user's model with a captioner of images or a dense captioner, to be extended.
 
-    ``UserError`` if there is no such model, it comes with saywhere, or it has no such captioner.
+    ``UserError`` if there is no such model, it comes with saywhere, or it has no such part.
     """
     bundle = Bundle.read_own(folder)
-    config = bundle.configs.get("captioner")
-    if not isinstance(config, CaptionerConfig) or config.describe_boxes:
-        raise UserError(f"{folder} has no captioner of images, but {', '.join(bundle.configs)}")
-    if len(bundle.vocabularies["captioner"]) > (most := torch.iinfo(torch.int16).max):
+    config = bundle.configs.get(part)
+    if not isinstance(config, DenseCapConfig | CaptionerConfig) or getattr(config, "describe_boxes", False):
+        kind = "captioner of images" if part == "captioner" else "dense captioner"
+        raise UserError(f"{folder} has no {kind}, but {', '.join(bundle.configs)}")
+    if len(bundle.vocabularies[part]) > (most := torch.iinfo(torch.int16).max):
         raise UserError(f"{folder}: words are stored for vocabularies of at most {most}")
     return bundle, config
 
 
-def embed(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) -> Captioned:
+def embed_images(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) -> Described:
     """Embed the images that have sentences of at least one word and at most the maximum caption length.
 
     Shows a progress bar. ``UserError`` if too few readable images have such sentences.
@@ -92,12 +121,30 @@ def embed(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) 
         sentences.append(fitting[sample])
     if len(sentences) < LEAST:
         raise UserError(f"{LEAST} images with sentences are needed, and {len(sentences)} can be used")
-    return Captioned(np.concatenate(embeddings), sentences)
+    return Described(np.concatenate(embeddings), sentences, np.arange(len(sentences)) % HELD_OUT == 0)
 
 
-def is_held_out(count: int) -> np.ndarray:
-    """Return which of ``count`` images are held out for validation, ``(count,)``."""
-    return np.arange(count) % HELD_OUT == 0
+def embed_regions(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) -> Described:
+    """Return the features of the true boxes of images, and their phrases.
+
+    Shows a progress bar. ``UserError`` if too few boxes of readable images have phrases, or all are held out.
+    """
+    model = load(bundle.folder, device, options={"densecap.ngrams.weight": 0.0})
+    detector = model.require("densecap", "describe boxes")
+    features, sentences, held_out = list[np.ndarray](), list[list[list[int]]](), list[bool]()
+    samples = [sample for sample in chain.from_iterable(sets) if len(sample.boxes)]
+    for sample, encoding in encode_each(model, samples, "images"):
+        maps, boxes = [encoding.maps], [encoding.to_input(encoding.check(sample.boxes))]
+        embeddings = [out.embeddings for out in detector.region_head(maps, boxes)]
+        features += detector.phrase_features(maps, boxes, embeddings)
+        sentences += [[detector.vocabulary.encode(text) for text in texts] for texts in sample.phrases]
+        held_out += [nouns.is_held_out(sample.image)] * len(sample.boxes)
+    if (teaching := len(held_out) - sum(held_out)) < LEAST or teaching == len(held_out):
+        raise UserError(
+            f"{LEAST} boxes with phrases are needed, and more to check what was learnt; {teaching:,} can be used, and "
+            f"{sum(held_out):,} to check"
+        )
+    return Described(np.concatenate(features), sentences, np.array(held_out))
 
 
 class Standardised(nn.Module):
@@ -125,18 +172,16 @@ class Standardised(nn.Module):
         return made
 
 
-LEAST_SAID = (12, 20, 20, 20)
-"""Minimum number of sentences with an n-gram that is learned, for n from 1 to 4."""
-EPOCHS, BATCH, RATE, DECAY = 40, 256, 2e-3, 0.3
+BATCH, DECAY = 256, 0.3
 WARM_UP = 0.1
 """Share of the steps for warm-up."""
-DROPOUT = 0.8
-"""Dropout probability on the features of an image."""
+HIDDEN_DROPOUT = 0.3
+"""Dropout probability on the hidden layer."""
 RAREST = 1e-5
 """Initial probabilities of n-grams are at least this far from 0 and 1."""
 LARGEST = 127
 """Maximum of the integers in an n-gram's key."""
-HEADING = "## N-gram probabilities"
+HEADINGS = {"captioner": "## N-gram probabilities", "densecap": "## N-gram probabilities of phrases"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,13 +199,16 @@ class Said:
     shares: list[Tensor]
 
     @classmethod
-    def of(cls, sentences: Sequence[Sequence[Sequence[int]]]) -> Said:
-        """Return the frequent n-grams of the sentences of images; n-grams with the unknown word are left out."""
-        counts = [Counter(chain.from_iterable(_said(ids) for ids in own)) for own in sentences]
+    def of(cls, sentences: Sequence[Sequence[Sequence[int]]], least: Sequence[int]) -> Said:
+        """Return the frequent n-grams of the texts of images or regions; those with the unknown word are left out.
+
+        ``least`` is the minimum number of texts with an n-gram, for n from 1 on.
+        """
+        counts = [Counter(chain.from_iterable(_said(ids, len(least)) for ids in own)) for own in sentences]
         of_all = Counter[Ngram]()
         for own in counts:
             of_all.update(own)
-        ngrams = sorted(ngram for ngram, count in of_all.items() if count >= LEAST_SAID[len(ngram) - 1])
+        ngrams = sorted(ngram for ngram, count in of_all.items() if count >= least[len(ngram) - 1])
         numbers = {ngram: number for number, ngram in enumerate(ngrams)}
         rows, shares = list[Tensor](), list[Tensor]()
         for own, texts in zip(counts, sentences, strict=True):
@@ -184,44 +232,51 @@ class Said:
         return total / len(images)
 
 
-def _said(token_ids: Sequence[int]) -> set[Ngram]:
-    runs = chain.from_iterable(ngrams_of(token_ids, n) for n in range(1, ORDER + 1))
+def _said(token_ids: Sequence[int], longest: int) -> set[Ngram]:
+    runs = chain.from_iterable(ngrams_of(token_ids, n) for n in range(1, longest + 1))
     return {run for run in runs if UNKNOWN not in run}
 
 
 class Predictor(nn.Module):
-    """Network that predicts the probabilities of n-grams through D numbers.
+    """Network that predicts the probabilities of n-grams.
 
-    ``embeddings (N, F)`` are those of the training images; ``shares (G,)`` are the prior probabilities.
+    ``features (N, F)`` are those of the training images or regions; ``shares (G,)`` are the prior probabilities.
     """
 
-    def __init__(self, embeddings: Tensor, shares: Tensor, size: int) -> None:
+    def __init__(self, features: Tensor, shares: Tensor, config: NgramsConfig, dropout: float) -> None:
         super().__init__()
-        self.features, self.dropout = Standardised(embeddings), nn.Dropout(DROPOUT)
-        self.query, self.keys = nn.Linear(embeddings.shape[1], size), nn.Linear(size, len(shares))
+        self.features, self.dropout = Standardised(features), nn.Dropout(dropout)
+        self.hidden = nn.Linear(features.shape[1], config.hidden) if config.hidden else None
+        self.query = nn.Linear(config.hidden or features.shape[1], config.size)
+        self.keys = nn.Linear(config.size, len(shares))
         with torch.no_grad():
             self.keys.weight.mul_(0.5)
             self.keys.bias.copy_(torch.logit(shares.clamp(RAREST, 1 - RAREST)))
 
-    def forward(self, embeddings: Tensor) -> Tensor:
-        """Return the log-odds ``(N, G)`` of n-grams for image embeddings ``(N, F)``."""
-        return self.keys(self.query(self.dropout(self.features(embeddings))))
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the log-odds ``(N, G)`` of n-grams for features ``(N, F)``."""
+        rows = self.dropout(self.features(features))
+        if self.hidden is not None:
+            rows = functional.dropout(torch.relu(self.hidden(rows)), HIDDEN_DROPOUT, self.training)
+        return self.keys(self.query(rows))
 
 
-def learn(captioned: Captioned, said: Said, size: int, epochs: int = EPOCHS, seed: int = 0) -> Predictor:
-    """Train a predictor of n-grams through ``size`` numbers, on the images that are not held out."""
+def learn(described: Described, said: Said, config: NgramsConfig, settings: Settings, seed: int = 0) -> Predictor:
+    """Train a predictor of n-grams on the images or regions that are not held out."""
     random = np.random.default_rng(seed)
-    teaching = np.flatnonzero(~is_held_out(len(captioned.sentences)))
-    embeddings = torch.from_numpy(captioned.embeddings).float()
-    steps = epochs * (batches := max(1, len(teaching) // BATCH))
+    teaching = np.flatnonzero(~described.held_out)
+    features = torch.from_numpy(described.features).float()
+    steps = settings.epochs * (batches := max(1, len(teaching) // BATCH))
     with torch.random.fork_rng(devices=()), track("n-grams", steps) as progress:
         torch.manual_seed(seed)
-        predictor = Predictor(embeddings[teaching], said.mean(teaching.tolist()), size)
-        optimizer = torch.optim.AdamW(predictor.parameters(), RATE, weight_decay=DECAY)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps + 1, pct_start=WARM_UP)
-        for _ in range(epochs):
+        predictor = Predictor(features[teaching], said.mean(teaching.tolist()), config, settings.dropout)
+        optimizer = torch.optim.AdamW(predictor.parameters(), settings.rate, weight_decay=DECAY)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, settings.rate, total_steps=steps + 1, pct_start=WARM_UP
+        )
+        for _ in range(settings.epochs):
             for rows in np.array_split(random.permutation(teaching), batches):
-                loss = _loss(predictor(embeddings[rows]), said.targets(rows.tolist()))
+                loss = _loss(predictor(features[rows]), said.targets(rows.tolist()))
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -231,18 +286,25 @@ def learn(captioned: Captioned, said: Said, size: int, epochs: int = EPOCHS, see
 
 
 def _loss(log_odds: Tensor, shares: Tensor) -> Tensor:
-    """Return the cross entropy summed over n-grams, averaged over images."""
+    """Return the cross entropy summed over n-grams, averaged over images or regions."""
     return functional.binary_cross_entropy_with_logits(log_odds, shares, reduction="none").sum(dim=1).mean()
 
 
 @torch.no_grad()
 def store(predictor: Predictor, said: Said) -> Ngrams:
-    """Return the weights in the captioner's format."""
-    keys = predictor.keys.weight
+    """Return the weights in the format of the part."""
+    keys, first = predictor.keys.weight, predictor.hidden
     unit = float(keys.abs().max()) / LARGEST
-    config = NgramsConfig(len(said.ngrams), sum(map(len, said.ngrams)), keys.shape[1])
-    stored = Ngrams(predictor.query.in_features, config)
-    stored.query = predictor.features.folded(predictor.query, unit).requires_grad_(False)
+    words = sum(map(len, said.ngrams))
+    config = NgramsConfig(len(said.ngrams), words, keys.shape[1], 0 if first is None else first.out_features)
+    stored = Ngrams(len(predictor.features.mean), config)
+    if first is None:
+        stored.query = predictor.features.folded(predictor.query, unit)
+    else:
+        stored.hidden = predictor.features.folded(first)
+        stored.query.weight.copy_(unit * predictor.query.weight)
+        stored.query.bias.copy_(unit * predictor.query.bias)
+    stored.requires_grad_(False)
     stored.keys.copy_((keys / unit).round())
     stored.offsets.copy_(predictor.keys.bias)
     stored.rarity.copy_(-said.mean(range(len(said.rows)), any_sentence=True).log())
@@ -253,59 +315,63 @@ def store(predictor: Predictor, said: Said) -> Ngrams:
 
 @dataclass(frozen=True)
 class Worth:
-    """Cross entropy in nats of the n-grams of ``images`` images, knowing the image (``known``) or not."""
+    """Cross entropy in nats of the n-grams of ``count`` images or regions, knowing these (``known``) or not."""
 
-    images: int
+    count: int
     known: float
     unknown: float
 
 
 @torch.no_grad()
-def judge(predictor: Predictor, captioned: Captioned, said: Said) -> Worth:
-    """Evaluate the predictor on the held-out images."""
-    held_out = is_held_out(len(captioned.sentences))
-    rows, others = np.flatnonzero(held_out), np.flatnonzero(~held_out)
+def judge(predictor: Predictor, described: Described, said: Said) -> Worth:
+    """Evaluate the predictor on what is held out."""
+    rows, others = np.flatnonzero(described.held_out), np.flatnonzero(~described.held_out)
     targets = said.targets(rows.tolist())
-    known = _loss(predictor(torch.from_numpy(captioned.embeddings[rows]).float()), targets)
+    known = _loss(predictor(torch.from_numpy(described.features[rows]).float()), targets)
     shares = said.mean(others.tolist()).clamp(RAREST, 1 - RAREST)
     return Worth(len(rows), float(known), float(_loss(torch.logit(shares).expand_as(targets), targets)))
 
 
 def train(
-    folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None, seed: int = 0
-) -> None:
-    """Train n-gram probabilities for captions of images, and write them beside the captioner in a folder.
+    folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None, seed: int = 0,
+    part: str = "captioner",
+) -> None:  # fmt: skip
+    """Train the n-gram probabilities of captions of images or of phrases of regions, and write them into a folder.
 
     Args:
-        folder: a model with a captioner of images; its other weights stay.
-        sets: images with sentences, of one or several data sets.
+        folder: a model with the part; its other weights stay.
+        sets: images with sentences, or with boxes and phrases, of one or several data sets.
+        part: ``captioner`` or ``densecap``. The latter does not learn from images that are held out for calibration.
 
     Raises:
-        UserError: no such model, it comes with saywhere, it has no such captioner, too few images with sentences are
-            readable, no n-gram is frequent, or the predictor is no better than the prior.
+        UserError: no such model, it comes with saywhere, it has no such part, too few images with sentences or boxes
+            with phrases are readable, no n-gram is frequent, or the predictor is no better than the prior.
     """
-    bundle, config = own_captioner(folder)
-    captioned = embed(bundle, sets, device)
-    said = Said.of(captioned.sentences)
+    bundle, config = own_part(folder, part)
+    described = (embed_images if part == "captioner" else embed_regions)(bundle, sets, device)
+    settings = SETTINGS[part]
+    said = Said.of(described.sentences, settings.least)
     if not said.ngrams:
-        raise UserError(f"no word is in {LEAST_SAID[0]} sentences, and no run of words in {LEAST_SAID[1]}")
-    predictor = learn(captioned, said, config.ngrams.size, seed=seed)
-    worth = judge(predictor, captioned, said)
+        word, *runs = settings.least
+        raise UserError(f"no word is in {word} texts, and no run of words in {min(runs)}")
+    predictor = learn(described, said, config.ngrams, settings, seed)
+    worth = judge(predictor, described, said)
+    things = "images" if part == "captioner" else "boxes"
     if not worth.known < worth.unknown:
         raise UserError(
-            f"nothing was learnt: the captions of {worth.images} images have a cross-entropy of {worth.known:.3f}, and "
-            f"{worth.unknown:.3f} without looking at the images"
+            f"nothing was learnt: the texts of {worth.count:,} {things} have a cross-entropy of {worth.known:.3f}, and "
+            f"{worth.unknown:.3f} without looking at them"
         )
     stored = store(predictor, said)
     sizes = {"count": len(stored.keys), "words": len(stored.token_ids)}
-    options = {f"captioner.ngrams.{name}": value for name, value in sizes.items()}
-    checkpoint.change_weights(bundle.folder, "captioner.ngrams", stored.state_dict(), options)
-    replace_section(bundle.folder / CARD, HEADING, _section(stored, worth, source))
+    options = {f"{part}.ngrams.{name}": value for name, value in sizes.items()}
+    checkpoint.change_weights(bundle.folder, f"{part}.ngrams", stored.state_dict(), options)
+    replace_section(bundle.folder / CARD, HEADINGS[part], _section(stored, worth, source, things))
 
 
-def _section(stored: Ngrams, worth: Worth, source: str) -> str:
-    return f"""Captions are reranked by the probabilities of {len(stored.keys):,} n-grams,
-learned from {source}. Of {worth.images} of these images, which did not teach them, the
-n-grams of an image have a cross-entropy of {worth.known:.1f} nats, and {worth.unknown:.1f} without looking at the
-image.
+def _section(stored: Ngrams, worth: Worth, source: str, things: str) -> str:
+    texts = "Captions" if things == "images" else "Phrases"
+    return f"""{texts} are reranked by the probabilities of {len(stored.keys):,} n-grams,
+learned from {source}. Of {worth.count:,} of its {things}, which did not teach them, the
+n-grams have a cross-entropy of {worth.known:.1f} nats, and {worth.unknown:.1f} without looking at the {things}.
 """

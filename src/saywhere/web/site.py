@@ -183,11 +183,12 @@ def _densecap(weights: Weights, points: int) -> dict[str, Packed]:
 
 
 def _part(weights: Weights, part: str) -> dict[str, Packed]:
-    """Return the weights of a part that the browser reads, by their full names; of the n-grams only unigrams."""
+    """Return the weights of a part that the browser reads, by their full names: of n-grams the captioner's words."""
     below = weights.below(part)
     unread = ("ngrams.lengths", "ngrams.rarity", "num_batches_tracked")
-    stored = {f"{part}.{name}": below.stored(name) for name in below.names() if not name.endswith(unread)}
-    if below.has("ngrams.lengths"):
+    names = [name for name in below.names() if not (part == "densecap" and name.startswith("ngrams."))]
+    stored = {f"{part}.{name}": below.stored(name) for name in names if not name.endswith(unread)}
+    if part == "captioner" and below.has("ngrams.lengths"):
         lengths = below.stored("ngrams.lengths").astype(np.int64)
         words, ends = lengths == 1, np.cumsum(lengths)
         for name, kept in (("keys", words), ("offsets", words), ("token_ids", ends[words] - 1)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ def ngrams() -> Ngrams:
     arrays |= {"offsets": generator.standard_normal(len(KNOWN)), "rarity": generator.uniform(1, 9, len(KNOWN))}
     arrays |= {"lengths": np.array(lengths, np.uint8), "token_ids": token_ids}
     projection = 0.02 * generator.standard_normal((5, 3), np.float32)
-    return Ngrams.unpack(projection, 0.02 * generator.standard_normal(3, np.float32), arrays, 8)
+    return Ngrams.unpack(((projection, 0.02 * generator.standard_normal(3, np.float32)),), arrays, 8)
 
 
 def test_words_stand_alone_and_runs_have_the_ends_of_the_sentence():
@@ -36,8 +37,25 @@ def test_n_grams_are_numbered_as_they_are_stored():
     assert {ngram: row for ngram, (row, _) in known.rows.items()} == {ngram: row for row, ngram in enumerate(KNOWN)}
     np.testing.assert_allclose([rarity for _, rarity in known.rows.values()], known.rarity)
     image = np.random.default_rng(1).standard_normal((2, 5), np.float32)
-    log_odds = (image @ known.projection + known.bias) @ known.keys.T + known.offsets
+    ((weight, bias),) = known.layers
+    log_odds = (image @ weight + bias) @ known.keys.T + known.offsets
     np.testing.assert_allclose(known.probabilities(image), 1 / (1 + np.exp(-log_odds)), rtol=1e-5)
+    hidden = replace(known, layers=((weight.T @ weight, bias), (weight.T[:3, :3], bias)))
+    inner = np.maximum(image[:, :3] @ (weight.T @ weight) + bias, 0)
+    log_odds = (inner @ weight.T[:3, :3] + bias) @ known.keys.T + known.offsets
+    np.testing.assert_allclose(hidden.probabilities(image[:, :3]), 1 / (1 + np.exp(-log_odds)), rtol=1e-5)
+
+
+def test_n_grams_that_are_not_stored_can_be_left_out():
+    known, image = ngrams(), np.random.default_rng(1).standard_normal((1, 5), np.float32)
+    few = replace(known, **{name: getattr(known, name)[:6] for name in ("keys", "offsets", "rarity", "lengths")})
+    few = replace(few, rows={ngram: row for ngram, row in known.rows.items() if len(ngram) < 3})
+    assert few.longest == 2
+    said = [[4, 5], [4, 5, 7]]  # nothing with 7 is stored, nor that 5 ends a text
+    alone, other = few.agreement(image, [few.weigh(said, unknown=False)])[0]
+    assert alone == pytest.approx(other)
+    alone, other = few.agreement(image, [few.weigh(said)])[0]
+    assert alone > other
 
 
 def test_agreement_is_the_mean_cosine_of_n_grams_by_their_rarity_that_counts_long_ones_for_more():
@@ -70,4 +88,4 @@ def test_damaged_n_grams_are_refused(lengths, token_ids):
     arrays = {"keys": np.zeros((2, 6)), "offsets": np.zeros(2), "rarity": np.zeros(2)}
     arrays |= {"lengths": np.array(lengths), "token_ids": np.array(token_ids)}
     with pytest.raises(UserError, match="do not fit their lengths or its vocabulary"):
-        Ngrams.unpack(np.zeros((4, 6)), np.zeros(6), arrays, 9)
+        Ngrams.unpack(((np.zeros((4, 6)), np.zeros(6)),), arrays, 9)

@@ -72,13 +72,18 @@ def test_both_engines_decode_from_the_same_codes(count: int, branch: str) -> Non
     embeddings = [random.normal(size=(count, 32)).astype(np.float32) for _ in seen]
     detector = model.engine.densecap
     assert detector is not None
-    ours = detector.phrase_embeddings([each.maps for each in seen], boxes, embeddings)
+    features = detector.phrase_features([each.maps for each in seen], boxes, embeddings)
+    ours = detector.phrase_embeddings(features)
     maps = [ImageMaps(graph_outputs(each.maps), (8, 16, 32), each.input_size) for each in seen]
     without = ArrayDenseCap(detector.config, VOCABULARY, arrays(branch))
-    for one, two in zip(ours, without.phrase_embeddings(maps, boxes, embeddings), strict=True):
+    own = without.phrase_features(maps, boxes, embeddings)
+    for one, two in zip(features, own, strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-4)
+    for one, two in zip(ours, without.phrase_embeddings(own), strict=True):
         assert one.shape == two.shape == (count, 32)
         np.testing.assert_allclose(one, two, atol=1e-5)
-    assert detector.phrase_embeddings([], [], []) == without.phrase_embeddings([], [], []) == []
+    for each in (detector, without):
+        assert each.phrase_features([], [], []) == each.phrase_embeddings([]) == []
 
 
 def test_the_features_are_means_place_context_and_embedding(model: Model) -> None:
@@ -89,7 +94,7 @@ def test_the_features_are_means_place_context_and_embedding(model: Model) -> Non
     hook = head.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
     box = torch.tensor([[16.0, 0, 64, 32]])
     with torch.inference_mode():
-        networks()["densecap"].phrase_embeddings([maps], [box], embedding)
+        networks()["densecap"].phrase_embeddings(networks()["densecap"].phrase_features([maps], [box], embedding))
         hook.remove()
         parts = given[0].split([112, 1280, 5, 1280, 32], dim=1)
         torch.testing.assert_close(parts[0], geometry.means(maps.maps[1], box, 16))
@@ -107,7 +112,7 @@ def test_regions_carry_what_their_captions_are_decoded_from(model: Model) -> Non
     assert detector is not None and classes is not None and found.features is not None
     inputs = [encoding.to_input(found.boxes)]
     (head,) = detector.region_head([encoding.maps], inputs)
-    (codes,) = detector.phrase_embeddings([encoding.maps], inputs, [head.embeddings])
+    (codes,) = detector.phrase_embeddings(detector.phrase_features([encoding.maps], inputs, [head.embeddings]))
     np.testing.assert_allclose(found.features, codes, atol=1e-5)
     (posterior,) = classes.posteriors([encoding], [found.boxes], [head.embeddings])
     dog = classes.lookup("a dog")

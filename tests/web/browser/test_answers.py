@@ -340,7 +340,7 @@ ENDINGS = """async ([sentences, embedding]) => {
 def test_endings_that_are_left_out_are_those_of_python(engine: Page, as_rounded: saywhere.Model) -> None:
     ngrams = as_rounded.require("captioner", "").ngrams
     assert ngrams is not None
-    image = np.random.default_rng(0).normal(size=(1, len(ngrams.projection))).astype(np.float32)
+    image = np.random.default_rng(0).normal(size=(1, len(ngrams.layers[0][0]))).astype(np.float32)
     endings = (
         "in the air", "in front of a city", "in the middle of a big city", "next to a dog", "of food", "is in the air",
         "up at the sky", "with a red ball that was thrown", "", "air",

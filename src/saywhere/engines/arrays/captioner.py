@@ -33,7 +33,7 @@ class Captioner:
     def shapes(config: CaptionerConfig, words: int) -> Shapes:
         """Return the shapes of the arrays it reads, by name; ``words`` is V."""
         shapes = AttentionDecoder.shapes(config, words) | Linear.shapes("narrow", config.region_size, "features")
-        return shapes | Ngrams.shapes(config.ngrams) if config.ngrams.count else shapes
+        return shapes | Ngrams.shapes(config.ngrams)
 
     @cached_property
     def _attention(self) -> AttentionDecoder:

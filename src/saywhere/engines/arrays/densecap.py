@@ -11,6 +11,7 @@ from saywhere.boxes import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.arrays.decoders import LstmDecoder
 from saywhere.engines.arrays.layers import BatchNorm, Linear, Shapes, Weights, relu
+from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.arrays.pooling import ImageMaps, context_features, require_size
 from saywhere.engines.engine import RegionHeadOutput
 from saywhere.text import Vocabulary
@@ -30,13 +31,17 @@ class DenseCap:
         channels = config.proposals.pyramid_channels
         phrase_head: Shapes = {f"phrase_head.0.{kind}": ("features",) for kind in ("running_mean", "running_var")}
         phrase_head |= Linear.shapes("phrase_head.2", size, "features")
-        return {
-            **Linear.shapes("region_head.layers.1", first, channels * config.pool_size**2 or "pooled"),
-            **Linear.shapes("region_head.layers.4", size, first),
-            **Linear.shapes("region_head.score", 1, size),
-            **Linear.shapes("region_head.offset", 4, size),
-            **LstmDecoder.shapes(size, words, config.word_size, config.hidden_size),
-        } | (phrase_head if config.phrase_levels else {})
+        return (
+            {
+                **Linear.shapes("region_head.layers.1", first, channels * config.pool_size**2 or "pooled"),
+                **Linear.shapes("region_head.layers.4", size, first),
+                **Linear.shapes("region_head.score", 1, size),
+                **Linear.shapes("region_head.offset", 4, size),
+                **LstmDecoder.shapes(size, words, config.word_size, config.hidden_size),
+            }
+            | (phrase_head if config.phrase_levels else {})
+            | Ngrams.shapes(config.ngrams)
+        )
 
     @cached_property
     def decoder(self) -> LstmDecoder:
@@ -55,7 +60,7 @@ class DenseCap:
 
     def prepare(self) -> None:
         """Read the weights."""
-        _ = self.decoder, self._head, self._phrase_head
+        _ = self.decoder, self._head, self._phrase_head, self.ngrams
 
     @cached_property
     def _phrase_head(self) -> tuple[BatchNorm, Linear] | None:
@@ -64,15 +69,24 @@ class DenseCap:
         head = self._weights.below("phrase_head")
         return BatchNorm(head.below("0")), Linear(head.below("2"))
 
-    def phrase_embeddings(
+    @cached_property
+    def ngrams(self) -> Ngrams | None:
+        return Ngrams.read(self._weights.below("ngrams"), len(self.vocabulary)) if self.config.ngrams.count else None
+
+    def phrase_features(
         self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
         if self._phrase_head is None or not maps:
             return list(embeddings)
-        standardise, layer = self._phrase_head
         features = context_features(maps, boxes, self.config.phrase_levels, embeddings)
-        require_size(features, len(standardise.scale))
-        return np.split(relu(layer(standardise(features))), np.cumsum([len(rows) for rows in boxes])[:-1])
+        require_size(features, len(self._phrase_head[0].scale))
+        return _split(features, boxes)
+
+    def phrase_embeddings(self, features: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if self._phrase_head is None or not features:
+            return list(features)
+        standardise, layer = self._phrase_head
+        return _split(relu(layer(standardise(np.concatenate(features)))), features)
 
     def region_head(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
         if not maps:
@@ -87,3 +101,8 @@ class DenseCap:
         ends = ends[1:-1]
         parts = (np.split(part, ends) for part in (embeddings, score(embeddings)[:, 0], offset(embeddings)))
         return [RegionHeadOutput(*output) for output in zip(*parts, strict=True)]
+
+
+def _split(rows: np.ndarray, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return the rows of each of ``parts``, in order."""
+    return np.split(rows, np.cumsum([len(part) for part in parts])[:-1])

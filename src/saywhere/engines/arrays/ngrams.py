@@ -1,7 +1,7 @@
-"""Probabilities of words and phrases in captions of an image: one for each of some thousand n-grams.
+"""Probabilities of words and their runs in captions of an image or phrases of a region: some thousand n-grams.
 
 An n-gram is a tuple of 1 to 4 token ids; from length 2 on it can include START and END. Its probability of occurring
-in a caption of the image is a logistic function of a low-dimensional projection of the image's embedding.
+in a text about the image or region is a logistic function of a low-dimensional projection of its features.
 :mod:`saywhere.training.ngrams` chooses the n-grams and learns the weights.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from saywhere.configs.captioner import NgramsConfig
+from saywhere.configs.parts import NgramsConfig
 from saywhere.engines.arrays.layers import Linear, Shapes, Weights
 from saywhere.errors import UserError
 from saywhere.text import END, START
@@ -24,6 +24,7 @@ STORED = ("keys", "offsets", "rarity", "lengths", "token_ids")
 """Names of the n-gram arrays in a model's weights."""
 
 Ngram = tuple[int, ...]
+Layers = tuple[tuple[np.ndarray, np.ndarray], ...]
 
 
 def ngrams_of(token_ids: Sequence[int], size: int) -> list[Ngram]:
@@ -34,20 +35,18 @@ def ngrams_of(token_ids: Sequence[int], size: int) -> list[Ngram]:
 
 @dataclass(frozen=True, eq=False)
 class Ngrams:
-    """G n-grams, with the weights that predict their probabilities from an image.
+    """G n-grams, with the weights that predict their probabilities from an image or region.
 
     Attributes:
-        projection: ``(F, D)`` projection of an image's embedding.
-        bias: ``(D,)`` its bias.
+        layers: weight ``(F, D)`` and bias ``(D,)`` of each layer that projects the features; a ReLU between two layers.
         keys: ``(G, D)`` weights of the n-grams, stored as integers.
         offsets: ``(G,)`` log-odds without an image.
-        rarity: ``(G,)`` natural log of 1 / the fraction of images with the n-gram in their captions.
+        rarity: ``(G,)`` natural log of 1 / the fraction of images or regions with the n-gram in their texts.
         lengths: ``(G,)`` number of words in each.
         rows: index and rarity of each n-gram.
     """
 
-    projection: np.ndarray
-    bias: np.ndarray
+    layers: Layers
     keys: np.ndarray
     offsets: np.ndarray
     rarity: np.ndarray
@@ -57,61 +56,71 @@ class Ngrams:
     @classmethod
     def read(cls, weights: Weights, vocabulary_size: int) -> Ngrams:
         """Create them from the weights of a model; ``UserError`` as :meth:`unpack`."""
-        query, arrays = weights.below("query"), {name: weights[name] for name in STORED}
-        return cls.unpack(query.transposed("weight"), query["bias"], arrays, vocabulary_size)
+        names = [name for name in ("hidden", "query") if weights.has(f"{name}.weight")]
+        layers = tuple((weights.transposed(f"{name}.weight"), weights[f"{name}.bias"]) for name in names)
+        return cls.unpack(layers, {name: weights[name] for name in STORED}, vocabulary_size)
 
     @staticmethod
     def shapes(config: NgramsConfig) -> Shapes:
-        """Return the shapes of the arrays it reads, by name."""
-        shapes = Linear.shapes("ngrams.query", config.size, "features")
+        """Return the shapes of the arrays it reads, by name; none without n-grams."""
+        if not config.count:
+            return {}
+        shapes = Linear.shapes("ngrams.hidden", config.hidden, "features") if config.hidden else {}
+        shapes |= Linear.shapes("ngrams.query", config.size, config.hidden or "features")
         shapes |= {"ngrams.keys": (config.count, config.size), "ngrams.token_ids": (config.words,)}
         return shapes | {f"ngrams.{kind}": (config.count,) for kind in ("offsets", "rarity", "lengths")}
 
     @classmethod
-    def unpack(
-        cls, projection: np.ndarray, bias: np.ndarray, arrays: Mapping[str, np.ndarray], vocabulary_size: int
-    ) -> Ngrams:
+    def unpack(cls, layers: Layers, arrays: Mapping[str, np.ndarray], vocabulary_size: int) -> Ngrams:
         """Create them from the arrays :data:`STORED`; ``UserError`` if lengths or the V token ids do not fit."""
         lengths, token_ids = arrays["lengths"].astype(np.int64), arrays["token_ids"]
         fit = lengths.sum() == len(token_ids) and ((lengths > 0) & (lengths <= ORDER)).all()
         if not fit or not ((token_ids >= 0) & (token_ids < vocabulary_size)).all():
-            raise UserError("the n-grams of the part captioner do not fit their lengths or its vocabulary")
+            raise UserError("the n-grams of a part do not fit their lengths or its vocabulary")
         keys, offsets, rarity = (arrays[name].astype(np.float32) for name in STORED[:3])
         ids, known = (
             token_ids.tolist(),
             zip(lengths.tolist(), np.cumsum(lengths).tolist(), rarity.tolist(), strict=True),
         )
         rows = {tuple(ids[end - n : end]): (row, rare) for row, (n, end, rare) in enumerate(known)}
-        return cls(projection, bias, keys, offsets, rarity, lengths, rows)
+        return cls(layers, keys, offsets, rarity, lengths, rows)
 
-    def probabilities(self, embeddings: np.ndarray) -> np.ndarray:
-        """Return the probability ``(N, G)`` of each n-gram for images with embeddings ``(N, F)``."""
-        log_odds = (embeddings @ self.projection + self.bias) @ self.keys.T + self.offsets
-        return 1 / (1 + np.exp(-log_odds))
+    @property
+    def longest(self) -> int:
+        """Length of the longest n-gram."""
+        return int(self.lengths.max(initial=1))
 
-    def lifts(self, embeddings: np.ndarray) -> np.ndarray:
-        """Return the ratio ``(N, G)`` of each n-gram's probability for images to that without an image."""
-        return self.probabilities(embeddings) * (1 + np.exp(-self.offsets))
+    def probabilities(self, features: np.ndarray) -> np.ndarray:
+        """Return the probability ``(N, G)`` of each n-gram for images or regions with features ``(N, F)``."""
+        rows = features
+        for number, (weight, bias) in enumerate(self.layers):
+            rows = (np.maximum(rows, 0) if number else rows) @ weight + bias
+        return 1 / (1 + np.exp(-(rows @ self.keys.T + self.offsets)))
 
-    def agreement(self, embeddings: np.ndarray, sentences: Sequence[WeighedNgrams]) -> list[np.ndarray]:
-        """Return how well the sentences of N images agree with the probable n-grams of their images, from 0 to 1.
+    def lifts(self, features: np.ndarray) -> np.ndarray:
+        """Return the ratio ``(N, G)`` of each n-gram's probability to that without an image."""
+        return self.probabilities(features) * (1 + np.exp(-self.offsets))
 
-        This is the cosine of a sentence's n-grams and the image's probabilities, both weighted by rarity, averaged over
-        the length n with weight n. ``embeddings`` are ``(N, F)``.
+    def agreement(self, features: np.ndarray, sentences: Sequence[WeighedNgrams]) -> list[np.ndarray]:
+        """Return how well the texts of N images or regions agree with their probable n-grams, from 0 to 1.
+
+        This is the cosine of a text's n-grams and the probabilities, both weighted by rarity, averaged over the length
+        n with weight n. ``features`` are ``(N, F)``.
         """
-        expected = self.probabilities(embeddings) * self.rarity
+        expected = self.probabilities(features) * self.rarity
+        sizes = np.arange(self.longest + 1)
         for row in expected:
-            norms = np.sqrt(np.bincount(self.lengths, row * row, ORDER + 1))
-            row *= (np.arange(ORDER + 1) / sum(range(ORDER + 1)) / np.maximum(norms, SMALLEST))[self.lengths]
+            norms = np.sqrt(np.bincount(self.lengths, row * row, len(sizes)))
+            row *= (sizes / sizes.sum() / np.maximum(norms, SMALLEST))[self.lengths]
         of_each = zip(expected, sentences, strict=True)
         return [(own.weights @ np.where(own.rows >= 0, row[own.rows], 0)).astype(np.float32) for row, own in of_each]
 
-    def weigh(self, sentences: Sequence[Sequence[int]]) -> WeighedNgrams:
+    def weigh(self, sentences: Sequence[Sequence[int]], unknown: bool = True) -> WeighedNgrams:
         """Return the weighted n-grams of several sentences, given without END.
 
-        N-grams that are not stored count as rare as the rarest stored one.
+        ``unknown``: n-grams that are not stored count as rare as the rarest stored one. Otherwise they are left out.
         """
-        places, sizes = dict[Ngram, int](), range(1, ORDER + 1)
+        places, sizes = dict[Ngram, int](), range(1, self.longest + 1)
         found = [
             [places.setdefault(ngram, len(places)) for size in sizes for ngram in ngrams_of(ids, size)]
             for ids in sentences
@@ -119,8 +128,8 @@ class Ngrams:
         weights = np.zeros((len(found), len(places)))
         for row, own in zip(weights, found, strict=True):
             row += np.bincount(np.array(own, np.int64), minlength=len(places))
-        unknown = -1, float(self.rarity.max(initial=0.0))
-        known = [self.rows.get(ngram, unknown) for ngram in places]
+        missing = -1, float(self.rarity.max(initial=0.0)) if unknown else 0.0
+        known = [self.rows.get(ngram, missing) for ngram in places]
         weights *= np.array([rarity for _, rarity in known])
         of_size = np.array([len(ngram) for ngram in places], np.int64)
         for size in sizes:

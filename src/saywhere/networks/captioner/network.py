@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saywhere.configs.captioner import CaptionerConfig, NgramsConfig
+from saywhere.configs.captioner import CaptionerConfig
 from saywhere.models.decoding import decode
 from saywhere.networks.captioner.loss import CaptionOutput, CaptionTarget, SampledOutput
 from saywhere.networks.language.decoders.attention import AttentionDecoder, BoundDecoder, pad_regions
 from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.language.decoders.protocol import TensorDecoder, TorchDecoder, with_end
 from saywhere.networks.language.decoders.rnn import RnnDecoder, log_frequencies
+from saywhere.networks.language.ngrams import Ngrams
 from saywhere.networks.vision.backbones import by_shape
 from saywhere.networks.vision.grid import cell_features
 from saywhere.networks.vision.region_features import (
@@ -69,37 +70,6 @@ def region_cells(config: CaptionerConfig, image: ImageMaps, cells: int | None = 
 def normalised(features: Tensor) -> Tensor:
     """Return the features with each row scaled to mean 0 and variance 1."""
     return functional.layer_norm(features, features.shape[-1:])
-
-
-class Ngrams(nn.Module):
-    """Predictor of the likely n-grams of an image's captions; not trained together with the captioner.
-
-    Args:
-        embed_dim: size of the image embedding.
-
-    Attributes:
-        query: projects the image embedding to the space and scale of the keys.
-        keys: ``(G, D)`` int8, one row per n-gram.
-        offsets, rarity: ``(G,)`` of the n-grams.
-        lengths: ``(G,)`` uint8, number of words.
-        token_ids: int16, the words of all n-grams in a row.
-    """
-
-    keys: Tensor
-    offsets: Tensor
-    rarity: Tensor
-    lengths: Tensor
-    token_ids: Tensor
-
-    def __init__(self, embed_dim: int, config: NgramsConfig) -> None:
-        super().__init__()
-        self.query = nn.Linear(embed_dim, config.size)
-        self.register_buffer("keys", torch.zeros((config.count, config.size), dtype=torch.int8))
-        self.register_buffer("offsets", torch.zeros(config.count))
-        self.register_buffer("rarity", torch.zeros(config.count))
-        self.register_buffer("lengths", torch.zeros(config.count, dtype=torch.uint8))
-        self.register_buffer("token_ids", torch.zeros(config.words, dtype=torch.int16))
-        self.requires_grad_(False)
 
 
 PlainDecoder = RnnDecoder | LstmDecoder

@@ -15,6 +15,7 @@ from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.engine import RegionHeadOutput, RpnOutput
 from saywhere.networks.densecap.build import RegionSampler, SampledBoxes, find_conventions
 from saywhere.networks.language.decoders.protocol import with_end
+from saywhere.networks.language.ngrams import Ngrams
 from saywhere.networks.vision.region_features import ImageMaps, context_features, context_size
 from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.text import END, PAD, Vocabulary
@@ -140,6 +141,7 @@ class DenseCap(nn.Module):
         trunk: see :class:`saywhere.networks.vision.trunk.Trunk`.
         region_head: the recognition network.
         phrase_head: between regions and decoder; None: the decoder takes the embeddings of ``region_head``.
+        ngrams: predictor of the n-grams of a region's phrases, trained afterwards; or None.
         rpn_sampler, sampler: sample the anchors that train the RPN, and the regions that train the second stage.
 
     Raises:
@@ -170,10 +172,12 @@ class DenseCap(nn.Module):
             trunk.region_channels, config.pool_size, config.embed_dim, config.dropout, config.fc_size
         )
         self.phrase_head: PhraseHead | None = None
+        size = config.embed_dim
         if config.phrase_levels:
             size = context_size(trunk, config.phrase_levels, config.embed_dim)
             self.phrase_head = PhraseHead(size, config.embed_dim, config.phrase_dropout)
         self.decoder = make.decoder(config, len(vocabulary))
+        self.ngrams = Ngrams(size, config.ngrams) if config.ngrams.count else None
 
     # Training
 
@@ -234,7 +238,7 @@ class DenseCap(nn.Module):
     ) -> dict[str, Any]:  # fmt: skip
         """Return the word fields of an output, given each image's boxes (``x1 y1 x2 y2``) and all phrases with END."""
         images = [ImageMaps(self.trunk, m, *size) for m, size in zip(features, sizes, strict=True)]
-        embeddings = self.phrase_embeddings(images, boxes, embeddings)
+        embeddings = self.phrase_embeddings(self.phrase_features(images, boxes, embeddings))
         if weights is not None:
             token_ids, embeddings, weights = token_ids[weights > 0], embeddings[weights > 0], weights[weights > 0]
         real, previous = token_ids != PAD, token_ids[:, :-1]
@@ -313,8 +317,8 @@ class DenseCap(nn.Module):
         parts = zip(out.embeddings.split(counts), out.logits.split(counts), out.offsets.split(counts), strict=True)
         return [RegionHeadOutput(*part) for part in parts]
 
-    def phrase_embeddings(self, images: Sequence[ImageMaps], boxes: Sequence[Tensor], embeddings: Tensor) -> Tensor:
-        """Return the decoder's input ``(N, embed_dim)`` for the boxes of all images, in order.
+    def phrase_features(self, images: Sequence[ImageMaps], boxes: Sequence[Tensor], embeddings: Tensor) -> Tensor:
+        """Return the features ``(N, F)`` of the boxes of all images, in order, from which phrases are written.
 
         ``boxes`` has one ``(N_k, 4)`` per image, in input pixels; ``embeddings`` are the region head's, of all boxes.
         """
@@ -323,7 +327,11 @@ class DenseCap(nn.Module):
         own = embeddings.split([len(rows) for rows in boxes])
         levels = self.config.phrase_levels
         rows = [context_features(image, b, levels, e) for image, b, e in zip(images, boxes, own, strict=True)]
-        return self.phrase_head(torch.cat(rows))
+        return torch.cat(rows)
+
+    def phrase_embeddings(self, features: Tensor) -> Tensor:
+        """Return the decoder's input ``(N, embed_dim)`` for boxes with :meth:`phrase_features`."""
+        return features if self.phrase_head is None else self.phrase_head(features)
 
 
 def move(boxes: Tensor, size: tuple[int, int], generator: torch.Generator | None = None) -> Tensor:

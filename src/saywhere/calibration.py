@@ -28,7 +28,7 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "box": ("logit", "confidence", "area"),
     "person": ("word", "similarity"),
     "colour": ("pixels", "similarity", "agrees"),
-    "caption": ("confidence", "noun", "known"),
+    "caption": ("confidence", "noun", "known", "expected"),
     "phrase": ("similarity", "region", "named"),
     "rare_phrase": ("similarity", "region", "named"),
     "indexed_phrase": ("similarity", "region", "named"),

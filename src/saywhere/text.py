@@ -114,6 +114,10 @@ class Vocabulary:
         """Return the token ids of a text, without START and END; unknown words become ``UNKNOWN``."""
         return [self._index.get(word, UNKNOWN) for word in tokenize(text)]
 
+    def number(self, word: str) -> int:
+        """Return the token id of a word; ``UNKNOWN`` if it is not in the vocabulary."""
+        return self._index.get(word, UNKNOWN)
+
     def decode(self, token_ids: Iterable[int], unknown: str = RESERVED[UNKNOWN]) -> str:
         """Return the text of token ids up to the first END, without padding and START; UNKNOWN becomes ``unknown``."""
         words = []

@@ -19,12 +19,31 @@ from saywhere.configs.parts import (
 
 Conventions = Literal["saywhere", "original"]
 DECODING = DecodingConfig()
-NGRAMS = NgramsConfig(size=128, hidden=384, weight=3.0)
 
 PUBLISHED_ANCHORS: Shapes = (
     (45, 90), (90, 45), (64, 64), (90, 180), (180, 90), (128, 128),
     (181, 362), (362, 181), (256, 256), (362, 724), (724, 362), (512, 512),
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PhraseNgramsConfig(NgramsConfig):
+    """Options of the n-gram probabilities of a region's phrases.
+
+    Attributes:
+        size, hidden, weight: see :class:`saywhere.configs.parts.NgramsConfig`.
+        least_probability: a phrase ends before the part whose words are on average less probable, such as "in a red
+            coat" (:func:`saywhere.models.phrases.likely_length`); 0: never.
+    """
+
+    size: int = 128
+    hidden: int = 384
+    weight: float = 3.0
+    least_probability: float = 0.05
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_share("least_probability")
 
 
 @dataclass(frozen=True)
@@ -57,8 +76,7 @@ class DenseCapConfig(SystemConfig):
             phrase's mean log-probability, see :class:`saywhere.models.phrases.PhraseWriter`.
         noun_weight: weight of the natural log-probability of the phrase's noun by the part nouns: in reranking, and in
             each decoding step before the noun, where it redistributes the decoder's total probability of nouns.
-        ngrams: n-gram probabilities of a region's phrases, for reranking the beam, see
-            :class:`saywhere.configs.parts.NgramsConfig`.
+        ngrams: n-gram probabilities of a region's phrases, for reranking the beam and shortening its best phrase.
         person_threshold, colour_threshold: minimum probabilities of words for a person's sex and of colours, by the
             model's calibration if it has one; words below are left out. 0: keep the decoder's words.
         final_nms: IoU threshold for the suppression of final boxes.
@@ -97,7 +115,7 @@ class DenseCapConfig(SystemConfig):
     beam_regions: int | None = None
     similarity_weight: float = 0.0
     noun_weight: float = 0.0
-    ngrams: NgramsConfig = NGRAMS
+    ngrams: PhraseNgramsConfig = PhraseNgramsConfig()
     person_threshold: float = 0.6
     colour_threshold: float = 0.3
     final_nms: float = 0.5

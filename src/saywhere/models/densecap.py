@@ -61,7 +61,8 @@ class Detections:
         """Return the inputs of the caption calibration (is the phrase right for its box?) for the regions ``rows``."""
         numbers = np.array(rows, np.int64)
         posterior = None if self.posterior is None else self.posterior[numbers]
-        return caption_evidence(nouns, posterior, [self.captions[row] for row in rows], self.confidence[numbers])
+        texts, expected = [self.captions[row] for row in rows], self.phrases.expected[numbers]
+        return caption_evidence(nouns, posterior, texts, self.confidence[numbers], expected)
 
     def regions(self, box: Logistic) -> Regions:
         """Return the regions in their order; a score is the probability of an IoU of at least 0.5 with a true box."""

@@ -26,7 +26,9 @@ from saywhere.engines.engine import Aligner, Decoder, DenseCap, State
 from saywhere.models.decoding import Decoded, Hypotheses, search_each
 from saywhere.models.encoding import STEP, Encoding
 from saywhere.models.nouns import (
+    AFTER,
     COLOUR_NAMES,
+    STARTS,
     STAYS_BEFORE,
     Noun,
     NounEvidence,
@@ -55,6 +57,10 @@ WITHOUT_SEX = {
 }
 """Replacements for words whose implied sex is uncertain."""
 
+LEAST_EXPECTED = 1e-4
+"""Minimum probability of a word by the n-grams, as evidence."""
+FUNCTION_WORDS = STARTS | STAYS_BEFORE | {word for word in AFTER if not word.endswith("ing")}
+"""Words of a phrase whose probability does not matter."""
 UNTAUGHT, LEAST_NOUN = 0.1, 0.01
 """Assumed probability of a noun that the classifier was not trained on, and minimum probability of any noun."""
 
@@ -93,11 +99,13 @@ class Phrases:
     Attributes:
         confidence: ``(N,)`` mean natural log-probability of the decoded tokens, END included.
         doubtful: words of each phrase that may be wrong.
+        expected: ``(N,)`` mean natural log-probability of the words by the n-grams, see :func:`mean_log_probability`.
     """
 
     texts: tuple[str, ...]
     confidence: np.ndarray
     doubtful: tuple[tuple[Doubtful, ...], ...]
+    expected: np.ndarray
 
 
 class PhraseWriter:
@@ -156,14 +164,21 @@ class PhraseWriter:
         said = [vocabulary.decode(ids, unknown).split() for ids in decoded.token_ids.tolist()]
         if self.nouns is not None:
             said = [words[: repeated(words, self.nouns.tree)] for words in said]
+        ngrams, likely = self._densecap.ngrams, list[float]()
+        if ngrams is not None and of_ngrams is not None:
+            least = self._config.ngrams.least_probability
+            for row, expected in enumerate(ngrams.probabilities(of_ngrams)):
+                probable = ngrams.word_probabilities(expected, [vocabulary.number(word) for word in said[row]])
+                said[row] = said[row][: likely_length(said[row], probable, least)]
+                likely.append(mean_log_probability(said[row], probable[: len(said[row])]))
         colours = {} if fits is None else name_colours(encodings, boxes, said)
         for row, (words, log_probs) in enumerate(zip(said, decoded.log_probs, strict=True)):
             doubtful.append(() if fits is None else _doubtful(words, log_probs, fits[row], colours.get(row, {})))
             texts.append(self._revise(words, doubtful[-1], calibration))
         ends = np.cumsum([len(rows) for rows in boxes]).tolist()
-        confidence = decoded.confidence
+        confidence, expected = decoded.confidence, np.array(likely or [0.0] * len(said), np.float32)
         parts = [slice(end - len(rows), end) for end, rows in zip(ends, boxes, strict=True)]
-        return [Phrases(tuple(texts[part]), confidence[part], tuple(doubtful[part])) for part in parts]
+        return [Phrases(tuple(texts[part]), confidence[part], tuple(doubtful[part]), expected[part]) for part in parts]
 
     @cached_property
     def _aligner(self) -> Aligner | None:
@@ -281,6 +296,35 @@ class PhraseWriter:
         return with_articles(" ".join(without_colours(words, unsure["colour"]) if unsure["colour"] else words))
 
 
+def likely_length(words: Sequence[str], likely: Sequence[float | None], least: float) -> int:
+    """Return how many words to keep so that a phrase ends with a part that the region probably shows.
+
+    The first part, with the noun, stays. Each later one begins with a preposition, but "of", or a word in -ing. The
+    parts are kept up to the end with the largest sum of the probabilities of their words less ``least`` each; articles,
+    numbers, prepositions and "and" do not count. ``likely`` are the probabilities; None: unknown, which does not count.
+
+    Example:
+        >>> likely_length("a man in a red coat on a bench".split(), [0.9] * 4 + [0.2, 0.3] + [0.9] * 2 + [0.02], 0.05)
+        6
+    """
+    best, most, total = len(words), 0.0, 0.0
+    first = True
+    for place, (word, probable) in enumerate(zip(words, likely, strict=True)):
+        begins = place > 1 and ((word in AFTER and word != "of") or word.endswith("ing"))
+        if begins and (first or total > most):
+            best, most = place, total
+        first &= not begins
+        if not first and probable is not None and word not in FUNCTION_WORDS:
+            total += probable - least
+    return len(words) if first or total >= most else best
+
+
+def mean_log_probability(words: Sequence[str], likely: Sequence[float | None]) -> float:
+    """Return the mean natural log-probability of the words that :func:`likely_length` counts; 0 if there are none."""
+    counted = [p for word, p in zip(words, likely, strict=True) if p is not None and word not in FUNCTION_WORDS]
+    return float(np.log(np.maximum(counted, LEAST_EXPECTED)).mean()) if counted else 0.0
+
+
 class NounGuide:
     """A decoder whose first noun is guided by the noun classifier, see :class:`saywhere.engines.engine.Decoder`.
 
@@ -389,11 +433,12 @@ def _log_probs(nouns: NounEvidence, posteriors: Sequence[np.ndarray], taught: Se
 
 
 def caption_evidence(
-    nouns: NounEvidence | None, posterior: np.ndarray | None, texts: Sequence[str], confidence: np.ndarray
-) -> dict[str, np.ndarray]:
+    nouns: NounEvidence | None, posterior: np.ndarray | None, texts: Sequence[str], confidence: np.ndarray,
+    expected: np.ndarray,
+) -> dict[str, np.ndarray]:  # fmt: skip
     """Return the inputs of the calibration of captions (does a phrase name what is in its box?), ``(N,)`` each.
 
-    ``confidence`` is ``(N,)`` mean natural log-probability of the words, the only input in a model without the part
+    ``confidence`` and ``expected`` are those of :class:`Phrases`, the only inputs in a model without the part
     ``nouns``. Otherwise ``posterior (N, K)`` gives the noun's probability, and whether the classifier knows it.
     """
     likely, known = np.zeros((2, len(texts)), np.float32)
@@ -401,7 +446,7 @@ def caption_evidence(
         taught = [_taught_noun(nouns, text) for text in texts]
         known[:] = [noun is not None for noun in taught]
         likely = _log_probs(nouns, list(posterior), taught)
-    return {"confidence": np.asarray(confidence), "noun": likely, "known": known}
+    return {"confidence": np.asarray(confidence), "noun": likely, "known": known, "expected": np.asarray(expected)}
 
 
 def text_sums(aligner: Aligner, texts: Sequence[str]) -> Mapping[str, np.ndarray]:

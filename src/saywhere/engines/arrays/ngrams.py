@@ -101,6 +101,11 @@ class Ngrams:
         """Return the ratio ``(N, G)`` of each n-gram's probability to that without an image."""
         return self.probabilities(features) * (1 + np.exp(-self.offsets))
 
+    def word_probabilities(self, expected: np.ndarray, token_ids: Sequence[int]) -> list[float | None]:
+        """Return the probability of each of several words, given those of all n-grams ``(G,)``; None if not stored."""
+        rows = [self.rows.get((number,)) for number in token_ids]
+        return [None if row is None else float(expected[row[0]]) for row in rows]
+
     def agreement(self, features: np.ndarray, sentences: Sequence[WeighedNgrams]) -> list[np.ndarray]:
         """Return how well the texts of N images or regions agree with their probable n-grams, from 0 to 1.
 

@@ -76,11 +76,14 @@ def test_the_noun_of_a_hypothesis_counts_as_far_as_the_classes_know_it() -> None
 
 def test_the_evidence_for_a_phrase_is_its_confidence_and_what_the_classes_say_of_its_noun() -> None:
     rows = posteriors({"dog": 0.5}, {"dog": 0.5}, {"cow": 1.0})
-    found = caption_evidence(evidence(), rows, ["a black dog", "a xyzzy", "a dog"], np.array([-1.0, -2.0, -3.0]))
+    found = caption_evidence(
+        evidence(), rows, ["a black dog", "a xyzzy", "a dog"], np.array([-1.0, -2.0, -3.0]), np.zeros(3)
+    )
     np.testing.assert_allclose(found["noun"], np.log([0.5, 0.1, 0.01]), rtol=1e-5)
     assert found["known"].tolist() == [1, 0, 1] and found["confidence"].tolist() == [-1, -2, -3]
-    alone = caption_evidence(None, None, ["a dog"], np.array([-1.0]))
+    alone = caption_evidence(None, None, ["a dog"], np.array([-1.0]), np.array([-4.0]))
     assert (alone["noun"].tolist(), alone["known"].tolist(), alone["confidence"].tolist()) == ([0], [0], [-1])
+    assert alone["expected"].tolist() == [-4]
 
 
 def test_words_of_a_vocabulary_lead_to_what_the_classes_know_alone_or_in_a_longer_name() -> None:

@@ -117,7 +117,7 @@ def test_a_model_with_classes_asks_them():
 
 
 def test_the_probability_of_words_is_that_of_the_described_phrases_alone():
-    fits = calibrated(caption=(0, 0, 0, 0))
+    fits = calibrated(caption=(0, 0, 0, 0, 0))
     model = Model(TorchEngine(tiny_classes.tiny_networks(), fits))
     assert model.describe(IMAGE).caption_scores.tolist() == [0.5] * len(model.describe(IMAGE))
     assert model.describe(IMAGE, [[0, 0, 60, 60]])[0].caption_score == 0.5

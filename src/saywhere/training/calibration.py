@@ -222,7 +222,8 @@ def fit_captions(model: Model, samples: Sequence[Sample], source: str) -> tuple[
     about = f"phrases of {len(phrases.right):,} boxes of {source}"
     text = f"""The phrase of a region names what is in its box with a probability that is the logistic function of a
 weighted sum of its confidence, of the log-probability of its noun by the classes, of whether these know the noun, and
-of the mean log-probability of its words by the n-grams ({caption}), fitted by `saywhere calibrate --what caption` to {about}; of {int(phrases.right.sum()):,} the noun is that
+of the mean log-probability of its words by the n-grams ({caption}), fitted by `saywhere calibrate --what caption` to
+{about}; of {int(phrases.right.sum()):,} the noun is that
 of a true phrase, a synonym or a kind of it (calibration error
 {caption.reliability(phrases.evidence, phrases.right).ece:.3f}).
 """

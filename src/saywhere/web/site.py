@@ -18,6 +18,7 @@ from saywhere.models import captioner, nouns
 from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo
 from saywhere.models.chunker import PLACES, Chunker
 from saywhere.models.layout import JOINING
+from saywhere.models.phrases import FUNCTION_WORDS
 from saywhere.text import ARTICLE, RESERVED, STUTTER
 from saywhere.web.runtime import NAME, VERSION, WebRuntime
 from saywhere.web.weights import STEPS, Packed, compress, describe, half, pack, place_weights, rounded, single
@@ -30,6 +31,8 @@ LATER = ("model/captioner", "model/chunker")
 """Files that are only fetched when a tab needs them."""
 SMALL = 1 << 14
 """Maximum number of elements in a matrix that is not rounded, such as those for scores and offsets."""
+FINE = ("nouns.kinds.weight", "densecap.ngrams.hidden.weight")
+"""Large matrices whose inputs differ widely in magnitude."""
 MOST_HYPOTHESES = 5
 """Maximum beam size: the page takes the most probable hypothesis, and more only help with reranking."""
 POLICY = (
@@ -183,12 +186,11 @@ def _densecap(weights: Weights, points: int) -> dict[str, Packed]:
 
 
 def _part(weights: Weights, part: str) -> dict[str, Packed]:
-    """Return the weights of a part that the browser reads, by their full names: of n-grams the captioner's words."""
+    """Return the weights of a part that the browser reads, by their full names; of the n-grams only unigrams."""
     below = weights.below(part)
     unread = ("ngrams.lengths", "ngrams.rarity", "num_batches_tracked")
-    names = [name for name in below.names() if not (part == "densecap" and name.startswith("ngrams."))]
-    stored = {f"{part}.{name}": below.stored(name) for name in names if not name.endswith(unread)}
-    if part == "captioner" and below.has("ngrams.lengths"):
+    stored = {f"{part}.{name}": below.stored(name) for name in below.names() if not name.endswith(unread)}
+    if below.has("ngrams.lengths"):
         lengths = below.stored("ngrams.lengths").astype(np.int64)
         words, ends = lengths == 1, np.cumsum(lengths)
         for name, kept in (("keys", words), ("offsets", words), ("token_ids", ends[words] - 1)):
@@ -200,7 +202,7 @@ def _part(weights: Weights, part: str) -> dict[str, Packed]:
 
 def shrunk(name: str, values: np.ndarray) -> Packed:
     """Return a large matrix in rounded form, with finer steps if its features differ widely in magnitude."""
-    return rounded(values, 8 * STEPS if name == "nouns.kinds.weight" else STEPS)
+    return rounded(values, 8 * STEPS if name in FINE else STEPS)
 
 
 def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
@@ -226,7 +228,7 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
         "amounts": sorted(nouns.AMOUNTS), "participles": sorted(nouns.PARTICIPLES),
         "neutral_determiners": sorted(nouns.NEUTRAL_DETERMINERS),
         "longest": nouns.LONGEST, "starts": sorted(nouns.STARTS), "singular": sorted(nouns.SINGULAR),
-        "before_nouns": sorted(nouns.BEFORE_NOUNS),
+        "before_nouns": sorted(nouns.BEFORE_NOUNS), "function_words": sorted(FUNCTION_WORDS),
         "colours": nouns.COLOUR_NAMES,
         "places": sorted(PLACES), "joining": sorted(JOINING), "others": sorted(nouns.OTHERS),
         "determined": nouns.DETERMINED, "article": ARTICLE.pattern, "stutter": STUTTER.pattern,

@@ -35,9 +35,8 @@ PHOTOGRAPHS = {
 def as_the_page() -> dict[str, float]:
     """Options of a model as the page has it: the likeliest caption and phrases of a few, with all their words."""
     weights = {f"captioner.{name}": 0.0 for name in ("similarity_weight", "seen_weight", "ngrams.weight")}
-    weights |= {
-        f"densecap.{name}": 0.0 for name in ("similarity_weight", "noun_weight", "person_threshold", "colour_threshold")
-    }
+    of_phrases = ("similarity_weight", "noun_weight", "ngrams.weight", "person_threshold", "colour_threshold")
+    weights |= {f"densecap.{name}": 0.0 for name in of_phrases}
     return weights | {"captioner.decoding.beam_size": MOST_HYPOTHESES}
 
 

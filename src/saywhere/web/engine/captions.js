@@ -2,7 +2,7 @@
 
 import {related} from "./noun_tree.js";
 import {scale} from "./boxes.js";
-import {Matrix, layer, linear} from "./matrix.js";
+import {Matrix, layer, linear, relu} from "./matrix.js";
 import {tokenize} from "./text.js";
 
 // Return the probabilities of the noun tree's leaves for each of the first regions of an image.
@@ -94,10 +94,17 @@ export function closingPhrase(words, {prepositions, before_prepositions: before,
   return start < 2 || words.slice(start).includes("of") || ["is", "are"].includes(words[start - 1]) ? 0 : start;
 }
 
+// Return the log-odds (N, words) of a part's common words for N images or regions, those for any, and their token ids.
+export function wordOdds(weights, part, features) {
+  const name = (end) => `${part}.ngrams.${end}`, hidden = weights.has(name("hidden.weight"));
+  const inputs = hidden ? relu(linear(features, layer(weights, name("hidden")))) : features;
+  const query = linear(inputs, layer(weights, name("query"))), offsets = weights.get(name("offsets"));
+  const keys = new Matrix(offsets.length, query.columns, weights.get(name("keys")));
+  return {odds: linear(query, {weight: keys, bias: offsets}), offsets, ids: Array.from(weights.get(name("token_ids")))};
+}
+
 // Return, for each common word by its token id, how many times as probable it is for this image as for any image.
 export function wordLifts(weights, embedding) {
-  const query = linear(embedding, layer(weights, "captioner.ngrams.query")), offsets = weights.get("captioner.ngrams.offsets");
-  const keys = new Matrix(offsets.length, query.columns, weights.get("captioner.ngrams.keys"));
-  const logOdds = linear(query, {weight: keys, bias: offsets}).data, ids = Array.from(weights.get("captioner.ngrams.token_ids"));
-  return new Map(ids.map((id, i) => [id, (1 + Math.exp(-offsets[i])) / (1 + Math.exp(-logOdds[i]))]));
+  const {odds, offsets, ids} = wordOdds(weights, "captioner", embedding);
+  return new Map(ids.map((id, i) => [id, (1 + Math.exp(-offsets[i])) / (1 + Math.exp(-odds.data[i]))]));
 }

@@ -1,6 +1,7 @@
 // Finding, describing and selecting regions: models/densecap.py in the browser.
 
 import {anchorsOf, best, clip, decodeBox, iou, scale, suppress} from "./boxes.js";
+import {wordOdds} from "./captions.js";
 import {LstmDecoder, confidence, decode} from "./decoding.js";
 import {contextFeatures, pool} from "./maps.js";
 import {layer, linear, relu, sigmoid} from "./matrix.js";
@@ -8,6 +9,7 @@ import {tokenize} from "./text.js";
 
 const SHOWN = 0.25; // regions with a lower score are shown only on demand
 const SMALLEST = 1e-6; // fraction of the image that a box covers, at least
+const LEAST_EXPECTED = 1e-4; // minimum probability of a word of a phrase, as evidence
 const UNTAUGHT = 0.1, LEAST_NOUN = 0.01; // probability of a noun that the classifier was not taught; minimum of any noun
 
 // Return the natural logarithm of the fraction of the image that a box covers.
@@ -18,6 +20,7 @@ export class Detector {
   constructor(weights, config, vocabulary, calibration) {
     [this.config, this.vocabulary, this.calibration] = [config, vocabulary, calibration];
     this.decoder = new LstmDecoder(weights, "densecap.decoder");
+    this.weights = weights;
     const head = (name) => layer(weights, `densecap.region_head.${name}`);
     [this.first, this.second, this.score, this.offset] = ["layers.1", "layers.4", "score", "offset"].map(head);
     if (config.phrase_levels.length) {
@@ -32,7 +35,7 @@ export class Detector {
     const {proposals, embeddings, logits} = this.look(image, given);
     const {boxes, rows} = given ? {boxes: given, rows: given.map((_, i) => i)} : this.select(image, proposals, embeddings, logits, most);
     const chosen = embeddings.pick(rows);
-    const codes = this.codes(image, boxes, chosen);
+    const features = this.features(image, boxes, chosen), codes = this.codes(features);
     const {logit, confidence: ofSure, area: ofArea, constant} = this.calibration.box;
     const odds = rows.map((row, i) => logit * logits[row] + ofArea * logArea(image, boxes[i]) + constant); // without the phrase
     const shown = odds.filter((each) => sigmoid(each) >= SHOWN).length;
@@ -41,6 +44,10 @@ export class Detector {
     const regions = rows.map((row, i) => ({
       box: boxes[i], logit: logits[row], caption: this.vocabulary.decode(sentences[i].tokens), sure: confidence(sentences[i]),
     }));
+    if (this.weights.has("densecap.ngrams.keys") && rows.length) {
+      const {odds, ids} = wordOdds(this.weights, "densecap", features);
+      regions.forEach((region, i) => (region.likely = new Map(ids.map((id, k) => [id, sigmoid(odds.row(i)[k])]))));
+    }
     regions.forEach((region, i) => (region.score = sigmoid(odds[i] + ofSure * region.sure)));
     return {regions, embeddings: chosen, codes};
   }
@@ -55,13 +62,37 @@ export class Detector {
     return sentences;
   }
 
-  // Return the decoder's inputs for boxes in pixels of the image, with their embeddings.
-  codes(image, boxes, embeddings) {
+  // Return the features from which phrases are written, for boxes in pixels of the image, with their embeddings.
+  features(image, boxes, embeddings) {
     if (!this.phrase) return embeddings;
     const inputs = boxes.map((box) => scale(box, image.inputWidth / image.width, image.inputHeight / image.height));
-    const features = contextFeatures(image, inputs, this.config.phrase_levels, embeddings);
-    for (let i = 0; i < boxes.length; i++) features.row(i).forEach((value, k, row) => (row[k] = value * this.scale[k] + this.shift[k]));
-    return relu(linear(features, this.phrase));
+    return contextFeatures(image, inputs, this.config.phrase_levels, embeddings);
+  }
+
+  // Return the decoder's inputs for boxes with these features.
+  codes(features) {
+    if (!this.phrase) return features;
+    const standard = features.pick(Array.from({length: features.rows}, (_, i) => i));
+    for (let i = 0; i < standard.rows; i++) standard.row(i).forEach((value, k, row) => (row[k] = value * this.scale[k] + this.shift[k]));
+    return relu(linear(standard, this.phrase));
+  }
+
+  // Return the words of a region's phrase up to the last part that the region probably shows, and the mean natural
+  // log-probability of these words.
+  expect({likely}, words, {after, function_words: passive}) {
+    if (!likely) return {words, expected: 0};
+    const {least_probability: least} = this.config.ngrams;
+    const probable = words.map((word) => (passive.includes(word) ? undefined : likely.get(this.vocabulary.encode(word)[0])));
+    let [best, most, total, first] = [words.length, 0, 0, true];
+    words.forEach((word, place) => {
+      const begins = place > 1 && ((after.includes(word) && word !== "of") || word.endsWith("ing"));
+      if (begins && (first || total > most)) [best, most] = [place, total];
+      first &&= !begins;
+      if (!first && probable[place] !== undefined) total += probable[place] - least;
+    });
+    const kept = first || total >= most ? words.length : best;
+    const logs = probable.slice(0, kept).flatMap((p) => (p === undefined ? [] : [Math.log(Math.max(p, LEAST_EXPECTED))]));
+    return {words: words.slice(0, kept), expected: logs.length ? logs.reduce((sum, log) => sum + log) / logs.length : 0};
   }
 
   // Return proposals, or these boxes in pixels of the image, in pixels of the network's input, with embeddings and logits.
@@ -105,12 +136,13 @@ export class Detector {
   }
 
   // Return the probability that a phrase names what is in its box.
-  sureOf(caption, sure, posterior, classes) {
-    const {confidence: ofSure, noun: ofNoun, known: ofKnown, constant} = this.calibration.caption;
-    if (!posterior) return sigmoid(ofSure * sure + constant);
+  sureOf(caption, sure, expected, posterior, classes) {
+    const {confidence: ofSure, noun: ofNoun, known: ofKnown, expected: ofExpected, constant} = this.calibration.caption;
+    const ofWords = ofSure * sure + ofExpected * expected + constant;
+    if (!posterior) return sigmoid(ofWords);
     const {noun} = classes.tree.head(tokenize(caption)), known = Boolean(noun) && classes.knows(noun);
     const likely = Math.log(Math.max(known ? classes.probability(posterior, noun) : UNTAUGHT, LEAST_NOUN));
-    return sigmoid(ofSure * sure + ofNoun * likely + (known ? ofKnown : 0) + constant);
+    return sigmoid(ofWords + ofNoun * likely + (known ? ofKnown : 0));
   }
 
   // Return the indices of the regions to keep, best first; of overlapping regions with the same phrase, only the best.

@@ -117,8 +117,9 @@ export class Model {
   async describe(image, {box, top = Infinity} = {}) {
     const [detector, classes] = await Promise.all([this.detector(), this.classes()]);
     const {regions, embeddings} = box ? detector.detect(image, [inside(box, image)]) : (image.found ??= detector.detect(image));
-    const once = (caption) => (classes ? withoutRepetition(classes.tree, caption.split(" ")).join(" ") : caption);
-    const captions = regions.map(({caption}) => withArticles(once(caption), this.info.noun_tree.article));
+    const once = (words) => (classes ? withoutRepetition(classes.tree, words) : words);
+    const said = regions.map((region) => detector.expect(region, once(region.caption.split(" ")), this.info.noun_tree));
+    const captions = said.map(({words}) => withArticles(words.join(" "), this.info.noun_tree.article));
     const asked = classes && detector.config.nouns && detector.calibration.caption && regions.length;
     const boxes = asked ? regions.map((region) => toInput(region.box, image)) : [];
     const posteriors = asked ? classes.posteriors(image, boxes, embeddings) : null;
@@ -129,7 +130,7 @@ export class Model {
       scores: kept.map((row) => round(regions[row].score, 5)),
       captions: kept.map((row) => captions[row]),
       ...(detector.calibration.caption ? {caption_scores: kept.map((row) => {
-        const sure = detector.sureOf(captions[row], regions[row].sure, posteriors?.[row], classes);
+        const sure = detector.sureOf(captions[row], regions[row].sure, said[row].expected, posteriors?.[row], classes);
         return round(sure, 5);
       })} : {}),
     };

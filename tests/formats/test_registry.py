@@ -8,6 +8,7 @@ import re
 import sys
 import xml.etree.ElementTree as xml
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -84,7 +85,7 @@ def read_back(name: str, path: Path, folder: Path) -> list[Regions]:
 
 @pytest.mark.parametrize("name", READABLE)
 def test_what_is_written_is_read_back(name: str, tmp_path: Path) -> None:
-    images = photos()
+    images = [replace(one, caption_scores=np.linspace(0.125, 0.75, len(one))) for one in photos()]
     folder = write_images(tmp_path / "images", images)
     out = tmp_path / "out"
     FORMATS[name].write(out, images)
@@ -94,11 +95,11 @@ def test_what_is_written_is_read_back(name: str, tmp_path: Path) -> None:
         assert (one.width, one.height) == (two.width, two.height)
         np.testing.assert_allclose(one.boxes, two.boxes, atol=0.02)
         if name in CLASSES_ONLY:
-            assert len(one) == 0 or two.scores is None
+            assert len(one) == 0 or two.scores is two.caption_scores is None
         elif len(one):
-            assert one.scores is not None
-            assert two.scores is not None
-            np.testing.assert_allclose(one.scores, two.scores, atol=1e-5)
+            for told, back in ((one.scores, two.scores), (one.caption_scores, two.caption_scores)):
+                assert told is not None and back is not None
+                np.testing.assert_allclose(told, back, atol=1e-5)
         expected = tuple(label(text) for text in one.captions or ()) if name in CLASSES_ONLY else one.captions
         assert two.captions == expected
 
@@ -208,12 +209,13 @@ def test_voc_counts_pixels_from_one(tmp_path: Path) -> None:
 
 
 def test_fiftyone_has_shares_of_the_image(tmp_path: Path) -> None:
-    FORMATS["fiftyone"].write(tmp_path / "labels.json", photos()[:2])
+    first, empty, _ = photos()
+    FORMATS["fiftyone"].write(tmp_path / "labels.json", [replace(first, caption_scores=np.array([0.5, 0.75])), empty])
     row = {
         "label": "dog",
         "bounding_box": [0, 0, 0.25, 0.25],
         "confidence": 0.25,
-        "attributes": {"phrase": "a brown dog"},
+        "attributes": {"phrase": "a brown dog", "phrase_score": 0.5},
     }
     stored = json.loads((tmp_path / "labels.json").read_text())
     assert stored["classes"] == ["dog", "man"] and stored["labels"]["b"] == [] and stored["labels"]["a"][0] == row

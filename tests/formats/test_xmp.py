@@ -43,7 +43,8 @@ def store(path: Path, orientation: int = 1) -> Path:
 
 
 def regions_of(path: Path, texts: tuple[str, ...] = TEXTS, scores: tuple[float, ...] = (0.9, 0.6)) -> Regions:
-    return Regions(WIDTH, HEIGHT, BOXES[: len(texts)], np.array(scores), texts, image=str(path))
+    boxes, sure = BOXES[: len(texts)], np.array((0.75, 0.5)[: len(texts)])
+    return Regions(WIDTH, HEIGHT, boxes, np.array(scores), texts, image=str(path), caption_scores=sure)
 
 
 def write(path: Path, *texts: str, **options: Any) -> Path:
@@ -71,8 +72,9 @@ def test_regions_are_on_the_image_as_stored_and_come_back_upright(orientation: i
     ((found,), report) = read(tmp_path)
     assert (found.width, found.height, found.captions, report.lines()) == (WIDTH, HEIGHT, TEXTS, [])
     np.testing.assert_allclose(found.boxes, BOXES, atol=0.01)
-    assert found.scores is not None
-    np.testing.assert_allclose(found.scores, [0.9, 0.6], atol=1e-5)
+    for told, back in (([0.9, 0.6], found.scores), ([0.75, 0.5], found.caption_scores)):
+        assert back is not None
+        np.testing.assert_allclose(told, back, atol=1e-5)
     (sample,) = data.read(tmp_path, "xmp")
     assert (sample.image, sample.phrases) == (path, tuple((text,) for text in TEXTS))
     np.testing.assert_allclose(sample.boxes, BOXES, atol=0.01)

@@ -5,9 +5,9 @@
                                       [--sample N --seed 0]
 
 Writes FOLDER/index.html: for each photograph regions and caption of the other checkout, and beside them those of this
-one, those that each shows by default: --threshold is the minimum probability that a region is right, of its box alone
-in a checkout that does not judge words. With --sample, N of the images are chosen at random. The page contains copies of the photographs: mind their
-licence.
+one. Each shows the regions that its command shows: --threshold is the minimum probability that a region is right, of
+its box alone in a checkout that does not judge words. With --sample, N of the images are chosen at random. The page
+contains copies of the photographs: mind their licence.
 """
 
 from __future__ import annotations

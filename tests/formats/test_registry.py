@@ -293,6 +293,28 @@ def test_the_command(tmp_path: Path) -> None:
         assert wrong in " ".join(convert(*words, code=2).output.split())
 
 
+def test_lines_of_ground_and_search_are_results(tmp_path: Path) -> None:
+    box, size = [1.0, 2.0, 30.0, 40.0], {"width": 160, "height": 120}
+    dog = {"words": "a dog", "found": True, "presence": 0.9, "box": box, "score": 0.75}
+    missing = {"words": "a cat", "found": False, "presence": 0.1}
+    hit = {"image": "c.jpg", "similarity": 9.5, **size, "phrases": [{"words": "a man", "box": box, "similarity": 7.5}]}
+    lines = [{"image": "a.jpg", **size, "phrases": [dog, missing]}, {"image": "b.jpg", **size, "phrases": [missing]}]
+    path = tmp_path / "g.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in (*lines, hit)))
+    found, none, searched = read_back("saywhere", path, tmp_path)
+    assert (found.image, found.captions, found.boxes.tolist()) == ("a.jpg", ("a dog",), [box])
+    assert found.scores is not None and found.scores.tolist() == [0.75] and found.similarities is None
+    assert len(none) == 0 and searched.captions == ("a man",) and searched.scores is None
+    assert run("convert-results", path, "--to", "csv", "--out", tmp_path / "g.csv").stdout.endswith("3 images\n")
+
+
+@pytest.mark.parametrize(("name", "lost"), [("yolo", "phrases and scores"), ("densecap", "how probable"), ("csv", "")])
+def test_what_a_format_has_no_place_for_is_named(name: str, lost: str, tmp_path: Path) -> None:
+    FORMATS["saywhere"].write(tmp_path / "r.jsonl", photos())
+    done = run("convert-results", tmp_path / "r.jsonl", "--to", name, "--out", tmp_path / "out")
+    assert done.stderr.startswith(f"not written: {lost}") if lost else done.stderr == ""
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_file_is_printed_and_several_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

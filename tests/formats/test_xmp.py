@@ -356,7 +356,8 @@ def test_other_shapes_and_sidecars_without_images(tmp_path: Path) -> None:
         "circle instead of an upright box": [str(tmp_path / "b.jpg")],
         "image left out with all its regions": [str(tmp_path / "b.jpg")],
         "sidecar that cannot be used": [
-            f"d.jpg.xmp (there is no image {tmp_path / 'd.jpg'}; give the folder of the images by --images DIR)"
+            f"d.jpg.xmp (there is no image {tmp_path / 'd.jpg'}; convert-results finds images elsewhere by "
+            "--images DIR)"
         ],
     }
     assert report.left_out == {"sidecars without regions": 1}
@@ -533,11 +534,12 @@ def test_an_image_without_regions_comes_back(tmp_path: Path) -> None:
 def test_commands_embed_where_exiftool_is(model: StubModel, monkeypatch: pytest.MonkeyPatch) -> None:
     exiftool(Path("album/a.jpg"))
     done = run("describe", "album", "--output-format", "xmp", "--embed", "--json", "r.jsonl")
-    assert done.stdout.splitlines()[-1] == "written: r.jsonl, XMP in the images"
+    assert done.stdout.splitlines()[-1] == "written: r.jsonl, XMP in the images or beside them"
     first = {path: path.read_bytes() for path in Path("album").rglob("*.*")}
     assert sidecars("album") == {} and xmp.has_regions(Path("album/a.jpg"))
     run("describe", "album", "--output-format", "xmp", "--embed", "--json", "r.jsonl")
-    assert run("convert-results", "r.jsonl", "--to", "xmp", "--embed").stdout == "written: in the images, 2 images\n"
+    done = run("convert-results", "r.jsonl", "--to", "xmp", "--embed")
+    assert done.stdout == "written: in the images or beside them, 2 images\n"
     assert {path: path.read_bytes() for path in Path("album").rglob("*.*")} == first
     lines = [json.dumps({"image": f"album/{name}", "caption": f"a dog in {name}"}) for name in ("a.jpg", "sub/b.png")]
     Path("c.jsonl").write_text("\n".join(lines) + "\n")

@@ -705,7 +705,8 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
             try:
                 size = measure(image)
             except MissingImageError as error:
-                raise ValueError(f"there is no image {image}; give the folder of the images by --images DIR") from error
+                elsewhere = "convert-results finds images elsewhere by --images DIR"
+                raise ValueError(f"there is no image {image}; {elsewhere}") from error
             except ImageError as error:
                 raise ValueError(_reason(error, image)) from error
             held = _Sidecar(embedded(file) if inside else file.read_bytes())

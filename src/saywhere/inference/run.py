@@ -460,7 +460,7 @@ class _Description:
         for line in report.lines() if report is not None else ():
             self.tell(line, err=True)
         written = [path for path in (json, out) if path and (summary.done or (path == out and undrawn))]
-        more = "XMP in the images" if embed else "sidecars beside the images" if beside else None
+        more = "XMP in the images or beside them" if embed else "sidecars beside the images" if beside else None
         return self._report(summary, written, more)
 
     def convert(

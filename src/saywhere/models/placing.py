@@ -211,6 +211,9 @@ class Placer:
     by: Literal["densecap", "aligner"]
     calibration: Calibration
 
+    def __repr__(self) -> str:
+        return f"Placer(by {self.by})"
+
     @property
     def config(self) -> GroundingConfig:
         """Options of the aligner; the defaults without one."""

@@ -439,9 +439,9 @@ def found_of(regions: Regions, there: np.ndarray) -> Regions:
 def familiar(phrase: str, vocabulary: Vocabulary) -> str:
     """Replace each unknown word of a phrase by its singular or plural if the vocabulary has that.
 
-    A number above ten becomes "many".
+    A number above ten, or one that is unknown, becomes "many".
     """
-    phrase = as_many(phrase)
+    phrase = as_many(phrase, vocabulary)
     if all(word in vocabulary for word in tokenize(phrase)):
         return phrase
     return " ".join(known_form(word, vocabulary) for word in tokenize(phrase))

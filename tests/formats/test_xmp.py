@@ -477,7 +477,7 @@ def test_describe_writes_beside_the_images_and_convert_results_the_same(model: S
     run("convert-results", "r.jsonl", "--to", "xmp", "--out", "out")
     assert {f"album/{name}": content for name, content in first.items()} == sidecars("out")
     back = ("convert-results", "out", "--from", "xmp", "--to", "saywhere", "--out", "back.jsonl")
-    assert "images by --images DIR" in run(*back, code=2).stderr
+    assert "elsewhere by --images DIR" in run(*back, code=2).stderr
     run(*back, "--images", ".")
     rows = [json.loads(line) for file in ("r.jsonl", "back.jsonl") for line in Path(file).read_text().splitlines()]
     assert [row["captions"] for row in rows[2:]] == [row["captions"] for row in rows[:2]] != []

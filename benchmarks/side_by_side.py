@@ -1,12 +1,13 @@
 """Write a page that shows the answers of two checkouts' bundled models side by side.
 
     git worktree add OTHER COMMIT
-    python benchmarks/side_by_side.py OTHER IMAGE [IMAGE ...] --out FOLDER [--top 5] [--threshold 0.3]
+    python benchmarks/side_by_side.py OTHER IMAGE [IMAGE ...] --out FOLDER [--top 5] [--threshold P]
                                       [--sample N --seed 0]
 
 Writes FOLDER/index.html: for each photograph regions and caption of the other checkout, and beside them those of this
-one. With --sample, N of the images are chosen at random. The page contains copies of the photographs: mind their
-licence.
+one. Each shows the regions that its command shows: --threshold is the minimum probability that a region is right, of
+its box alone in a checkout that does not judge words. With --sample, N of the images are chosen at random. The page
+contains copies of the photographs: mind their licence.
 """
 
 from __future__ import annotations
@@ -27,14 +28,22 @@ SIDE = 640
 STYLE = "body{font:15px sans-serif;margin:1em}td{vertical-align:top;padding:.5em}img{max-width:100%}p{margin:.2em 0}"
 
 
-def answer(images: list[Path], top: int, threshold: float) -> list[dict[str, Any]]:
-    """Return regions and caption of each image by the saywhere on the path."""
+BOX = 0.3
+"""Default threshold of checkouts that do not judge words."""
+
+
+def answer(images: list[Path], top: int, threshold: float | None) -> list[dict[str, Any]]:
+    """Return the shown regions and the caption of each image by the saywhere on the path."""
     import saywhere
 
     model, found = saywhere.load(), []
     for path in images:
         seen = model.encode(path)
-        regions = model.describe(seen, top=top, threshold=threshold)
+        regions = model.describe(seen)
+        if hasattr(regions, "at_least"):
+            regions = regions.at_least(threshold)[:top]
+        else:
+            regions = regions[regions.scores >= (BOX if threshold is None else threshold)][:top]
         rows = zip(regions.boxes, regions.scores, regions.captions, strict=True)
         said = [[box.tolist(), float(score), words] for box, score, words in rows]
         found.append({"regions": said, "sentence": model.caption(seen).sentence})
@@ -61,7 +70,7 @@ def main() -> None:
     parser.add_argument("images", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--top", type=int, default=5)
-    parser.add_argument("--threshold", type=float, default=0.3)
+    parser.add_argument("--threshold", type=float)
     parser.add_argument("--sample", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
@@ -79,16 +88,8 @@ def main() -> None:
     both = []
     for name, checkout in (("before", asked.other.resolve()), ("after", HERE)):
         file = asked.out / f"{name}.json"
-        options = [
-            "--top",
-            str(asked.top),
-            "--threshold",
-            str(asked.threshold),
-            "--out",
-            str(asked.out),
-            "--answer",
-            str(file),
-        ]
+        options = ["--top", str(asked.top), "--out", str(asked.out), "--answer", str(file)]
+        options += [] if asked.threshold is None else ["--threshold", str(asked.threshold)]
         words = [sys.executable, __file__, str(checkout), *map(str, images), *options]
         subprocess.run(words, env={**os.environ, "PYTHONPATH": str(checkout / "src")}, check=True)
         both.append(json.loads(file.read_text(encoding="utf-8")))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 from photographs import noise
+
+import saywhere
 
 ROOT = Path(__file__).parents[1]
 
@@ -73,3 +76,12 @@ def test_two_checkouts_are_drawn_side_by_side(tmp_path: Path) -> None:
         "1-before.jpg",
     ]
     assert "is no checkout of saywhere" in run(tmp_path, images[0], "--out", out, script="side_by_side").stderr
+
+
+def test_the_regions_side_by_side_are_those_that_each_checkout_shows(tmp_path: Path) -> None:
+    photo = ROOT / "src/saywhere/serve/page/coffee.jpg"
+    done = run(ROOT, photo, "--out", tmp_path, script="side_by_side")
+    assert done.returncode == 0, done.stderr
+    shown = saywhere.load().describe(photo).at_least()
+    (said,) = json.loads((tmp_path / "after.json").read_text())
+    assert [words for _, _, words in said["regions"]] == list(shown.captions or ())[:5]

@@ -91,7 +91,9 @@ def require_texts(alone: bool = True, /, **values: object) -> None:
             wrong = [each for each in typing.cast(Iterable[object], value) if not isinstance(each, str)]
         if wrong:
             wanted = "a string or a list of strings" if alone else "a list of strings"
-            given = f"one string: [{value!r}]" if isinstance(value, str) else type(wrong[0]).__name__
+            kind = type(wrong[0]).__name__
+            nested = wrong[0] is not value and isinstance(wrong[0], type(value))
+            given = f"one string: [{value!r}]" if isinstance(value, str) else f"{kind} of {kind}s" if nested else kind
             raise UserError(f"{name} must be {wanted}, not {given}")
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commands import error_of, run
 from photographs import noise
@@ -57,7 +59,9 @@ def test_what_was_skipped_is_taken_up_by_the_same_command(album: Path) -> None:
     assert [row["image"] for row in rows][4:7] == ["album/04.png", "album/06.png", "album/07.png"]
     Path("album/05.png").write_bytes(good)
     noise(64, 48, 99).save("album/new.png")
-    assert run(*command).stdout.endswith("all 3 shards are done: 2 described; 0 skipped; written: r.jsonl\n")
+    second = run(*command).stdout
+    assert "shard 0 of 3: 0 described, 4 already described\n" in second
+    assert second.endswith("all 3 shards are done: 2 described; 11 already in r.jsonl; 0 skipped; written: r.jsonl\n")
 
 
 def test_three_processes_of_which_three_are_killed_make_the_index_of_one(album: Path) -> None:
@@ -94,6 +98,8 @@ def test_an_index_is_kept_up_to_date_in_shards(album: Path) -> None:
     assert result.stdout == "1 added, 1 updated, 7 unchanged, 3 removed, 1 skipped\n"
     sharded = run(*command, "--index", "many", "--shards", 3, code=1)
     assert sharded.stdout.endswith(f"all 3 shards are done\n{result.stdout}")
+    shards = re.findall(r"shard \d of 3: (\d) indexed, (\d) already indexed", sharded.stdout)
+    assert np.sum(np.array(shards, int), axis=0).tolist() == [2, 7]
     assert sharded.stderr == result.stderr == "skipped: album/07.png: not an image in a known format\n"
     assert contents(Path("many")) == contents(Path("one"))
     assert run("index", "album/08.png", "--index", "one").stdout.startswith(

@@ -394,10 +394,12 @@ def test_odd_lines_and_files_of_yolo(tmp_path: Path, images: Path) -> None:
 
 def test_scores_of_an_image_are_not_lost_silently(tmp_path: Path) -> None:
     scored = {**rectangle(GOOD, "1"), "score": 0.5}
-    (tmp_path / "x").write_text(json.dumps([label_studio_task(scored, rectangle(GOOD, "2"))]))
+    said = {"id": "1", "type": "textarea", "value": {"text": ["a dog"]}, "score": 0.75}
+    (tmp_path / "x").write_text(json.dumps([label_studio_task(scored, said, rectangle(GOOD, "2"))]))
     (found,), report = read("label-studio", tmp_path / "x")
-    assert found.scores is None
-    assert report.left_out == {"scores of an image of which other regions have none": 1}
+    assert found.scores is found.caption_scores is None
+    what = "of an image of which other regions have none"
+    assert report.left_out == {f"scores {what}": 1, f"scores of phrases {what}": 1}
 
 
 convert = partial(run, "convert-results")

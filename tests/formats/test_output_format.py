@@ -129,5 +129,5 @@ def test_images_whose_names_are_too_long_cost_only_themselves(model: StubModel, 
     written = [file.name for file in Path("out").rglob("*") if file.suffix in (".xml", ".txt")]
     assert len(written) == 3 and any(len(file) == 255 for file in written)
     again = run("convert-results", "out/regions.jsonl", "--to", name, "--out", "again", code=1)
-    assert again.stderr == done.stderr and "written: again, 3 images" in again.stdout
+    assert again.stderr.endswith(done.stderr) and "written: again, 3 images" in again.stdout
     assert tree(Path("again")) == tree(Path("out", FORMATS[name].name))

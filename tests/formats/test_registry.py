@@ -8,6 +8,7 @@ import re
 import sys
 import xml.etree.ElementTree as xml
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -84,7 +85,7 @@ def read_back(name: str, path: Path, folder: Path) -> list[Regions]:
 
 @pytest.mark.parametrize("name", READABLE)
 def test_what_is_written_is_read_back(name: str, tmp_path: Path) -> None:
-    images = photos()
+    images = [replace(one, caption_scores=np.linspace(0.125, 0.75, len(one))) for one in photos()]
     folder = write_images(tmp_path / "images", images)
     out = tmp_path / "out"
     FORMATS[name].write(out, images)
@@ -94,11 +95,11 @@ def test_what_is_written_is_read_back(name: str, tmp_path: Path) -> None:
         assert (one.width, one.height) == (two.width, two.height)
         np.testing.assert_allclose(one.boxes, two.boxes, atol=0.02)
         if name in CLASSES_ONLY:
-            assert len(one) == 0 or two.scores is None
+            assert len(one) == 0 or two.scores is two.caption_scores is None
         elif len(one):
-            assert one.scores is not None
-            assert two.scores is not None
-            np.testing.assert_allclose(one.scores, two.scores, atol=1e-5)
+            for told, back in ((one.scores, two.scores), (one.caption_scores, two.caption_scores)):
+                assert told is not None and back is not None
+                np.testing.assert_allclose(told, back, atol=1e-5)
         expected = tuple(label(text) for text in one.captions or ()) if name in CLASSES_ONLY else one.captions
         assert two.captions == expected
 
@@ -208,12 +209,13 @@ def test_voc_counts_pixels_from_one(tmp_path: Path) -> None:
 
 
 def test_fiftyone_has_shares_of_the_image(tmp_path: Path) -> None:
-    FORMATS["fiftyone"].write(tmp_path / "labels.json", photos()[:2])
+    first, empty, _ = photos()
+    FORMATS["fiftyone"].write(tmp_path / "labels.json", [replace(first, caption_scores=np.array([0.5, 0.75])), empty])
     row = {
         "label": "dog",
         "bounding_box": [0, 0, 0.25, 0.25],
         "confidence": 0.25,
-        "attributes": {"phrase": "a brown dog"},
+        "attributes": {"phrase": "a brown dog", "phrase_score": 0.5},
     }
     stored = json.loads((tmp_path / "labels.json").read_text())
     assert stored["classes"] == ["dog", "man"] and stored["labels"]["b"] == [] and stored["labels"]["a"][0] == row
@@ -289,6 +291,28 @@ def test_the_command(tmp_path: Path) -> None:
         ((tmp_path, "--from", "yolo", "--images", "none", "--out", tmp_path / "x"), "--images none: no such folder"),
     ):
         assert wrong in " ".join(convert(*words, code=2).output.split())
+
+
+def test_lines_of_ground_and_search_are_results(tmp_path: Path) -> None:
+    box, size = [1.0, 2.0, 30.0, 40.0], {"width": 160, "height": 120}
+    dog = {"words": "a dog", "found": True, "presence": 0.9, "box": box, "score": 0.75}
+    missing = {"words": "a cat", "found": False, "presence": 0.1}
+    hit = {"image": "c.jpg", "similarity": 9.5, **size, "phrases": [{"words": "a man", "box": box, "similarity": 7.5}]}
+    lines = [{"image": "a.jpg", **size, "phrases": [dog, missing]}, {"image": "b.jpg", **size, "phrases": [missing]}]
+    path = tmp_path / "g.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in (*lines, hit)))
+    found, none, searched = read_back("saywhere", path, tmp_path)
+    assert (found.image, found.captions, found.boxes.tolist()) == ("a.jpg", ("a dog",), [box])
+    assert found.scores is not None and found.scores.tolist() == [0.75] and found.similarities is None
+    assert len(none) == 0 and searched.captions == ("a man",) and searched.scores is None
+    assert run("convert-results", path, "--to", "csv", "--out", tmp_path / "g.csv").stdout.endswith("3 images\n")
+
+
+@pytest.mark.parametrize(("name", "lost"), [("yolo", "phrases and scores"), ("densecap", "how probable"), ("csv", "")])
+def test_what_a_format_has_no_place_for_is_named(name: str, lost: str, tmp_path: Path) -> None:
+    FORMATS["saywhere"].write(tmp_path / "r.jsonl", photos())
+    done = run("convert-results", tmp_path / "r.jsonl", "--to", name, "--out", tmp_path / "out")
+    assert done.stderr.startswith(f"not written: {lost}") if lost else done.stderr == ""
 
 
 @pytest.mark.parametrize("name", FORMATS)

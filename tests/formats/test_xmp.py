@@ -43,7 +43,8 @@ def store(path: Path, orientation: int = 1) -> Path:
 
 
 def regions_of(path: Path, texts: tuple[str, ...] = TEXTS, scores: tuple[float, ...] = (0.9, 0.6)) -> Regions:
-    return Regions(WIDTH, HEIGHT, BOXES[: len(texts)], np.array(scores), texts, image=str(path))
+    boxes, sure = BOXES[: len(texts)], np.array((0.75, 0.5)[: len(texts)])
+    return Regions(WIDTH, HEIGHT, boxes, np.array(scores), texts, image=str(path), caption_scores=sure)
 
 
 def write(path: Path, *texts: str, **options: Any) -> Path:
@@ -71,8 +72,9 @@ def test_regions_are_on_the_image_as_stored_and_come_back_upright(orientation: i
     ((found,), report) = read(tmp_path)
     assert (found.width, found.height, found.captions, report.lines()) == (WIDTH, HEIGHT, TEXTS, [])
     np.testing.assert_allclose(found.boxes, BOXES, atol=0.01)
-    assert found.scores is not None
-    np.testing.assert_allclose(found.scores, [0.9, 0.6], atol=1e-5)
+    for told, back in (([0.9, 0.6], found.scores), ([0.75, 0.5], found.caption_scores)):
+        assert back is not None
+        np.testing.assert_allclose(told, back, atol=1e-5)
     (sample,) = data.read(tmp_path, "xmp")
     assert (sample.image, sample.phrases) == (path, tuple((text,) for text in TEXTS))
     np.testing.assert_allclose(sample.boxes, BOXES, atol=0.01)
@@ -354,7 +356,8 @@ def test_other_shapes_and_sidecars_without_images(tmp_path: Path) -> None:
         "circle instead of an upright box": [str(tmp_path / "b.jpg")],
         "image left out with all its regions": [str(tmp_path / "b.jpg")],
         "sidecar that cannot be used": [
-            f"d.jpg.xmp (there is no image {tmp_path / 'd.jpg'}; give the folder of the images by --images DIR)"
+            f"d.jpg.xmp (there is no image {tmp_path / 'd.jpg'}; convert-results finds images elsewhere by "
+            "--images DIR)"
         ],
     }
     assert report.left_out == {"sidecars without regions": 1}
@@ -474,7 +477,7 @@ def test_describe_writes_beside_the_images_and_convert_results_the_same(model: S
     run("convert-results", "r.jsonl", "--to", "xmp", "--out", "out")
     assert {f"album/{name}": content for name, content in first.items()} == sidecars("out")
     back = ("convert-results", "out", "--from", "xmp", "--to", "saywhere", "--out", "back.jsonl")
-    assert "images by --images DIR" in run(*back, code=2).stderr
+    assert "elsewhere by --images DIR" in run(*back, code=2).stderr
     run(*back, "--images", ".")
     rows = [json.loads(line) for file in ("r.jsonl", "back.jsonl") for line in Path(file).read_text().splitlines()]
     assert [row["captions"] for row in rows[2:]] == [row["captions"] for row in rows[:2]] != []
@@ -531,11 +534,12 @@ def test_an_image_without_regions_comes_back(tmp_path: Path) -> None:
 def test_commands_embed_where_exiftool_is(model: StubModel, monkeypatch: pytest.MonkeyPatch) -> None:
     exiftool(Path("album/a.jpg"))
     done = run("describe", "album", "--output-format", "xmp", "--embed", "--json", "r.jsonl")
-    assert done.stdout.splitlines()[-1] == "written: r.jsonl, XMP in the images"
+    assert done.stdout.splitlines()[-1] == "written: r.jsonl, XMP in the images or beside them"
     first = {path: path.read_bytes() for path in Path("album").rglob("*.*")}
     assert sidecars("album") == {} and xmp.has_regions(Path("album/a.jpg"))
     run("describe", "album", "--output-format", "xmp", "--embed", "--json", "r.jsonl")
-    assert run("convert-results", "r.jsonl", "--to", "xmp", "--embed").stdout == "written: in the images, 2 images\n"
+    done = run("convert-results", "r.jsonl", "--to", "xmp", "--embed")
+    assert done.stdout == "written: in the images or beside them, 2 images\n"
     assert {path: path.read_bytes() for path in Path("album").rglob("*.*")} == first
     lines = [json.dumps({"image": f"album/{name}", "caption": f"a dog in {name}"}) for name in ("a.jpg", "sub/b.png")]
     Path("c.jsonl").write_text("\n".join(lines) + "\n")

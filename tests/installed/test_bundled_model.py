@@ -16,6 +16,8 @@ import pytest
 from PIL import Image
 
 import saywhere
+from saywhere.search.indexing import embed_for_index
+from saywhere.search.phrases import PhrasesInImages, Query
 
 ROOT = Path(__file__).parents[2]
 BLOCKED = """
@@ -122,6 +124,14 @@ def test_a_word_that_is_spelt_wrongly_comes_with_the_one_that_people_say(model):
     typed = ["gras", "elefant", "vilage", "rainbo", "dogg", "grapes", "the cat's face"]
     meant = {"gras": "grass", "elefant": "elephant", "vilage": "village", "rainbo": "rainbow", "dogg": "dog"}
     assert model.placer("aligner").unknown(typed) == meant
+
+
+def test_one_person_is_not_ten(model):
+    """Captions seldom say ten: the words alone would say .28."""
+    ten = model.placer().evidence(model.encode(ROOT / "src/saywhere/serve/page/astronaut.jpg"), ["ten people"])
+    (indexed,) = embed_for_index(model, [ROOT / "src/saywhere/serve/page/astronaut.jpg"])
+    searched = PhrasesInImages(model, Query(("ten people",))).find(indexed)
+    assert ten.counted is not None and np.exp(ten.counted[0]) < 0.05 and np.exp(searched.agree) < 0.05
 
 
 def test_given_boxes_are_described_in_their_order(model):

@@ -14,11 +14,19 @@ from tiny_bundle import bundle_model
 import saywhere
 from saywhere import Regions, UserError
 from saywhere import boxes as geometry
-from saywhere.calibration import Calibration
+from saywhere.calibration import Calibration, Logistic
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.models.layout import Layout
 from saywhere.models.nouns import noun_tree
-from saywhere.models.placing import Evidence, captioned, cut_phrases, familiar, noun_words, unused_words
+from saywhere.models.placing import (
+    Evidence,
+    captioned,
+    cut_phrases,
+    familiar,
+    log_counted,
+    noun_words,
+    unused_words,
+)
 from saywhere.text import Vocabulary
 
 IMAGE = noise(130, 90, 0)
@@ -51,6 +59,23 @@ def test_the_classes_have_a_say_by_their_weight():
     by_aligner = replace(both, by="aligner")
     assert by_aligner.rows(GroundingConfig(kind_weight=1.0)).tolist() == [1, 1]
     assert by_aligner.rows(GroundingConfig(similarity_kind_weight=1.0)).tolist() == [2, 2]
+
+
+def test_a_number_far_above_the_things_found_is_improbable():
+    sure, unsure, none = np.log([0.9, 0.06, 0.01])
+    four = evidence([[0, 0, 0, 0]] * 3, [[sure, sure, unsure, none], [sure, none, none, none], [0] * 4], [False] * 3)
+    apart = [[0.0, 0, 10, 10], [2, 0, 12, 10], [20, 20, 30, 30], [40, 40, 50, 50]]
+    found = replace(four, regions=Regions(50, 50, apart)).count_things()
+    assert found.tolist() == [2, 1, np.inf]  # two that overlap are one; the third phrase names no kind
+    numbers = (2, 3, 4, 10, 50)
+    fit, more = Logistic({"words": 0.02}, 0.8), np.full(len(numbers), 10.0)
+    even = fit.apply({"words": more})
+    chances = np.exp([log_counted(fit, numbers, more, np.full(len(numbers), seen)) for seen in (0, 2, 6, np.inf)])
+    np.testing.assert_allclose(chances[3], even)
+    np.testing.assert_allclose(chances[2][:3], even[:3])
+    np.testing.assert_allclose(chances[:, 0], even[0])  # two: some things are not told apart
+    assert chances[1][0] > chances[1][1] > chances[1][2] > 0.2 > 0.05 > chances[1][3] == chances[1][4]
+    assert chances[2][3] > 4 * chances[1][3]
 
 
 @pytest.mark.parametrize("by", ["densecap", "aligner"])

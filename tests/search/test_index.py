@@ -212,6 +212,11 @@ def test_phrases_are_added(model, album, tmp_path) -> None:
         assert [phrase["words"] for phrase in row["phrases"]] == ["two dogs", "green grass"]
         assert (row["image"], row["width"], row["height"]) == (hits[0].image, 96, 64)
         assert index.search(Query(("two dogs", "green grass")), top=1)[0].image == hits[0].image
+        told = f"similarity {hits[0].similarity:.2f}, 'two dogs', 'green grass'"
+        assert repr(hits[0]) == f"Hit({hits[0].image!r}: {told})"
+        assert repr(replace(hits[0], probability=0.5, time=1.5)) == repr(hits[0]).replace(
+            f": similarity {hits[0].similarity:.2f}", " at 1.5 s: 0.50"
+        )
 
 
 def test_an_image_finds_itself_first(model, album, tmp_path) -> None:

@@ -95,7 +95,7 @@ def caption(
         typer.echo(str(summary), err=True)
     written = [str(file)] if file and summary.done else []
     if output_format and len(summary.skipped) < summary.count:
-        written.append("XMP in the images" if embed else "sidecars beside the images")
+        written.append("XMP in the images or beside them" if embed else "sidecars beside the images")
     for line in filter(None, (written and f"written: {', '.join(written)}", note_videos(paths))):
         typer.echo(line, err=True)
     report_skipped(summary.skipped)

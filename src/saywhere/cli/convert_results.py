@@ -19,18 +19,27 @@ if TYPE_CHECKING:
     from saywhere.regions import Regions
 
 
+NAMES = ", ".join(ResultFormat)
+
+
 def convert_results(
     path: Path = typer.Argument(
-        metavar="IN", help="File written by describe --json, or a file or folder of another program."
+        metavar="IN",
+        help="File written by --json of describe, ground, search or caption, or a file or folder of another program.",
     ),
-    to: ResultFormat = typer.Option(ResultFormat.coco, "--to", help="Format to write."),
+    to: ResultFormat = typer.Option(ResultFormat.coco, "--to", metavar="F", help=f"Format to write: {NAMES}."),
     out: Path | None = typer.Option(
         None,
         metavar="PATH",
         help="New file, - to print it, or new folder for yolo and voc; optional for xmp, which is then written beside "
         "the images.",
     ),
-    source: ResultFormat = typer.Option(ResultFormat.saywhere, "--from", help="Format of IN."),
+    source: ResultFormat = typer.Option(
+        ResultFormat.saywhere,
+        "--from",
+        metavar="F",
+        help="Format of IN: as --to, except densecap, coco-results and fiftyone.",
+    ),
     images: Path | None = typer.Option(
         None, metavar="DIR", help="Folder of the images: for --from yolo, and for --from xmp if they are elsewhere."
     ),
@@ -90,9 +99,12 @@ def convert_results(
             typer.echo(Path(folder, new.name).read_bytes(), nl=False)
     else:
         left_out = new.write_whole(out, kept(), report, copy_images, classes)
-    places = ", ".join(map(str, new.files(out))) if out else "in the images" if embed else "beside the images"
+    beside = "in the images or beside them" if embed else "beside the images"
+    places = ", ".join(map(str, new.files(out))) if out else beside
     done = "printed" if printed else f"written: {places}"
     typer.echo(f"{done}, {counted(count - len(left_out), 'image')}", err=printed)
+    if new.lacks is not None:
+        typer.echo(f"not written: {new.lacks}, for which the format {to.value} has no place", err=True)
     for name in classes.unknown():
         typer.echo(f"class {name!r}: is not in the table of nouns, so only this word itself matches it", err=True)
     for line in report.lines():

@@ -264,10 +264,11 @@ def _index_shards(made: saywhere.Index, paths: list[str], count: int, batch: int
         raise UserError(f"--shards is for images; {videos[0]} is a video: index it without --shards")
     shards = Shards(made.folder / "shards", count, found, {"model": index_digest(made.model)}, ".index")
 
-    def embed(shard: Shard) -> dict[str, str]:
+    def embed(shard: Shard) -> tuple[int, dict[str, str]]:
         todo = Indexing(made.store, made.model, shard.sources).todo if len(made) else shard.sources
         with saywhere.Index(shard.part, made.model) as part:
-            return _embed(shard.claim.check(part.begin(todo).results(batch)), len(shard.sources))
+            results = shard.claim.check(part.begin(todo).results(batch))
+            return len(shard.sources) - len(todo), _embed(results, len(shard.sources))
 
     skipped = work_on(shards, embed, "indexed", typer.echo)
     changes: saywhere.search.Changes | None = None

@@ -285,7 +285,7 @@ SentenceFormat = Annotated[
 
 
 Embed = Annotated[
-    bool, typer.Option("--embed", help="Write xmp into JPEG, PNG and WebP files with ExifTool; beside other images.")
+    bool, typer.Option("--embed", help="Write XMP into JPEG, PNG and WebP files with ExifTool; others get a sidecar.")
 ]
 
 

@@ -60,7 +60,7 @@ def search(
 ) -> None:
     """Search an index for images that match a text or resemble an image, and find the region of each phrase.
 
-    Each hit has the probability that the image shows the whole query. A note tells if probably no image does.
+    Each hit has the probability that the image shows the whole query. A note says so if probably no image does.
 
     Exit code: 0 success, even if nothing is found; 1 an image that was found cannot be drawn; 2 error.
     """

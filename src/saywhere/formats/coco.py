@@ -22,7 +22,7 @@ LONGEST_NUMBER = 18
 
 
 def write_annotations(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
-    """Write ``images``, ``annotations`` and ``categories``; annotations have phrase and score besides the class."""
+    """Write ``images``, ``annotations`` and ``categories``; annotations have phrase and scores besides the class."""
     found = list(images)
     numbers = classes.numbers(found)
     content: dict[str, list[dict[str, Any]]] = {
@@ -42,9 +42,10 @@ def write_annotations(path: Path, images: Iterable[Regions], classes: Classes = 
 
 
 def write_results(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
-    """Write a list of ``image_id, category_id, bbox, score, phrase``, with the ids of :func:`write_annotations`.
+    """Write a list of ``image_id, category_id, bbox, score, phrase, phrase_score``.
 
-    The key is not ``caption`` because COCO's evaluator would take the results for sentences and ignore their boxes.
+    The ids are those of :func:`write_annotations`. The key is not ``caption`` because COCO's evaluator would take the
+    results for sentences and ignore their boxes.
     Raises ``UserError`` if two images have the same name.
     """
     found = list(images)
@@ -105,4 +106,5 @@ def _rows(classes: Mapping[Any, Mapping[str, Any]], entry: Mapping[str, Any]) ->
     text = entry.get("caption")
     if not text and entry["category_id"] not in classes:
         raise ValueError(f"no category has the id {entry['category_id']!r}")
-    yield Row((x, y, x + width, y + height), text or classes[entry["category_id"]]["name"], entry.get("score"))
+    name = text or classes[entry["category_id"]]["name"]
+    yield Row((x, y, x + width, y + height), name, entry.get("score"), entry.get("phrase_score") if text else None)

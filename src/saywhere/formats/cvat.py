@@ -1,4 +1,4 @@
-"""CVAT: ``annotations.xml`` ("CVAT for images 1.1"), with phrase and score as attributes of each box."""
+"""CVAT: ``annotations.xml`` ("CVAT for images 1.1"), with phrase and scores as attributes of each box."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from saywhere.regions import Regions
 from saywhere.report import Report
 
 CORNERS = ("xtl", "ytl", "xbr", "ybr")
+ATTRIBUTES = ("phrase", "score", "phrase_score")
 OF_THE_IMAGE = "tag"
 """The element for a class of the whole image; all other elements are regions."""
 
 
 def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
-    """Write the boxes of all images, and the classes with their two attributes, as a CVAT task declares them."""
+    """Write the boxes of all images, and the classes with their attributes, as a CVAT task declares them."""
     found = list(images)
     root = xml.Element("annotations")
     xml.SubElement(root, "version").text = "1.1"
@@ -26,7 +27,7 @@ def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> No
         kind = xml.SubElement(known, "label")
         xml.SubElement(kind, "name").text = name
         attributes = xml.SubElement(kind, "attributes")
-        for attribute in ("phrase", "score"):
+        for attribute in ATTRIBUTES:
             one = xml.SubElement(attributes, "attribute")
             for tag, text in (("name", attribute), ("mutable", "False"), ("input_type", "text")):
                 xml.SubElement(one, tag).text = text
@@ -37,8 +38,8 @@ def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> No
             corners = {corner: f"{value:.2f}" for corner, value in zip(CORNERS, region.box, strict=True)}
             kind = {"label": name, "source": "auto", "occluded": "0"}
             box = xml.SubElement(image, "box", {**kind, **corners, "z_order": "0"})
-            score = None if region.score is None else f"{region.score:.5f}"
-            for attribute, text in (("phrase", region.caption), ("score", score)):
+            score, sure = (None if v is None else f"{v:.5f}" for v in (region.score, region.caption_score))
+            for attribute, text in zip(ATTRIBUTES, (region.caption, score, sure), strict=True):
                 if text is not None:
                     xml.SubElement(box, "attribute", name=attribute).text = reading.legal(text)
     reading.write_xml(path, root)
@@ -63,5 +64,7 @@ def _rows(shape: xml.Element) -> Iterator[reading.Row]:
     reading.require_upright(shape.get("rotation"))
     more = {one.attrib["name"]: one.text or "" for one in shape.iter("attribute")}
     x1, y1, x2, y2 = (float(shape.attrib[corner]) for corner in CORNERS)
-    score = more.get("score")
-    yield reading.Row((x1, y1, x2, y2), more.get("phrase") or shape.attrib["label"], float(score) if score else None)
+    phrase = more.get("phrase")
+    texts = more.get("score"), more.get("phrase_score") if phrase else None
+    score, sure = (float(text) if text else None for text in texts)
+    yield reading.Row((x1, y1, x2, y2), phrase or shape.attrib["label"], score, sure)

@@ -15,7 +15,7 @@ from saywhere.regions import Regions
 
 
 def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
-    """Write class, box, score and phrase (an attribute) of each region; raises like :func:`by_stem`."""
+    """Write class, box, score, and phrase with its score (attributes) of each region; raises like :func:`by_stem`."""
     found = by_stem(images, "FiftyOne")
     rows: dict[str, list[dict[str, Any]]] = {}
     for stem, regions in found.items():
@@ -24,6 +24,8 @@ def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> No
         for region, name, box in zip(regions, classes.labels(regions), shares, strict=True):
             row: dict[str, Any] = {"label": name, "bounding_box": [round(value, 6) for value in box]}
             row |= {} if region.score is None else {"confidence": round(region.score, 5)}
-            row |= {} if region.caption is None else {"attributes": {"phrase": region.caption}}
+            sure = None if region.caption_score is None else round(region.caption_score, 5)
+            said = {"phrase": region.caption, "phrase_score": sure}
+            row |= {} if region.caption is None else {"attributes": {k: v for k, v in said.items() if v is not None}}
             rows[stem].append(row)
     write_text(path, json.dumps({"classes": classes.all(found.values()), "labels": rows}))

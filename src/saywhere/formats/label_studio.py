@@ -139,16 +139,15 @@ def _rows(width: int, height: int, group: list[dict[str, Any]]) -> Iterator[read
         raise reading.OtherShape(other[0])
     reading.require_upright(places["rectangle"].get("rotation"))
     box = reading.in_pixels((places["rectangle"][side] / 100 for side in SIDES), width, height)
-    said = [
-        text for entry in group if entry["type"] == "textarea" for text in _texts(entry.get("value", {}).get("text"))
-    ]
+    areas = [entry for entry in group if entry["type"] == "textarea"]
+    said = {text: entry.get("score") for entry in areas for text in _texts(entry.get("value", {}).get("text"))}
     named = [text for entry in group for kind in LABELS for text in _texts(entry.get("value", {}).get(kind))]
     if not said and not named:
         raise ValueError("a region has neither a label nor a text")
     boxes = (entry for entry in group if entry["type"] != "textarea")  # a text's score is that of its words
     score = next((entry["score"] for entry in boxes if entry.get("score") is not None), None)
-    for text in dict.fromkeys(said or named):
-        yield reading.Row(box, text, score)
+    for text, sure in (said or dict.fromkeys(named)).items():
+        yield reading.Row(box, text, score, sure)
 
 
 def _texts(value: str | list[str] | None) -> list[str]:

@@ -6,7 +6,7 @@ import csv
 import functools
 import re
 import xml.etree.ElementTree as xml
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -83,11 +83,22 @@ Reader = Callable[[Path, Path | None, Report], Iterator[Regions]]
 
 
 class Row(NamedTuple):
-    """One region in a file: box ``x1 y1 x2 y2`` in pixels, text, and optional score."""
+    """One region in a file: box ``x1 y1 x2 y2`` in pixels, text, and optional scores of the box and of the text."""
 
     box: tuple[float, float, float, float]
     caption: str
     score: float | None = None
+    caption_score: float | None = None
+
+    def checked(self) -> Row:
+        """Return the row unchanged; raise ``ValueError`` if its text or a score is invalid."""
+        text: object = self.caption
+        if not isinstance(text, str):
+            raise ValueError(f"{text!r} is not a text")
+        for score in (self.score, self.caption_score):
+            if score is not None and not 0 <= score <= 1:
+                raise ValueError(f"the score {score:g} is not a probability")
+        return self
 
 
 class OtherShape(ValueError):
@@ -150,7 +161,7 @@ def to_regions(
     rows: Callable[[Entry], Iterable[Row]],
     report: Report,
 ) -> Iterator[Regions]:
-    """Yield the regions of an image, with scores only if all regions have one.
+    """Yield the regions of an image, with scores (of boxes, of texts) only if all regions have one.
 
     Broken entries and other shapes than upright boxes are left out and reported. An image that has only such entries is
     left out as well, for it is not an image without regions. Raises ``ValueError`` if the image has no name or size.
@@ -182,22 +193,24 @@ def to_regions(
         report.listed += 1
         report.problem("image left out with all its regions", name)
         return
-    scores = [row.score for row in found if row.score is not None]
-    if 0 < len(scores) < len(found):
-        report.left_out["scores of an image of which other regions have none"] += len(scores)
     boxes = np.array([row.box for row in found], np.float64).reshape(-1, 4)
     texts = tuple(row.caption for row in found)
-    yield Regions(width, height, boxes, scores if len(scores) == len(found) else None, texts, image=name)  # pyright: ignore[reportArgumentType]
+    scores = _column([row.score for row in found], "scores", report)
+    sure = _column([row.caption_score for row in found], "scores of phrases", report) if found else None
+    yield Regions(width, height, boxes, scores, texts, image=name, caption_scores=sure)  # pyright: ignore[reportArgumentType]
+
+
+def _column(values: Sequence[float | None], what: str, report: Report) -> np.ndarray | None:
+    """Return the values if all regions of the image have one, otherwise None, and report those that are lost."""
+    known = [value for value in values if value is not None]
+    if 0 < len(known) < len(values):
+        report.left_out[f"{what} of an image of which other regions have none"] += len(known)
+    return np.array(known) if len(known) == len(values) else None
 
 
 def _cut(row: Row, width: int, height: int, report: Report) -> Row:
     """Clip a row's box to the image; raise ``ValueError`` if the row is invalid or not in the image."""
-    text: object = row.caption
-    if not isinstance(text, str):
-        raise ValueError(f"{text!r} is not a text")
-    if row.score is not None and not 0 <= row.score <= 1:
-        raise ValueError(f"the score {row.score:g} is not a probability")
-    box = np.array(row.box, np.float64)
+    box = np.array(row.checked().box, np.float64)
     told = f"the box {[round(value, 2) for value in box.tolist()]}"
     if not np.isfinite(box).all():
         raise ValueError(f"{told} has a side that is not finite")

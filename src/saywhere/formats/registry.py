@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from saywhere.errors import UserError
 from saywhere.files import atomic_path, parse_json, write_text
@@ -42,6 +43,7 @@ class Format:
         beside_suffix: suffix of a second file, written beside the first.
         with_images: like ``write``, but also copies the images; None if the format has no place for them.
         classes: whether the format has classes, which ``write`` then takes.
+        lacks: what of regions has no place in the format and is lost.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Format:
     beside_suffix: str | None = None
     with_images: Callable[..., dict[str, str] | None] | None = None
     classes: bool = False
+    lacks: str | None = None
 
     def files(self, path: Path) -> list[Path]:
         """Return the files that :meth:`write_whole` writes, or the folder."""
@@ -130,21 +133,35 @@ def _read_lines(path: Path, images: Path | None, report: Report) -> Iterator[Reg
             if line.strip():
                 with leave_out(report, "broken line", f"line {number}"):
                     row = parse_json(line)
-                    if isinstance(row, dict) and "caption" in row and "boxes" not in row:  # for the whole image
-                        row |= {"boxes": [[0, 0, row["width"], row["height"]]], "captions": [row["caption"]]}
+                    if isinstance(row, dict) and "boxes" not in row:
+                        row |= _found_phrases(row["phrases"]) if "phrases" in row else _whole_image(row)
                     yield checked(Regions.from_dict(row))
+
+
+def _whole_image(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the sentence of ``caption --json`` as a region; nothing in a line of another kind."""
+    return {"boxes": [[0, 0, row["width"], row["height"]]], "captions": [row["caption"]]} if "caption" in row else {}
+
+
+def _found_phrases(phrases: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the phrases of ``ground --json`` or ``search --json`` that have a box as regions."""
+    found = [phrase for phrase in phrases if "box" in phrase]
+    columns = {"boxes": "box", "captions": "words", "scores": "score", "similarities": "similarity"}
+    known = {name: key for name, key in columns.items() if all(key in phrase for phrase in found)}
+    return {name: [phrase[key] for phrase in found] for name, key in known.items()}
 
 
 FORMATS: dict[str, Format] = {
     "saywhere": Format("regions.jsonl", _write_lines, _read_lines),
-    "densecap": Format("results.json", densecap.write, None),
+    "densecap": Format("results.json", densecap.write, None, lacks="how probable the phrases are"),
     "coco": Format("annotations.json", coco.write_annotations, coco.read, classes=True),
     "coco-results": Format("results.json", coco.write_results, None, classes=True),
     "label-studio": Format("tasks.json", label_studio.write, label_studio.read, beside_suffix=".xml", classes=True),
     "cvat": Format("annotations.xml", cvat.write, cvat.read, illegal=ILLEGAL, not_in_names=ILLEGAL, classes=True),
     "fiftyone": Format("labels.json", fiftyone.write, None, classes=True),
     "yolo": Format(
-        "yolo", yolo.write, yolo.read, folder=True, with_images=partial(yolo.write, copy_images=True), classes=True
+        "yolo", yolo.write, yolo.read, folder=True, with_images=partial(yolo.write, copy_images=True), classes=True,
+        lacks="phrases and scores",
     ),
     "voc": Format("voc", voc.write, voc.read, folder=True, illegal=ILLEGAL, not_in_names=ILLEGAL, classes=True),
     "csv": Format("regions.csv", table.write, table.read, illegal=NOT_IN_TABLES),

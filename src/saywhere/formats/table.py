@@ -17,7 +17,7 @@ from saywhere.regions import Regions
 from saywhere.report import Report
 
 COLUMNS = ("image", "width", "height", "x1", "y1", "x2", "y2", "score", "phrase", "words")
-"""Columns; the last one, the probability of the phrase, exists only in results of models, and is not read."""
+"""Columns; the last one is the probability that the phrase names what is in the box."""
 NEEDED = (*COLUMNS[:7], "phrase")
 """Columns that the tables of other programs must have; boxes drawn by people have no score."""
 TYPES = ("string", "int32", "int32", "float32", "float32", "float32", "float32", "float32", "string", "float32")
@@ -77,7 +77,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
 def read_parquet(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     """Yield the regions of each image of a Parquet file, in the order of their first lines."""
     parquet: Any = importlib.import_module("pyarrow.parquet")
-    batches = parquet.ParquetFile(path).iter_batches(columns=list(COLUMNS[:-1]))
+    batches = parquet.ParquetFile(path).iter_batches(columns=list(COLUMNS))
     rows = (row for batch in batches for row in batch.to_pylist())
     texts = ({name: "" if value is None else str(value) for name, value in row.items()} for row in rows)
     yield from _grouped(enumerate(texts, 1), report)
@@ -99,4 +99,5 @@ def _grouped(lines: Iterable[tuple[int, Mapping[str, str]]], report: Report) -> 
 
 def _rows(row: Mapping[str, str]) -> Iterator[Row]:
     x1, y1, x2, y2 = (float(row[corner]) for corner in ("x1", "y1", "x2", "y2"))
-    yield Row((x1, y1, x2, y2), row["phrase"], float(score) if (score := row.get("score")) else None)
+    score, words = (float(text) if (text := row.get(name)) else None for name in ("score", "words"))
+    yield Row((x1, y1, x2, y2), row["phrase"], score, words)

@@ -1,4 +1,4 @@
-"""Pascal VOC: an XML file per image, in 1-based pixels, with phrase and score besides the class of each object."""
+"""Pascal VOC: an XML file per image, in 1-based pixels, with phrase and scores besides the class of each object."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def _write_one(path: Path, regions: Regions, classes: Classes) -> None:
         xml.SubElement(size, tag).text = str(value)
     for region, name in zip(regions, classes.labels(regions), strict=True):
         entry = xml.SubElement(root, "object")
-        score = None if region.score is None else f"{region.score:.5f}"
-        texts = {"name": name, "phrase": region.caption, "score": score, "truncated": "0", "difficult": "0"}
-        for tag, text in texts.items():
+        score, sure = (None if v is None else f"{v:.5f}" for v in (region.score, region.caption_score))
+        texts = {"name": name, "phrase": region.caption, "score": score, "phrase_score": sure}
+        for tag, text in (texts | {"truncated": "0", "difficult": "0"}).items():
             if text is not None:
                 xml.SubElement(entry, tag).text = legal(text)
         box = xml.SubElement(entry, "bndbox")
@@ -62,8 +62,10 @@ def _rows(entry: xml.Element) -> Iterator[Row]:
         raise OtherShape(OTHER_SHAPES[other[0]])
     corners = zip(CORNERS, FIRST, strict=True)
     x1, y1, x2, y2 = (float(_text(entry, f"bndbox/{corner}")) - first for corner, first in corners)
-    score = entry.findtext("score")
-    yield Row((x1, y1, x2, y2), entry.findtext("phrase") or _text(entry, "name"), float(score) if score else None)
+    phrase = entry.findtext("phrase")
+    texts = entry.findtext("score"), entry.findtext("phrase_score") if phrase else None
+    score, sure = (float(text) if text else None for text in texts)
+    yield Row((x1, y1, x2, y2), phrase or _text(entry, "name"), score, sure)
 
 
 def _text(entry: xml.Element, tag: str) -> str:

@@ -48,6 +48,8 @@ from saywhere.text import tokenize
 
 OURS = "saywhere"
 """Our ``xmp:CreatorTool``, and the prefix of our namespace."""
+SCORES = (f"{OURS}:Score", f"{OURS}:PhraseScore")
+"""Fields of a region: probabilities that its box and its text are right."""
 WRITER = "saywhere, a program (draft)"
 """The author of our descriptions, as photo managers show it."""
 SURE = 0.5
@@ -93,11 +95,12 @@ Value = Any
 
 
 class Place(NamedTuple):
-    """A region in a sidecar: ``x1 y1 x2 y2`` as fractions of the stored image, text, score and MWG type."""
+    """A region in a sidecar: ``x1 y1 x2 y2`` as fractions of the stored image, text, scores and MWG type."""
 
     box: tuple[float, float, float, float]
     text: str
     score: float | None = None
+    caption_score: float | None = None
     type: str = ""
 
     def key(self, kind: str) -> str:
@@ -145,7 +148,7 @@ def write_regions(place: Path, image: Path, regions: Regions, names: bool = Fals
     shares = geometry.scale(regions.boxes.astype(np.float64), 1 / regions.width, 1 / regions.height)
     stored = to_stored(shares, size.orientation).clip(0, 1).tolist()
     rows = zip(stored, regions, strict=True)
-    places = [Place(tuple(box), _plain(one.caption), one.score) for box, one in rows]
+    places = [Place(tuple(box), _plain(one.caption), one.score, one.caption_score) for box, one in rows]
     with _edited(place, image) as held:
         held.put_text("phrases", "; ".join(_sure(regions)[:PHRASES]))
         held.put_subjects(subjects(regions), _has_tags(image, place))
@@ -499,7 +502,7 @@ def _mwg(place: Place, tag: str) -> str:
     x1, y1, x2, y2 = place.box
     sides = zip("xywh", ((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1), strict=True)
     area = " ".join(f'stArea:{side}="{value:.6f}"' for side, value in sides)
-    score = f"<mwg-rs:Extensions rdf:parseType='Resource'>{_score(place)}</mwg-rs:Extensions>" if _score(place) else ""
+    score = f"<mwg-rs:Extensions rdf:parseType='Resource'>{own}</mwg-rs:Extensions>" if (own := _scores(place)) else ""
     said = f"<mwg-rs:{tag}>{escape(place.text)}</mwg-rs:{tag}>" if place.text else ""
     return f'<rdf:li rdf:parseType="Resource"><mwg-rs:Area {area} stArea:unit="normalized"/>{said}{score}</rdf:li>'
 
@@ -512,11 +515,12 @@ def _iptc(place: Place) -> str:
     tag = "Iptc4xmpExt:RegionBoundary"
     said = f"<Iptc4xmpExt:Name>{_alternative(place.text)}</Iptc4xmpExt:Name>" if place.text else ""
     boundary = f"<{tag} rdf:parseType='Resource'>{inside}</{tag}>"
-    return f'<rdf:li rdf:parseType="Resource">{boundary}{said}{_score(place)}</rdf:li>'
+    return f'<rdf:li rdf:parseType="Resource">{boundary}{said}{_scores(place)}</rdf:li>'
 
 
-def _score(place: Place) -> str:
-    return "" if place.score is None else f"<{OURS}:Score>{place.score:.5f}</{OURS}:Score>"
+def _scores(place: Place) -> str:
+    values = zip(SCORES, (place.score, place.caption_score), strict=True)
+    return "".join(f"<{name}>{value:.5f}</{name}>" for name, value in values if value is not None)
 
 
 # RDF: a field is an attribute or an element, and a structure may be inside its own rdf:Description
@@ -593,15 +597,16 @@ def _place(item: Any, applied: tuple[float, float] | None) -> Place:
     if "mwg-rs:Area" in fields:
         box = _area({name: _text(value) for name, value in _fields(fields["mwg-rs:Area"])}, applied)
         text = _text(fields.get("mwg-rs:Description")) or _text(fields.get("mwg-rs:Name"))
-        score = dict(_fields(fields.get("mwg-rs:Extensions", ""))).get(f"{OURS}:Score")
+        own = dict(_fields(fields.get("mwg-rs:Extensions", "")))
         kind = _text(fields.get("mwg-rs:Type"))
         if kind in PEOPLE and ("mwg-rs:Description" in fields or text[:1].islower()):
             kind = ""  # a phrase: digiKam gives all its regions the type Face
     else:
         bounds = {name: _text(one) for name, one in _fields(fields["Iptc4xmpExt:RegionBoundary"])}
         box, text, kind = _boundary(bounds), _text(fields.get("Iptc4xmpExt:Name")), ""
-        score = fields.get(f"{OURS}:Score")
-    return Place(box, " ".join(text.split()), None if score is None else float(_text(score)), kind)
+        own = fields
+    score, sure = (None if (value := own.get(name)) is None else float(_text(value)) for name in SCORES)
+    return Place(box, " ".join(text.split()), score, sure, kind)
 
 
 def _area(area: dict[str, str], applied: tuple[float, float] | None) -> tuple[float, float, float, float]:
@@ -700,7 +705,8 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
             try:
                 size = measure(image)
             except MissingImageError as error:
-                raise ValueError(f"there is no image {image}; give the folder of the images by --images DIR") from error
+                elsewhere = "convert-results finds images elsewhere by --images DIR"
+                raise ValueError(f"there is no image {image}; {elsewhere}") from error
             except ImageError as error:
                 raise ValueError(_reason(error, image)) from error
             held = _Sidecar(embedded(file) if inside else file.read_bytes())
@@ -740,7 +746,7 @@ def _rows(applied: tuple[float, float] | None, size: DiskSize, report: Report, i
         return
     upright = to_upright(np.array([place.box]), size.orientation)
     x1, y1, x2, y2 = geometry.scale(upright, size.width, size.height)[0].tolist()
-    yield Row((x1, y1, x2, y2), place.text, place.score)
+    yield Row((x1, y1, x2, y2), place.text, place.score, place.caption_score)
 
 
 def _image_of(file: Path, folder: Path) -> Path:

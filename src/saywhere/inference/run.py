@@ -460,7 +460,7 @@ class _Description:
         for line in report.lines() if report is not None else ():
             self.tell(line, err=True)
         written = [path for path in (json, out) if path and (summary.done or (path == out and undrawn))]
-        more = "XMP in the images" if embed else "sidecars beside the images" if beside else None
+        more = "XMP in the images or beside them" if embed else "sidecars beside the images" if beside else None
         return self._report(summary, written, more)
 
     def convert(
@@ -502,12 +502,12 @@ class _Description:
         shards = Shards(beside(json, "{}.shards"), count, sources, self.facts)
         earlier, summary = read_names(json), Summary(len(sources), regions=0)
 
-        def describe_one(shard: Shard) -> dict[str, str]:
+        def describe_one(shard: Shard) -> tuple[int, dict[str, str]]:
             todo = [source for source in shard.sources if source.name not in earlier]
             with ResultsFile(shard.part) as lines:
                 done = self._run(todo, Outputs(lines, out), shard.claim)
             summary.empty += done.empty
-            return done.skipped
+            return len(shard.sources) - len(todo), done.skipped
 
         summary.skipped = work_on(shards, describe_one, "described", self.tell)
         self._tell_empty(summary)
@@ -517,7 +517,9 @@ class _Description:
             with ResultsFile(json) as lines:
                 ensure_same_settings(json, self.facts)
                 merged = sum(lines.merge(result) for result in results)
-            counts = f"{merged} described; {len(summary.skipped)} skipped"
+            summary.already = sum(source.name in earlier for source in sources)
+            before = f"; {summary.already} already in {json}" if summary.already else ""
+            counts = f"{merged} described{before}; {len(summary.skipped)} skipped"
             summary.done, summary.written = merged, [path for path in (json, out) if path]
             self.tell(f"all {shards.count} shards are done: {counts}; written: {', '.join(map(str, summary.written))}")
         return summary

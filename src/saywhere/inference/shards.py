@@ -205,11 +205,13 @@ class Shards:
             shutil.rmtree(away, ignore_errors=True)
 
 
-def work_on(shards: Shards, do: Callable[[Shard], Mapping[str, str]], done: str, tell: Tell) -> dict[str, str]:
+def work_on(
+    shards: Shards, do: Callable[[Shard], tuple[int, Mapping[str, str]]], done: str, tell: Tell
+) -> dict[str, str]:
     """Process shards until all are done by this or other processes; return the images skipped here, with reasons.
 
-    ``do`` processes a shard and returns its skipped images. ``done`` is the past participle for messages, such as
-    ``described``.
+    ``do`` processes a shard and returns how many of its images an earlier run had finished, and its skipped images.
+    ``done`` is the past participle for messages, such as ``described``.
     """
 
     def wait_for(count: int) -> None:
@@ -220,18 +222,19 @@ def work_on(shards: Shards, do: Callable[[Shard], Mapping[str, str]], done: str,
         for shard in work:
             title = f"shard {shard.number} of {shards.count}"
             try:
-                missed = do(shard)
+                already, missed = do(shard)
                 kept = shard.finish(missed)
             except (LostClaimError, OSError):  # the process that takes over moves the files
                 if shard.claim.held():
                     raise
-                missed, kept = {}, False
+                already, missed, kept = 0, {}, False
             if not kept:
                 tell(f"{title}: was taken over by another process", err=True)
                 continue
             skipped.update(missed)
-            tail = f", {len(missed)} skipped" if missed else ""
-            tell(f"{title}: {len(shard.sources) - len(missed)} {done}{tail}")
+            tail = f", {already} already {done}" if already else ""
+            tail += f", {len(missed)} skipped" if missed else ""
+            tell(f"{title}: {len(shard.sources) - already - len(missed)} {done}{tail}")
     return skipped
 
 

@@ -7,7 +7,7 @@ It decides between regions that fit a phrase equally well, and lowers the probab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -439,8 +439,12 @@ def one_of(phrase: str) -> str:
     return with_articles(" ".join(["a", *words]))
 
 
-def as_many(phrase: str) -> str:
-    """Return a phrase with "many" in place of a number that captions hardly have: of "50 dogs" "many dogs"."""
+def as_many(phrase: str, known: Container[str]) -> str:
+    """Return a phrase with "many" in place of a number that captions hardly have: of "50 dogs" "many dogs".
+
+    That is one above :data:`MOST_SAID`, or one with words that are not ``known``.
+    """
     words = tokenize(phrase)
     start, stop, number = _amount(words)
-    return phrase if number <= MOST_SAID else " ".join((*words[:start], "many", *words[stop:]))
+    said = number <= MOST_SAID and (number == 1 or all(word in known for word in words[start:stop]))
+    return phrase if said else " ".join((*words[:start], "many", *words[stop:]))

@@ -527,6 +527,9 @@ class Model:
 
         if isinstance(images, ImageVectors) or isinstance(texts, TextVectors):
             raise UserError("similarity compares lists: put one image, or one text, into brackets")
+        for given, kind, maker in ((images, ImageVectors, "embed"), (texts, TextVectors, "embed_text")):
+            if wrong := [one for one in given if not isinstance(one, kind)]:
+                raise UserError(f"similarity compares what {maker} returns, not {type(wrong[0]).__name__}")
         return similarities(images, texts, self.require("aligner", "compare texts with images").config.score)
 
     # Sentences of whole images (Areas of Attention)

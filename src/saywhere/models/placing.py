@@ -33,7 +33,7 @@ from saywhere.models.aligner import (
 from saywhere.models.chunker import Chunker
 from saywhere.models.densecap import describe
 from saywhere.models.encoding import Encoding
-from saywhere.models.layout import EMPTY, Layout, as_many, count_of, one_of, require_names, unused_runs
+from saywhere.models.layout import EMPTY, MOST_SAID, Layout, as_many, count_of, one_of, require_names, unused_runs
 from saywhere.models.nouns import LEAST, MOST, Noun, NounEvidence, known_form, noun_tree
 from saywhere.models.phrase_scores import score_regions, unknown_words
 from saywhere.models.phrases import PhraseWriter
@@ -49,6 +49,11 @@ FIT_WEIGHTS = {"densecap": 0.3, "aligner": 0.01}
 """Weight of a region's fit next to the classifier's log-odds when deciding whether an image shows a phrase. Without it
 the classifier takes any thin dark box for a person (docs/experiments.md)."""
 
+ONE_OF_THEM, APART = 0.05, 0.3
+"""Minimum probability of its kind of thing at which a region counts as one of several, and maximum IoU of two that do.
+"""
+TOO_MANY = 3.0
+"""Power of the ratio by which a number exceeds the things found that its odds fall with (docs/experiments.md)."""
 ALIKE, SHORT = 0.8, 3
 """Minimum similarity ratio of two words for a spelling suggestion. Words of at most SHORT letters get none, and the
 lengths differ by less than SHORT."""
@@ -101,6 +106,17 @@ class Evidence:
     def rows(self, config: GroundingConfig) -> np.ndarray:
         """Return the index of the best region of each phrase ``(P,)``."""
         return self.fits_in(config).argmax(axis=0)
+
+    def count_things(self) -> np.ndarray:
+        """Return the number ``(P,)`` of regions that may show each phrase's kind of thing; infinite if it names none.
+
+        Regions that overlap by more than :data:`APART` count once.
+        """
+        found = np.full(len(self.named), np.inf)
+        for column in np.flatnonzero(self.named):
+            kinds = self.kinds[:, column]
+            found[column] = (kinds[geometry.nms(self.regions.boxes, kinds, APART)] >= np.log(ONE_OF_THEM)).sum()
+        return found
 
     def fits_in(self, config: GroundingConfig) -> np.ndarray:
         """Return how well each region fits each phrase ``(R, P)``, including the noun classifier."""
@@ -194,6 +210,9 @@ class Placer:
     nouns: NounEvidence | None
     by: Literal["densecap", "aligner"]
     calibration: Calibration
+
+    def __repr__(self) -> str:
+        return f"Placer(by {self.by})"
 
     @property
     def config(self) -> GroundingConfig:
@@ -293,11 +312,19 @@ class Placer:
         if self.aligner is not None and image is not None:
             similarity = plain_similarities(image, texts, self.aligner.config.score)
         rare = np.array([self.is_rare(phrase) for phrase in phrases], bool)
-        counted = None
-        if self.aligner is not None and image is not None:
-            counted = log_counted(self.aligner, self.calibration, phrases, image, texts)
         lacking = np.array([self.needs_classes(phrase) for phrase in phrases], bool)
-        return Evidence(regions, fits, kinds, named, rare, similarity, self.by, counted, lacking)
+        evidence = Evidence(regions, fits, kinds, named, rare, similarity, self.by, None, lacking)
+        numbered = [column for column, phrase in enumerate(phrases) if count_of(phrase) > 1]
+        if self.aligner is None or image is None or self.calibration.count is None or not numbered:
+            return evidence
+        single = [familiar(one_of(phrases[column]), self.aligner.vocabulary) for column in numbered]
+        both = [*(texts[column] for column in numbered), *embed_texts(self.aligner, single, plain=True)]
+        several, one = plain_similarities(image, both, self.aligner.config.score).reshape(2, -1)
+        found = evidence.count_things() if boxes is None and limit is None else np.full(len(phrases), np.inf)
+        numbers = [count_of(phrases[column]) for column in numbered]
+        counted = np.zeros(len(phrases))
+        counted[numbered] = log_counted(self.calibration.count, numbers, several - one, found[numbered])
+        return replace(evidence, counted=counted)
 
     def log_kinds(self, encoding: Encoding, regions: Regions, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return the result of :meth:`NounEvidence.log_kinds`, or zeros and no named phrase without a classifier."""
@@ -412,9 +439,9 @@ def found_of(regions: Regions, there: np.ndarray) -> Regions:
 def familiar(phrase: str, vocabulary: Vocabulary) -> str:
     """Replace each unknown word of a phrase by its singular or plural if the vocabulary has that.
 
-    A number above ten becomes "many".
+    A number above ten, or one that is unknown, becomes "many".
     """
-    phrase = as_many(phrase)
+    phrase = as_many(phrase, vocabulary)
     if all(word in vocabulary for word in tokenize(phrase)):
         return phrase
     return " ".join(known_form(word, vocabulary) for word in tokenize(phrase))
@@ -453,26 +480,18 @@ def unused_words(text: str) -> tuple[str, ...]:
     return unused_runs(tokenize(text), inside) if inside else ()
 
 
-def log_counted(
-    aligner: Aligner,
-    calibration: Calibration,
-    phrases: Sequence[str],
-    image: ImageVectors,
-    texts: Sequence[TextVectors],
-) -> np.ndarray | None:
-    """Return the log-probability ``(P,)`` that an image shows as many things as each phrase says; None: all 0.
+def log_counted(fit: Logistic, numbers: Sequence[int], more: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """Return the log-probability ``(P,)`` that an image shows at least as many things as each phrase says.
 
-    It depends on how much better the image fits the phrase than the phrase in the singular.
+    Args:
+        fit: the answers to the question ``count`` of a :class:`saywhere.calibration.Calibration`, for two things.
+        numbers: P minimum counts, see :func:`saywhere.models.layout.count_of`.
+        more: ``(P,)`` similarity of each phrase with the image minus that of its singular.
+        found: ``(P,)`` numbers of things found, see :meth:`Evidence.count_things`. A number above it is improbable.
     """
-    numbered = [column for column, phrase in enumerate(phrases) if count_of(phrase) > 1]
-    if calibration.count is None or not numbered:
-        return None
-    single = [familiar(one_of(phrases[column]), aligner.vocabulary) for column in numbered]
-    both = [*(texts[column] for column in numbered), *embed_texts(aligner, single, plain=True)]
-    several, one = plain_similarities(image, both, aligner.config.score).reshape(2, -1)
-    found = np.zeros(len(phrases))
-    found[numbered] = np.log(np.maximum(calibration.count.apply({"words": several - one}), LEAST))
-    return found
+    above = np.minimum(numbers, MOST_SAID) / np.maximum(found, 2)
+    odds = fit.log_odds({"words": more}) - TOO_MANY * np.log(np.maximum(above, 1))
+    return np.log(np.maximum(logistic(odds), LEAST))
 
 
 def word_fits(aligner: Aligner, image: ImageVectors, texts: Sequence[TextVectors]) -> np.ndarray:

@@ -74,6 +74,11 @@ class Hit:
     without_noun: tuple[str, ...] = ()
     left_out: int | None = None
 
+    def __repr__(self) -> str:
+        place = repr(self.image) if self.time is None else f"{self.image!r} at {self.time:g} s"
+        likely = f"similarity {self.similarity:.2f}" if self.probability is None else f"{self.probability:.2f}"
+        return f"Hit({place}: {', '.join([likely, *(repr(phrase) for phrase in self.regions.captions or ())])})"
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form: all attributes except ``regions`` and ``entry``, and each phrase with its box."""
         found, phrases = self.regions, []

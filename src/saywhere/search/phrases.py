@@ -25,9 +25,8 @@ from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_regions, region_bonus
 from saywhere.models.layout import EMPTY, UNREAD, Layout, count_of, one_of, require_names
 from saywhere.models.model import Model
-from saywhere.models.nouns import LEAST as NONE
 from saywhere.models.nouns import Noun, leaf_tables, log_kinds, noun_tree, packed_kinds
-from saywhere.models.placing import Evidence, captioned, familiar, noun_words
+from saywhere.models.placing import Evidence, captioned, familiar, log_counted, noun_words
 from saywhere.regions import Regions
 from saywhere.search.scan import Question
 from saywhere.text import Vocabulary, tokenize
@@ -477,14 +476,15 @@ class PhrasesInImages:
             lead: number of standard deviations of its ranking score above the mean of all searched images.
             among: number of searched images.
         """
-        calibration, phrases = self._model.calibration, self.layout.phrases
-        several = len(phrases)
+        calibration, layout = self._model.calibration, self.layout
+        several = len(layout.phrases)
         evidence, whole = self._seen.evidence(image, self._rare[:several]), self._whole.similarities(image)
         counted = np.zeros(several)
         if calibration.count is not None and self._counted:
             many, one = whole[: 2 * len(self._counted)].reshape(2, -1)
-            counted[self._counted] = np.log(np.maximum(calibration.count.apply({"words": many - one}), NONE))
-        config, layout = self._aligner.config.grounding, self.layout
+            numbers, found = [layout.counts[column] for column in self._counted], evidence.count_things()
+            counted[self._counted] = log_counted(calibration.count, numbers, many - one, found[self._counted])
+        config = self._aligner.config.grounding
         rows, agree = None, counted
         if layout.places or layout.relations:
             rows, agree = replace(evidence, counted=counted).place(config, layout, calibration)

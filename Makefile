@@ -1,6 +1,6 @@
 # Everything a fresh machine needs besides make and Python 3.11 is installed by the first target that wants it: the small
 # core into .venv-core for the demo, everything into .venv for the rest.
-.PHONY: help demo docs test test-core web-runtime large check format figures dist lock clean
+.PHONY: help demo docs test test-all test-core web-runtime large check format figures dist lock clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -11,8 +11,9 @@ READY := .venv/ready
 PHOTOGRAPHS := astronaut.png chelsea.png camera.png
 
 # One thread a process: the tests run in two processes, and more threads than cores make torch slower, not faster. Each gets
-# a contiguous half, so that what the tests of a file share is made once, and takes over from the other in the end.
-TEST_ENV := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
+# a contiguous half, so that what the tests of a file share is made once, and takes over from the other in the end. Compiled
+# modules are kept even where the caller turned this off: otherwise each command that a test starts compiles all it imports.
+TEST_ENV := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE=
 
 help:
 	@echo "make demo       describe real photographs with the bundled model, drawn into demo/ (installs no PyTorch)"
@@ -43,9 +44,10 @@ demo: .venv-core/ready
 	done
 	@echo "The photographs with boxes and captions drawn: $(PHOTOGRAPHS:%=demo/%)"
 
-test: check web-runtime
+test: check test-all test-core
+
+test-all: web-runtime
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal
-	$(MAKE) test-core
 
 # ONNX Runtime for the page without a server, fetched once by npm; without it the tests of that page are skipped, or fail in CI.
 web-runtime: $(READY)

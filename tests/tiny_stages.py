@@ -17,7 +17,7 @@ MARKED = ("[/EN#1/vehicles A red car] stands under [/EN#2/other a green tree] ."
           "[/EN#1/people Two men] run with [/EN#2/animals a dog] .")  # fmt: skip
 
 
-def write_data(root: Path, train: int = 48, validation: int = 8) -> tuple[Path, Path]:
+def write_data(root: Path, train: int = 40, validation: int = 4) -> tuple[Path, Path]:
     """Write images of two things each, as JSON lines, and marked sentences; return the two files."""
     root.mkdir(parents=True, exist_ok=True)
     generator, lines = np.random.default_rng(0), list[str]()

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from photographs import noise
 from tiny_aligner import SENTENCES, tiny_aligner_config
 from tiny_densecap import tiny_config
 
 from saywhere import options
+from saywhere.training.loop import Training
 from saywhere.training.recipe import Recipe
 
 PHRASES = (("a red block", "the block on the left"), ("blue sky",), ("two people", "a man and a dog"))
@@ -86,3 +94,50 @@ def aligner_recipe(root: Path, **model: Any) -> Recipe:
     data = {"format": "jsonl", "root": str(root), "train": "train", "validation": "val"}
     tree = {"name": "tiny", "system": "aligner", "data": data, "model": config, "training": settings}
     return options.from_dict(Recipe, tree)
+
+
+KILLED = """
+import os, signal
+from saywhere.cli import main
+from saywhere.training import loop
+from saywhere.training.loop import Training
+
+loop.draw_curves = lambda log, image: None
+after_batch = Training.after_batch
+
+def killed(self):
+    goes_on = after_batch(self)
+    if (self.recipe.name, self.state.epoch, self.state.batches) == {}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return goes_on
+
+Training.after_batch = killed
+main()
+"""
+"""``saywhere`` in a process that kills itself after a batch."""
+
+
+def train_and_be_killed(
+    arguments: Sequence[str], name: str, epoch: int, batches: int, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Call ``saywhere`` in a process that is killed in the recipe or stage ``name``."""
+    command = [sys.executable, "-c", KILLED.format((name, epoch, batches)), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    killed = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    return killed
+
+
+@contextmanager
+def stopped_by_ctrl_c(when: Callable[[Training], bool]) -> Iterator[None]:
+    """Interrupt the training that is run here before it counts a batch, if ``when`` is true of it."""
+    after_batch = Training.after_batch
+
+    def stopped(training: Training) -> bool:
+        if when(training):
+            os.kill(os.getpid(), signal.SIGINT)
+        return after_batch(training)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Training, "after_batch", stopped)
+        yield

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,30 +10,11 @@ import pytest
 import torch
 from commands import run
 from safetensors.torch import load_file
-from tiny_training import write_data, write_recipe
+from tiny_training import stopped_by_ctrl_c, train_and_be_killed, write_data, write_recipe
 
-from saywhere.training.loop import Training, read_log
+from saywhere.training.loop import read_log
 
 pytestmark = pytest.mark.usefixtures("plain_curves", "one_thread")
-KILLED = """
-import os, signal
-from saywhere.cli import main
-from saywhere.training import loop
-from saywhere.training.loop import Training
-
-loop.draw_curves = lambda log, image: None
-after_batch = Training.after_batch
-
-def killed(self):
-    goes_on = after_batch(self)
-    if (self.state.epoch, self.state.batches) == (0, 5):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return goes_on
-
-Training.after_batch = killed
-main()
-"""
-"""``saywhere`` in a process that kills itself in the middle of the first epoch."""
 
 
 @pytest.fixture(scope="module")
@@ -77,30 +54,18 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert logs[0] == logs[1]
 
 
-def test_a_run_killed_and_stopped_in_the_middle_of_epochs_ends_like_one_that_was_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_killed_and_stopped_in_the_middle_of_epochs_ends_like_one_that_was_not(tmp_path: Path) -> None:
     """Two epochs of eight batches, the backbone trained in the second; saved every two steps."""
     root, cache = write_data(tmp_path / "data", train=16, validation=2), str(tmp_path / "cache")
     options = {"cache": cache, "unfreeze_after": 1, "save_every": 2, "log_every": 5}
     recipe = write_recipe(tmp_path / "recipe.yaml", root, **options)
     whole, out = (["train", str(recipe), "--out", str(tmp_path / name)] for name in ("whole", "broken"))
 
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    killed = subprocess.run([sys.executable, "-c", KILLED, *out], capture_output=True, text=True, env=environment)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    train_and_be_killed(out, "tiny", epoch=0, batches=5)
     before = position(tmp_path / "broken")
     assert before["epoch"] == 0 and 0 < before["batches"] <= 5
 
-    after_batch = Training.after_batch
-
-    def stopped(training: Training) -> bool:
-        if (training.state.epoch, training.state.batches) == (1, 3):
-            os.kill(os.getpid(), signal.SIGINT)
-        return after_batch(training)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Training, "after_batch", stopped)
+    with stopped_by_ctrl_c(lambda training: (training.state.epoch, training.state.batches) == (1, 3)):
         text = run(*out, code=130).stderr
     assert "resuming the run" in text
     assert "the same command" in text.lower()

@@ -220,7 +220,7 @@ def _fold(graph: _Graph) -> dict[str, GraphWeight]:
         if isinstance(module, nn.Conv2d) and type(module).__name__ == "Conv2dSame":  # timm's, with TensorFlow's padding
             vars(module)["forward"] = partial(_padded_convolution, module)
         if getattr(module, "inplace", False):  # the same graph, but the exporter takes twice as long to decompose these
-            module.inplace = False
+            vars(module)["inplace"] = False
     return sources
 
 

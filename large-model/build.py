@@ -28,6 +28,8 @@ from saywhere.models.bundle import CARD, CONFIG, GRAPH, GRAPH_TOWER, GRAPH_WEIGH
 HERE = Path(__file__).parent
 HEADS, TUNING, LEVELS = "heads.safetensors", "tuning.safetensors", "tower.levels"
 COPIED = (CONFIG, VOCABULARY, CALIBRATION, GRAPH, GRAPH_WEIGHTS, CARD)
+OF_BASE = ("trunk.branch.", "densecap.ngrams.")
+"""Weights that only the bundled model has."""
 TOWER_FILE = "clip_encoder.int8.onnx"
 TOWER_DIGEST = "2d2da5e254d60501f138004788497e280fd80eb9dd877241aec41761be285d8d"
 """SHA-256 of that file."""
@@ -69,7 +71,7 @@ def unpack(packed: Path, out: Path, base: Path) -> tuple[np.ndarray, dict[str, n
     """Write the model folder without its tower; return the tower's levels and tuning, as ``build_tower`` takes them."""
     heads, stored = restore(load_file(packed / HEADS)), load_file(base / WEIGHTS)
     levels = heads.pop(LEVELS)
-    weights = {name: value for name, value in stored.items() if not name.startswith("trunk.branch.")} | heads
+    weights = {name: value for name, value in stored.items() if not name.startswith(OF_BASE)} | heads
     out.mkdir(parents=True, exist_ok=True)
     save_file(weights, out / WEIGHTS)
     for name in COPIED:

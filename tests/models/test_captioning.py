@@ -18,7 +18,7 @@ from tiny_captioner import VOCABULARY, captioner_model, tiny_captioner, tiny_map
 from saywhere import Caption
 from saywhere.configs.captioner import TERMS, CaptionerConfig, CaptionNgramsConfig
 from saywhere.drawing import draw_attention
-from saywhere.engines.arrays.decoders import Ngrams
+from saywhere.engines.arrays.layers import Ngrams
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.models.captioner import bind, build_reranker, closing_phrase, without_monochrome, without_unlikely_endings

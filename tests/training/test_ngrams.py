@@ -18,7 +18,7 @@ from tiny_captioner import VOCABULARY, tiny_captioner
 import saywhere
 from saywhere import UserError
 from saywhere.configs.parts import NgramsConfig
-from saywhere.engines.arrays.decoders import STORED, Ngrams
+from saywhere.engines.arrays.layers import STORED, Ngrams
 from saywhere.models.captioner import bind
 from saywhere.networks import checkpoint
 from saywhere.text import END, START, UNKNOWN

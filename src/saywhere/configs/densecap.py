@@ -39,7 +39,7 @@ class PhraseNgramsConfig(NgramsConfig):
     size: int = 128
     hidden: int = 384
     weight: float = 3.0
-    least_probability: float = 0.05
+    least_probability: float = 0.03
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -297,7 +297,7 @@ class DecodingConfig(Config):
 
 @dataclass(frozen=True)
 class NgramsConfig(Config):
-    """Options of n-gram probabilities, for reranking phrases or captions (:mod:`saywhere.engines.arrays.decoders`).
+    """Options of n-gram probabilities, for reranking phrases or captions (:mod:`saywhere.engines.arrays.layers`).
 
     Attributes:
         count: number of n-grams stored with the weights; 0: none. A stage ``ngrams`` chooses them.

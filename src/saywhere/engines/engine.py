@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from saywhere.configs.captioner import CaptionerConfig
     from saywhere.configs.densecap import DenseCapConfig
     from saywhere.configs.nouns import NounsConfig
-    from saywhere.engines.arrays.decoders import Ngrams
+    from saywhere.engines.arrays.layers import Ngrams
     from saywhere.images import LoadedImage
     from saywhere.text import Vocabulary
 

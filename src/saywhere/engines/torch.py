@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from saywhere.calibration import Calibration
-from saywhere.engines.arrays import decoders
-from saywhere.engines.arrays.decoders import Ngrams
+from saywhere.engines.arrays import layers
+from saywhere.engines.arrays.layers import Ngrams
 from saywhere.engines.engine import (
     TEXT_WEIGHTS,
     BoundImages,
@@ -279,9 +279,9 @@ class TorchCaptioner:
 def _ngrams(network: DenseCap | Captioner) -> Ngrams | None:
     if (stored := network.ngrams) is None:
         return None
-    arrays = {name: stored.get_buffer(name).cpu().numpy() for name in decoders.STORED}
-    layers = [layer for layer in (stored.hidden, stored.query) if layer is not None]
-    projections = tuple((_array(layer.weight.T), _array(layer.bias)) for layer in layers)
+    arrays = {name: stored.get_buffer(name).cpu().numpy() for name in layers.STORED}
+    used = [layer for layer in (stored.hidden, stored.query) if layer is not None]
+    projections = tuple((_array(layer.weight.T), _array(layer.bias)) for layer in used)
     return Ngrams.unpack(projections, arrays, len(network.vocabulary))
 
 

@@ -41,7 +41,7 @@ _reading = threading.Lock()
 
 BUNDLED = Path(__file__).parents[1] / "pretrained"
 """Folder of the models that ship with the package."""
-SHIPPED = "45eb182e6f1cf470e9f978b6dfcc852181ac6b8e7d07163a778d1b9bd2d258d5"
+SHIPPED = "a3c118614307ca5b1258a1cdeeb95b16352616f4780fdbd2d2cbb855b2efd039"
 """SHA-256 of the bundled model's ``config.json``; with this hash the file is not validated at each start."""
 WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "vocabulary.json", "README.md"
 GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, GRAPH_TOWER = "trunk.onnx", "trunk.json", "trunk-int8.onnx", "tower.onnx"

@@ -23,7 +23,7 @@ from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import NgramsConfig
 from saywhere.data.sample import Sample
-from saywhere.engines.arrays.decoders import Ngram, ngrams_of
+from saywhere.engines.arrays.layers import Ngram, ngrams_of
 from saywhere.errors import UserError
 from saywhere.files import printable
 from saywhere.loading import load

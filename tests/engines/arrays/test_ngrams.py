@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from saywhere.engines.arrays.decoders import ORDER, Ngrams, ngrams_of
+from saywhere.engines.arrays.layers import ORDER, Ngrams, ngrams_of
 from saywhere.errors import UserError
 from saywhere.text import END, START
 

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from saywhere.configs.captioner import CaptionerConfig
-from saywhere.engines.arrays.decoders import AttentionDecoder, Ngrams
-from saywhere.engines.arrays.layers import Linear, Shapes, Weights, layer_norm, relu
+from saywhere.engines.arrays.decoders import AttentionDecoder
+from saywhere.engines.arrays.layers import Linear, Ngrams, Shapes, Weights, layer_norm, relu
 from saywhere.engines.arrays.pooling import (
     ImageMaps,
     box_features,

@@ -9,8 +9,8 @@ import numpy as np
 
 from saywhere.boxes import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig
-from saywhere.engines.arrays.decoders import LstmDecoder, Ngrams
-from saywhere.engines.arrays.layers import BatchNorm, Linear, Shapes, Weights, relu
+from saywhere.engines.arrays.decoders import LstmDecoder
+from saywhere.engines.arrays.layers import BatchNorm, Linear, Ngrams, Shapes, Weights, relu
 from saywhere.engines.arrays.pooling import ImageMaps, context_features, require_size
 from saywhere.engines.engine import RegionHeadOutput
 from saywhere.text import Vocabulary

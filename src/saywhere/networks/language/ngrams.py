@@ -9,7 +9,7 @@ from saywhere.configs.parts import NgramsConfig
 
 
 class Ngrams(nn.Module):
-    """Predictor of likely n-grams; not trained together with the decoder. See :mod:`saywhere.engines.arrays.decoders`.
+    """Predictor of likely n-grams; not trained together with the decoder. See :mod:`saywhere.engines.arrays.layers`.
 
     Args:
         features: number of features of a region or image.

@@ -45,17 +45,17 @@ def context(least: float | None = None) -> Any:
 
 
 def test_cvat_gets_rectangles_of_its_labels(model: saywhere.Model, image: Image.Image) -> None:
-    function = cvat.create(f"Jacket, head,{PHRASE}")
+    function = cvat.create(f"Shirt, hair,{PHRASE}")
     assert isinstance(function.spec, cvataa.DetectionFunctionSpec)
     assert [(one.name, one.id, one.type) for one in function.spec.labels] == [
-        ("Jacket", 0, "rectangle"), ("head", 1, "rectangle"), (PHRASE, 2, "rectangle")
+        ("Shirt", 0, "rectangle"), ("hair", 1, "rectangle"), (PHRASE, 2, "rectangle")
     ]  # fmt: skip
     assert [one.attributes[0].name for one in function.spec.labels] == ["phrase"] * 3
     seen = model.encode(image)
     wanted = [
-        ({"jacket": 0, "head": 1}[label(region.caption)], region.caption, list(region.box))
+        ({"shirt": 0, "hair": 1}[label(region.caption)], region.caption, list(region.box))
         for region in model.describe(seen, threshold=0.1).at_least(0.1)
-        if label(region.caption) in ("jacket", "head")
+        if label(region.caption) in ("shirt", "hair")
     ]
     wanted += [(2, PHRASE, list(region.box)) for region in model.ground(seen, [PHRASE], threshold=0.1)]
     assert {number for number, _, _ in wanted} == {0, 1, 2}
@@ -63,11 +63,11 @@ def test_cvat_gets_rectangles_of_its_labels(model: saywhere.Model, image: Image.
     assert all(one.type.value == "rectangle" and one.frame == 0 for one in found)
     assert [(one.label_id, one.attributes[0].value, one.points) for one in found] == wanted
     assert len(function.detect(context(0.99), image)) < len(function.detect(context(), image)) <= len(found)
-    plain = cvat.create("jacket", phrases=False)
+    plain = cvat.create("shirt", phrases=False)
     assert not plain.spec.labels[0].attributes and not plain.detect(context(), image)[0].attributes
 
 
-NAMES = {30: "Jacket", 40: PHRASE, 50: "unused"}
+NAMES = {30: "Shirt", 40: PHRASE, 50: "unused"}
 """Labels of the task by their numbers."""
 PLACE, NOW = "http://127.0.0.1/", "2026-11-27T00:00:00Z"
 SIZE = {"width": 512, "height": 512, "related_files": 0}
@@ -129,7 +129,7 @@ def test_cvats_own_sdk_asks_and_sends_what_is_found(model: saywhere.Model, image
     try:
         client = cvat_sdk.Client(f"http://127.0.0.1:{server.server_port}", config=cvat_sdk.Config(cache_dir=tmp_path))
         client.login(cvat_sdk.core.client.AccessTokenCredentials("x"))
-        cvataa.annotate_task(client, 137, cvat.Annotator(model, ["Jacket", PHRASE]), conf_threshold=0.3)
+        cvataa.annotate_task(client, 137, cvat.Annotator(model, ["Shirt", PHRASE]), conf_threshold=0.3)
     finally:
         server.shutdown()
         server.server_close()

@@ -40,7 +40,7 @@ def detections() -> Detections:
     encoding = Encoding(None, 40, 40, 32, 32, "a.png", TorchEngine({"densecap": tiny_model()}).trunk, PIXELS)
     logits, confidence = np.array([2.0, 1.0, 0.0], np.float32), np.array([-3.0, -0.5, -0.1], np.float32)
     features = np.arange(6.0, dtype=np.float32).reshape(3, 2)
-    phrases = Phrases(("a dog", "a dog", "a cat"), confidence, ((), (), ()))
+    phrases = Phrases(("a dog", "a dog", "a cat"), confidence, ((), (), ()), np.zeros(3, np.float32))
     return Detections(encoding, BOXES, logits, features, features, phrases)
 
 

@@ -356,7 +356,7 @@ def describe(
 
     Example:
         >>> print(saywhere.describe("photos", json="regions.jsonl", out="drawn", progress=True))
-        3 described, 6 regions
+        3 described, 5 regions
     """
     require_ints(0, top=top)
     require_ints(1, batch=batch, shards=shards)

@@ -62,9 +62,10 @@ def test_likely_n_grams_decide_among_hypotheses():
     (head,) = detector.region_head([encoding.maps], inputs)
     (features,) = detector.phrase_features([encoding.maps], inputs, [head.embeddings])
     assert detector.ngrams is not None
+    expected = detector.ngrams.probabilities(features)
     for row, said in enumerate(found.captions):
         ids = [[i for i in one.tolist() if i not in (PAD, END)] for one in hypotheses.token_ids[row]]
-        (agreed,) = detector.ngrams.agreement(features[row : row + 1], [detector.ngrams.weigh(ids, unknown=False)])
+        (agreed,) = detector.ngrams.agreement(expected[row : row + 1], [detector.ngrams.weigh(ids, unknown=False)])
         best = int((hypotheses.ranks[row] + 50.0 * agreed).argmax())
         assert said == detector.vocabulary.decode(ids[best])
     plain = described(model(ngrams={**options, "weight": 0.0}, decoding=decoding))[1].captions

@@ -78,7 +78,7 @@ def agreement(folder: Path, images: list[Path], sentences: list[str]) -> float:
     assert captioner.ngrams is not None
     weighed = [captioner.ngrams.weigh([captioner.vocabulary.encode(sentence)]) for sentence in sentences]
     embeddings = bind(captioner, model.encode(images)).embeddings
-    return float(np.mean(captioner.ngrams.agreement(embeddings, weighed)))
+    return float(np.mean(captioner.ngrams.agreement(captioner.ngrams.probabilities(embeddings), weighed)))
 
 
 def test_a_stage_stores_them_beside_the_captioner(tmp_path, monkeypatch):

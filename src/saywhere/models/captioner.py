@@ -66,7 +66,7 @@ def build_reranker(
 
         def expected(sentences: Sequence[Sequence[Sentence]]) -> list[np.ndarray]:
             weighed = [ngrams.weigh([one.token_ids for one in of_image]) for of_image in sentences]
-            return ngrams.agreement(embeddings, weighed)
+            return ngrams.agreement(ngrams.probabilities(embeddings), weighed)
 
         reasons.append(Reason(expected, config.ngrams.weight))
     if nouns is not None:  # a caption that repeats a thing is chosen only if all do

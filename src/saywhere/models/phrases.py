@@ -156,19 +156,22 @@ class PhraseWriter:
             chosen = [np.full(len(rows), not self._greedy) for rows in boxes]
         else:
             chosen = [self._best(row) for row in ranks]
-        posterior, of_ngrams = (None if rows is None else np.concatenate(rows) for rows in (posteriors, features))
-        decoded = self._decode(np.concatenate(inputs), np.concatenate(chosen), vectors, posterior, of_ngrams)
+        posterior = None if posteriors is None else np.concatenate(posteriors)
+        ngrams, expected = self._densecap.ngrams, None
+        if ngrams is not None and features is not None:
+            expected = ngrams.probabilities(np.concatenate(features))
+        decoded = self._decode(np.concatenate(inputs), np.concatenate(chosen), vectors, posterior, expected)
         texts, doubtful = list[str](), list[tuple[Doubtful, ...]]()
         fits = vectors @ self._word_table if doubts and vectors is not None else None
         vocabulary, unknown = self._densecap.vocabulary, self._densecap.decoder.unknown
         said = [vocabulary.decode(ids, unknown).split() for ids in decoded.token_ids.tolist()]
         if self.nouns is not None:
             said = [words[: repeated(words, self.nouns.tree)] for words in said]
-        ngrams, likely = self._densecap.ngrams, list[float]()
-        if ngrams is not None and of_ngrams is not None:
+        likely = list[float]()
+        if ngrams is not None and expected is not None:
             least = self._config.ngrams.least_probability
-            for row, expected in enumerate(ngrams.probabilities(of_ngrams)):
-                probable = ngrams.word_probabilities(expected, [vocabulary.number(word) for word in said[row]])
+            for row, of_row in enumerate(expected):
+                probable = ngrams.word_probabilities(of_row, [vocabulary.number(word) for word in said[row]])
                 said[row] = said[row][: likely_length(said[row], probable, least)]
                 likely.append(mean_log_probability(said[row], probable[: len(said[row])]))
         colours = {} if fits is None else name_colours(encodings, boxes, said)
@@ -176,9 +179,11 @@ class PhraseWriter:
             doubtful.append(() if fits is None else _doubtful(words, log_probs, fits[row], colours.get(row, {})))
             texts.append(self._revise(words, doubtful[-1], calibration))
         ends = np.cumsum([len(rows) for rows in boxes]).tolist()
-        confidence, expected = decoded.confidence, np.array(likely or [0.0] * len(said), np.float32)
+        confidence, log_likely = decoded.confidence, np.array(likely or [0.0] * len(said), np.float32)
         parts = [slice(end - len(rows), end) for end, rows in zip(ends, boxes, strict=True)]
-        return [Phrases(tuple(texts[part]), confidence[part], tuple(doubtful[part]), expected[part]) for part in parts]
+        return [
+            Phrases(tuple(texts[part]), confidence[part], tuple(doubtful[part]), log_likely[part]) for part in parts
+        ]
 
     @cached_property
     def _aligner(self) -> Aligner | None:
@@ -202,16 +207,19 @@ class PhraseWriter:
 
     def _decode(
         self, inputs: np.ndarray, chosen: np.ndarray, vectors: np.ndarray | None, posterior: np.ndarray | None,
-        features: np.ndarray | None,
+        expected: np.ndarray | None,
     ) -> Decoded:  # fmt: skip
-        """Return the phrases of all regions: the best of a beam for ``chosen`` regions, greedy for the others."""
+        """Return the phrases of all regions: the best of a beam for ``chosen`` regions, greedy for the others.
+
+        ``expected (N, G)`` are the probabilities of the n-grams.
+        """
         decoder, settings = self._densecap.decoder, self._config.decoding
         if self._named and posterior is not None:
             logs = self._noun_logs(np.concatenate([posterior[chosen], posterior[~chosen]]))
             decoder = NounGuide(decoder, self._noun_words[0], logs)
         groups = [inputs[chosen], inputs[~chosen]]
         found, plain = search_each(decoder, groups, settings, [settings.beam_size, 1])
-        seen = (None if rows is None else rows[chosen] for rows in (vectors, posterior, features))
+        seen = (None if rows is None else rows[chosen] for rows in (vectors, posterior, expected))
         best, plain = found.best(self._rank(found, *seen)), plain.best()
         length = max(best.token_ids.shape[1], plain.token_ids.shape[1])
         token_ids = np.full((len(inputs), length), PAD, np.int64)
@@ -222,13 +230,13 @@ class PhraseWriter:
         return Decoded(token_ids, log_probs)
 
     def _rank(
-        self, found: Hypotheses, vectors: np.ndarray | None, posterior: np.ndarray | None, features: np.ndarray | None
+        self, found: Hypotheses, vectors: np.ndarray | None, posterior: np.ndarray | None, expected: np.ndarray | None
     ) -> np.ndarray:
         """Return the scores ``(N, B)`` of hypotheses: log-probabilities plus weighted terms."""
         similarity = self._config.similarity_weight
         compared = vectors is not None and similarity and self._aligner is not None
         named = posterior is not None and self._named
-        ngrams = self._densecap.ngrams if self._config.ngrams.weight and features is not None else None
+        ngrams = self._densecap.ngrams if self._config.ngrams.weight and expected is not None else None
         if not (compared or named or ngrams):
             return found.ranks
         from saywhere.models.decoding import Reason, Reranker, Sentence  # not needed by a model of one part
@@ -244,13 +252,13 @@ class PhraseWriter:
             rows = zip(posterior, sentences, strict=True)
             return [noun_log_probs(self.nouns, row, [one.text for one in own]) for row, own in rows]
 
-        def expected(sentences: Sequence[Sequence[Sentence]]) -> list[np.ndarray]:
-            assert ngrams is not None and features is not None
+        def agrees(sentences: Sequence[Sequence[Sentence]]) -> list[np.ndarray]:
+            assert ngrams is not None and expected is not None
             weighed = [ngrams.weigh([one.token_ids for one in own], unknown=False) for own in sentences]
-            return ngrams.agreement(features, weighed)
+            return ngrams.agreement(expected, weighed)
 
         reasons = [Reason(shows, self._config.noun_weight)] if named else []
-        reasons += [Reason(expected, self._config.ngrams.weight)] if ngrams else []
+        reasons += [Reason(agrees, self._config.ngrams.weight)] if ngrams else []
         reasons += [Reason(fits, similarity, COMPARED_PHRASES)] if compared else []
         return Reranker(reasons).rank(found, self._densecap.vocabulary)
 

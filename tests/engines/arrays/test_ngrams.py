@@ -52,16 +52,16 @@ def test_n_grams_that_are_not_stored_can_be_left_out():
     few = replace(few, rows={ngram: row for ngram, row in known.rows.items() if len(ngram) < 3})
     assert few.longest == 2
     said = [[4, 5], [4, 5, 7]]  # nothing with 7 is stored, nor that 5 ends a text
-    alone, other = few.agreement(image, [few.weigh(said, unknown=False)])[0]
+    alone, other = few.agreement(few.probabilities(image), [few.weigh(said, unknown=False)])[0]
     assert alone == pytest.approx(other)
-    alone, other = few.agreement(image, [few.weigh(said)])[0]
+    alone, other = few.agreement(few.probabilities(image), [few.weigh(said)])[0]
     assert alone > other
 
 
 def test_agreement_is_the_mean_cosine_of_n_grams_by_their_rarity_that_counts_long_ones_for_more():
     known, images = ngrams(), np.random.default_rng(1).standard_normal((2, 5), np.float32)
     sentences = [[[4, 5, 6], [4, 4, 7]], [[6]]]
-    found = known.agreement(images, [known.weigh(own) for own in sentences])
+    found = known.agreement(known.probabilities(images), [known.weigh(own) for own in sentences])
     for expected, own, values in zip(known.probabilities(images), sentences, found, strict=True):
         for ids, value in zip(own, values.tolist(), strict=True):
             total = 0.0

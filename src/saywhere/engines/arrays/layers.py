@@ -505,13 +505,13 @@ class Ngrams:
         rows = [self.rows.get((number,)) for number in token_ids]
         return [None if row is None else float(expected[row[0]]) for row in rows]
 
-    def agreement(self, features: np.ndarray, sentences: Sequence[WeighedNgrams]) -> list[np.ndarray]:
+    def agreement(self, expected: np.ndarray, sentences: Sequence[WeighedNgrams]) -> list[np.ndarray]:
         """Return how well the texts of N images or regions agree with their probable n-grams, from 0 to 1.
 
-        This is the cosine of a text's n-grams and the probabilities, both weighted by rarity, averaged over the length
-        n with weight n. ``features`` are ``(N, F)``.
+        This is the cosine of a text's n-grams and their probabilities ``expected (N, G)``, both weighted by rarity,
+        averaged over the length n with weight n.
         """
-        expected = self.probabilities(features) * self.rarity
+        expected = expected * self.rarity
         sizes = np.arange(self.longest + 1)
         for row in expected:
             norms = np.sqrt(np.bincount(self.lengths, row * row, len(sizes)))

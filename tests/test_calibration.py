@@ -113,7 +113,7 @@ def test_what_was_fitted_is_read_as_it_was_written(tmp_path: Path):
     assert Calibration.read(tmp_path) == Calibration()
     made = calibrated(box=(0.5, 2.0, 0.0, -1.0), hit=(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0), chance=(1.0, 2.0))
     made.write(tmp_path)
-    assert Calibration.read(tmp_path) == made
+    assert Calibration.read(tmp_path) == made and repr(made) == "Calibration(box, hit, chance)"
     stored = json.loads((tmp_path / "calibration.json").read_text())
     assert stored["box"] == {"logit": 0.5, "confidence": 2.0, "area": 0.0, "constant": -1.0} and "phrase" not in stored
     (tmp_path / "calibration.json").write_text('{"meant": {"similarity": 1, "constant": 2}}')

@@ -281,6 +281,9 @@ class Calibration:
     chance: Logistic | None = None
     meant: Logistic | None = None
 
+    def __repr__(self) -> str:
+        return f"Calibration({', '.join(self.to_dict())})"
+
     def to_dict(self) -> dict[str, dict[str, float]]:
         """Return the weights of each fitted question."""
         found = {f.name: getattr(self, f.name) for f in fields(self)}

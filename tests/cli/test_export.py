@@ -154,6 +154,8 @@ def test_images_for_int8_that_cannot_be_read_are_named_and_a_full_disk_is_one_li
     assert "data ?/3.png: damaged image" in result.stderr
     noise(96, 64).save(tmp_path / "a.png")
     assert len(saywhere.load(link.readlink(), precision="int8").describe(tmp_path / "a.png", top=2)) == 2
+    assert "without the int8 trunk" not in result.stdout
+    assert "without the int8 trunk of its parts: --int8" in export(link, "--out", tmp_path / "whole").stdout
 
 
 def test_parts_with_different_trunks_are_refused(folders, tmp_path):

@@ -53,6 +53,7 @@ def export(
     if runtime is not None:
         raise UserError("--runtime is for --web: give --web as well")
     from saywhere.engines.export import export as export_model
+    from saywhere.models.bundle import GRAPH_INT8, find_folder
     from saywhere.options import assignments
     from saywhere.report import collect_left_out
 
@@ -66,6 +67,8 @@ def export(
             images = draw_images([sample.image for sample in samples])
         export_model(checkpoints, out, int8=images, replace=replace, options=assignments(change or ()))
     typer.echo(f"written: {out}")
+    if int8 is None and any((find_folder(each) / GRAPH_INT8).is_file() for each in checkpoints):
+        typer.echo("without the int8 trunk of its parts: --int8 ROOT makes one")
     typer.echo(f"next: saywhere describe IMAGE --model {out}")
     if left_out:
         raise typer.Exit(1)

@@ -39,6 +39,7 @@ def filled(path: Path, text: str) -> str:
         ("<IMG\r\n\tSRC=a.jpg\r\n>\r\n", "<IMG@\r\n\tSRC=a.jpg\r\n>\r\n"),
         ('<img src="a.jpg"/><img src=\'b c.jpg\' >', '<img@ src="a.jpg"/><img@ src=\'b c.jpg\' >'),
         ('<img alt="" src=a.jpg><img alt src=b.jpg><img src=c.jpg role=none><img aria-hidden="true" src=d>', None),
+        ('<img alt=" " src=a.jpg>', None),
         ('<picture><source srcset="b.webp"><img srcset="a.jpg 1x, b.jpg 2x"></picture>',
          '<picture><source srcset="b.webp"><img@ srcset="a.jpg 1x, b.jpg 2x"></picture>'),
         ('<svg><title><img src="a.jpg"></title><image href="a.jpg"/></svg><img src="a.jpg">',
@@ -77,6 +78,8 @@ def test_html(before: str, after: str | None, tmp_path: Path) -> None:
          "text\n\n    ![](a.jpg)\n\n- item\n\n    ![@](b.jpg)\n"),
         ("---\ncover: ![](a.jpg)\n---\n![](b.jpg)<!-- ![](c.jpg) -->",
          "---\ncover: ![](a.jpg)\n---\n![@](b.jpg)<!-- ![](c.jpg) -->"),
+        ("+++\ncover = '![](a.jpg)'\n---\n![](a.jpg)\n+++\n![ ](b.jpg)",
+         "+++\ncover = '![](a.jpg)'\n---\n![](a.jpg)\n+++\n![@](b.jpg)"),
         ("![]({{ site.url }}/a.jpg) ![][none] ![]( a.jpg )", "![]({{ site.url }}/a.jpg) ![][none] ![@]( a.jpg )"),
     ],
 )  # fmt: skip
@@ -84,6 +87,11 @@ def test_markdown(before: str, after: str, tmp_path: Path) -> None:
     assert filled(tmp_path / "a.md", before) == after.replace("@", AS_MARKDOWN)
     both = list(find_in_markdown('![](a.jpg)\n<img src="b.jpg">\n`<img src="c.jpg">`\n'))
     assert [image.source for image in both] == ["a.jpg", "b.jpg"]
+
+
+def test_the_image_that_a_script_loads_counts_and_not_its_placeholder() -> None:
+    found = find_in_html('<img src="data:image/gif;base64,R0" data-src="a.jpg"><img data-src="{{ b }}" src="c.jpg">')
+    assert [image.source for image in found] == ["a.jpg", None]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1", "cp1251"])
@@ -228,6 +236,10 @@ def test_missing_images_are_named_and_counted(model: Captions) -> None:
     assert "note.md:3: /a.png: begins at the root of the site; give its folder by --root" in done.stderr
     assert "note.md:4: note.md: not an image in a known format" in done.stderr
     assert Path("site/note.md").read_text().startswith("\n![](none.png)\n![](/a.png)\n![](note.md)\n![a picture")
+    Path("site/odd.html").write_bytes(b"\0")
+    done = run("site", "--write", code=1)
+    assert "skipped: site/odd.html: is not a text; give HTML and Markdown files" in done.stderr
+    assert "with a text already" in done.stderr
     run("none.html", code=2)
     said = run("site/a b.png", code=2).stderr
     assert said == "error: site/a b.png: is not a text; give HTML and Markdown files, or folders of them\n"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from saywhere.errors import UserError
-from saywhere.options import assignments, from_dict, merge, nest, require_ints, require_numbers
+from saywhere.options import assignments, from_dict, merge, nest, require_ints, require_numbers, require_probabilities
 
 
 @dataclass(frozen=True)
@@ -181,10 +181,12 @@ def test_assignments_are_json_or_text() -> None:
     [
         *((require_ints, value, "whole number") for value in ("3", 2.0, True)),
         *((require_numbers, value, "number") for value in ("1", math.nan, math.inf, False)),
+        *((require_probabilities, value, "probability") for value in (30, 1.5, -0.5)),
     ],
 )
-def test_what_is_no_whole_or_finite_number_is_refused(require: Any, value: object, what: str) -> None:
+def test_what_is_no_number_of_the_kind_is_refused(require: Any, value: object, what: str) -> None:
     require_numbers(beta=np.float32(1), threshold=None)
+    require_probabilities(least=0, most=np.float32(1), threshold=None)
     with pytest.raises(UserError, match=re.escape(f"top must be a {what}, not {value!r}")):
         require(top=value)
 

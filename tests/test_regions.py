@@ -347,6 +347,7 @@ def test_boxes_of_a_user_are_cut_to_the_image(boxes, cut):
         ([[1, 2, 3], [1, 2, 3, 4]], "a.jpg: boxes need four numbers each, x1 y1 x2 y2"),
         ([["a", 2, 3, 4]], "a.jpg: boxes need four numbers each, x1 y1 x2 y2"),
         ([[0, 0, 1, 1], [0, 0, 32, 5]], "a.jpg: box 1 [0.0, 0.0, 32.0, 5.0] is not inside the 30 x 20 image"),
+        ([[0.1, 0, 0.5, 0.3], [0, 0, 1, 1]], "a.jpg: boxes are in pixels of the image, not in shares of its sides"),
         ([[5, 5, 5, 9]], "a.jpg: box 0 [5.0, 5.0, 5.0, 9.0] is inside out or empty: give x1 y1 x2 y2"),
         ([[5, 9, 8, 6]], "a.jpg: box 0 [5.0, 9.0, 8.0, 6.0] is inside out or empty: give x1 y1 x2 y2"),
         ([[30, 0, 31, 5]], "a.jpg: box 0 [30.0, 0.0, 31.0, 5.0] is not inside the 30 x 20 image"),

@@ -267,9 +267,10 @@ def _image(text: str, name_end: int, attributes: dict[str, tuple[int, int]]) -> 
     value = partial(_value, text, attributes)
     alt = value("alt")
     hidden = (value("aria-hidden") or "").lower() == "true"
-    if alt == "" or hidden or (value("role") or "").lower() in ("presentation", "none"):
+    if (alt is not None and not alt.strip()) or hidden or (value("role") or "").lower() in ("presentation", "none"):
         return None
-    url = value("src") or (value("srcset") or "").strip().split(" ")[0]
+    lazy = value("data-src")  # until a script loads it, src shows a placeholder
+    url = lazy or value("src") or (value("srcset") or "").strip().split(" ")[0]
     templated = _TEMPLATE.search(f"{url} {alt or ''}") is not None
     source = None if templated or not url else html.unescape(url).strip()
     if alt is None:
@@ -292,7 +293,7 @@ def find_in_markdown(text: str) -> Iterator[Image]:
             continue
         url = places.get(_label(one[3])) if one[3] else one[2].removeprefix("<").removesuffix(">")
         source = None if not url or _TEMPLATE.search(url) else html.unescape(re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", url))
-        found.append(Image(source, one[1] or None, *one.span(1), ("", ""), _escape_markdown))
+        found.append(Image(source, one[1] if one[1].strip() else None, *one.span(1), ("", ""), _escape_markdown))
     yield from sorted(found, key=lambda image: image.start)
 
 
@@ -305,13 +306,14 @@ def _without_code(text: str) -> str:
     lines = text.splitlines(keepends=True)
     kept: list[str] = []
     fence, blank, listed = "", True, False
-    notes = bool(lines) and lines[0].lstrip("\ufeff").rstrip() == "---"
+    first = lines[0].lstrip("\ufeff").rstrip() if lines else ""
+    notes, ends = first in ("---", "+++"), (first, "..." if first == "---" else first)
     for number, line in enumerate(lines):
         bare = line.lstrip("\ufeff").strip()
         mark = re.match(r" {0,3}(`{3,}|~{3,})", line)
         indented = line.startswith(("    ", "\t")) and bool(bare)
         if notes:
-            notes = number == 0 or bare not in ("---", "...")
+            notes = number == 0 or bare not in ends
             hide = True
         elif fence:
             hide = True

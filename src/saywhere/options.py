@@ -81,6 +81,14 @@ def require_numbers(**values: object) -> None:
             raise UserError(f"{name} must be a number, not {value!r}")
 
 
+def require_probabilities(**values: object) -> None:
+    """Raise ``UserError`` for each named argument that is not None and no number from 0 to 1."""
+    require_numbers(**values)
+    for name, value in typing.cast(dict[str, float | None], values).items():
+        if value is not None and not 0 <= value <= 1:
+            raise UserError(f"{name} must be a probability, not {value:g}")
+
+
 def require_texts(alone: bool = True, /, **values: object) -> None:
     """Raise ``UserError`` for each named argument that is not a list of strings or, if ``alone``, a single string."""
     for name, value in values.items():

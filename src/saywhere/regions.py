@@ -389,7 +389,8 @@ def check_boxes(boxes: ArrayLike, width: float, height: float, name: str) -> np.
         boxes: ``(N, 4)`` in pixels of the image; N may be 0. Up to a pixel outside the image is clipped silently.
 
     Raises:
-        UserError: the shape is wrong, a number is not finite, or a box is empty or outside the image.
+        UserError: the shape is wrong, a number is not finite, a box is empty or outside the image, or all lie within
+            the first pixel.
     """
     try:
         with np.errstate(over="ignore"):
@@ -399,6 +400,8 @@ def check_boxes(boxes: ArrayLike, width: float, height: float, name: str) -> np.
     given = given.reshape(0, 4) if given.size == 0 else given
     if given.ndim != 2 or given.shape[1] != 4:
         raise UserError(f"{name}: boxes need four numbers each, (N, 4); these are {given.shape}")
+    if len(given) and ((given >= 0) & (given <= 1)).all() and min(width, height) > 1:
+        raise UserError(f"{name}: boxes are in pixels of the image, not in shares of its sides")
     cut = geometry.clip(given, width, height)
     near = np.isfinite(given).all(axis=1) & (np.abs(cut - given) <= 1).all(axis=1)
     bad = np.flatnonzero(~(near & (cut[:, 2:] > cut[:, :2]).all(axis=1)))

@@ -138,12 +138,22 @@ def test_a_data_set_without_split_lists_is_a_user_error(tmp_path):
         ("boxes.CSV", "boxes.CSV", "csv"),
         ("voc/a.xml", "voc", "voc"),
         ("set/data.yaml", "set", "yolo --images set/images"),
+        ("set/train/_annotations.coco.json", "set/train/_annotations.coco.json", "coco"),
     ],
 )
 def test_what_can_be_converted_to_a_data_set_is_told_how(tmp_path, monkeypatch, file, name, kind):
     monkeypatch.chdir(tmp_path)
+    Path("set/labels").mkdir(parents=True)
     Path(file).parent.mkdir(exist_ok=True)
     Path(file).write_text("{}")
-    Path("set/labels").mkdir(parents=True)
-    result, _ = run(name, code=2)
+    result, _ = run(Path(file).parts[0], code=2)
     assert f"convert-results {name} --from {kind} --to label-studio --out tasks.json may make one" in result.output
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("annotations.xml", "<annotations/>"), ("tasks.json", '[{"data": {"image": "a.jpg"}}]')]
+)
+def test_the_file_that_is_a_data_set_is_named_for_its_folder(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    result, _ = run(tmp_path, code=2)
+    assert result.output.endswith(f"its file is one: give {tmp_path / name}\n")

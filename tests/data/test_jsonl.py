@@ -92,6 +92,18 @@ def test_broken_lines_and_regions_are_named_with_their_line(tmp_path):
     assert problems["missing image"] == ["photos/c.png"]
 
 
+def test_shares_of_the_image_are_not_taken_for_pixels(tmp_path):
+    shares, none = [{"box": box, "phrase": "a cat"} for box in ([0.1, 0.2, 0.5, 1], [5, 5, 5, 5])]
+    write(tmp_path, one(shares), one(none), one(shares, width=1, height=1))
+    samples = read(tmp_path)
+    assert samples.report.problems["box within a pixel: boxes are in pixels, not in shares of the image"] == [
+        "photos/a.png"
+    ]
+    assert samples.report.problems["box without area or outside the image"] == ["photos/a.png"]
+    (sample,) = samples
+    assert sample.boxes[0].tolist() == pytest.approx([8, 12, 40, 60])
+
+
 def test_lines_end_at_newlines_and_a_mark_before_them_is_passed_over(tmp_path):
     cat = {"box": [0, 0, 9, 9], "phrase": "a\u2028cat\x85here"}
     write(tmp_path)

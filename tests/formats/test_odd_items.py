@@ -301,6 +301,19 @@ def test_other_files_and_shapes_of_voc(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(("labels", "images"), [("Annotations", "JPEGImages"), ("annotations", "images"), (".", ".")])
+def test_images_of_voc_are_found_beside_their_annotations(tmp_path: Path, labels: str, images: str) -> None:
+    folder, image = tmp_path / labels, tmp_path / images / "a.jpg"
+    folder.mkdir(exist_ok=True)
+    by_voc(folder, [GOOD])
+    (found,), _ = read("voc", tmp_path)
+    assert found.image == "a.jpg"
+    image.parent.mkdir(exist_ok=True)
+    image.touch()
+    (found,), _ = read("voc", tmp_path)
+    assert Path(found.image or "").samefile(image)
+
+
 @pytest.mark.parametrize("name", ["cvat", "voc"])
 def test_xml_of_an_unknown_encoding_is_one_line(name: str, tmp_path: Path) -> None:
     path = tmp_path / "x.xml"

@@ -441,6 +441,9 @@ def test_an_image_is_whole_when_embedding_fails(tmp_path: Path, monkeypatch: pyt
     assert path.read_bytes() == before and [*tmp_path.iterdir()] == [path]
     named = store(tmp_path / "line\nbreak.jpg")
     assert xmp.beside(regions_of(named), embed=True) == "its name has a line break"
+    path.rename(path.with_suffix(".png"))
+    told = xmp.beside(regions_of(path.with_suffix(".png")), embed=True)
+    assert told == "ExifTool cannot write into it (Error: Not a valid PNG (looks more like a JPEG))"
     path.write_bytes(before[:300] + b"\0" * 300)
     assert "exiftool cannot write" in str(xmp.beside(regions_of(path), embed=True)).lower()
     assert path.read_bytes() == before[:300] + b"\0" * 300

@@ -48,6 +48,8 @@ def test_a_run_says_what_became_of_the_images_and_goes_on(loaded: Loaded) -> Non
     assert again.written == [] and loaded.batches == []
     with pytest.raises(UserError, match=r"r\.jsonl: was begun otherwise \(top: 1, now None\)"):
         saywhere.describe("album", loaded, json="r.jsonl", top=None)
+    with pytest.raises(UserError, match="^threshold must be a probability, not 30$"):
+        saywhere.describe("album", loaded, threshold=30)
 
 
 def test_nothing_is_printed_unless_asked_for(loaded: Loaded, capsys: pytest.CaptureFixture[str]) -> None:

@@ -143,9 +143,11 @@ def test_top_and_threshold_cut_one_ranking(model: Model):
     assert regions.scores is not None and len(regions) > 4 and (np.diff(regions.scores) <= 0).all()
     same(model.describe(IMAGES[0], top=2), regions[:2])
     same(model.describe(IMAGES[0], threshold=float(regions.scores[2])), regions[:3])
-    assert len(model.describe(IMAGES[0], top=0)) == len(model.describe(IMAGES[0], threshold=1.01)) == 0
+    assert len(model.describe(IMAGES[0], top=0)) == len(model.describe(IMAGES[0], threshold=1)) == 0
     with pytest.raises(UserError, match="^top must be at least 0, not -1$"):
         model.describe(IMAGES[0], top=-1)
+    with pytest.raises(UserError, match="^threshold must be a probability, not 30$"):
+        model.describe(IMAGES[0], threshold=30)
     with pytest.raises(UserError, match="top and threshold choose among the boxes that are found"):
         model.describe(IMAGES[0], BOXES[0], threshold=0.5)
 

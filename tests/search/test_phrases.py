@@ -226,6 +226,7 @@ def test_what_is_said_more_often_is_commoner_by_whatever_word() -> None:
     assert common.together(["an animal"]) == common.together(["a dog"]) and common.together(["a person"]) == 0
     each = [common.together([phrase]) for phrase in ("a dog", "a frisbee")]
     assert common.together(["a dog", "two puppies", "a frisbee", "a man"]) == pytest.approx(sum(each))
+    assert common.together(["a skateboarder"]) == common.together(["a person", "two nurses"]) == math.log(0.05)
     assert common.together([]) == Commonness(Vocabulary({})).together(["a dog"]) == 0
 
 

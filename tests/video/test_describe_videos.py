@@ -89,6 +89,8 @@ def test_python_users_follow_videos_with_the_rows_and_files_of_the_command(model
         assert str(done) == counts and [*done.skipped] == ["clips/c.mp4"]
     with pytest.raises(UserError, match=r"every 0: give a time from 1ms to 60m"):
         saywhere.follow("clips", every=0)
+    with pytest.raises(UserError, match="^threshold must be a probability, not 2$"):
+        saywhere.follow("clips", threshold=2)
 
 
 def test_tracks_captions_and_the_annotated_video_are_listed(model):

@@ -23,7 +23,7 @@ from saywhere.models.encoding import Encoding, answer
 from saywhere.models.layout import Layout, require_names
 from saywhere.models.model import Model, Part
 from saywhere.models.placing import Evidence, Placer, cut_phrases, found_of, unused_words
-from saywhere.options import require_ints, require_numbers, require_texts
+from saywhere.options import require_ints, require_probabilities, require_texts
 from saywhere.regions import Regions
 
 RUNNERS = {"torch": "saywhere.adapters.pretrained", "onnx": "saywhere.adapters.graphs"}
@@ -93,7 +93,7 @@ class AdaptedModel(Model):
         batch: int | None = None, progress: bool = False,
     ) -> Any:  # fmt: skip
         require_ints(0, top=top)
-        require_numbers(threshold=threshold)
+        require_probabilities(threshold=threshold)
         writer = self._writer("densecap", "find regions")
         if boxes is not None and (top is not None or threshold is not None):
             raise UserError("given boxes are all described: top and threshold cannot choose among them")
@@ -183,9 +183,7 @@ class AdaptedPlacer(Placer):
 
         Without a given threshold it is 0.5, as for all calibrated models, or for an uncalibrated one the family's own.
         """
-        require_numbers(threshold=threshold)
-        if threshold is not None and not 0 <= threshold <= 1:
-            raise UserError(f"threshold must be a probability, not {threshold:g}")
+        require_probabilities(threshold=threshold)
         if threshold is not None:
             return threshold
         return self.adapter.threshold if self.adapter.scores.phrase is None else self.config.threshold

@@ -58,9 +58,16 @@ def alt(
 
     if root is not None and not root.is_dir():
         raise UserError(f"--root {root}: no such folder")
-    documents = [Document.read(path) for path in _files(paths)]
-    deferred = chosen.deferred("captioner")
     skipped: dict[str, str] = {}
+    documents: list[Document] = []
+    for path in _files(paths):
+        try:
+            documents.append(Document.read(path))
+        except UserError as error:
+            if path in paths:
+                raise
+            skipped[str(path)] = str(error).removeprefix(f"{path}: ")
+    deferred = chosen.deferred("captioner")
     counts: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(ResultsFile(cache, "alt")) if cache else None

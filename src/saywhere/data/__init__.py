@@ -55,10 +55,25 @@ def guess_format(root: str | Path) -> str:
         if reader.recognises(Path(root)):
             return name
     what = f"{root}: not a data set in a known format ({', '.join(FORMATS)})"
-    if other := _convertible(Path(root)):
-        made = f"saywhere convert-results {root} --from {other} --to label-studio --out tasks.json"
+    file = _main_file(Path(root))
+    if any(reader.recognises(file) for reader in _READERS.values()):
+        raise UserError(f"{what}; its file is one: give {file}")
+    if other := _convertible(file):
+        made = f"saywhere convert-results {file} --from {other} --to label-studio --out tasks.json"
         raise UserError(f"{what}; {made} may make one of it")
     raise UserError(f"{what}; docs/data.md describes them")
+
+
+def _main_file(root: Path) -> Path:
+    """Return the file of annotations in a folder, or the folder if it has none or a file for each image."""
+    if root.is_file() or _is_yolo(root):
+        return root
+    first = next((file for end in ("json", "xml", "csv") for file in sorted(root.rglob(f"*.{end}"))), root)
+    return root if first.suffix == ".xml" and not corrected.is_cvat(first) else first
+
+
+def _is_yolo(root: Path) -> bool:
+    return (root / "data.yaml").exists() and (root / "labels").is_dir()
 
 
 def _convertible(root: Path) -> str | None:
@@ -66,7 +81,7 @@ def _convertible(root: Path) -> str | None:
     if root.is_file():
         kinds = {".csv": "csv", ".parquet": "parquet", ".json": "coco"}
         return kinds.get(root.suffix.lower())
-    if (root / "data.yaml").exists() and (root / "labels").is_dir():
+    if _is_yolo(root):
         return f"yolo --images {root / 'images'}"
     return "voc" if next(root.rglob("*.xml"), None) is not None else None
 

@@ -261,9 +261,13 @@ def _sample(annotation: Annotation, size: DiskSize, options: PhraseOptions, repo
     inside = geometry.clip(boxes, size.width, size.height)
     if cut := int((np.abs(inside - boxes) > 1).any(axis=1).sum()):
         report.left_out["boxes cut at the border of the image"] += cut
-    solid = ((inside[:, 2:] - inside[:, :2]) > MIN_SIDE).all(axis=1)
+    sides = inside[:, 2:] - inside[:, :2]
+    solid, dots = (sides > MIN_SIDE).all(axis=1), (sides <= 1).all(axis=1)
     for _ in range(np.count_nonzero(~solid)):
         report.problem("box without area or outside the image", annotation.name)
+    for _ in range(np.count_nonzero(solid & dots)):
+        report.problem("box within a pixel: boxes are in pixels, not in shares of the image", annotation.name)
+    solid &= ~dots
     labels = [phrase for (_, phrase), keep in zip(labelled, solid.tolist(), strict=True) if keep]
     lost = annotation.broken or len(solid) or (annotation.labelled and options.max_words is None)
     if lost and not labels and not annotation.sentences:

@@ -46,7 +46,10 @@ def _write_one(path: Path, regions: Regions, classes: Classes) -> None:
 
 @reader("voc")
 def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
-    """Yield the regions of each ``.xml`` file in a folder; the text is the phrase or, without one, the class."""
+    """Yield the regions of each ``.xml`` file in a folder; the text is the phrase or, without one, the class.
+
+    An image has its path if it lies beside its file, or as in VOC's own layout in the folder beside that of the files.
+    """
     files = sorted(path.rglob("*.xml"))
     if not files and any(path.iterdir()):
         raise ValueError("no file in it ends with .xml")
@@ -54,7 +57,12 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
         with leave_out(report, "broken file", file.relative_to(path)):
             root = read_xml(file)
             size = _text(root, "size/width"), _text(root, "size/height")
-            yield from to_regions(_text(root, "filename"), size, root.iter("object"), _rows, report)
+            yield from to_regions(_image(file, _text(root, "filename")), size, root.iter("object"), _rows, report)
+
+
+def _image(file: Path, name: str) -> str:
+    folders = file.parent, *(file.parent.parent / folder for folder in ("JPEGImages", "images"))
+    return next((str(folder / name) for folder in folders if name and (folder / name).is_file()), name)
 
 
 def _rows(entry: xml.Element) -> Iterator[Row]:

@@ -233,7 +233,7 @@ def _embed(image: Path, data: bytes) -> None:
         part.unlink(missing_ok=True)  # left over from a killed run
         told = _EXIFTOOL.run("-api", "PNGEarlyXMP=1", f"-XMP<={packet}", "-o", part.absolute(), image.absolute())
         if not part.exists() or "Error" in told or "Invalid" in told:
-            raise ValueError(f"ExifTool cannot write into it ({' '.join(told.split())})")
+            raise ValueError(f"ExifTool cannot write into it ({' '.join(told.split(' - ')[0].split())})")
         shutil.copymode(image, part)
 
 

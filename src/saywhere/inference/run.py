@@ -33,7 +33,7 @@ from saywhere.inference.results import (
 )
 from saywhere.inference.sources import Source, find_images, out_path, read_boxes
 from saywhere.loading import DeferredModel
-from saywhere.options import require_ints, require_numbers
+from saywhere.options import require_ints, require_probabilities
 from saywhere.regions import SHOWN, Regions, check_boxes
 from saywhere.report import Report, Tell, counted, progress, silent
 
@@ -338,8 +338,8 @@ def describe(
         out: folder for drawn images, or for files of ``output_format``; without it ``xmp`` goes beside the images.
         boxes: file of boxes to describe, see :func:`saywhere.inference.read_boxes`: all of them and no others.
         top: maximum number of regions per image; None: all.
-        threshold: minimum probability that a region's box and caption are right. Default: 0.3 and 0.4, those of
-            :meth:`saywhere.Regions.at_least`, for results that people look at; 0 for evaluation formats
+        threshold: minimum probability that a region's box and caption are right. Default: that of
+            :meth:`saywhere.Regions.at_least` for results that people look at; 0 for evaluation formats
             (:data:`FOR_EVALUATION`).
         batch: batch size.
         output_format: one of :data:`saywhere.formats.registry.FORMATS`.
@@ -360,7 +360,7 @@ def describe(
     """
     require_ints(0, top=top)
     require_ints(1, batch=batch, shards=shards)
-    require_numbers(threshold=threshold)
+    require_probabilities(threshold=threshold)
     paths = [images] if isinstance(images, str | Path) else list(images)
     json, out, boxes = (None if path is None else Path(path) for path in (json, out, boxes))
     found = [path for path in paths if isinstance(path, Source)]

@@ -13,7 +13,7 @@ from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage, open_image
 from saywhere.models.encoding import STEP, Encoding, answer, is_one
 from saywhere.models.nouns import NounEvidence
-from saywhere.options import require_ints, require_numbers, require_texts
+from saywhere.options import require_ints, require_numbers, require_probabilities, require_texts
 
 if TYPE_CHECKING:  # each method imports what it needs
     from saywhere.engines.engine import Aligner, Captioner, DenseCap, Engine
@@ -253,7 +253,7 @@ class Model:
         from saywhere.models.densecap import describe
 
         require_ints(top=top)
-        require_numbers(threshold=threshold)
+        require_probabilities(threshold=threshold)
         if self.densecap is None and self.captioner is not None and boxes is not None:
             if top is not None or threshold is not None:
                 raise UserError("given boxes are all described: top and threshold cannot choose among them")

@@ -37,7 +37,7 @@ from saywhere.models.layout import EMPTY, MOST_SAID, Layout, as_many, count_of, 
 from saywhere.models.nouns import LEAST, MOST, Noun, NounEvidence, known_form, noun_tree
 from saywhere.models.phrase_scores import score_regions, unknown_words
 from saywhere.models.phrases import PhraseWriter
-from saywhere.options import require_numbers
+from saywhere.options import require_probabilities
 from saywhere.regions import Regions
 from saywhere.text import Vocabulary, tokenize
 
@@ -280,10 +280,7 @@ class Placer:
 
         ``UserError`` for a threshold above 0 without a calibration, or one outside 0 to 1.
         """
-        if threshold is not None:
-            require_numbers(threshold=threshold)
-            if not 0 <= threshold <= 1:
-                raise UserError(f"threshold must be a probability, not {threshold:g}")
+        require_probabilities(threshold=threshold)
         if self.calibration.phrase is not None:
             return self.config.threshold if threshold is None else threshold
         if threshold:

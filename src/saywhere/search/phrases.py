@@ -186,10 +186,14 @@ class Commonness:
     def together(self, phrases: Iterable[str]) -> float:
         """Return the joint log-frequency of the nouns in phrases, as if they were independent: the sum of their logs.
 
-        Frequencies are relative to the most common noun; each noun counts once.
+        Frequencies are relative to the most common noun; each noun counts once. A role has a fraction of the people's.
         """
-        nouns = {base for phrase in phrases for base in base_words(noun_words(phrase))}
-        return sum(log((1 + self._counts[base]) / (1 + self._most)) for base in sorted(nouns))
+        tree, shares = noun_tree(), dict[str, float]()
+        for phrase in phrases:
+            for base in base_words(noun_words(phrase)):
+                shares[base] = min(shares.get(base, 1.0), tree.share(phrase) if base == "person" else 1.0)
+        often = (share * (1 + self._counts[base]) / (1 + self._most) for base, share in sorted(shares.items()))
+        return sum(map(log, often))
 
 
 @lru_cache(maxsize=4)

@@ -17,7 +17,7 @@ from saywhere.files import TOO_LONG, fits, printable
 from saywhere.inference.run import TOP, Summary
 from saywhere.inference.sources import VIDEO_SUFFIXES, Source, find_images
 from saywhere.loading import DeferredModel
-from saywhere.options import require_ints, require_numbers
+from saywhere.options import require_ints, require_probabilities
 from saywhere.report import Tell, counted, progress, silent
 
 if TYPE_CHECKING:  # reading videos needs an extra, which images must not depend on
@@ -68,7 +68,7 @@ def follow(
         >>> phrases = [(row["start"], row["end"], row["phrase"]) for row in rows if "track" in row]
     """
     require_ints(0, top=top)
-    require_numbers(threshold=threshold)
+    require_probabilities(threshold=threshold)
     paths = [videos] if isinstance(videos, str | Path) else list(videos)
     json, out = (None if path is None else Path(path) for path in (json, out))
     model = model if isinstance(model, DeferredModel) else DeferredModel(model, part="densecap")

@@ -281,11 +281,7 @@ def rank(now: Task) -> None:
     loaded = now.load("aligner")
     with now.session() as session:
         result = run(loaded, session)
-        for title, recall in (("annotation", result.image_to_text), ("search", result.text_to_image)):
-            typer.echo(
-                f"{title}: R@1 {recall.r1:.3f}, R@5 {recall.r5:.3f}, R@10 {recall.r10:.3f}, "
-                f"median rank {recall.median_rank:g} ({counted(recall.queries, 'query')})"
-            )
+        typer.echo(f"annotation: {result.image_to_text}\nsearch: {result.text_to_image}")
 
 
 @app.command("search")
@@ -308,11 +304,7 @@ def search(
     loaded = now.load("aligner")
     with now.session() as session:
         result = run(loaded, session, among=among or ())
-        found = result.recall
-        typer.echo(
-            f"R@1 {found.r1:.3f}, R@5 {found.r5:.3f}, R@10 {found.r10:.3f}, median rank {found.median_rank:g} "
-            f"({counted(found.queries, 'query')})"
-        )
+        typer.echo(str(result.recall))
         if result.hit is not None:
             typer.echo(f"phrases: {result.hit:.3f} right in the first image ({counted(result.phrases, 'phrase')})")
         if (layout := result.layout) is not None:

@@ -195,22 +195,15 @@ def score_captioner(captioner: Any, session: Session, settings: Mapping[str, Any
     """
     scorer = meteor.Meteor()
     samples = session.read()
-    sources = {source.path: source for source in session.sources(samples)}
-    references: dict[str, list[str]] = {}
-    phrases: dict[str, list[str]] = {}
-    for sample in samples:
-        name = sources[sample.image].name
-        if sample.sentences:
-            references.setdefault(name, []).extend(sample.sentences)
-        phrases.setdefault(name, []).extend(text for texts in sample.phrases for text in texts)
+    sources, (sentences, phrases) = session.sources(samples), session.texts(samples)
+    references = {name: texts for name, texts in sentences.items() if texts}
     if not references:
         raise UserError(f"{session.data}: the split {samples.split} has no image with a sentence about all of it")
     session.resume({**settings, "data": samples.name, "split": samples.split}, PREDICTIONS)
     rows = [{"image": name, "captions": texts} for name, texts in references.items()]
     write_text(session.out / TRUTH, "".join(json.dumps(row) + "\n" for row in rows))
-    chosen = [source for source in sources.values() if source.name in references]
+    chosen = [source for source in sources if source.name in references]
     beam_size = settings["beam_size"]
-
     with ResultsFile(session.out / PREDICTIONS, "caption") as lines:
         seen = session.each(
             lambda images, _: captioner.caption(images, beam_size=beam_size, attention=False), chosen, lines.done,

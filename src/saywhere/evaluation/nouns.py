@@ -93,10 +93,8 @@ def run(model: Model, session: Session) -> NounResult:
 
 def nouns(model: Model, found: Detections) -> Nouns:
     """Return the names of an image's regions by each method."""
-    if model.nouns is None or model.densecap is None:
-        return {"decoder": [(caption,) for caption in found.captions]}
+    said: Nouns = {"decoder": [(caption,) for caption in found.captions]}
+    if model.nouns is None:
+        return said
     posterior = model.nouns.posteriors([found.encoding], [found.boxes], [found.embeddings])[0]
-    return {
-        "decoder": [(caption,) for caption in found.captions],
-        "classes": [(noun,) for noun, _ in model.nouns.name(posterior)],
-    }
+    return {**said, "classes": [(noun,) for noun, _ in model.nouns.name(posterior)]}

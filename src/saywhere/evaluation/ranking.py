@@ -14,6 +14,7 @@ from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import Session, embed_images
 from saywhere.models.aligner import BLOCK, ImageVectors, TextVectors, hubness_of, similarities, similarity_blocks
 from saywhere.models.model import Model
+from saywhere.report import counted
 
 AT = (1, 5, 10)
 ROUNDING = 1e-5
@@ -45,6 +46,10 @@ class Recall:
             return cls(0.0, 0.0, 0.0, 0.0, 0)
         r1, r5, r10 = (float((values <= k).mean()) for k in AT)
         return cls(r1, r5, r10, float(np.median(values)), len(values))
+
+    def __str__(self) -> str:
+        ranks = f"R@1 {self.r1:.3f}, R@5 {self.r5:.3f}, R@10 {self.r10:.3f}, median rank {self.median_rank:g}"
+        return f"{ranks} ({counted(self.queries, 'query')})"
 
 
 @dataclass(frozen=True)
@@ -107,14 +112,11 @@ def run(model: Model, session: Session) -> RankingResult:
     aligner = model.require("aligner", "rank sentences and images")
     samples = session.read()
     sources = session.sources(samples)
-    sentences: dict[str, list[str]] = {}
-    for sample in samples:
-        sentences.setdefault(str(sample.image), []).extend(sample.sentences)
+    sentences, _ = session.texts(samples)
     if not any(sentences.values()):
         raise UserError(f"{session.data}: the split {samples.split} has no image with a sentence")
     images = embed_images(model, session, sources, {"data": samples.name, "split": samples.split})
-    names = {source.name: str(source.path) for source in sources}
-    pairs = [(row, text) for row, image in enumerate(images) for text in sentences[names[image.image]]]
+    pairs = [(row, text) for row, image in enumerate(images) for text in sentences[image.image]]
     texts = model.embed_text([text for _, text in pairs])
     result = rank_embedded(images, texts, [row for row, _ in pairs], aligner.config.score)
     known = session.known(samples.name, images=len(images), sentences=result.text_to_image.queries)

@@ -24,7 +24,6 @@ from saywhere.evaluation.ranking import Recall, rank_matrix
 from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import DEV, Session, embed_images, image_name
 from saywhere.files import printable
-from saywhere.images import ImageError
 from saywhere.inference import Source
 from saywhere.models.aligner import ImageVectors, TextVectors, plain_similarities
 from saywhere.models.chunker import Chunker
@@ -32,7 +31,6 @@ from saywhere.models.layout import Layout, count_of, one_of
 from saywhere.models.model import Model
 from saywhere.models.nouns import noun_tree
 from saywhere.models.placing import cut_phrases, familiar, noun_words, word_fits
-from saywhere.report import leave_out
 from saywhere.search.indexing import embed_for_index, index_digest
 from saywhere.search.phrases import (
     LIKELY,
@@ -50,7 +48,7 @@ from saywhere.search.phrases import (
 from saywhere.search.scan import Question, Snapshot, best, kind_bonus, leads, similarities
 from saywhere.search.store import Stamp, Store
 from saywhere.text import Vocabulary, tokenize
-from saywhere.training.progress import track
+from saywhere.training.progress import encode_each
 
 TOGETHER = 64
 """Queries compared with all images at a time."""
@@ -425,7 +423,7 @@ def run(model: Model, session: Session, queries: int = 1000, among: Sequence[Pat
     samples = session.read()
     others = [sample for root in among for sample in session.read_beside(root)]
     sources = session.sources(samples)
-    sentences, boxed = _sentences(session, samples)
+    sentences, boxed = session.texts(samples)
     if not any(sentences.values()):
         raise UserError(f"{session.data}: the split {samples.split} has no image with a sentence")
     about = {"data": samples.name, "split": samples.split}
@@ -665,21 +663,14 @@ class SeenSet:
 def _read_set(model: Model, samples: Sequence[Sample]) -> SeenSet:
     """Embed the images of a data set that have sentences or phrases."""
     seen, vocabulary = SeenSet([], [], [], []), model.require("aligner", "search").vocabulary
-    with track("images", len(samples)) as progress:
-        for sample in samples:
-            progress.advance(1)
-            boxed = sorted({phrase for phrases in sample.phrases for phrase in phrases})
-            if not (texts := sample.sentences or boxed):
-                continue
-            try:
-                seen.images.extend(embed_for_index(model, [sample.image]))
-            except ImageError as error:
-                leave_out(f"skipped: {error}")
-                continue
-            queries = [query for text in texts for query in spoken_queries(text, vocabulary)]
-            seen.sentences.append(texts)
-            seen.queries.append([query for query in queries if sample.sentences or query[0] != "sentence"])
-            seen.words.append(said([*texts, *boxed], vocabulary))
+    for sample, encoding in encode_each(model, [s for s in samples if s.sentences or any(s.phrases)], "images"):
+        boxed = sorted({phrase for phrases in sample.phrases for phrase in phrases})
+        texts = sample.sentences or boxed
+        queries = [query for text in texts for query in spoken_queries(text, vocabulary)]
+        seen.images.extend(embed_for_index(model, [encoding]))
+        seen.sentences.append(texts)
+        seen.queries.append([query for query in queries if sample.sentences or query[0] != "sentence"])
+        seen.words.append(said([*texts, *boxed], vocabulary))
     return seen
 
 
@@ -708,22 +699,11 @@ def fit_phrases(model: Model, sets: Sequence[SeenSet], queries: int) -> Logistic
     return Logistic.fit(columns, np.array(shown), np.array(counted) / np.mean(counted), "phrases")
 
 
-def _sentences(session: Session, samples: Iterable[Sample]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Return the sentences by image name, and the phrases of the image's boxes."""
-    found: dict[str, list[str]] = {}
-    boxed: dict[str, list[str]] = {}
-    for sample in samples:
-        name = image_name(sample.image, session.folder)
-        found.setdefault(name, []).extend(sample.sentences)
-        boxed.setdefault(name, []).extend(phrase for phrases in sample.phrases for phrase in phrases)
-    return found, boxed
-
-
 def _beside(
     model: Model, session: Session, samples: Sequence[Sample], about: Mapping[str, object], asked: Container[str]
 ) -> tuple[list[ImageVectors], list[frozenset[str]]]:
     """Return the training images of data sets that are not in ``asked``, and all words about each."""
-    sentences, boxed = _sentences(session, samples)
+    sentences, boxed = session.texts(samples)
     paths = {image_name(sample.image, session.folder): sample.image for sample in samples}
     sources = [Source(path, name, Path(name)) for name, path in paths.items() if name not in asked]
     images = embed_images(model, session, sources, about, nouns=True) if sources else []

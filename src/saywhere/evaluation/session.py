@@ -8,7 +8,7 @@ import importlib
 import json
 import sys
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save
 
 from saywhere import data as datasets
 from saywhere import reproductions
-from saywhere.data import PhraseOptions, Report, Samples
+from saywhere.data import PhraseOptions, Report, Sample, Samples
 from saywhere.data.flickr import MarkedImage, count_phrases, read_entities
 from saywhere.errors import UserError
 from saywhere.evaluation.report import TASKS
@@ -177,6 +177,16 @@ class Session:
         if not (sources := [Source(path, name, Path(name)) for name, path in names.items()]):
             raise UserError(f"{self.data}: the split {samples.split} has no image that can be read")
         return sources
+
+    def texts(self, samples: Iterable[Sample]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+        """Return the sentences of a data set by image name, and the phrases of the images' boxes."""
+        sentences: dict[str, list[str]] = {}
+        phrases: dict[str, list[str]] = {}
+        for sample in samples:
+            name = image_name(sample.image, self.folder)
+            sentences.setdefault(name, []).extend(sample.sentences)
+            phrases.setdefault(name, []).extend(text for texts in sample.phrases for text in texts)
+        return sentences, phrases
 
     def resume(self, settings: Mapping[str, object], made: str) -> None:
         """Prepare ``out`` for a run with these settings; see :func:`saywhere.evaluation.session.ensure_same_run`."""

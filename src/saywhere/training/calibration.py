@@ -22,7 +22,6 @@ from saywhere.calibration import MATCH, QUESTIONS, Calibration, Logistic, logit
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
-from saywhere.images import ImageError
 from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.densecap import detect, rank
@@ -30,9 +29,8 @@ from saywhere.models.model import Model
 from saywhere.models.nouns import COLOURS, colour_of, is_right, noun_tree, related
 from saywhere.models.phrases import CHILDREN, SEXES, Doubtful
 from saywhere.models.placing import Evidence, noun_words
-from saywhere.report import leave_out
 from saywhere.text import tokenize
-from saywhere.training.progress import encode_each, track
+from saywhere.training.progress import encode_each
 
 PHRASES = 8
 """Maximum number of an image's own phrases, and of phrases of other images."""
@@ -284,19 +282,14 @@ def collect_phrases(
     own = [[each[i] for i in generator.permutation(len(each))[:PHRASES]] for each in phrases]
     texts = [(*each, *sample.sentences) for each, sample in zip(phrases, samples, strict=True)]
     words = [{word for text in each for word in tokenize(text)} for each in texts]
+    asked = {sample: each for sample, *each in zip(samples, own, absent(own, words, seed), strict=True) if each[0]}
     found: list[Collected] = []
-    with track("phrases", len(samples)) as progress:
-        for sample, mine, others in zip(samples, own, absent(own, words, seed), strict=True):
-            progress.advance(1)
-            if mine:
-                try:
-                    evidence = placer.evidence(model.encode(sample.image), [*mine, *others])
-                except ImageError as error:
-                    leave_out(f"skipped: {error}")
-                    continue
-                true = [sample.boxes[[phrase in references for references in sample.phrases]] for phrase in mine]
-                right = [matches(evidence.regions.boxes, boxes) for boxes in true]
-                found.append(Collected(evidence, np.stack(right, axis=1)))
+    for sample, encoding in encode_each(model, list(asked), "phrases"):
+        mine, others = asked[sample]
+        evidence = placer.evidence(encoding, [*mine, *others])
+        true = [sample.boxes[[phrase in references for references in sample.phrases]] for phrase in mine]
+        right = [matches(evidence.regions.boxes, boxes) for boxes in true]
+        found.append(Collected(evidence, np.stack(right, axis=1)))
     if not found:
         raise UserError("calibration needs images with phrases, and not one can be read")
     return found

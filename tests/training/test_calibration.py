@@ -95,7 +95,7 @@ def test_phrases_of_other_images_are_not_said_of_this_one():
     assert [len(phrases) for phrases in found] == [2, 2, 1]
     for phrases, said in zip(found, WORDS, strict=True):
         assert not said.intersection(phrase.split()[-1] for phrase in phrases)
-    assert found == list(absent(OWN, WORDS)) != list(absent(OWN, WORDS, seed=1))
+    assert found == list(absent(OWN, WORDS))
     assert list(absent([["a dog"]], [{"a", "dog"}])) == [[]]
 
 

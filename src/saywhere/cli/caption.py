@@ -115,13 +115,10 @@ def _caption_videos(
 
     step = to_ticks(parse_duration(every or EVERY))
     for source in videos:
-        due, last = 0, None
+        last = None
         try:
             with VideoReader(source.path, source.name) as reader:
-                for frame in reader:
-                    if frame.ticks < due:
-                        continue
-                    due = (frame.ticks // step + 1) * step
+                for frame in reader.sampled(step):
                     image = frame.image(deferred.long_side, source.name)
                     said = deferred().caption(image, beam_size=beam_size, attention=False).sentence
                     if said != last and lines:

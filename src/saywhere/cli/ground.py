@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from saywhere.images import LoadedImage
     from saywhere.inference import ImageResult
     from saywhere.inference.run import Summary
-    from saywhere.models.layout import Layout
-    from saywhere.models.placing import Placer
-
 
 GREY = (128, 128, 128)
 PLURALS = "Images, folders, tar archives, or quoted patterns"
@@ -237,21 +234,15 @@ class _Question:
         if alignment is not None and self.beta is not None:
             found = Grounded(alignment.regions(), alignment=alignment)
         else:
-            found = _place(placer, seen, layout, self.regions, self.threshold)
+            regions, presence, agree = placer.find(seen, layout, None, self.regions)
+            least = placer.least(self.threshold)
+            names = None if presence is None else layout.names(presence, agree, least)
+            found = Grounded(regions, presence, least, names)
         if not self.noted:
             phrases = found.regions.captions or ()
             note_words(placer.unknown(phrases), found.regions.unused, layout.without_noun, placer.knows_none(phrases))
             self.noted = True
         return found
-
-
-def _place(
-    placer: Placer, seen: saywhere.Encoding, layout: Layout, regions: int | None, threshold: float | None
-) -> Grounded:
-    """Return the regions of all phrases, with their presence."""
-    found, presence, agree = placer.find(seen, layout, None, regions)
-    least = placer.least(threshold)
-    return Grounded(found, presence, least, None if presence is None else layout.names(presence, agree, least))
 
 
 def _draw_steps(image: LoadedImage, alignment: saywhere.Alignment, folder: Path) -> None:

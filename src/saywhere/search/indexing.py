@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
@@ -35,12 +36,12 @@ if TYPE_CHECKING:
     from saywhere.video.reading import VideoReader
 
 
-def embed_for_index(model: Model, images: Sequence[One], regions: int | None = None) -> list[ImageVectors]:
+def embed_for_index(model: Model, images: Sequence[One]) -> list[ImageVectors]:
     """Return the embeddings of images for an index, with the noun predictions of their regions."""
     if model.nouns is None:
-        return model.embed(images, regions=regions)
+        return model.embed(images)
     encodings = model.encode(list(images))
-    found = model.embed(encodings, regions=regions)
+    found = model.embed(encodings)
     posteriors = model.nouns.posteriors(encodings, [image.boxes for image in found], thin=False)
     return [replace(image, nouns=pack_leaves(each)) for image, each in zip(found, posteriors, strict=True)]
 
@@ -62,22 +63,6 @@ class _Look(NamedTuple):
     ticks: int
     time: float
     image: LoadedImage
-
-
-def _looks(reader: VideoReader, video: Video, long_side: int, batch: int) -> Iterator[list[_Look]]:
-    """Yield batches of sampled frames: the first at or after each multiple of the sampling interval."""
-    due = 0 if video.ticks is None else (video.ticks // video.every + 1) * video.every
-    looks: list[_Look] = []
-    for frame in reader:
-        if frame.ticks < due:
-            continue
-        due = (frame.ticks // video.every + 1) * video.every
-        looks.append(_Look(frame.ticks, frame.time, frame.image(long_side, reader.name)))
-        if len(looks) == batch:
-            yield looks
-            looks = []
-    if looks:
-        yield looks
 
 
 def likeness(vectors: np.ndarray, others: np.ndarray) -> float:
@@ -103,7 +88,6 @@ def open_found(path: str, time: float | None, long_side: int, file: BinaryIO | N
             open_image(path, long_side) if file is None else read_image(file.read(), path, long_side, refuse_slow=True)
         )
     try:
-        from saywhere.video import to_ticks
         from saywhere.video.reading import VideoReader
     except ModuleNotFoundError:
         raise UserError(f"{path}: {MISSING}") from None
@@ -284,7 +268,8 @@ class Indexing:
         """Keep the frames that show something new; commit the index after each batch."""
         kept = None if video.kept is None else self._store.load(moment_name(video.path, video.kept))
         last = None if kept is None else kept.vectors
-        for looks in _looks(reader, video, self._model.long_side, batch):
+        frames, side = reader.sampled(video.every, video.ticks), self._model.long_side
+        while looks := [_Look(f.ticks, f.time, f.image(side, reader.name)) for f in islice(frames, batch)]:
             rows: list[tuple[str, Stamp, ImageVectors]] = []
             for look, seen in zip(looks, self._embed([look.image for look in looks], None), strict=True):
                 if last is None or likeness(seen.vectors, last) < SAME:
@@ -428,5 +413,5 @@ def _is_there(path: str, listed: set[str]) -> bool:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return False
     except OSError:
-        return True
+        pass
     return True

@@ -298,18 +298,13 @@ class QdrantStore:
 
     def _bonus(self, question: Question, only: Only | None, dates: Mapping[str, str]) -> dict[str, float]:
         """Return what the noun classifier adds to the similarity of images, by point id; reads all payloads."""
-        found, offset = dict[str, float](), None
-        while True:
-            with self._place.asking() as client:
-                points, offset = client.scroll(self._name, _matching("kind", (IMAGE, MOMENT)), PAGE, offset=offset,
-                                               with_payload=["path", "nouns"])  # fmt: skip
-            for point in points:
-                row = point.payload or {}
-                path = _path_of(row)
-                if not only or only.accepts(path, dates.get(path, "")):
-                    found[str(point.id)] = _bonus_of(np.array(row["nouns"], np.uint16), question)
-            if offset is None:
-                return found
+        found: dict[str, float] = {}
+        for point in self._scroll((IMAGE, MOMENT), ["path", "nouns"]):
+            row = point.payload or {}
+            path = _path_of(row)
+            if not only or only.accepts(path, dates.get(path, "")):
+                found[str(point.id)] = _bonus_of(np.array(row["nouns"], np.uint16), question)
+        return found
 
     @cached_property
     def _sample(self) -> list[ImageVectors]:
@@ -339,12 +334,17 @@ class QdrantStore:
 
     def _payloads(self, kind: str) -> Iterator[dict[str, Any]]:
         """Yield the payload fields that updates need, for all points of a kind."""
-        fields, offset = ["path", "size", "changed", "hash", "state", "taken"], None
+        for point in self._scroll([kind], ["path", "size", "changed", "hash", "state", "taken"]):
+            yield point.payload or {}
+
+    def _scroll(self, kinds: Sequence[str], fields: list[str]) -> Iterator[models.Record]:
+        """Yield all points of some kinds, with these fields of their payloads."""
+        offset = None
         while True:
             with self._place.asking() as client:
-                points, offset = client.scroll(self._name, _matching("kind", [kind]), PAGE, offset=offset,
+                points, offset = client.scroll(self._name, _matching("kind", kinds), PAGE, offset=offset,
                                                with_payload=fields)  # fmt: skip
-            yield from (point.payload or {} for point in points)
+            yield from points
             if offset is None:
                 return
 

@@ -10,6 +10,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,11 +84,8 @@ class Tools:
             if self._own is not None:
                 self._look_through(index)
             hits = index.search(query, top=MOST_HITS)
-        found: list[dict[str, Any]] = []
-        for hit in hits:
-            if len(found) < top and hit.time is None and self._is_inside(hit.image):
-                found.append(hit.to_dict())
-        return _text({"query": query, "hits": found})
+        inside = (hit.to_dict() for hit in hits if hit.time is None and self._is_inside(hit.image))
+        return _text({"query": query, "hits": [*islice(inside, top)]})
 
     def _look_through(self, index: Index) -> None:
         """Update the temporary index of the folders' images."""

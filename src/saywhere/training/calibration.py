@@ -249,13 +249,13 @@ class Collected:
         return np.arange(len(self.evidence.named)) < self.right.shape[1]
 
 
-def absent(own: Sequence[Sequence[str]], words: Sequence[set[str]], seed: int = 0) -> Iterator[list[str]]:
+def absent(own: Sequence[Sequence[str]], words: Sequence[set[str]]) -> Iterator[list[str]]:
     """Yield for each image as many phrases of others as it has ``own``, as far as there are any that it does not show.
 
     A phrase is not shown if no word of its noun is among the image's ``words``, and none of these names a kind or a
     generalisation of its noun: an image with a man shows a person, and a dog may be a puppy.
     """
-    generator, tree = np.random.default_rng(seed), noun_tree()
+    generator, tree = np.random.default_rng(0), noun_tree()
     pool = [phrase for phrases in own for phrase in phrases]
     nouns = [(set(noun_words(phrase)), tree.find(phrase)) for phrase in pool]
     for phrases, said in zip(own, words, strict=True):
@@ -270,19 +270,19 @@ def absent(own: Sequence[Sequence[str]], words: Sequence[set[str]], seed: int = 
 
 
 def collect_phrases(
-    model: Model, samples: Sequence[Sample], part: Literal["aligner", "densecap"] | None = None, seed: int = 0
+    model: Model, samples: Sequence[Sample], part: Literal["aligner", "densecap"] | None = None
 ) -> list[Collected]:
     """Return the evidence for phrases of images, and for phrases of other images that they do not show.
 
     Unreadable images are reported. Shows a progress bar. ``part`` places the phrases, see
     :meth:`saywhere.Model.placer`. ``UserError`` if no image has a phrase or none is readable.
     """
-    placer, generator = model.placer(part), np.random.default_rng(seed)
+    placer, generator = model.placer(part), np.random.default_rng(0)
     phrases = [[p for references in sample.phrases for p in references] for sample in samples]
     own = [[each[i] for i in generator.permutation(len(each))[:PHRASES]] for each in phrases]
     texts = [(*each, *sample.sentences) for each, sample in zip(phrases, samples, strict=True)]
     words = [{word for text in each for word in tokenize(text)} for each in texts]
-    asked = {sample: each for sample, *each in zip(samples, own, absent(own, words, seed), strict=True) if each[0]}
+    asked = {sample: each for sample, *each in zip(samples, own, absent(own, words), strict=True) if each[0]}
     found: list[Collected] = []
     for sample, encoding in encode_each(model, list(asked), "phrases"):
         mine, others = asked[sample]

@@ -97,13 +97,13 @@ class Lesson:
     bank: np.ndarray
 
 
-def prepare(embedded: Embedded, temperature: float, seed: int = 0) -> tuple[Lesson, Lesson]:
+def prepare(embedded: Embedded, temperature: float) -> tuple[Lesson, Lesson]:
     """Return the training data of typical texts and of typical images; pairs of the same image are left out.
 
     The hubness of texts is centred at 0, so that a similarity is positive if image and text fit better than others.
     Each data set has the same share of the bank.
     """
-    generator, images, texts, owner = np.random.default_rng(seed), embedded.images, embedded.texts, embedded.owner
+    generator, images, texts, owner = np.random.default_rng(0), embedded.images, embedded.texts, embedded.owner
     ends = [*embedded.starts[1:], len(images)]
     of_set = np.searchsorted(ends, owner, side="right")
     some_images = np.concatenate(
@@ -155,18 +155,19 @@ class Fit:
     spread: float
 
 
-def fit(lesson: Lesson, temperature: float, count: int, title: str, seed: int = 0) -> Fit:
+def fit(lesson: Lesson, temperature: float, count: int, title: str) -> Fit:
     """Fit ``count`` typical vectors and constants that approximate the bank; shows a progress bar.
 
     ``temperature`` is the one used with the bank, and the unit of all that is trained.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     items = pad_sequence([torch.from_numpy(np.asarray(item)) for item in lesson.items], batch_first=True)
     real = torch.tensor([len(item) for item in lesson.items])[:, None] > torch.arange(items.shape[1])
     wanted = torch.from_numpy(lesson.hubness / temperature).float()
     held_out = torch.arange(len(items)) % HELD_OUT == 0
     teaching, others = torch.nonzero(~held_out)[:, 0], torch.nonzero(held_out)[:, 0]
-    begin = torch.from_numpy(lesson.bank[_draw(len(lesson.bank), count, seed)] / np.float32(temperature))
+    drawn = np.random.default_rng(0).choice(len(lesson.bank), count, replace=len(lesson.bank) < count)
+    begin = torch.from_numpy(lesson.bank[drawn] / np.float32(temperature))
     vectors, constants = nn.Parameter(begin.clone()), nn.Parameter(torch.zeros(count))
     shift, log_scale = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
 
@@ -199,10 +200,6 @@ def fit(lesson: Lesson, temperature: float, count: int, title: str, seed: int = 
         layer.weight.copy_(vectors / scale)
         layer.bias.copy_((constants + shift) / scale)
     return Fit(layer, temperature * scale, error, temperature * float(wanted[others].std()))
-
-
-def _draw(total: int, count: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).choice(total, count, replace=total < count)
 
 
 def calibrate(
@@ -247,10 +244,10 @@ def calibrate(
     replace_section(bundle.folder / CARD, HEADING, _section(embedded, texts, images, source))
 
 
-def spread(embedded: Embedded, most: int = 300, seed: int = 0) -> float:
+def spread(embedded: Embedded) -> float:
     """Return the standard deviation of similarities between random images and random sentences of all sets."""
-    generator, both = np.random.default_rng(seed), (embedded.images, embedded.texts)
-    images, texts = ([some[i] for i in generator.permutation(len(some))[:most]] for some in both)
+    generator, both = np.random.default_rng(0), (embedded.images, embedded.texts)
+    images, texts = ([some[i] for i in generator.permutation(len(some))[:300]] for some in both)
     return float(similarity_matrix(images, texts).std())
 
 

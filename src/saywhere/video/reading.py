@@ -188,6 +188,14 @@ class VideoReader:
         if (first := next(frames, None)) is not None:
             yield from self._from_start(first, frames)
 
+    def sampled(self, every: int, after: int | None = None) -> Iterator[Frame]:
+        """Yield the first frame at or after each multiple of ``every`` ticks; resume behind a frame at ``after``."""
+        due = 0 if after is None else (after // every + 1) * every
+        for frame in self:
+            if frame.ticks >= due:
+                due = (frame.ticks // every + 1) * every
+                yield frame
+
     def _from_start(self, first: Frame, frames: Iterator[Frame]) -> Iterator[Frame]:
         for frame in itertools.chain((first,), frames):
             if frame.ticks >= self.start:

@@ -352,9 +352,9 @@ def test_no_command_imports_another():
     folder = Path(cli.__file__).parent
     names = {name.replace("-", "_") for name in cli.COMMANDS}
     assert {"describe", "ground", "caption", "export"} <= names
-    for path in [*folder.glob("*.py"), *folder.glob("evaluate/*.py")]:
+    for path in folder.glob("*.py"):
         if path.name != "__init__.py":
-            imported = set(re.findall(r"saywhere\.cli(?:\.evaluate)?(?:\.| import )(\w+)", path.read_text()))
+            imported = set(re.findall(r"saywhere\.cli(?:\.| import )(\w+)", path.read_text()))
             assert not imported & names, path
 
 
@@ -448,7 +448,6 @@ def test_an_option_with_one_value_is_given_once(line: str) -> None:
             "--threshold cannot choose among the phrases of --beta: all of them count as found",
         ),
         (["describe", "a.jpg", "--threshold", "0,3"], "invalid value for '--threshold': '0,3' is not a number"),
-        (["describe", "a.jpg", "--top", "few"], "invalid value for '--top': 'few' is not a whole number"),
         (
             ["index", "a.jpg", "--index", __file__],
             f"--index {__file__}: is the name of a file; give the name of a folder",

@@ -106,15 +106,22 @@ def test_a_run_goes_on(model):
 
 
 def test_another_model_does_not_go_on(model):
+    """A changed option or other weights make another model."""
     root = album(1)
     dense("--model", "m", "--data", root, "--out", "out")
     before = Path("out/predictions.jsonl").read_bytes()
+    option = ("--set", "decoding.beam_size=3")
+    assert "another model" in error_of(dense("--model", "m", "--data", root, "--out", "out", *option, code=2))
+    assert model.changes == ["decoding.beam_size=3"]
     model.weights = 1
     error = error_of(dense("--model", "m", "--data", root, "--out", "out", code=2))
     assert "out/predictions.jsonl: was made with another model; remove it" in error
     Path("out/settings.json").unlink()
     assert "was made by an unknown program" in dense("--model", "m", "--data", root, "--out", "out", code=2).stderr
     assert Path("out/predictions.jsonl").read_bytes() == before
+    dense("--model", "m", "--data", root, "--out", "other", *option)
+    assert report("other")["set"] == ["decoding.beam_size=3"]
+    assert "give --data" in dense("--predictions", "a", "--truth", "b", *option, code=2).output
 
 
 def test_images_that_fail_are_left_out_and_named(model):
@@ -196,14 +203,3 @@ def test_with_the_real_meteor(tmp_path, monkeypatch):
     assert row["language_meteor"] == pytest.approx(0.18320610687022898, abs=1e-15)
     assert [row["ap"][f"iou_0.7/meteor_{m}"] for m in ("0", "0.05", "0.1", "0.15", "0.2", "0.25")] == [1, 1, 1, 1, 0, 0]
     assert row["map"] == pytest.approx(4 / 6) and row["meteor_version"].startswith("METEOR 1.5 (-l en -norm)")
-
-
-def test_a_changed_option_is_another_model(model: Weighted) -> None:
-    root = album()
-    dense("--model", "m", "--data", root, "--out", "scores")
-    changed = dense("--model", "m", "--data", root, "--out", "scores", "--set", "decoding.beam_size=3", code=2)
-    assert "another model" in changed.output
-    assert model.changes == ["decoding.beam_size=3"]
-    dense("--model", "m", "--data", root, "--out", "other", "--set", "decoding.beam_size=3")
-    assert report("other")["set"] == ["decoding.beam_size=3"]
-    assert "give --data" in dense("--predictions", "a", "--truth", "b", "--set", "decoding.beam_size=3", code=2).output

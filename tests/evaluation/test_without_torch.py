@@ -30,8 +30,7 @@ def python(code: str, *arguments: object) -> str:
 
 
 def modules() -> list[str]:
-    files = [*(PACKAGE / "data").glob("*.py")]
-    files += [p for p in (PACKAGE / "evaluation").rglob("*.py") if p.stem != "chunks"]
+    files = [*(PACKAGE / "data").glob("*.py"), *(PACKAGE / "evaluation").rglob("*.py")]
     names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in files]
     papers = ("retrieval", "captions", "external_proposals", "densecap2016.evaluator", "table1.config")
     names += [f"saywhere.papers.{name}" for name in papers]

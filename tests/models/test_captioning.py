@@ -201,6 +201,8 @@ def test_wrong_use_is_reported_in_a_line():
     boxes = tiny(decoder="rnn", describe_boxes=True)
     with pytest.raises(UserError, match="96 x 64"):
         boxes.describe([image], [[[0.0, 0, 110, 10]]])
+    with pytest.raises(UserError, match="top and threshold cannot choose among them"):
+        boxes.describe(image, BOXES, top=1)
 
 
 # The choice among hypotheses

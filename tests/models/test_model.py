@@ -348,16 +348,6 @@ def test_phrases_are_grounded_by_the_aligner_where_there_is_no_dense_captioner()
     assert regions.similarities is not None and regions.captions == tuple(PHRASES[0])
 
 
-def test_a_captioner_of_boxes_describes_given_boxes():
-    model = bundle_model(captioner={"decoder": "lstm", "describe_boxes": True})
-    boxes = [[[0, 0, 130, 90], [5, 5, 60, 60]], [[0, 0, 64, 96]]]
-    regions = model.describe(IMAGES[:2], boxes)
-    assert [len(r) for r in regions] == [2, 1] and regions[0].scores is None
-    assert [r.captions[0] for r in regions] == [c.sentence for c in model.caption(IMAGES[:2])]
-    with pytest.raises(UserError, match="top and threshold cannot choose among them"):
-        model.describe(IMAGES[0], boxes[0], top=1)
-
-
 @pytest.mark.parametrize("verb", ["encode", "describe", "score", "ground", "align", "embed", "embed_text", "caption"])
 def test_help_shows_what_a_verb_takes_and_returns(verb: str) -> None:
     signature = inspect.signature(getattr(Model, verb))

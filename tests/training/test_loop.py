@@ -554,19 +554,8 @@ def test_wrong_data_and_model_keys_are_reported(root: Path, tmp_path: Path) -> N
     nowhere = replace(recipe.data, root=str(tmp_path / "nowhere"))  # options are looked at before the data
     with pytest.raises(UserError, match=r"unknown key model.trunk.long_sid; did you mean model.trunk.long_side"):
         run.train(replace(recipe, data=nowhere, model={"trunk": {"long_sid": 96}}), tmp_path / "a")
-    for values, message in (
-        ({"trunk": {"backbone": 5}}, "model.trunk.backbone must be a string, not 5"),
-        ({"proposals": 10.5}, "model.proposals must be a mapping, not 10.5"),
-        ({"proposals": {"post_nms_top_n": 10.5}}, "model.proposals.post_nms_top_n must be a whole number, not 10.5"),
-        ({"shared_batch": "no"}, "model.shared_batch must be true or false, not 'no'"),
-        (
-            {"proposals": {"anchors": [[1, 2]]}},
-            r"proposals.anchors\[0\]\[0\] must be a list of 2, each a number, not 1",
-        ),
-        ({"batch": 0}, "model.batch is 0, but must be at least 1"),
-    ):
-        with pytest.raises(UserError, match=message):
-            run.train(replace(recipe, data=nowhere, model=values), tmp_path / "a")
+    with pytest.raises(UserError, match=r"model.batch is 0, but must be at least 1"):
+        run.train(replace(recipe, data=nowhere, model={"batch": 0}), tmp_path / "a")
     with pytest.raises(UserError, match=r"data.phrases.max_words must be a whole number, not 'ten'"):
         run.train(replace(recipe, data=replace(nowhere, phrases={"max_words": "ten"})), tmp_path / "a")
     with pytest.raises(UserError, match="preset"):

@@ -160,16 +160,14 @@ def climb(
     start: np.ndarray,
     ridge: np.ndarray,
     counted: np.ndarray | None = None,
-    steps: int = 50,
 ) -> np.ndarray:
-    """Return the maximum-likelihood weights ``(W,)``, by Fisher scoring with step halving.
+    """Return the maximum-likelihood weights ``(W,)``, by at most 50 steps of Fisher scoring with step halving.
 
     Args:
         probability: function of the weights that returns probabilities ``(N,)`` and their gradients ``(N, W)``.
         true, counted: ``(N,)``, see :meth:`Logistic.fit`.
         start: initial weights.
         ridge: ``(W,)`` penalty on half the square of each weight.
-        steps: maximum number of steps.
     """
     share = np.full(len(true), 1 / len(true)) if counted is None else counted / len(true)
 
@@ -180,7 +178,7 @@ def climb(
 
     weights = start
     best, p, slopes = reached(weights)
-    for _ in range(steps):
+    for _ in range(50):
         information = share / (p * (1 - p))
         slope = slopes.T @ (information * (true - p)) - ridge * weights
         curve = (slopes.T * information) @ slopes + np.diag(ridge + LEAST)

@@ -12,6 +12,7 @@ import typer
 
 from saywhere.cli import options
 from saywhere.cli.printing import note_every, report_skipped
+from saywhere.errors import UserError
 from saywhere.files import printable
 from saywhere.loading import DeferredModel
 
@@ -48,7 +49,6 @@ def caption(
     Exit code: 0 success; 1 images skipped because they cannot be read; 2 error.
     """
     deferred = chosen.deferred("captioner", AHEAD, paths)
-    from saywhere.errors import UserError
     from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, find_images, note_videos
     from saywhere.inference.results import json_line
     from saywhere.inference.run import Run
@@ -63,7 +63,7 @@ def caption(
     if show_attention is not None:
         if output_format is not None:
             raise UserError(f"--show-attention {show_attention}: cannot be combined with --output-format; run twice")
-        _check_one(show_attention, sources, json)
+        _check_drawing(show_attention, sources, json)
         _draw_attention(sources[0], show_attention, deferred, beam_size)
         return
 
@@ -146,20 +146,20 @@ def _writer(wanted: bool, embed: bool) -> Callable[[Source, object], str | None]
     return write
 
 
-def _check_one(out: Path, sources: list[Source], json: Path | None) -> None:
-    from saywhere.errors import UserError
-
+def _check_drawing(out: Path, sources: list[Source], json: Path | None) -> None:
     if len(sources) != 1:
         raise UserError(f"--show-attention {out}: give one image, not {len(sources)}")
     if json is not None:
         raise UserError(f"--show-attention {out}: cannot be combined with --json {json}; run the command twice")
-    options.check_drawing("--show-attention", out, sources[0].path)
+    if out.resolve() == sources[0].path.resolve():
+        raise UserError(f"--show-attention {out}: is the image itself and would be overwritten; give another file")
+    if out.suffix.lower() not in options.DRAWINGS:
+        raise UserError(f"--show-attention {out}: the name of a drawing must end in .jpg or .png")
 
 
 def _draw_attention(source: Source, out: Path, deferred: DeferredModel, beam_size: int | None) -> None:
     """Print the image's sentence, and draw for each word the regions that the model attends to."""
     from saywhere.drawing import PANEL, draw_attention
-    from saywhere.errors import UserError
     from saywhere.images import open_image, save_image
 
     image = open_image(source.path, max(deferred.long_side, PANEL))

@@ -11,6 +11,7 @@ import typer
 
 from saywhere.cli.options import STDOUT, ClassMap, ClassNames, CopyImages, Embed, ResultFormat, require_folder
 from saywhere.cli.printing import report_skipped
+from saywhere.errors import UserError
 from saywhere.report import counted
 
 if TYPE_CHECKING:
@@ -62,7 +63,6 @@ def convert_results(
 
     Exit code: 0 success; 1 something was left out (broken, not an upright box, or with too long a name); 2 error.
     """
-    from saywhere.errors import UserError
     from saywhere.formats import xmp
     from saywhere.formats.classes import NOUNS, Classes
     from saywhere.formats.registry import FORMATS
@@ -118,7 +118,6 @@ def _check_places(
     source: ResultFormat, to: ResultFormat, out: Path | None, images: Path | None, copy_images: bool
 ) -> None:
     """Check that the formats fit the places; raise :class:`UserError` otherwise."""
-    from saywhere.errors import UserError
     from saywhere.formats.registry import FORMATS
 
     new = FORMATS[to.value]

@@ -12,6 +12,7 @@ import typer
 
 from saywhere.cli import options
 from saywhere.cli.printing import note_every, print_table, skip_notes
+from saywhere.errors import UserError
 from saywhere.files import printable
 
 if TYPE_CHECKING:
@@ -65,8 +66,6 @@ def describe(
 
     Exit code: 0 success; 1 images skipped because they cannot be read; 2 error.
     """
-    from saywhere.errors import UserError
-
     if boxes is not None and (top is not None or threshold is not None):
         raise UserError("--boxes describes every box in the file: --top and --threshold cannot choose among them")
     deferred = chosen.deferred("densecap", ("densecap", "nouns", "aligner.last"), paths)

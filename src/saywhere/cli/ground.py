@@ -25,6 +25,7 @@ from saywhere.cli.options import (
     read_texts,
 )
 from saywhere.cli.printing import note_words, on_terminal, print_table, report_skipped
+from saywhere.errors import UserError
 from saywhere.files import printable
 from saywhere.loading import DeferredModel
 
@@ -151,8 +152,6 @@ def ground(
 
     Exit code: 0 success; 1 images skipped because they cannot be read; 2 error.
     """
-    from saywhere.errors import UserError
-
     texts = read_texts(texts, "for several images give their folder, or a pattern in quotes such as 'photos/*.jpg'")
     sentence = len(texts) == 1 and part is not Part.densecap
     if not sentence and (save_steps is not None or beta is not None):

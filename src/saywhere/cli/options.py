@@ -364,14 +364,6 @@ Json = Annotated[
 ]  # fmt: skip
 
 
-def check_drawing(option: str, path: Path, source: Path) -> None:
-    """Refuse a path that no drawing can be written to, or that is the ``source``; the error names ``option``."""
-    if path.resolve() == source.resolve():
-        raise UserError(f"{option} {path}: is the image itself and would be overwritten; give another file")
-    if path.suffix.lower() not in DRAWINGS:
-        raise UserError(f"{option} {path}: the name of a drawing must end in .jpg or .png")
-
-
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", callback=check_folder, help="Folder for the report.")]
 
 

@@ -188,13 +188,13 @@ Shapes = tuple[tuple[float, float], ...]
 """Widths and heights of anchors in pixels of the network input."""
 
 
-def pyramid_anchors(strides: tuple[int, ...] = (8, 16, 32)) -> tuple[Shapes, ...]:
+def pyramid_anchors() -> tuple[Shapes, ...]:
     """Return six shapes per level: square, wide and tall boxes with sides of 5 and 8 strides, from 40 pixels up."""
     return tuple(
         tuple(
             (side * stride * ratio**0.5, side * stride / ratio**0.5) for side in (5.0, 8.0) for ratio in (0.5, 1.0, 2.0)
         )
-        for stride in strides
+        for stride in (8, 16, 32)
     )
 
 

@@ -188,6 +188,8 @@ ALBUMS = (3, 10, 60)
 LARGER = (1000, 10_000)
 """Total number of images searched when images without queries are added, as far as there are enough."""
 KINDS = ("noun", "phrase", "action", "pair", "sentence")
+QUERIES = 1000
+"""Maximum number of queries that an index is asked, evenly spread over the kinds."""
 WORDS = 8
 """Maximum words in a query of two phrases."""
 SHORT = 4
@@ -402,12 +404,13 @@ Truth = dict[str, dict[int, list[np.ndarray]]]
 """The true boxes by phrase and by entry of the image."""
 
 
-def run(model: Model, session: Session, queries: int = 1000, among: Sequence[Path] = ()) -> SearchResult:
+def run(model: Model, session: Session, among: Sequence[Path] = ()) -> SearchResult:
     """Index the images of a data set; search for its sentences and, with Flickr30k Entities, for its phrases.
 
+    Of the distinct phrases :data:`QUERIES` are searched for, evenly spread; so many sentences and phrases together test
+    whether the index knows what it contains.
+
     Args:
-        queries: maximum number of distinct phrases, evenly spread; and of sentences and phrases together that test
-            whether the index knows what it contains.
         among: data sets whose ``train`` images are searched as well in that test; no queries are about them.
 
     Raises:
@@ -437,7 +440,7 @@ def run(model: Model, session: Session, queries: int = 1000, among: Sequence[Pat
         found = rank_matrix(scores, owner).text_to_image
         marked = _marks(session, images)
         truth = _phrases(marked)
-        asked = _spread(sorted(truth), queries)
+        asked = _spread(sorted(truth), QUERIES)
         hit = _hit(model, snapshot, {phrase: truth[phrase] for phrase in asked}) if asked else None
         asked_of = [
             [query for text in sentences[image.image] for query in spoken_queries(text, aligner.vocabulary)]
@@ -453,7 +456,7 @@ def run(model: Model, session: Session, queries: int = 1000, among: Sequence[Pat
                 beside, more = _beside(model, session, others, about, sentences)
                 _put(store, beside)
                 asked_of, words = [*asked_of, *([] for _ in beside)], words + more
-            presence = measure(_answers(model, store.snapshot(), asked_of, words, queries))
+            presence = measure(_answers(model, store.snapshot(), asked_of, words))
         layout = None
         if marked and model.calibration.phrase is not None:
             layout = measure_layout(model, [images[entry] for entry, _ in marked], [marks for _, marks in marked])
@@ -601,16 +604,15 @@ SHOWN = 25
 """Maximum number of images that show a phrase, and of others, to fit the probabilities of phrases on."""
 
 
-def fit_hits(model: Model, sets: Sequence[Sequence[Sample]], queries: int = 1000) -> dict[str, Logistic]:
+def fit_hits(model: Model, sets: Sequence[Sequence[Sample]]) -> dict[str, Logistic]:
     """Fit the probabilities of search hits to sentences and phrases, by searching indexes of images.
 
     Unreadable images are reported. Shows a progress bar.
 
     Args:
         model: should not have been trained on these images.
-        sets: images of data sets; each set is searched separately. Images with boxes and no sentences are searched for
-            by the phrases of their boxes.
-        queries: maximum number for each set.
+        sets: images of data sets; each set is searched separately, for :data:`QUERIES` queries. Images with boxes and
+            no sentences are searched for by the phrases of their boxes.
 
     Returns:
         The answers to the questions ``indexed_phrase``, ``hit``, ``chance`` and ``meant`` of a
@@ -626,13 +628,13 @@ def fit_hits(model: Model, sets: Sequence[Sequence[Sample]], queries: int = 1000
     seen = [each for each in seen if len(each.images) > 1]
     images, said_of = [image for each in seen for image in each.images], [t for each in seen for t in each.sentences]
     counted = pair_counts([[(phrase, 0) for text in texts for phrase in cut_phrases(text)] for texts in said_of])
-    fits = {"count": fit_counts(model, images, counted), "indexed_phrase": fit_phrases(model, seen, queries)}
+    fits = {"count": fit_counts(model, images, counted), "indexed_phrase": fit_phrases(model, seen)}
     known = {question: fit for question, fit in fits.items() if fit is not None}
     model.calibration = replace(model.calibration, **fits)
     halves: list[tuple[Answers, Answers]] = []
     for each in seen:
         with tempfile.TemporaryDirectory() as folder, _index(Path(folder) / INDEX, model, each.images) as store:
-            halves.append(_answers(model, store.snapshot(), each.queries, each.words, queries))
+            halves.append(_answers(model, store.snapshot(), each.queries, each.words))
     joined = [Answers.join(part) for part in zip(*halves, strict=True)]
     found = measure((joined[0], joined[1])) if joined else None
     if found is None:
@@ -674,7 +676,7 @@ def _read_set(model: Model, samples: Sequence[Sample]) -> SeenSet:
     return seen
 
 
-def fit_phrases(model: Model, sets: Sequence[SeenSet], queries: int) -> Logistic | None:
+def fit_phrases(model: Model, sets: Sequence[SeenSet]) -> Logistic | None:
     """Fit the probability that an image of an index shows what a phrase names; None if the images are insufficient.
 
     For each phrase, images that show it and images that do not count equally, and so do all phrases.
@@ -683,7 +685,7 @@ def fit_phrases(model: Model, sets: Sequence[SeenSet], queries: int) -> Logistic
     draws = np.random.default_rng(0)
     for each in sets:
         short = sorted({query for pairs in each.queries for kind, query in pairs if kind in ("noun", "phrase")})
-        for query in _spread(short, queries // len(KINDS)):
+        for query in _spread(short, QUERIES // len(KINDS)):
             wanted, phrases = nouns(query), PhrasesInImages(model, Query((query,)))
             there = np.array([wanted <= words for words in each.words])
             if len(phrases.layout.phrases) > 1 or there.all() or not there.any():
@@ -712,13 +714,12 @@ def _beside(
 
 
 def _answers(
-    model: Model, snapshot: Snapshot, asked_of: Sequence[Sequence[tuple[str, str]]], words: Sequence[frozenset[str]],
-    queries: int,
-) -> tuple[Answers, Answers]:  # fmt: skip
+    model: Model, snapshot: Snapshot, asked_of: Sequence[Sequence[tuple[str, str]]], words: Sequence[frozenset[str]]
+) -> tuple[Answers, Answers]:
     """Search one half of the images that have queries, then the other; and each half together with the rest.
 
-    ``asked_of`` has the :func:`short_queries` of each image, none for images that are only searched. At most
-    ``queries`` are used. ``words`` are those about each image.
+    ``asked_of`` has the :func:`short_queries` of each image, none for images that are only searched; ``words`` are
+    those about each image.
     """
     owners: dict[str, dict[str, set[int]]] = {kind: {} for kind in KINDS}
     for entry, pairs in enumerate(asked_of):
@@ -726,7 +727,7 @@ def _answers(
             owners[kind].setdefault(query, set()).add(entry)
     asked: dict[str, tuple[str, frozenset[int]]] = {}
     for kind, found in owners.items():
-        for query in _spread(sorted(query for query in found if query not in asked), queries // len(KINDS)):
+        for query in _spread(sorted(query for query in found if query not in asked), QUERIES // len(KINDS)):
             asked[query] = kind, frozenset(found[query])
     compared = list(compare(model, snapshot, asked, words))
     draws, own = np.random.default_rng(0), np.flatnonzero([bool(pairs) for pairs in asked_of])

@@ -251,10 +251,10 @@ def _pieces(text: str) -> list[str]:
     return re.findall(r"\s*\S+", text) or [text]
 
 
-def _flag(asked: Mapping[str, Any], name: str, default: bool) -> bool:
-    value = asked.get(name, default)
+def _streamed(asked: Mapping[str, Any], default: bool) -> bool:
+    value = asked.get("stream", default)
     if not isinstance(value, bool | None):
-        raise Problem(400, f"{name} must be true or false")
+        raise Problem(400, "stream must be true or false")
     return default if value is None else value
 
 
@@ -293,7 +293,7 @@ class Ollama(Captions):
 
     def _say(self, place: str, asked: dict[str, Any]) -> tuple[bytes, str]:
         began = time.perf_counter_ns()
-        name, stream = self.check(asked), _flag(asked, "stream", True)
+        name, stream = self.check(asked), _streamed(asked, True)
         if place == "message":
             messages = _dicts(asked.get("messages"), "messages")
             prompt = _text(messages[-1].get("content"), "content") if messages else ""
@@ -382,7 +382,7 @@ class OpenAI(Captions):
         return self.answer(images, read_want(prompt, {"json_object": "json", "text": None}.get(kind, schema)))
 
     def _chat(self, asked: dict[str, Any]) -> tuple[bytes, str]:
-        name, stream = self.check(asked), _flag(asked, "stream", False)
+        name, stream = self.check(asked), _streamed(asked, False)
         if asked.get("n") not in (None, 1):
             raise Problem(400, "n must be 1: there is one answer")
         text = self._ask(asked.get("messages"), asked.get("response_format"))
@@ -404,7 +404,7 @@ class OpenAI(Captions):
         return b"".join(b"data: " + to_json(row) + b"\n\n" for row in rows) + b"data: [DONE]\n\n", EVENTS
 
     def _respond(self, asked: dict[str, Any]) -> tuple[bytes, str]:
-        name, stream, given = self.check(asked), _flag(asked, "stream", False), asked.get("input")
+        name, stream, given = self.check(asked), _streamed(asked, False), asked.get("input")
         messages = [{"content": given}] if isinstance(given, str) else given
         form = asked.get("text")
         text = self._ask(messages, form.get("format") if isinstance(form, dict) else None)

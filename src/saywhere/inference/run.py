@@ -31,7 +31,7 @@ from saywhere.inference.results import (
     ensure_same_settings,
     read_names,
 )
-from saywhere.inference.sources import Source, find_images, out_path, read_boxes
+from saywhere.inference.sources import Source, find_images, list_paths, out_path, read_boxes
 from saywhere.loading import DeferredModel
 from saywhere.options import require_ints, require_probabilities
 from saywhere.regions import SHOWN, Regions, check_boxes
@@ -361,7 +361,7 @@ def describe(
     require_ints(0, top=top)
     require_ints(1, batch=batch, shards=shards)
     require_probabilities(threshold=threshold)
-    paths = [images] if isinstance(images, str | Path) else list(images)
+    paths = list_paths(images=images)
     json, out, boxes = (None if path is None else Path(path) for path in (json, out, boxes))
     found = [path for path in paths if isinstance(path, Source)]
     if others := [path for path in paths if not isinstance(path, Source)]:

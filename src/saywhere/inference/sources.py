@@ -66,6 +66,16 @@ class NoImages(UserError):
         self.path = path
 
 
+def list_paths(**given: Any) -> list[Any]:
+    """Return the paths or sources of the one named argument, which is one or several; ``UserError`` for others."""
+    ((name, value),) = given.items()
+    paths = [value] if isinstance(value, str | Path) or not isinstance(value, Iterable) else list(value)
+    for each in paths:
+        if not isinstance(each, str | Path | Source):
+            raise UserError(f"{name} must be a path or several, not {type(each).__name__}")
+    return paths
+
+
 def find_images(
     paths: Sequence[str | Path], leave_out: Iterable[Path] = (), suffixes: frozenset[str] = SUFFIXES
 ) -> list[Source]:

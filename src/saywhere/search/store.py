@@ -348,7 +348,7 @@ class Store:
         locked = claims.lock(lock)
         if not locked:
             os.close(lock)
-            other = "another run is writing to this index; wait for its end"
+            other = "another run is writing to this index; wait for its end, or stop it if it watches"
             none = "this file system has no locks (flock), without which an index may be damaged; put it elsewhere"
             raise UserError(f"{self.folder}: {none if locked is None else other}")
         self._lock = lock

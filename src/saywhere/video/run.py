@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, fits, printable
 from saywhere.inference.run import TOP, Summary
-from saywhere.inference.sources import VIDEO_SUFFIXES, Source, find_images
+from saywhere.inference.sources import VIDEO_SUFFIXES, Source, find_images, list_paths
 from saywhere.loading import DeferredModel
 from saywhere.options import require_ints, require_probabilities
 from saywhere.report import Tell, counted, progress, silent
@@ -69,7 +69,7 @@ def follow(
     """
     require_ints(0, top=top)
     require_probabilities(threshold=threshold)
-    paths = [videos] if isinstance(videos, str | Path) else list(videos)
+    paths = list_paths(videos=videos)
     json, out = (None if path is None else Path(path) for path in (json, out))
     model = model if isinstance(model, DeferredModel) else DeferredModel(model, part="densecap")
     work = Videos(model, every, top, threshold, json, out, bar=progress, each=each, tell=tell)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,8 @@ def splits(root: Path) -> list[str]:
 
 
 def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
-    """Return the images of one split in the order of the lines; broken lines are named in the report.
-
-    Lines of the same image and size are joined.
-    """
-    found: dict[tuple[Path, tuple[float, float] | None], Annotation] = {}
+    """Return the images of one split in the order of the lines; broken lines are named in the report."""
+    found = []
     for file in _files(root):
         for line, row in _rows(file):
             name = f"{file.name}:{line}"
@@ -39,19 +35,12 @@ def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
                 report.problem("broken line", f"{name} ({row})")
             elif _split(row, file) == split:
                 try:
-                    new = _annotation(row, file, name, report)
-                    old = found.get((new.image, new.size))
-                    found[new.image, new.size] = new if old is None else _joined(old, new)
+                    found.append(_annotation(row, file, name, report))
                 except (KeyError, TypeError, ValueError) as error:
                     reason = f"no {error}" if isinstance(error, KeyError) else error
                     report.listed += 1
                     report.problem("broken line", f"{name} ({reason})")
-    return list(found.values())
-
-
-def _joined(one: Annotation, other: Annotation) -> Annotation:
-    labelled, sentences = unique([*one.labelled, *other.labelled]), dict.fromkeys((*one.sentences, *other.sentences))
-    return replace(one, labelled=labelled, sentences=tuple(sentences), broken=one.broken or other.broken)
+    return found
 
 
 def _annotation(row: dict[str, Any], file: Path, name: str, report: Report) -> Annotation:

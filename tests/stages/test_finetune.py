@@ -207,6 +207,14 @@ def lines(images: Path, folder: Path, count: int, phrase: str | None = None) -> 
     return folder / "few.jsonl"
 
 
+def test_an_image_in_several_lines_is_not_learnt_and_held_out_at_once(images: Path, tmp_path: Path) -> None:
+    few = lines(images, tmp_path, 8)
+    few.write_text(few.read_text() * 3)
+    own = finetune_stage._read(few, None, "train", None, Bundle.read(exported_bundle()), 0, print)
+    learnt, held_out = ([sample.image for sample in part] for part in (own.learnt, own.held_out))
+    assert (len(learnt), len(held_out)) == (18, 6) and not {*learnt} & {*held_out}
+
+
 @pytest.mark.parametrize(("count", "phrase", "message"), [(1, None, "train has 1"), (4, "!", "train has 0")])
 def test_too_little_is_refused_in_one_line(
     count: int, phrase: str | None, message: str, images: Path, tmp_path: Path

@@ -206,9 +206,10 @@ def _read(root: Path, format: str | None, split: str, validation: str | None, bu
         if lost := sum(len(sample.boxes) for sample in samples) - sum(len(sample.boxes) for sample in good):
             tell(f"{samples.split}: {counted(lost, 'box')} left out, whose phrases have no word or more than {longest}")
     if len(sets) == 1:
-        order = np.random.default_rng(seed).permutation(len(sets[0])).tolist()
-        count = max(1, round(len(order) / HELD_OUT))
-        parts = [[sets[0][row] for row in sorted(rows)] for rows in (order[count:], order[:count])]
+        images = list(dict.fromkeys(sample.image for sample in sets[0]))  # an image may be listed twice
+        order = np.random.default_rng(seed).permutation(len(images)).tolist()
+        chosen = {images[row] for row in order[: max(1, round(len(order) / HELD_OUT))]}
+        parts = [[sample for sample in sets[0] if (sample.image in chosen) == kept] for kept in (False, True)]
     else:
         parts = sets
     learnt, held_out = parts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import pickle
+import weakref
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
@@ -133,6 +134,16 @@ def test_what_it_is(model: Model):
 
 def _engine(model: Model) -> str:
     return "onnx" if type(model.engine).__name__ == "OnnxEngine" else "torch"
+
+
+def test_a_model_that_is_no_longer_used_is_freed_at_once(model: Model):
+    """Python looks for cycles when many objects were made, and the weights of a model are few."""
+    other = saywhere.load(exported_bundle(), "cpu", engine=_engine(model))
+    for ask, columns in VERBS.values():
+        ask(other, IMAGES[0], *(column[0] for column in columns))
+    engine = weakref.ref(other.engine)
+    del other
+    assert engine() is None
 
 
 # Describing

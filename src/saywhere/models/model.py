@@ -76,7 +76,8 @@ class Model:
         """Writer of region phrases that uses all suitable parts; None without a dense captioner."""
         from saywhere.models.phrases import PhraseWriter
 
-        return None if self.densecap is None else PhraseWriter(self.densecap, lambda: self.aligner, self.nouns)
+        engine = self.engine  # a reference to self would keep an unused model until Python looks for cycles
+        return None if self.densecap is None else PhraseWriter(self.densecap, lambda: engine.aligner, self.nouns)
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}: {', '.join(self.parts)})"

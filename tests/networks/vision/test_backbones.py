@@ -4,6 +4,7 @@ import copy
 import sys
 
 import pytest
+import timm
 import torch
 from torch import nn
 
@@ -69,6 +70,14 @@ def test_frozen_until_told_otherwise_and_statistics_always_fixed():
     assert all(p.requires_grad for p in backbone.parameters())
     backbone.train()
     assert not any(m.training for m in backbone.modules() if isinstance(m, nn.BatchNorm2d))
+
+
+def test_the_strides_of_an_architecture_are_asked_for_once(monkeypatch):
+    build_backbone("test_efficientnet", (16,), pretrained=False)
+    create, made = timm.create_model, []
+    monkeypatch.setattr(timm, "create_model", lambda *names, **options: made.append(names) or create(*names, **options))
+    build_backbone("test_efficientnet", (32,), pretrained=False)
+    assert len(made) == 1
 
 
 def test_wrong_names_and_strides_are_user_errors():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import groupby
 from typing import Any
 
@@ -126,15 +126,14 @@ def build_backbone(
         near = ", ".join(timm.list_models(f"*{name[:8]}*")[:5])
         raise UserError(f"no backbone is called {name!r}" + (f"; timm has {near}" if near else ""))
 
-    def build(pretrained: bool, **options: Any) -> Any:
-        return timm.create_model(architecture, pretrained=pretrained and not lite, features_only=True, **options)
-
     try:
-        with torch.device("meta"):
-            has = tuple(build(False).feature_info.reduction())
+        has = _strides(architecture)
         if unknown := set(strides or ()) - set(has):
             raise UserError(f"the backbone {name} has the strides {has}, not {unknown.pop()}")
-        body = build(pretrained, out_indices=[has.index(stride) for stride in strides or has])
+        indices = [has.index(stride) for stride in strides or has]
+        body: Any = timm.create_model(
+            architecture, pretrained=pretrained and not lite, features_only=True, out_indices=indices
+        )
         _check_strides(body)
     except (RuntimeError, OSError, AssertionError) as error:
         raise UserError(f"the backbone {name} cannot be used: {str(error).splitlines()[0]}") from error
@@ -142,6 +141,16 @@ def build_backbone(
         _load_lite(name, body)
     info, pixels = body.feature_info, body.pretrained_cfg
     return Backbone(body, info.reduction(), info.channels(), pixels["mean"], pixels["std"])
+
+
+@cache
+def _strides(architecture: str) -> tuple[int, ...]:
+    """Return the strides of all maps of a timm model, which is built without weights to tell; so ask only once."""
+    import timm
+
+    with torch.device("meta"):
+        body: Any = timm.create_model(architecture, features_only=True)
+    return tuple(body.feature_info.reduction())
 
 
 def _check_strides(body: Any) -> None:

@@ -145,8 +145,8 @@ def measure(options: argparse.Namespace, server: Server) -> dict[str, list[tuple
     return found
 
 
-def page(server: Server) -> dict[str, Any]:
-    """Return the page's bytes as transferred, and milliseconds until it is ready in Chromium."""
+def page(server: Server, rounds: int) -> dict[str, Any]:
+    """Return the page's bytes as transferred, and milliseconds until it is ready in Chromium, in each round."""
     connection = HTTPConnection("127.0.0.1", server.port)
     sizes: dict[str, int] = {}
     for path in ("/", "/page/page.css", "/page/page.js", "/page/overlay.js", "/page/server.js"):
@@ -165,7 +165,7 @@ def page(server: Server) -> dict[str, Any]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         times: list[float] = []
-        for _ in range(6):
+        for _ in range(rounds + 1):
             context = browser.new_context()  # nothing of an earlier visit is kept
             tab = context.new_page()
             tab.goto(server.url)
@@ -180,7 +180,7 @@ def main() -> None:
     options = parse()
     with running("--model", options.model, "--workers", str(options.workers)) as server:
         found = measure(options, server)
-        of_page = page(server)
+        of_page = page(server, options.rounds)
         print(f"{options.workers} workers, {options.rounds} rounds of {options.images} images")
         print(f"load of the machine {os.getloadavg()[0]:.1f}")
         print(f"{'':22} images/s   CPU ms an image")

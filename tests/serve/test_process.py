@@ -23,6 +23,7 @@ from server_process import Process, send_raw
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
+from tiny_bundle import exported_bundle
 
 from saywhere.serve.limits import Limits
 from saywhere.serve.server import bind, run
@@ -185,7 +186,8 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def benchmark(name: str, *options: str) -> str:
-    done = subprocess.run([sys.executable, BENCHMARKS / name, *options], capture_output=True, text=True)
+    command = [sys.executable, BENCHMARKS / name, "--model", exported_bundle(), *options]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -217,8 +217,9 @@ class Slow(Backbone):
 
 
 def test_of_two_runs_at_once_one_fills_the_cache_and_the_other_waits(
-    tmp_path: Path, photos: list[Photo], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, photos: list[Photo], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("saywhere.inference.claims.LOCK_WAIT", 0.0)
     slow, second, built = Slow(), Backbone(), {}
 
     def fill(name: str, backbone: Backbone) -> None:

@@ -1,6 +1,6 @@
 # Everything a fresh machine needs besides make and Python 3.11 is installed by the first target that wants it: the small
 # core into .venv-core for the demo, everything into .venv for the rest.
-.PHONY: help demo docs test test-all test-core web-runtime large check format figures dist lock clean
+.PHONY: help demo docs test test-all test-core wheel web-runtime large check format figures dist lock clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -14,6 +14,8 @@ PHOTOGRAPHS := astronaut.png chelsea.png camera.png
 # a contiguous half, so that what the tests of a file share is made once, and takes over from the other in the end. Compiled
 # modules are kept even where the caller turned this off: otherwise each command that a test starts compiles all it imports.
 TEST_ENV := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE=
+TESTS := $(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal
+TESTS_OF_WHEEL := $(TEST_ENV) SAYWHERE_TEST_INSTALLED=1 $(WHEEL)/python -m pytest -n 2 --dist worksteal
 
 help:
 	@echo "make demo       describe real photographs with the bundled model, drawn into demo/ (installs no PyTorch)"
@@ -44,18 +46,26 @@ demo: .venv-core/ready
 	done
 	@echo "The photographs with boxes and captions drawn: $(PHOTOGRAPHS:%=demo/%)"
 
-test: check test-all test-core
+# The type checker works on one core, so the wheel for test-core is made and installed beside it. What tests/installed asks of
+# the wheel need not be asked of the sources too.
+test: web-runtime
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target check wheel
+	$(TESTS) --ignore tests/installed
+	$(TESTS_OF_WHEEL)
 
 test-all: web-runtime
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(TESTS)
 
 # ONNX Runtime for the page without a server, fetched once by npm; without it the tests of that page are skipped, or fail in CI.
 web-runtime: $(READY)
 	@$(BIN)/python -c "import pathlib, saywhere.web.runtime as r; r.fetch(pathlib.Path('.venv'))" 2>&1 | tail -n 1; \
 	test -f .venv/onnxruntime-web-*.tgz || echo "without onnxruntime-web the tests of the page without a server do not run"
 
-# The wheel in an environment without PyTorch: the tests that need none of it, with no network.
-test-core: $(READY)
+# The tests that need no PyTorch, of the wheel in an environment without it, with no network.
+test-core: wheel
+	$(TESTS_OF_WHEEL)
+
+wheel: $(READY)
 	rm -rf .venv-wheel dist
 	$(BIN)/uv build $(LOCKED_BUILD) --wheel --out-dir dist
 	$(PYTHON) -m venv .venv-wheel
@@ -63,7 +73,6 @@ test-core: $(READY)
 	$(BIN)/uv pip install --quiet --python $(WHEEL)/python $(LOCKED) --extra test
 	$(BIN)/uv pip install --quiet --python $(WHEEL)/python $(LOCKED) --extra demo --no-deps
 	$(BIN)/uv pip install --quiet --python $(WHEEL)/python --no-deps dist/*.whl
-	$(TEST_ENV) SAYWHERE_TEST_INSTALLED=1 $(WHEEL)/python -m pytest -n 2 --dist worksteal
 
 check: $(READY)
 	$(BIN)/ruff check .

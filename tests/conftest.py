@@ -79,7 +79,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
         return True if needs_extras(settings_file) else None
     if collection_path.suffix != ".py":
         return None
-    about_the_repository = collection_path.name in ("test_house.py", "test_documents.py")
+    about_the_repository = collection_path.name in ("test_house.py", "test_documents.py", "test_benchmark_versions.py")
     return True if about_the_repository or needs_extras(collection_path) else None
 
 

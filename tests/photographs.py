@@ -14,14 +14,10 @@ from PIL import Image
 CORNERS = ((250, 20, 20), (20, 240, 20), (30, 30, 245), (245, 245, 20))
 """Colours of the four quarters of :func:`quarters`: top left, top right, bottom left, bottom right."""
 TURNED = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_90,
-    7: Image.Transpose.TRANSVERSE,
+    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_90, 7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_270,
-}
+}  # fmt: skip
 """How an upright image is stored, by its EXIF orientation."""
 
 

@@ -222,13 +222,9 @@ def record(key: str, value: str) -> bytes:
 
 
 KINDS = {
-    "member": tarfile.REGTYPE,
-    "long name": tarfile.GNUTYPE_LONGNAME,
-    "long link": tarfile.GNUTYPE_LONGLINK,
-    "extended": tarfile.XHDTYPE,
-    "global": tarfile.XGLTYPE,
-    "unknown": b"Q",
-}
+    "member": tarfile.REGTYPE, "long name": tarfile.GNUTYPE_LONGNAME, "long link": tarfile.GNUTYPE_LONGLINK,
+    "extended": tarfile.XHDTYPE, "global": tarfile.XGLTYPE, "unknown": b"Q",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("claimed", [10**12, 2**62, 10**20, -5, 5000])

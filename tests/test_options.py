@@ -162,12 +162,8 @@ def test_without_a_source_the_key_stands_first() -> None:
 def test_assignments_are_json_or_text() -> None:
     given = ["decoding.beam_size=3", "repeat_nms=null", "calibration=[1, 0.5, 0]", "pooling=roi_align", "odd=a=b"]
     wanted = {
-        "decoding.beam_size": 3,
-        "repeat_nms": None,
-        "calibration": [1, 0.5, 0],
-        "pooling": "roi_align",
-        "odd": "a=b",
-    }
+        "decoding.beam_size": 3, "repeat_nms": None, "calibration": [1, 0.5, 0], "pooling": "roi_align", "odd": "a=b",
+    }  # fmt: skip
     assert assignments(given) == wanted
     deep = "[" * 100_000
     assert assignments([f"a={deep}", 'b={"c": 1, "c": 2}']) == {"a": deep, "b": '{"c": 1, "c": 2}'}

@@ -84,13 +84,8 @@ def test_truths_are_claimed_anew_at_each_meteor():
     predicted = regions((A, 0.9, "0.1"), (A, 0.8, "0.2"), (A, 0.7, "0.3"))
     result = evaluate((predicted, [A], [["a car"]]), scorer=worth)
     expected = {
-        0: 1,
-        0.05: 1,
-        0.1: 1 / 2,
-        0.15: 1 / 2,
-        0.2: 1 / 3,
-        0.25: 1 / 3,
-    }  # METEOR is above a threshold, not at it
+        0: 1, 0.05: 1, 0.1: 1 / 2, 0.15: 1 / 2, 0.2: 1 / 3, 0.25: 1 / 3,
+    }  # METEOR is above a threshold, not at it  # fmt: skip
     assert result.ap == pytest.approx({f"iou_{t}/meteor_{m}": expected[m] for t in IOUS for m in METEORS})
     assert result.detection_map == 1
     assert result.language_meteor == pytest.approx(0.2)

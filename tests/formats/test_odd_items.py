@@ -100,13 +100,8 @@ def by_yolo(folder: Path, boxes: Sequence[Sequence[float]], names: str = "names:
 
 
 WRITERS: dict[str, Callable[[Path, Sequence[Sequence[float]]], Path]] = {
-    "label-studio": by_label_studio,
-    "cvat": by_cvat,
-    "coco": by_coco,
-    "voc": by_voc,
-    "csv": by_csv,
-    "yolo": by_yolo,
-}
+    "label-studio": by_label_studio, "cvat": by_cvat, "coco": by_coco, "voc": by_voc, "csv": by_csv, "yolo": by_yolo,
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -24,13 +24,8 @@ from saywhere.training.run import build_vocabulary, find_system, model_config, r
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 OTHERS = {
-    "aligner-everyday",
-    "captions-everyday",
-    "table1",
-    "saywhere",
-    "saywhere-large",
-    "saywhere-smoke",
-}  # of several models; see tests/papers/table1 and tests/stages
+    "aligner-everyday", "captions-everyday", "table1", "saywhere", "saywhere-large", "saywhere-smoke",
+}  # of several models; see tests/papers/table1 and tests/stages  # fmt: skip
 SHIPPED = sorted(path for path in RECIPES.glob("*.yaml") if path.stem not in OTHERS)
 
 
@@ -49,16 +44,10 @@ def test_a_recipe_is_read_with_its_defaults(file: Path) -> None:
 
 def test_changes_are_yaml_and_reach_any_depth(file: Path) -> None:
     changes = [
-        "training.epochs=7",
-        "training.rest.betas=[0.5, 0.9]",
-        "training.rest.lr=3e-4",
-        "training.cache=null",
-        "training.precision=32",
-        "training.flip=false",
-        "data.phrases.max_words=9",
-        "model.trunk.long_side=320",
+        "training.epochs=7", "training.rest.betas=[0.5, 0.9]", "training.rest.lr=3e-4", "training.cache=null",
+        "training.precision=32", "training.flip=false", "data.phrases.max_words=9", "model.trunk.long_side=320",
         "model.decoding.beam_size=3",
-    ]
+    ]  # fmt: skip
     recipe = recipes.load(file, changes)
     assert recipe.training.epochs == 7
     assert recipe.training.rest.betas == (0.5, 0.9)

@@ -392,14 +392,9 @@ def test_videos_in_a_folder_are_described_if_every_is_given(model):
     Image.new("RGB", (64, 32)).save("album/a.jpg")
     assert "passed over" not in describe("album", "--out", "drawn", "--every", "0.5s").stderr
     assert sorted(p.relative_to("drawn").as_posix() for p in Path("drawn").rglob("[!.]*.*")) == [
-        "a.jpg",
-        "clip.mp4",
-        "clip.tracks.jsonl",
-        "clip.vtt",
-        "sub/clip.mov.mp4",
-        "sub/clip.mov.tracks.jsonl",
+        "a.jpg", "clip.mp4", "clip.tracks.jsonl", "clip.vtt", "sub/clip.mov.mp4", "sub/clip.mov.tracks.jsonl",
         "sub/clip.mov.vtt",
-    ]
+    ]  # fmt: skip
 
 
 def test_tracks_are_printed_on_demand(model):

@@ -78,7 +78,8 @@ def answers(seed: int) -> Answers:
     inside = generator.random(60) < 0.5
     in_index = inside | (generator.random(60) < 0.4)
     chances = np.stack((generator.standard_normal(60) + in_index, evidence[:, 0, 0]), axis=-1)
-    return Answers(evidence, chances, shown, inside, in_index, np.array(["noun", "pair"] * 30), np.full(60, 60))
+    kinds = np.array(["noun", "pair"] * 30)
+    return Answers(evidence, 0 * shown, chances, shown, shown | True, shown, inside, in_index, kinds, np.full(60, 60))
 
 
 def area(high: list[float], low: list[float]) -> float:

@@ -128,10 +128,22 @@ def test_a_word_that_is_spelt_wrongly_comes_with_the_one_that_people_say(model):
 
 def test_one_person_is_not_ten(model):
     """Captions seldom say ten: the words alone would say .28."""
-    ten = model.placer().evidence(model.encode(ROOT / "src/saywhere/serve/page/astronaut.jpg"), ["ten people"])
-    (indexed,) = embed_for_index(model, [ROOT / "src/saywhere/serve/page/astronaut.jpg"])
+    image = ROOT / "src/saywhere/serve/page/astronaut.jpg"
+    placer, (indexed,) = model.placer(), embed_for_index(model, [image])
+    _, _, agree = placer.find(model.encode(image), placer.read("ten people"))
     searched = PhrasesInImages(model, Query(("ten people",))).find(indexed)
-    assert ten.counted is not None and np.exp(ten.counted[0]) < 0.05 and np.exp(searched.agree) < 0.05
+    assert np.exp(agree[0]) < 0.05 and np.exp(searched.agree) < 0.05
+
+
+def test_colours_count(model):
+    """The astronaut's suit is orange. Ground and search agree, though an index has no pixels."""
+    image = ROOT / "src/saywhere/serve/page/astronaut.jpg"
+    encoding, (indexed,) = model.encode(image), embed_for_index(model, [image])
+    chances = []
+    for asked in ("an orange suit", "a green suit"):
+        _, _, agree = model.placer().find(encoding, model.placer().read(asked))
+        chances.append(np.exp([agree[0], PhrasesInImages(model, Query((asked,))).find(indexed).agree]))
+    assert (chances[0] > 0.8).all() and (chances[1] < 0.2).all()
 
 
 def test_given_boxes_are_described_in_their_order(model):

@@ -14,16 +14,16 @@ from tiny_bundle import bundle_model
 import saywhere
 from saywhere import Regions, UserError
 from saywhere import boxes as geometry
-from saywhere.calibration import Calibration, Logistic
+from saywhere.calibration import Calibration, Logistic, logistic
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.models.layout import Layout
-from saywhere.models.nouns import noun_tree
+from saywhere.models.nouns import COLOUR_NAMES, noun_tree
 from saywhere.models.placing import (
+    Details,
     Evidence,
     captioned,
     cut_phrases,
     familiar,
-    log_counted,
     noun_words,
     unused_words,
 )
@@ -67,15 +67,54 @@ def test_a_number_far_above_the_things_found_is_improbable():
     apart = [[0.0, 0, 10, 10], [2, 0, 12, 10], [20, 20, 30, 30], [40, 40, 50, 50]]
     found = replace(four, regions=Regions(50, 50, apart)).count_things()
     assert found.tolist() == [2, 1, np.inf]  # two that overlap are one; the third phrase names no kind
-    numbers = (2, 3, 4, 10, 50)
-    fit, more = Logistic({"words": 0.02}, 0.8), np.full(len(numbers), 10.0)
-    even = fit.apply({"words": more})
-    chances = np.exp([log_counted(fit, numbers, more, np.full(len(numbers), seen)) for seen in (0, 2, 6, np.inf)])
-    np.testing.assert_allclose(chances[3], even)
-    np.testing.assert_allclose(chances[2][:3], even[:3])
-    np.testing.assert_allclose(chances[:, 0], even[0])  # two: some things are not told apart
-    assert chances[1][0] > chances[1][1] > chances[1][2] > 0.2 > 0.05 > chances[1][3] == chances[1][4]
-    assert chances[2][3] > 4 * chances[1][3]
+    numbers = {"two dogs": 2, "three dogs": 3, "four dogs": 4, "ten dogs": 10, "50 dogs": 50}
+    details = Details([*numbers], Vocabulary.build(["two three four ten many dogs dog a"]))
+    fit, more = Logistic({"words": 0.02}, 0.8), np.where([text == "a dog" for text in details.texts], -10.0, 0.0)
+    even = fit.apply({"words": np.array(10.0)})
+
+    def chances(seen: float | None) -> np.ndarray:
+        things = None if seen is None else np.full(len(numbers), seen)
+        return np.exp(details.log_probs(Calibration(count=fit), more, things, None))
+
+    assert [each.value for each in details.compared] == [*numbers.values()]
+    np.testing.assert_allclose(chances(None), even)
+    np.testing.assert_allclose(chances(6)[:3], even)
+    assert chances(0)[0] == chances(2)[0] == pytest.approx(even)  # two: some things are not told apart
+    assert chances(2)[0] > chances(2)[1] > chances(2)[2] > 0.2 > 0.05 > chances(2)[3] == chances(2)[4]
+    assert chances(6)[3] > 4 * chances(2)[3]
+
+
+def test_adjectives_are_compared_with_their_absence_and_colours_with_other_colours():
+    phrases = ["a big red car", "a black man", "two black and white dogs", "a rusty car", "a dog"]
+    details = Details(phrases, Vocabulary.build(["a big red blue black white car cars man two dogs dog and"]))
+    found = [(each.question, each.phrase, details.texts[each.text]) for each in details.compared]
+    assert found == [
+        ("asked_colour", 0, "a big red car"),
+        ("adjective", 0, "a big red car"),
+        ("adjective", 1, "a black man"),
+        ("count", 2, "two black and white dogs"),
+        ("asked_colour", 2, "two black and white dogs"),
+        ("asked_colour", 2, "two black and white dogs"),
+    ]  # rusty is an unknown word
+    first, second, third = ([details.texts[row] for row in each.others] for each in details.compared[:3])
+    assert len(first) == 14 and {"a big blue car", "a big black car"} < {*first} and "a big red car" not in first
+    assert (second, third) == (["a red car"], ["a man"])
+
+
+def test_a_colour_counts_by_words_and_pixels_and_the_least_probable_of_several():
+    phrases = ["a red car", "a black and white dog"]
+    details = Details(phrases, Vocabulary.build(["a red blue black white car dog and"]))
+    fits = Calibration(asked_colour=Logistic({"words": 0.1, "pixels": 1.0}, 1.0))
+    similar = np.where([text == "a red car" for text in details.texts], 10.0, 0.0)
+    colours = np.full((2, len(COLOUR_NAMES)), -5.0)
+    colours[0, COLOUR_NAMES.index("red")], colours[1, COLOUR_NAMES.index("black")] = -0.5, -1.0
+    chances = np.exp(details.log_probs(fits, similar, None, colours))
+    np.testing.assert_allclose(chances, logistic(np.array([1.5, -4.0])))
+    for left_out in (
+        details.log_probs(fits, similar, None, None),
+        details.log_probs(Calibration(), similar, None, colours),
+    ):
+        assert left_out.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("by", ["densecap", "aligner"])

@@ -85,7 +85,7 @@ def test_a_collection_is_opened_again_and_another_one_is_refused(random_images) 
         client.create_collection("other", {})
     other = Qdrant(":memory:", "other")
     other.__dict__["_client"] = place.__dict__["_client"]
-    with pytest.raises(UserError, match="is not an index of format 3"):
+    with pytest.raises(UserError, match="is not an index of format 4"):
         QdrantStore(other)
     with pytest.raises(UserError, match="Collection name cannot contain"):
         QdrantStore(Qdrant(":memory:", "a/b"), FACTS)

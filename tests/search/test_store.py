@@ -336,8 +336,8 @@ def test_codes_are_checked_once_for_each_state_of_theirs(tmp_path, random_images
 def test_a_damaged_database_and_another_version_are_named(tmp_path, random_images, monkeypatch) -> None:
     with Store(tmp_path, FACTS) as store:
         store.put(rows(random_images(3)))
-    monkeypatch.setattr(stores, "VERSION", "5")
-    with pytest.raises(UserError, match="has format 4, and this program reads 5"):
+    monkeypatch.setattr(stores, "VERSION", "6")
+    with pytest.raises(UserError, match="has format 5, and this program reads 6"):
         Store(tmp_path)
     (tmp_path / stores.DATABASE).write_bytes(b"no database" * 1000)
     with pytest.raises(UserError, match="is damaged .*index the images again"):

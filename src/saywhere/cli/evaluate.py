@@ -308,8 +308,10 @@ def search(
         if result.hit is not None:
             typer.echo(f"phrases: {result.hit:.3f} right in the first image ({counted(result.phrases, 'phrase')})")
         if (layout := result.layout) is not None:
-            counts = "" if layout.counts is None else f"two things or one {layout.counts:.3f}, "
-            typer.echo(f"told by boxes: {counts}places {layout.places:.3f}, relations {layout.relations:.3f}")
+            named = {"two things or one": layout.counts, "colours": layout.colours, "adjectives": layout.adjectives,
+                     "places": layout.places, "relations": layout.relations}  # fmt: skip
+            shares = ", ".join(f"{name} {share:.3f}" for name, share in named.items() if share is not None)
+            typer.echo(f"told right: {shares}")
         if (there := result.presence) is not None:
             typer.echo(
                 f"is it there: AUC {there.auc:.3f} of hits, calibration error {there.calibration_error:.3f}; of whole "

@@ -25,12 +25,12 @@ from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import DEV, Session, embed_images, image_name
 from saywhere.files import printable
 from saywhere.inference import Source
-from saywhere.models.aligner import ImageVectors, TextVectors, plain_similarities
+from saywhere.models.aligner import ImageVectors, TextVectors
 from saywhere.models.chunker import Chunker
-from saywhere.models.layout import Layout, count_of, one_of
+from saywhere.models.layout import Layout, count_of, modifiers
 from saywhere.models.model import Model
-from saywhere.models.nouns import noun_tree
-from saywhere.models.placing import cut_phrases, familiar, noun_words, word_fits
+from saywhere.models.nouns import COLOUR_NAMES, COLOURS, colour_of, noun_tree
+from saywhere.models.placing import cut_phrases, is_person, noun_words, word_fits
 from saywhere.search.indexing import embed_for_index, index_digest
 from saywhere.search.phrases import (
     LIKELY,
@@ -76,16 +76,21 @@ class Answers:
 
     Attributes:
         evidence: ``(Q, K, 6)`` from :func:`saywhere.search.phrases.hit_evidence`; NaN if an album has no more images.
+        agree: ``(Q, K)``, :attr:`saywhere.search.phrases.Placed.agree`.
         chances: ``(Q, 2)`` from :func:`saywhere.search.phrases.in_index_evidence`.
-        shown: ``(Q, K)``, whether captions of the image have each noun of the query.
+        named: ``(Q, K)``, whether captions of the image have each noun and each action of the query.
+        known, shown: ``(Q, K)``, whether captions tell if the image shows the query, and whether it does.
         inside: ``(Q,)``, whether the query is about an image of the index.
-        in_index: ``(Q,)``, whether some image of the index is ``shown``.
+        in_index: ``(Q,)``, whether some image of the index is ``shown``, or is ``named`` and not ``known``.
         kinds: ``(Q,)`` kinds of queries, see :func:`short_queries`.
         albums: ``(Q,)`` approximate number of images searched, see :data:`ALBUMS`.
     """
 
     evidence: np.ndarray
+    agree: np.ndarray
     chances: np.ndarray
+    named: np.ndarray
+    known: np.ndarray
     shown: np.ndarray
     inside: np.ndarray
     in_index: np.ndarray
@@ -99,7 +104,8 @@ class Answers:
         for each in several:
             more = ((0, 0), (0, depth - each.shown.shape[1]))
             evidence = np.pad(each.evidence, (*more, (0, 0)), constant_values=np.nan)
-            wide.append(replace(each, evidence=evidence, shown=np.pad(each.shown, more)))
+            others = {name: np.pad(getattr(each, name), more) for name in ("agree", "named", "known", "shown")}
+            wide.append(replace(each, evidence=evidence, **others))
         return cls(*(np.concatenate([getattr(each, f.name) for each in wide]) for f in fields(cls)))
 
     @property
@@ -165,10 +171,53 @@ class PresenceInIndex:
 
 
 def said(sentences: Sequence[str], vocabulary: Vocabulary) -> frozenset[str]:
-    """Return all words of an image's captions, the more general kinds that they belong to, and the actions named."""
+    """Return all words of an image's captions, the more general kinds that they belong to, and the actions named.
+
+    So are the adjectives of each noun, with the noun and with its more general kinds: "brown dog", "brown animal".
+    """
     words = {word for sentence in sentences for word in tokenize(sentence)}
     doing = (action(word, vocabulary) for word in words)
-    return frozenset([*kinds(words), *(form for form in doing if form is not None)])
+    described = (
+        f"{adjective} {name}"
+        for sentence in sentences
+        for phrase in cut_phrases(sentence)
+        for name in kinds([_noun(phrase)])
+        for adjective in adjectives(phrase)
+    )
+    return frozenset([*kinds(words), *(form for form in doing if form is not None), *described])
+
+
+def adjectives(phrase: str) -> list[str]:
+    """Return the adjectives of a phrase; other words for a colour are replaced by :data:`COLOUR_NAMES`."""
+    words = tokenize(phrase)
+    colours = {} if is_person(words) else {place: colour_of(words, place) for place in modifiers(words)}
+    return [colours.get(place) or words[place] for place in modifiers(words)]
+
+
+def _noun(phrase: str) -> str:
+    """Return the name of a phrase's noun in the tree, or else its last word."""
+    noun, words = noun_tree().find(phrase), noun_words(phrase)
+    return words[-1] if noun is None else noun.name
+
+
+def told(query: str, words: frozenset[str]) -> bool | None:
+    """Return whether the adjectives of a query describe what an image shows; None if its captions do not tell.
+
+    They do not describe a thing that is only said to have other colours.
+
+    Args:
+        words: of the image, see :func:`said`.
+    """
+    missing = False
+    for phrase in cut_phrases(query):
+        name = base_words([_noun(phrase)])[0]
+        for each in adjectives(phrase):
+            if f"{each} {name}" in words:
+                continue
+            missing, named = True, {COLOURS.get(word) for word in words}
+            if each in COLOUR_NAMES and each not in named and any(f"{other} {name}" in words for other in COLOUR_NAMES):
+                return False
+    return None if missing else True
 
 
 def nouns(query: str) -> frozenset[str]:
@@ -248,7 +297,7 @@ class Compared(NamedTuple):
         about: entries of the images that it is about.
         phrases: finds its phrases.
         similarities: ``(E,)`` with the images.
-        shown: ``(E,)``, which of them show it.
+        named, known, shown: ``(E,)``, see :class:`Answers`.
         bonus: ``(E,)``, what the noun classifier adds to the similarities in ranking.
     """
 
@@ -256,6 +305,8 @@ class Compared(NamedTuple):
     about: frozenset[int]
     phrases: PhrasesInImages
     similarities: np.ndarray
+    named: np.ndarray
+    known: np.ndarray
     shown: np.ndarray
     bonus: np.ndarray
 
@@ -270,8 +321,11 @@ def compare(
     columns = score_texts(snapshot, model.embed_text(list(queries)), score)
     for (query, (kind, about)), column in zip(queries.items(), columns, strict=True):
         wanted, phrases = needed(query, vocabulary), PhrasesInImages(model, Query((query,)))
-        shown = np.array([wanted <= each for each in words])
-        yield Compared(kind, about, phrases, column, shown, kind_bonus(snapshot, phrases.question()))
+        named = np.array([wanted <= each for each in words])
+        right = [told(query, each) if there else False for each, there in zip(words, named.tolist(), strict=True)]
+        known, shown = (np.array([test(each) for each in right]) for test in (lambda one: one is not None, bool))
+        bonus = kind_bonus(snapshot, phrases.question())
+        yield Compared(kind, about, phrases, column, named, known, shown, bonus)
 
 
 def answer(
@@ -288,8 +342,9 @@ def answer(
     """
     places, draws = np.flatnonzero(inside), np.random.default_rng(seed)
     size = len(places) if album is None else min(album, len(places))
-    evidence, chances, shown, about, in_index = [], [], [], [], []
-    for number, (_, entries, phrases, column, there, bonus) in enumerate(compared):
+    rows, evidence, agree, chances, about, in_index = [], [], [], [], [], []
+    for number, (_, entries, phrases, column, named, known, shown, bonus) in enumerate(compared):
+        there = shown | (named & ~known)
         own, among = np.array([entry for entry in entries if inside[entry]], np.int64), places
         if size < len(places):
             among = _draw(places, own, places[~there[places]], size, number % 2 == 0, draws)
@@ -301,13 +356,15 @@ def answer(
             for entry, lead in zip(chosen.tolist(), leads(order[first], order).tolist(), strict=True)
         ]
         evidence.append([each.evidence for each in found])
+        agree.append([each.agree for each in found])
         chances.append(in_index_evidence(phrases.together, size, max(each.similarity for each in found)))
-        shown.append(there[chosen])
+        rows.append([named[chosen], known[chosen], shown[chosen]])
         in_index.append(bool(there[among].any()))
         about.append(bool(np.isin(own, among).any()))
+    named, known, shown = np.array(rows).transpose(1, 0, 2)
     return Answers(
-        np.array(evidence), np.array(chances), np.array(shown), np.array(about), np.array(in_index),
-        np.array([query.kind for query in compared]), np.full(len(compared), album or size),
+        np.array(evidence), np.array(agree), np.array(chances), named, known, shown, np.array(about),
+        np.array(in_index), np.array([query.kind for query in compared]), np.full(len(compared), album or size),
     )  # fmt: skip
 
 
@@ -328,13 +385,13 @@ def measure(halves: tuple[Answers, Answers]) -> PresenceInIndex | None:
 
     None if, in either index, all hits show their query or none does, or all queries are shown or none is.
     """
-    truths = [truth for half in halves for truth in (half.shown[half.hits], half.in_index)]
-    if any(truth.all() or not truth.any() for truth in truths):
+    truths = [(half.named[half.hits], half.shown[half.hits & half.known], half.in_index) for half in halves]
+    if any(truth.all() or not truth.any() for each in truths for truth in each):
         return None
     both = Answers.join(halves)
-    given, shown, in_index = both.hits, both.shown, both.in_index
+    given, shown, in_index = both.hits & both.known, both.shown, both.in_index
     rows, fits = np.split(both.evidence, [len(halves[0].kinds)]), [_fit(half) for half in halves]
-    found = np.concatenate([fits[1 - i].apply(rows[i]) for i in range(2)])
+    found = np.concatenate([fits[1 - i].apply(rows[i]) for i in range(2)]) * np.exp(both.agree)
     pairs = [fit_in_index(half.chances, half.in_index) for half in halves]
     there = np.concatenate([in_index_probability(halves[i].chances, *pairs[1 - i]) for i in range(2)])
     chance, meant = fit_in_index(both.chances, in_index)
@@ -350,7 +407,8 @@ def _groups(both: Answers, found: np.ndarray) -> tuple[Group, ...]:
     """Return the figures by query kind and album size for probabilities ``(Q, K)``; the first hit is the likeliest."""
     kinds, albums, in_index = both.kinds, both.albums, both.in_index
     order = np.argsort(-found, axis=1, kind="stable")  # NaN, for missing hits, comes last
-    found, shown, hits = (np.take_along_axis(each, order, axis=1) for each in (found, both.shown, both.hits))
+    given = both.hits & both.known
+    found, shown, hits = (np.take_along_axis(each, order, axis=1) for each in (found, both.shown, given))
     groups: list[Group] = []
     for images in np.unique(albums).tolist():
         for kind in (*KINDS, "all"):
@@ -373,7 +431,7 @@ def _groups(both: Answers, found: np.ndarray) -> tuple[Group, ...]:
 def _fit(answers: Answers) -> Logistic:
     columns = dict(zip(QUESTIONS["hit"], answers.evidence[answers.hits].T, strict=True))
     shares = answers.shares[answers.hits]
-    return Logistic.fit(columns, answers.shown[answers.hits], shares / shares.mean(), "hits")
+    return Logistic.fit(columns, answers.named[answers.hits], shares / shares.mean(), "hits")
 
 
 @dataclass(frozen=True)
@@ -467,7 +525,7 @@ def run(model: Model, session: Session, among: Sequence[Path] = ()) -> SearchRes
     return result
 
 
-# Places, relations and numbers in queries
+# Places, relations, numbers and adjectives in queries
 
 FAR = 1 / 3
 """A thing is on a side of an image if its centre is in this share of it."""
@@ -482,22 +540,28 @@ class LayoutResult:
     Attributes:
         counts: whether there are two of what "two dogs" names, or one, in equal numbers; the weights are fitted to the
             other half of the images. None without such cases.
+        colours, adjectives: whether a thing has the colour, or the other adjectives, that a phrase says, in equal
+            numbers of images that do and that do not; fitted as the counts.
         places: whether a thing is on the left or right, at the top or bottom.
         relations: whether a thing is left or right of, above or below another one.
-        cases: number of cases of each of the three.
+        cases: number of cases of each of the five.
     """
 
     counts: float | None
+    colours: float | None
+    adjectives: float | None
     places: float
     relations: float
-    cases: tuple[int, int, int]
+    cases: tuple[int, int, int, int, int]
 
 
-Counted = tuple[int, str, bool]
-"""The entry of an image, a phrase with a number, and whether that number is right."""
+Detailed = tuple[int, str, bool]
+"""The entry of an image, a phrase with a number or adjectives, and whether these are right."""
+DETAILS = ("count", "asked_colour", "adjective")
+"""The questions of a :class:`saywhere.calibration.Calibration` about these."""
 
 
-def pair_counts(phrases: Sequence[Sequence[tuple[str, int]]]) -> list[Counted]:
+def pair_counts(phrases: Sequence[Sequence[tuple[str, int]]]) -> list[Detailed]:
     """Return phrases for two things, each also paired with an image that has one of them.
 
     ``phrases`` has each image's phrases with the number of things that they name, 0 if unknown.
@@ -514,35 +578,76 @@ def pair_counts(phrases: Sequence[Sequence[tuple[str, int]]]) -> list[Counted]:
                 several.append((noun, entry, two[0]))
             elif all(not more and number in (0, 1) for _, more, number in found):
                 single.setdefault(noun, []).append(entry)
-    cases: list[Counted] = []
+    cases: list[Detailed] = []
     for noun, entry, text in several:
         if single.get(noun):
             cases += [(entry, text, True), (single[noun].pop(), text, False)]
     return cases
 
 
-def fit_counts(model: Model, images: Sequence[ImageVectors], cases: Sequence[Counted]) -> Logistic | None:
-    """Fit the probability that there are as many things as a phrase says; None if the cases are too few."""
-    if len(cases) < LEAST_COUNTED:
+def pair_adjectives(sentences: Sequence[Sequence[str]]) -> dict[str, list[Detailed]]:
+    """Return phrases with adjectives, each also paired with an image of such a thing without them, by question.
+
+    Such a thing has another colour, and the colour asked for is not named; or no adjective of the phrase is in the
+    sentences. ``sentences`` are those of each image.
+    """
+    words = [{word for text in texts for word in tokenize(text)} for texts in sentences]
+    described: dict[str, dict[int, dict[frozenset[str], str]]] = {}
+    for entry, texts in enumerate(sentences):
+        for phrase in (phrase for text in texts for phrase in cut_phrases(text)):
+            if noun_tree().find(phrase) is not None:
+                own = described.setdefault(_noun(phrase), {}).setdefault(entry, {})
+                own.setdefault(frozenset(adjectives(phrase)), phrase)
+    cases: dict[str, list[Detailed]] = {"asked_colour": [], "adjective": []}
+    for noun, images in described.items():
+        people = is_person([noun])
+        asked: dict[tuple[str, frozenset[str]], list[tuple[int, str]]] = {}
+        colours = {entry: frozenset[str]() if people else frozenset().union(*own) & {*COLOUR_NAMES}
+                   for entry, own in images.items()}  # fmt: skip
+        for entry, own in images.items():
+            for named, phrase in own.items():
+                coloured = frozenset() if people else named & {*COLOUR_NAMES}
+                if len(coloured) == 1 and coloured == named:
+                    asked.setdefault(("asked_colour", named), []).append((entry, phrase))
+                elif named and not coloured:
+                    asked.setdefault(("adjective", named), []).append((entry, phrase))
+        for (question, named), found in asked.items():
+            plain = {word for word in COLOURS if COLOURS[word] in named} if question == "asked_colour" else named
+            others = [entry for entry in images if plain.isdisjoint(words[entry])
+                      and (question == "adjective" or colours[entry])]  # fmt: skip
+            for (entry, phrase), other in zip(found, others, strict=False):
+                cases[question] += [(entry, phrase, True), (other, phrase, False)]
+    return cases
+
+
+def fit_details(
+    model: Model, images: Sequence[ImageVectors], cases: Sequence[Detailed], question: str
+) -> Logistic | None:
+    """Fit the answer to one of :data:`DETAILS`; None if the cases are too few."""
+    rows = [*_detailed(model, images, cases, question)]
+    if len(rows) < LEAST_CASES:
         return None
-    rows = [_count(model, images[entry], text) for entry, text, _ in cases]
-    evidence = {name: [row[name] for row in rows] for name in QUESTIONS["count"]}
-    return Logistic.fit(evidence, np.array([there for _, _, there in cases]), what="numbers of things")
+    evidence = {name: [inputs[name] for inputs, _ in rows] for name in QUESTIONS[question]}
+    return Logistic.fit(evidence, np.array([there for _, there in rows]), what="numbers and adjectives")
 
 
-LEAST_COUNTED = 40
-"""Minimum number of cases to fit numbers of things."""
+LEAST_CASES = 40
+"""Minimum number of cases to fit numbers or adjectives."""
 
 
-def _count(model: Model, image: ImageVectors, phrase: str) -> dict[str, float]:
-    aligner = model.require("aligner", "search")
-    texts = model.embed_text([familiar(each, aligner.vocabulary) for each in (phrase, one_of(phrase))])
-    several, one = plain_similarities(image, texts, aligner.config.score).tolist()
-    return {"words": several - one}
+def _detailed(
+    model: Model, images: Sequence[ImageVectors], cases: Sequence[Detailed], question: str
+) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
+    """Yield the evidence of each case of a question, and whether the phrase is right."""
+    queries = {text: PhrasesInImages(model, Query((text,))) for text in dict.fromkeys(text for _, text, _ in cases)}
+    for entry, text, there in cases:
+        found = (inputs for each, inputs in queries[text].details(images[entry]) if each.question == question)
+        if (inputs := next(found, None)) is not None:
+            yield inputs, there
 
 
 def measure_layout(model: Model, images: Sequence[ImageVectors], marked: Sequence[MarkedImage]) -> LayoutResult | None:
-    """Return how well places, relations and numbers are recognised; None if the boxes are insufficient.
+    """Return how well places, relations, numbers and adjectives are recognised; None if the boxes are insufficient.
 
     ``images`` are those of an index, ``marked`` the same with boxes of phrases; ``model`` is calibrated for phrases.
     """
@@ -551,14 +656,9 @@ def measure_layout(model: Model, images: Sequence[ImageVectors], marked: Sequenc
         [(s.phrase(p), own.get(p.entity, 0) or NO_BOX) for s in image.sentences for p in s.phrases]
         for image, own in zip(marked, boxed, strict=True)
     ]
-    cases, hits = pair_counts(said_of), list[bool]()
-    halves = [[case for case in cases if case[0] % 2 == half] for half in range(2)]
-    for asked, others in (halves, halves[::-1]):
-        fit = fit_counts(model, images, others)
-        if fit is None:
-            continue
-        for entry, text, there in asked:
-            hits.append(bool(fit.apply(_count(model, images[entry], text)) >= 0.5) == there)
+    sentences = [[" ".join(sentence.words) for sentence in image.sentences] for image in marked]
+    cases = {"count": pair_counts(said_of), **pair_adjectives(sentences)}
+    details = {question: _right_details(model, images, cases[question], question) for question in DETAILS}
     placed = [list[bool](), list[bool]()]
     for image, marks, own in zip(images, marked, boxed, strict=True):
         for kind, right, wrong in _layout_cases(marks, own):
@@ -567,8 +667,23 @@ def measure_layout(model: Model, images: Sequence[ImageVectors], marked: Sequenc
     if not all(placed):
         return None
     places, relations = (share_of(np.array(each)) for each in placed)
-    numbers = len(hits), len(placed[0]), len(placed[1])
-    return LayoutResult(share_of(np.array(hits)) if hits else None, places, relations, numbers)
+    counts, colours, described = (share_of(np.array(hits)) if hits else None for hits in details.values())
+    number = [len(hits) for hits in (*details.values(), *placed)]
+    return LayoutResult(
+        counts, colours, described, places, relations, (number[0], number[1], number[2], number[3], number[4])
+    )
+
+
+def _right_details(
+    model: Model, images: Sequence[ImageVectors], cases: Sequence[Detailed], question: str
+) -> list[bool]:  # fmt: skip
+    """Return which cases of a question are told right, fitted to the other half of the images."""
+    halves, hits = [[case for case in cases if case[0] % 2 == half] for half in range(2)], list[bool]()
+    for asked, others in (halves, halves[::-1]):
+        if (fit := fit_details(model, images, others, question)) is not None:
+            hits += [bool(fit.apply(inputs) >= 0.5) == there
+                     for inputs, there in _detailed(model, images, asked, question)]  # fmt: skip
+    return hits
 
 
 NO_BOX = -1
@@ -616,7 +731,7 @@ def fit_hits(model: Model, sets: Sequence[Sequence[Sample]]) -> dict[str, Logist
 
     Returns:
         The answers to the questions ``indexed_phrase``, ``hit``, ``chance`` and ``meant`` of a
-        :class:`saywhere.calibration.Calibration`, and to ``count`` if the sentences suffice.
+        :class:`saywhere.calibration.Calibration`, and to :data:`DETAILS` if the sentences suffice.
 
     Raises:
         UserError: the model has no aligner or is not calibrated for phrases, or the images are insufficient.
@@ -628,7 +743,9 @@ def fit_hits(model: Model, sets: Sequence[Sequence[Sample]]) -> dict[str, Logist
     seen = [each for each in seen if len(each.images) > 1]
     images, said_of = [image for each in seen for image in each.images], [t for each in seen for t in each.sentences]
     counted = pair_counts([[(phrase, 0) for text in texts for phrase in cut_phrases(text)] for texts in said_of])
-    fits = {"count": fit_counts(model, images, counted), "indexed_phrase": fit_phrases(model, seen)}
+    cases = {"count": counted, **pair_adjectives(said_of)}
+    fits = {question: fit_details(model, images, cases[question], question) for question in DETAILS}
+    fits |= {"indexed_phrase": fit_phrases(model, seen)}
     known = {question: fit for question, fit in fits.items() if fit is not None}
     model.calibration = replace(model.calibration, **fits)
     halves: list[tuple[Answers, Answers]] = []

@@ -351,6 +351,7 @@ class VectorStore(ArrayStore):
         parts = {"boxes": vectors.boxes, "vectors": vectors.vectors, "logits": vectors.logits}
         arrays = {key: np.asarray(value, np.float32) for key, value in parts.items()}
         arrays |= {} if vectors.nouns is None else {"nouns": vectors.nouns.astype(np.int32)}
+        arrays |= {} if vectors.colours is None else {"colours": vectors.colours}
         size = np.array([vectors.width, vectors.height])
         self.write(name, {"size": size, "hubness": np.asarray(vectors.hubness, np.float32), **arrays})
 
@@ -360,7 +361,8 @@ class VectorStore(ArrayStore):
         width, height = parts["size"].tolist()
         nouns = parts["nouns"].astype(np.uint16) if "nouns" in parts else None
         boxes, vectors, logits = (parts[key] for key in ("boxes", "vectors", "logits"))
-        return ImageVectors(width, height, boxes, vectors, name, logits, parts["hubness"].item(), nouns)
+        hubness, colours = parts["hubness"].item(), parts.get("colours")
+        return ImageVectors(width, height, boxes, vectors, name, logits, hubness, nouns, colours)
 
 
 def embed_images(
@@ -368,7 +370,8 @@ def embed_images(
 ) -> list[ImageVectors]:
     """Return the vectors of all readable images, reusing those of an earlier run.
 
-    ``facts`` are what the images depend on, such as the data set. ``nouns`` adds noun predictions, as in an index.
+    ``facts`` are what the images depend on, such as the data set. ``nouns`` adds noun predictions and colours, as in an
+    index.
     ``UserError`` if no image is readable, or ``out`` has the vectors of another run.
     """
     digest = index_digest(model) if nouns else model.engine.vectors_digest()

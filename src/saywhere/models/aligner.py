@@ -41,6 +41,8 @@ class ImageVectors:
         hubness: similarity of the image to texts in general; 0 if the aligner has no estimate.
         nouns: ``(R, KEPT)`` packed noun predictions of the regions, see :func:`saywhere.models.nouns.pack_leaves`; None
             if not requested.
+        colours: ``(R, 15)`` packed log-probabilities of colours in the boxes, see
+            :func:`saywhere.models.phrases.pack_colours`; None if not requested.
 
     Example:
         >>> saywhere.load().embed("photo.jpg", regions=5).vectors.shape[0]
@@ -55,6 +57,7 @@ class ImageVectors:
     logits: np.ndarray
     hubness: float = 0.0
     nouns: np.ndarray | None = None
+    colours: np.ndarray | None = None
 
     def __repr__(self) -> str:
         return f"ImageVectors({self.image!r}, {counted(len(self), 'region')})"

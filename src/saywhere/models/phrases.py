@@ -594,3 +594,22 @@ def name_colours(
             ):
                 found.setdefault(row, {})[place] = named
     return found
+
+
+def colours_of_boxes(encoding: Encoding, boxes: np.ndarray) -> np.ndarray:
+    """Return log-probabilities ``(N, 15)`` of colours, whatever things are in the boxes ``(N, 4)`` of an image."""
+    return colour_names().log_probs(encoding.pixels, encoding.to_input(boxes) / STEP, [""] * len(boxes))
+
+
+COLOUR_STEPS = 16
+"""Steps per natural logarithm in which log-probabilities of colours are packed."""
+
+
+def pack_colours(log_probs: np.ndarray) -> np.ndarray:
+    """Pack log-probabilities of colours in bytes of the same shape; values below -15.9 become -15.9."""
+    return np.round(log_probs * -COLOUR_STEPS).clip(0, 255).astype(np.uint8)
+
+
+def unpack_colours(packed: np.ndarray) -> np.ndarray:
+    """Return the log-probabilities that were given to :func:`pack_colours`, rounded."""
+    return packed.astype(np.float32) / -COLOUR_STEPS

@@ -7,12 +7,12 @@ Presence in the image is a logistic regression on the aligner's similarity and t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher, get_close_matches
 from functools import cached_property
 from math import log10
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,13 +33,24 @@ from saywhere.models.aligner import (
 from saywhere.models.chunker import Chunker
 from saywhere.models.densecap import describe
 from saywhere.models.encoding import Encoding
-from saywhere.models.layout import EMPTY, MOST_SAID, Layout, as_many, count_of, one_of, require_names, unused_runs
-from saywhere.models.nouns import LEAST, MOST, Noun, NounEvidence, known_form, noun_tree
+from saywhere.models.layout import (
+    EMPTY,
+    MOST_SAID,
+    Layout,
+    as_many,
+    count_of,
+    modifiers,
+    one_of,
+    require_names,
+    unused_runs,
+    without_modifiers,
+)
+from saywhere.models.nouns import COLOUR_NAMES, LEAST, MOST, Noun, NounEvidence, colour_of, known_form, noun_tree
 from saywhere.models.phrase_scores import score_regions, unknown_words
-from saywhere.models.phrases import PhraseWriter
+from saywhere.models.phrases import PhraseWriter, colours_of_boxes
 from saywhere.options import require_probabilities
 from saywhere.regions import Regions
-from saywhere.text import Vocabulary, tokenize
+from saywhere.text import Vocabulary, tokenize, with_articles
 
 FIT_SCALE = 50.0
 """Scale of the aligner's similarities relative to log-probabilities, if no weight of the noun classifier gives it."""
@@ -72,7 +83,7 @@ class Evidence:
         rare: ``(P,)`` whether the phrase's noun was rare in the text encoder's training data.
         similarity: ``(P,)`` similarity of the phrase with the image (Eq. 8); 0 without an aligner.
         by: the part that ``fits`` comes from.
-        counted: ``(P,)`` log-probability that there are as many things as the phrase says; None: all 0.
+        compared: ``(T,)`` similarities of the image with :attr:`Details.texts`.
         lacking: ``(P,)`` whether only the noun classifier, not the text encoder, knows the noun and so decides alone;
             None: no phrase.
     """
@@ -84,7 +95,7 @@ class Evidence:
     rare: np.ndarray
     similarity: np.ndarray
     by: Literal["densecap", "aligner"]
-    counted: np.ndarray | None = None
+    compared: np.ndarray | None = None
     lacking: np.ndarray | None = None
 
     def place(
@@ -94,14 +105,12 @@ class Evidence:
 
         A calibration sets the weight of the fits: "the dog on the right" may fit a little worse than another dog.
         """
-        counted = np.zeros(len(layout.phrases)) if self.counted is None else self.counted
         if not layout.places and not layout.relations:
-            return self.rows(config), counted
+            return self.rows(config), np.zeros(len(layout.phrases))
         size = self.regions.width, self.regions.height
         fit = None if calibration is None else self._place_fit(calibration)
         weight = 1.0 if fit is None else min(max(fit.weights["share"], 0.0), 1.0)
-        rows, agree = layout.choose(self._log_fits(config), self.regions.boxes, size, weight)
-        return rows, agree + counted
+        return layout.choose(self._log_fits(config), self.regions.boxes, size, weight)
 
     def rows(self, config: GroundingConfig) -> np.ndarray:
         """Return the index of the best region of each phrase ``(P,)``."""
@@ -245,18 +254,19 @@ class Placer:
 
         Returns:
             the regions, with the phrases as captions; the probability ``(P,)`` that the image shows each phrase in its
-            stated place; and the log-probability ``(P,)`` of the place alone. A score is the probability that the image
-            shows the phrase and this box is right, or only the former if the model has no calibration of boxes. It is 0
-            for a phrase of only unknown words. Without a calibration of phrases the probabilities are None, and a score
-            is the joint probability of the dense captioner; the aligner gives none.
+            stated place; and the log-probability ``(P,)`` of place, number and adjectives alone. A score is the
+            probability that the image shows the phrase and this box is right, or only the former if the model has no
+            calibration of boxes. It is 0 for a phrase of only unknown words. Without a calibration of phrases the
+            probabilities are None, and a score is the joint probability of the dense captioner; the aligner gives none.
 
         Raises:
             UserError: a phrase names nothing, or there is no region.
         """
         phrases = layout.phrases
         require_names(phrases)
-        found = self.evidence(encoding, phrases, boxes, limit)
-        (rows, agree), columns = found.place(self.config, layout, self.calibration), np.arange(len(phrases))
+        found, columns = self.evidence(encoding, phrases, boxes, limit), np.arange(len(phrases))
+        rows, agree = found.place(self.config, layout, self.calibration)
+        agree = agree + self.log_details(encoding, found, phrases, rows, everything=boxes is None and limit is None)
         fits, presence = found.fits[rows, columns], found.presence(self.calibration)
         scores = np.exp(fits) if found.by == "densecap" else None
         if presence is not None:
@@ -293,8 +303,9 @@ class Placer:
         """Return the scores of phrases in an image, even if they name nothing; arguments as for :meth:`find`."""
         texts: list[TextVectors] = []
         if self.aligner is not None:
-            known = self.aligner.vocabulary
-            texts = embed_texts(self.aligner, [captioned(phrase, known) for phrase in phrases], plain=True)
+            known, details = self.aligner.vocabulary, self._details(phrases)
+            both = (*(captioned(phrase, known) for phrase in phrases), *details.texts)
+            texts = embed_texts(self.aligner, both, plain=True)
         if self.by == "densecap":
             regions, fits = self._described(encoding, phrases, boxes, limit)
             image = None if self.aligner is None else embed_images(self.aligner, [encoding], plain=True)[0]
@@ -303,25 +314,36 @@ class Placer:
             given = None if boxes is None else [boxes]
             image = embed_images(self.aligner, [encoding], given, limit, placing=True, plain=True)[0]
             regions = image.regions
-            fits = word_fits(self.aligner, image, texts)
+            fits = word_fits(self.aligner, image, texts[: len(phrases)])
         kinds, named = self.log_kinds(encoding, regions, phrases)
-        similarity = np.zeros(len(phrases), np.float32)
+        similarity, compared = np.zeros(len(phrases), np.float32), None
         if self.aligner is not None and image is not None:
-            similarity = plain_similarities(image, texts, self.aligner.config.score)
+            similarities = plain_similarities(image, texts, self.aligner.config.score)
+            similarity, compared = np.split(similarities, [len(phrases)])
         rare = np.array([self.is_rare(phrase) for phrase in phrases], bool)
         lacking = np.array([self.needs_classes(phrase) for phrase in phrases], bool)
-        evidence = Evidence(regions, fits, kinds, named, rare, similarity, self.by, None, lacking)
-        numbered = [column for column, phrase in enumerate(phrases) if count_of(phrase) > 1]
-        if self.aligner is None or image is None or self.calibration.count is None or not numbered:
-            return evidence
-        single = [familiar(one_of(phrases[column]), self.aligner.vocabulary) for column in numbered]
-        both = [*(texts[column] for column in numbered), *embed_texts(self.aligner, single, plain=True)]
-        several, one = plain_similarities(image, both, self.aligner.config.score).reshape(2, -1)
-        found = evidence.count_things() if boxes is None and limit is None else np.full(len(phrases), np.inf)
-        numbers = [count_of(phrases[column]) for column in numbered]
-        counted = np.zeros(len(phrases))
-        counted[numbered] = log_counted(self.calibration.count, numbers, several - one, found[numbered])
-        return replace(evidence, counted=counted)
+        return Evidence(regions, fits, kinds, named, rare, similarity, self.by, compared, lacking)
+
+    def log_details(
+        self, encoding: Encoding, found: Evidence, phrases: Sequence[str], rows: np.ndarray, everything: bool = True
+    ) -> np.ndarray:
+        """Return the log-probability ``(P,)`` that the numbers and adjectives of phrases are right.
+
+        Args:
+            found: evidence for the phrases in the image.
+            rows: ``(P,)`` region of each phrase.
+            everything: whether its regions are those of the whole image, which tell how many things there are.
+        """
+        if found.compared is None:
+            return np.zeros(len(phrases))
+        details = self._details(phrases)
+        colours = colours_of_boxes(encoding, found.regions.boxes[rows]) if details.compared else None
+        things = found.count_things() if everything else None
+        return details.log_probs(self.calibration, found.compared, things, colours)
+
+    def _details(self, phrases: Sequence[str]) -> Details:
+        assert self.aligner is not None
+        return Details(phrases, self.aligner.vocabulary)
 
     def log_kinds(self, encoding: Encoding, regions: Regions, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return the result of :meth:`NounEvidence.log_kinds`, or zeros and no named phrase without a classifier."""
@@ -477,18 +499,113 @@ def unused_words(text: str) -> tuple[str, ...]:
     return unused_runs(tokenize(text), inside) if inside else ()
 
 
-def log_counted(fit: Logistic, numbers: Sequence[int], more: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Return the log-probability ``(P,)`` that an image shows at least as many things as each phrase says.
+class Compared(NamedTuple):
+    """A number, a colour or other adjectives of a phrase.
+
+    Attributes:
+        question: ``count``, ``asked_colour`` or ``adjective`` (:data:`saywhere.calibration.QUESTIONS`).
+        phrase: index of the phrase.
+        text: index of its text.
+        others: indices of texts that say something else instead: "a dog" for "two dogs", "a car" for "an old car", and
+            "a red car" in other colours.
+        value: the number, or the index of the colour.
+    """
+
+    question: str
+    phrase: int
+    text: int
+    others: list[int]
+    value: int
+
+
+class Details:
+    """Numbers, colours and other adjectives of phrases; similarities with further texts tell whether they are right.
+
+    Colours of people count as other adjectives, because their clothes have colours, too.
 
     Args:
-        fit: the answers to the question ``count`` of a :class:`saywhere.calibration.Calibration`, for two things.
-        numbers: P minimum counts, see :func:`saywhere.models.layout.count_of`.
-        more: ``(P,)`` similarity of each phrase with the image minus that of its singular.
-        found: ``(P,)`` numbers of things found, see :meth:`Evidence.count_things`. A number above it is improbable.
+        phrases: P phrases.
+        vocabulary: of the aligner; words outside it are ignored.
+
+    Attributes:
+        texts: T different texts to compare with an image.
+        compared: what the texts are for.
     """
-    above = np.minimum(numbers, MOST_SAID) / np.maximum(found, 2)
-    odds = fit.log_odds({"words": more}) - TOO_MANY * np.log(np.maximum(above, 1))
-    return np.log(np.maximum(logistic(odds), LEAST))
+
+    def __init__(self, phrases: Sequence[str], vocabulary: Vocabulary) -> None:
+        texts, self._phrases, self.compared = dict[str, int](), len(phrases), list[Compared]()
+
+        def place(text: str) -> int:
+            return texts.setdefault(familiar(text, vocabulary), len(texts))
+
+        for column, phrase in enumerate(phrases):
+            words, number = tokenize(phrase), count_of(phrase)
+            said = {each for each in modifiers(words) if words[each] in vocabulary}
+            colours = {} if is_person(words) else {each: colour_of(words, each) for each in sorted(said)}
+            colours = {each: colour for each, colour in colours.items() if colour is not None}
+            if number > 1:
+                self.compared.append(Compared("count", column, place(phrase), [place(one_of(phrase))], number))
+            for each, colour in colours.items():
+                others = [[*words[:each], other, *words[each + 1 :]] for other in COLOUR_NAMES if other != colour]
+                rows = [place(with_articles(" ".join(other))) for other in others]
+                value = COLOUR_NAMES.index(colour)
+                self.compared.append(Compared("asked_colour", column, place(phrase), rows, value))
+            if adjectives := said.difference(colours):
+                rows = [place(without_modifiers(words, adjectives))]
+                self.compared.append(Compared("adjective", column, place(phrase), rows, 0))
+        self.texts = tuple(texts)
+
+    def evidence(
+        self, similarities: np.ndarray, colours: np.ndarray | None
+    ) -> Iterator[tuple[Compared, dict[str, np.ndarray]]]:
+        """Yield what is compared with the inputs of its calibration, from ``(T,)`` similarities of an image.
+
+        ``colours`` are log-probabilities ``(P, 15)`` of colours in the boxes of the phrases; None leaves colours out.
+        """
+        for each in self.compared:
+            inputs = {"words": similarities[each.text] - similarities[each.others].mean()}
+            if each.question == "asked_colour":
+                if colours is None:
+                    continue
+                inputs["pixels"] = colours[each.phrase, each.value]
+            yield each, inputs
+
+    def log_probs(
+        self, calibration: Calibration, similarities: np.ndarray, things: np.ndarray | None,
+        colours: np.ndarray | None,
+    ) -> np.ndarray:  # fmt: skip
+        """Return the log-probability ``(P,)`` that the number and the adjectives of each phrase are right.
+
+        0 for phrases without any, or for a model that is not calibrated for them. Of several colours, the least
+        probable counts.
+
+        Args:
+            calibration: of the model.
+            similarities, colours: see :meth:`evidence`.
+            things: ``(P,)`` numbers of things found, see :meth:`Evidence.count_things`; a number above it is
+                improbable. None: unknown.
+        """
+        found, colour = np.zeros(self._phrases), np.zeros(self._phrases)
+        for each, inputs in self.evidence(similarities, colours):
+            fit: Logistic | None = getattr(calibration, each.question)
+            if fit is None:
+                continue
+            odds = fit.log_odds(inputs)
+            if each.question == "count" and things is not None:
+                above = min(each.value, MOST_SAID) / max(things[each.phrase], 2)
+                odds = odds - TOO_MANY * np.log(max(above, 1))
+            value = np.log(np.maximum(logistic(odds), LEAST))
+            if each.question == "asked_colour":
+                colour[each.phrase] = min(colour[each.phrase], value)
+            else:
+                found[each.phrase] += value
+        return found + colour
+
+
+def is_person(words: Sequence[str]) -> bool:
+    """Return whether the noun of a phrase names people."""
+    tree, noun = noun_tree(), noun_tree().head(words).noun
+    return noun is not None and any(tree.nouns[row].name == "person" for row in noun.ancestors)
 
 
 def word_fits(aligner: Aligner, image: ImageVectors, texts: Sequence[TextVectors]) -> np.ndarray:

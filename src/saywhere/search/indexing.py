@@ -26,6 +26,7 @@ from saywhere.inference.sources import NoImages, name_images, named_source, spli
 from saywhere.models.aligner import ImageVectors
 from saywhere.models.model import Model, One
 from saywhere.models.nouns import TABLE, pack_leaves
+from saywhere.models.phrases import COLOUR_TABLE, colours_of_boxes, pack_colours
 from saywhere.search.qdrant import QdrantStore
 from saywhere.search.scan import VECTOR
 from saywhere.search.store import Store
@@ -37,21 +38,25 @@ if TYPE_CHECKING:
 
 
 def embed_for_index(model: Model, images: Sequence[One]) -> list[ImageVectors]:
-    """Return the embeddings of images for an index, with the noun predictions of their regions."""
+    """Return the embeddings of images for an index; with a noun classifier, with the nouns and colours of regions."""
     if model.nouns is None:
         return model.embed(images)
     encodings = model.encode(list(images))
     found = model.embed(encodings)
     posteriors = model.nouns.posteriors(encodings, [image.boxes for image in found], thin=False)
-    return [replace(image, nouns=pack_leaves(each)) for image, each in zip(found, posteriors, strict=True)]
+    return [
+        replace(image, nouns=pack_leaves(each), colours=pack_colours(colours_of_boxes(encoding, image.boxes)))
+        for encoding, image, each in zip(encodings, found, posteriors, strict=True)
+    ]
 
 
 def index_digest(model: Model) -> str:
-    """Return a hash of what an index depends on: the aligner's vectors and, with a noun classifier, its noun table."""
+    """Return a hash of what an index depends on: the vectors and, with a noun classifier, the tables it uses."""
     digest = model.engine.vectors_digest()
-    return (
-        digest if model.nouns is None else f"{digest}-{hashlib.blake2b(TABLE.read_bytes(), digest_size=4).hexdigest()}"
-    )
+    if model.nouns is None:
+        return digest
+    tables = TABLE.read_bytes() + COLOUR_TABLE.read_bytes()
+    return f"{digest}-{hashlib.blake2b(tables, digest_size=4).hexdigest()}"
 
 
 SAME = 0.93

@@ -19,14 +19,15 @@ from math import log
 
 import numpy as np
 
-from saywhere.calibration import DIGITS, RIDGE, Logistic, climb, logistic, standardised
+from saywhere.calibration import DIGITS, RIDGE, Calibration, Logistic, climb, logistic, standardised
 from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_regions, region_bonus
-from saywhere.models.layout import EMPTY, UNREAD, Layout, count_of, one_of, require_names
+from saywhere.models.layout import EMPTY, UNREAD, Layout, require_names
 from saywhere.models.model import Model
 from saywhere.models.nouns import Noun, leaf_tables, log_kinds, noun_tree, packed_kinds
-from saywhere.models.placing import Evidence, captioned, familiar, log_counted, noun_words
+from saywhere.models.phrases import unpack_colours
+from saywhere.models.placing import Compared, Details, Evidence, captioned, noun_words
 from saywhere.regions import Regions
 from saywhere.search.scan import Question
 from saywhere.text import Vocabulary, tokenize
@@ -312,7 +313,7 @@ class Placed:
             :meth:`saywhere.models.placing.Evidence.inputs`.
         evidence: ``(6,)`` of :func:`hit_evidence`; None without a calibration of phrases.
         probability: probability that the image shows the whole query; None without the calibration.
-        agree: log-probability of the query's places and counts; part of the probability.
+        agree: log-probability of the query's places, counts and adjectives; part of the probability.
         place: function that returns :attr:`regions`.
     """
 
@@ -420,11 +421,9 @@ class PhrasesInImages:
         wanted = query.wanted if alone else self.layout.phrases
         own = self.layout.phrases
         self._unwanted = tuple(phrase for phrase in query.unwanted if not placer.is_unknown(phrase))
-        singles = {column: one_of(phrase) for column, phrase in enumerate(own) if count_of(phrase) > 1}
-        if model.calibration.count is None:
-            singles = {}
         words = self._aligner.vocabulary
-        texts = {text: familiar(text, words) for text in singles.values()}
+        self._details, self._avoided = (Details(each, words) for each in (own, self._unwanted))
+        texts = {text: text for text in (*self._details.texts, *self._avoided.texts)}
         texts |= {text: captioned(text, words) for text in (*own, *wanted, *self._unwanted)}
         vectors = dict(zip(texts, model.embed_text([*texts.values()]), strict=True))
         self._wanted = [vectors[text] for text in wanted]
@@ -436,9 +435,9 @@ class PhrasesInImages:
             return _Columns(self._aligner, [vectors[phrase] for phrase in phrases], found, roles, lacking)
 
         self._seen, self._shunned = columns(own), columns(self._unwanted)
-        self._counted = [*singles]
         whole = () if wanted == own else wanted
-        self._whole = columns((*(own[column] for column in singles), *singles.values(), *whole), nouns=False)
+        self._whole = columns((*self._details.texts, *whole), nouns=False)
+        self._instead = columns(self._avoided.texts, nouns=False)
         self._least = placer.least()
         self._lacking = np.array([placer.needs_classes(phrase) for phrase in own], bool)
         self._nouns = [placer.class_noun(phrase) for phrase in own]
@@ -470,7 +469,10 @@ class PhrasesInImages:
         shown = self._shunned.evidence(image, self._rare[len(self.layout.phrases) :])
         odds = shown.log_odds(self._model.calibration, indexed=True)
         assert odds is not None
-        return bool((logistic(odds) >= UNWANTED).any())
+        rows = shown.rows(self._aligner.config.grounding)
+        calibration, compared = self._model.calibration, self._instead.similarities(image)
+        agree = _log_details(calibration, self._avoided, image, shown, compared, rows)
+        return bool((logistic(odds) * np.exp(agree) >= UNWANTED).any())
 
     def find(self, image: ImageVectors, lead: float = 0.0, among: int = 1) -> Placed:
         """Return where the query is in an image.
@@ -483,17 +485,11 @@ class PhrasesInImages:
         calibration, layout = self._model.calibration, self.layout
         several = len(layout.phrases)
         evidence, whole = self._seen.evidence(image, self._rare[:several]), self._whole.similarities(image)
-        counted = np.zeros(several)
-        if calibration.count is not None and self._counted:
-            many, one = whole[: 2 * len(self._counted)].reshape(2, -1)
-            numbers, found = [layout.counts[column] for column in self._counted], evidence.count_things()
-            counted[self._counted] = log_counted(calibration.count, numbers, many - one, found[self._counted])
-        config = self._aligner.config.grounding
-        rows, agree = None, counted
-        if layout.places or layout.relations:
-            rows, agree = replace(evidence, counted=counted).place(config, layout, calibration)
+        config, compared = self._aligner.config.grounding, len(self._details.texts)
+        rows, agree = evidence.place(config, layout, calibration)
+        agree = agree + _log_details(calibration, self._details, image, evidence, whole[:compared], rows)
         odds, inputs = evidence.log_odds(calibration, indexed=True), np.stack([*evidence.inputs.values()])
-        wanted = whole[2 * len(self._counted) :] if len(self._whole) > 2 * len(self._counted) else evidence.similarity
+        wanted = whole[compared:] if len(whole) > compared else evidence.similarity
         similarity = float((wanted - image.hubness - hubness_of(self._wanted)).mean())
         joint = presence = shown = None
         if odds is not None:
@@ -509,15 +505,11 @@ class PhrasesInImages:
         return Placed(similarity, inputs, joint, shown, float(agree.sum()) if odds is not None else 0.0, regions)
 
     def _regions(
-        self, image: ImageVectors, evidence: Evidence, rows: np.ndarray | None, agree: np.ndarray,
+        self, image: ImageVectors, evidence: Evidence, rows: np.ndarray, agree: np.ndarray,
         presence: np.ndarray | None, shown: float | None,
     ) -> Regions:  # fmt: skip
-        """Return the regions ``rows (P,)`` of the phrases that are probably shown; the others as ``not_found``.
-
-        ``rows`` defaults to the best-fitting regions.
-        """
+        """Return the regions ``rows (P,)`` of the phrases that are probably shown; the others as ``not_found``."""
         calibration, config, columns = self._model.calibration, self._aligner.config.grounding, np.arange(len(agree))
-        rows = evidence.rows(config) if rows is None else rows
         chances, least = self._judge(presence, shown)
         there, scores = chances >= least, None
         if presence is not None and chances is presence:  # otherwise the hit's probability is the score
@@ -542,6 +534,12 @@ class PhrasesInImages:
             return np.array([shown]), LIKELY
         return presence, 0.0 if shown >= LIKELY else self._least
 
+    def details(self, image: ImageVectors) -> list[tuple[Compared, dict[str, np.ndarray]]]:
+        """Return the numbers and adjectives of the phrases with the evidence that they are right in an image."""
+        rows = self._seen.evidence(image, self._rare[: len(self.layout.phrases)]).rows(self._aligner.config.grounding)
+        similarities = self._whole.similarities(image)[: len(self._details.texts)]
+        return [*self._details.evidence(similarities, _colours(image, rows))]
+
     def in_index_probability(self, found: Sequence[Placed], images: int) -> float | None:
         """Return the probability that some image of an index shows all wanted phrases; None if unknown.
 
@@ -558,3 +556,17 @@ class PhrasesInImages:
             return max((each.probability for each in found if each.probability is not None), default=None)
         best = max(each.similarity for each in found)
         return float(in_index_probability(in_index_evidence(self.together, images, best), chance, meant))
+
+
+def _log_details(
+    calibration: Calibration, details: Details, image: ImageVectors, found: Evidence, similarities: np.ndarray,
+    rows: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """Return :meth:`Details.log_probs` of phrases whose regions in an image are ``rows (P,)``."""
+    if not details.compared:
+        return np.zeros(len(rows))
+    return details.log_probs(calibration, similarities, found.count_things(), _colours(image, rows))
+
+
+def _colours(image: ImageVectors, rows: np.ndarray) -> np.ndarray | None:
+    return None if image.colours is None else unpack_colours(image.colours[rows])

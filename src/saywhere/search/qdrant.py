@@ -78,10 +78,12 @@ def _image_of(point: models.Record | models.ScoredPoint) -> tuple[ImageVectors, 
     boxes, logits = (np.array(payload[key], np.float32) for key in ("boxes", "logits"))
     rows, hubness = without_hubness(np.array(vectors[REGIONS], VECTOR).astype(np.float32))
     nouns, size = np.array(payload["nouns"], np.uint16), (payload["width"], payload["height"])
-    return ImageVectors(*size, boxes, rows, _path_of(payload), logits, hubness, nouns), payload["time"]
+    colours = np.array(payload["colours"], np.uint8)
+    colours = colours if colours.any() else None
+    return ImageVectors(*size, boxes, rows, _path_of(payload), logits, hubness, nouns, colours), payload["time"]
 
 
-VERSION = "3"
+VERSION = "4"
 """Version of the payload format; others are refused."""
 MARK = "saywhere"
 """Key of this version in the metadata of a collection that is an index."""
@@ -410,7 +412,8 @@ def _image_point(name: str, stamp: Stamp, image: ImageVectors) -> models.PointSt
     payload = {
         "kind": IMAGE if time is None else MOMENT, "path": path_to_text(path), "time": time,
         "width": image.width, "height": image.height, "boxes": regions["box"].tolist(),
-        "logits": regions["logit"].tolist(), "nouns": regions["nouns"].tolist(), **_stamp_fields(stamp),
+        "logits": regions["logit"].tolist(), "nouns": regions["nouns"].tolist(),
+        "colours": regions["colours"].tolist(), **_stamp_fields(stamp),
     }  # fmt: skip
     return _point(name, {REGIONS: vectors.astype(np.float32).tolist()}, payload)
 

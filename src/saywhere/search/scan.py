@@ -21,11 +21,15 @@ from saywhere.engines.onnx import import_runtime
 from saywhere.errors import UserError
 from saywhere.files import sync
 from saywhere.models.aligner import ImageVectors, TextVectors, over_regions
-from saywhere.models.nouns import KEPT, NO_LEAF, log_kinds, packed_kinds
+from saywhere.models.nouns import COLOUR_NAMES, KEPT, NO_LEAF, log_kinds, packed_kinds
 
 ENTRY = np.dtype([("count", "<i4"), ("width", "<i4"), ("height", "<i4")])
 """An image: its number of regions, which follow those of the previous image, and its size in pixels."""
-REGION = np.dtype([("box", "<f4", (4,)), ("logit", "<f4"), ("nouns", "<u2", (KEPT,))])
+REGION = np.dtype([
+    ("box", "<f4", (4,)), ("logit", "<f4"), ("nouns", "<u2", (KEPT,)), ("colours", "u1", (len(COLOUR_NAMES),)),
+    ("spare", "u1"),
+])  # fmt: skip
+"""A region; colours are zeros if the image has none."""
 VECTOR = np.dtype("<f2")
 KINDS = (ENTRY, REGION, VECTOR)
 LARGEST = float(np.finfo(VECTOR).max)
@@ -132,8 +136,11 @@ class Snapshot:
         """Return an image as :meth:`saywhere.Model.embed` returned it, rounded to half precision."""
         row, rows = self.entries[entry], self.rows(entry)
         regions, (vectors, hubness) = self.regions[rows], without_hubness(self.vectors[rows].astype(np.float32))
-        boxes, logits, nouns = (np.array(regions[part]) for part in ("box", "logit", "nouns"))
-        return ImageVectors(int(row["width"]), int(row["height"]), boxes, vectors, name, logits, hubness, nouns)
+        boxes, logits, nouns, colours = (np.array(regions[part]) for part in ("box", "logit", "nouns", "colours"))
+        return ImageVectors(
+            int(row["width"]), int(row["height"]), boxes, vectors, name, logits, hubness, nouns,
+            colours if colours.any() else None,
+        )  # fmt: skip
 
     @cached_property
     def decoder(self) -> np.ndarray:
@@ -192,6 +199,7 @@ def to_arrays(image: ImageVectors) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     regions = np.zeros(len(image), REGION)
     regions["box"], regions["logit"] = image.boxes, image.logits
     regions["nouns"] = NO_LEAF if image.nouns is None else image.nouns
+    regions["colours"] = 0 if image.colours is None else image.colours
     entry = np.array((len(image), image.width, image.height), ENTRY)
     return entry, regions, vectors.astype(VECTOR)
 

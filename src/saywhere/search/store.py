@@ -134,7 +134,7 @@ def write_codes(folder: Path, snapshot: Snapshot, extent: Extent) -> Extent:
     return replace(extent, coded=extent.entries, codes_sum=codes_sum)
 
 
-VERSION = "4"
+VERSION = "5"
 """Version of the format; others are refused."""
 DATABASE, LOCK = "index.sqlite", "lock"
 STALE = 0.25

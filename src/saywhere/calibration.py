@@ -35,7 +35,6 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "densecap_place": ("share", "box"),
     "aligner_place": ("share", "box"),
     "count": ("words",),
-    "adjective": ("words",),
     "asked_colour": ("words", "pixels"),
     "hit": ("odds", "kinds", "whole", "several", "prior", "lead"),
     "chance": ("expected",),
@@ -262,8 +261,6 @@ class Calibration:
             it? See :meth:`saywhere.models.placing.Evidence.place_inputs`.
         count: does an image show as many things as a phrase says? By how much better the phrase fits the image than its
             singular does.
-        adjective: do the adjectives of a phrase describe what an image shows? By how much better the phrase fits the
-            image than its noun alone does.
         asked_colour: has a thing the colour that a phrase says? By how much better the phrase fits the image than with
             other colours, on average, and by the colour's log-probability from the pixels of the thing's box.
         hit: does a search result show the whole query? See :func:`saywhere.search.phrases.hit_evidence`.
@@ -281,7 +278,6 @@ class Calibration:
     densecap_place: Logistic | None = None
     aligner_place: Logistic | None = None
     count: Logistic | None = None
-    adjective: Logistic | None = None
     asked_colour: Logistic | None = None
     hit: Logistic | None = None
     chance: Logistic | None = None

@@ -28,10 +28,12 @@ from saywhere.evaluation.search import (
     measure,
     needed,
     nouns,
+    pair_colours,
     said,
     score_texts,
     short_queries,
     spoken_queries,
+    told,
 )
 from saywhere.models.aligner import ImageVectors, TextVectors, similarity_matrix
 from saywhere.networks import checkpoint
@@ -102,6 +104,53 @@ def test_an_image_shows_what_is_done_if_a_caption_says_so_in_any_form(caption: s
     assert needed("a dog running on grass", WORDS) == {"dog", "grass", "running"} <= said([caption], WORDS)
     assert not needed("a dog running on grass", WORDS) <= said(["A dog sits on grass."], WORDS)
     assert needed("a running dog", WORDS) == {"dog"}
+
+
+@pytest.mark.parametrize(
+    ("caption", "shown"),
+    [
+        ("A small red car.", True),
+        ("A crimson car.", None),
+        ("A blue car.", False),
+        ("A blue car, and a red bus.", None),  # the car may be red elsewhere
+        ("A red toy car beside a blue car.", True),
+        ("A car.", None),
+    ],
+)
+def test_a_colour_that_no_caption_says_is_wrong_only_if_they_say_another(caption, shown) -> None:
+    assert told("a red car", said([caption], WORDS)) is shown
+
+
+def test_colours_count_with_their_noun_and_more_general_ones() -> None:
+    words = said(["A golden puppy sits by a black man in a gray coat."], WORDS)
+    for query, shown in (("a gold dog", True), ("a grey coat", True), ("a gold coat", None), ("an old man", True)):
+        assert told(query, words) is shown
+    assert told("a white man", words) is True  # colours of people do not count
+
+
+def test_colours_are_paired_with_images_of_such_a_thing_in_another_colour() -> None:
+    sentences = [["a red car"], ["a blue car"], ["a car"], ["a red bus by a green car"], ["a black man", "a white man"]]
+    assert pair_colours(sentences) == [
+        *[(0, "a red car", True), (1, "a red car", False)],
+        *[(1, "a blue car", True), (0, "a blue car", False)],
+        *[(3, "a green car", True), (0, "a green car", False)],
+    ]
+
+
+def test_hits_whose_colours_no_caption_tells_are_left_out_of_the_figures() -> None:
+    one, other = answers(0), answers(1)
+    unsure = np.arange(4) >= 3
+    found = [measure((replace(one, known=one.known & ~unsure, shown=one.shown ^ (unsure & wrong)), other))
+             for wrong in (False, True)]  # fmt: skip
+    assert found[0] is not None and found[0] == found[1]
+
+
+def test_a_wrong_colour_lowers_the_probability_of_a_hit() -> None:
+    one, other = answers(0), answers(1)
+    agreeing = [replace(each, agree=np.where(each.shown, 0.0, -9.0)) for each in (one, other)]
+    found, better = measure((one, other)), measure((agreeing[0], agreeing[1]))
+    assert found is not None and better is not None
+    assert better.auc > 0.99 > found.auc and better.fits == found.fits
 
 
 def test_each_half_is_judged_by_the_weights_of_the_other() -> None:

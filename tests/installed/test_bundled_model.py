@@ -143,7 +143,7 @@ def test_colours_count(model):
     for asked in ("an orange suit", "a green suit"):
         _, _, agree = model.placer().find(encoding, model.placer().read(asked))
         chances.append(np.exp([agree[0], PhrasesInImages(model, Query((asked,))).find(indexed).agree]))
-    assert (chances[0] > 0.8).all() and (chances[1] < 0.2).all()
+    assert (chances[0] > 0.8).all() and (chances[1] < 0.4).all()
 
 
 def test_given_boxes_are_described_in_their_order(model):

@@ -379,6 +379,9 @@ def test_an_index_keeps_what_the_classes_say_and_asks_them(album, tmp_path) -> N
     assert probable.pop(path) > 0.99 and max(probable.values()) < 0.5
     pytest.importorskip("qdrant_client")
     with QdrantStore(Qdrant(":memory:"), {"size": "17", "digest": "", "model": ""}) as store:
-        image = replace(made.embed(path), nouns=pack_leaves(posterior.repeat(len(made.embed(path)), 0)))
+        plain, colours = made.embed(path), np.arange(15, dtype=np.uint8)
+        count = len(plain)
+        image = replace(plain, nouns=pack_leaves(posterior.repeat(count, 0)), colours=np.tile(colours, (count, 1)))
         store.put([(path, Stamp(0, 0), image)])
-        assert (store.load(path).nouns == image.nouns).all()
+        loaded = store.load(path)
+        assert (loaded.nouns == image.nouns).all() and (loaded.colours == image.colours).all()

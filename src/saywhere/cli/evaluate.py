@@ -308,7 +308,7 @@ def search(
         if result.hit is not None:
             typer.echo(f"phrases: {result.hit:.3f} right in the first image ({counted(result.phrases, 'phrase')})")
         if (layout := result.layout) is not None:
-            named = {"two things or one": layout.counts, "colours": layout.colours, "adjectives": layout.adjectives,
+            named = {"two things or one": layout.counts, "colours": layout.colours,
                      "places": layout.places, "relations": layout.relations}  # fmt: skip
             shares = ", ".join(f"{name} {share:.3f}" for name, share in named.items() if share is not None)
             typer.echo(f"told right: {shares}")

@@ -318,11 +318,13 @@ def _as_model(model: Model, placer: Placer, by_name: Mapping[str, Asked]) -> Pla
         found: list[dict[str, np.ndarray]] = []
         for encoding, name in zip(encodings, names, strict=True):
             own = by_name[name].phrases
-            evidence = placer.evidence(encoding, [*own, *missing[name]])
+            phrases = [*own, *missing[name]]
+            evidence = placer.evidence(encoding, phrases)
             boxes, presence = evidence.regions.boxes, evidence.presence(placer.calibration)
             rows = evidence.rows(placer.config)
             arrays = {"boxes": boxes, "found": boxes[rows[: len(own)]]}
             if presence is not None:
+                presence = presence * np.exp(placer.log_details(encoding, evidence, phrases, rows)).astype(np.float32)
                 score = presence * evidence.box_probability(placer.calibration, placer.config, rows)
                 arrays |= {"presence": presence, "score": score}
             found.append(arrays)

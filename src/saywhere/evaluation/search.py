@@ -27,10 +27,10 @@ from saywhere.files import printable
 from saywhere.inference import Source
 from saywhere.models.aligner import ImageVectors, TextVectors
 from saywhere.models.chunker import Chunker
-from saywhere.models.layout import Layout, count_of, modifiers
+from saywhere.models.layout import Layout, count_of
 from saywhere.models.model import Model
-from saywhere.models.nouns import COLOUR_NAMES, COLOURS, colour_of, noun_tree
-from saywhere.models.placing import cut_phrases, is_person, noun_words, word_fits
+from saywhere.models.nouns import COLOUR_NAMES, COLOURS, noun_tree
+from saywhere.models.placing import asked_colours, cut_phrases, noun_words, word_fits
 from saywhere.search.indexing import embed_for_index, index_digest
 from saywhere.search.phrases import (
     LIKELY,
@@ -173,25 +173,18 @@ class PresenceInIndex:
 def said(sentences: Sequence[str], vocabulary: Vocabulary) -> frozenset[str]:
     """Return all words of an image's captions, the more general kinds that they belong to, and the actions named.
 
-    So are the adjectives of each noun, with the noun and with its more general kinds: "brown dog", "brown animal".
+    So are the colours of each noun, with the noun and with its more general kinds: "brown dog", "brown animal".
     """
     words = {word for sentence in sentences for word in tokenize(sentence)}
     doing = (action(word, vocabulary) for word in words)
-    described = (
-        f"{adjective} {name}"
-        for sentence in sentences
-        for phrase in cut_phrases(sentence)
-        for name in kinds([_noun(phrase)])
-        for adjective in adjectives(phrase)
+    phrases = [phrase for sentence in sentences for phrase in cut_phrases(sentence)]
+    coloured = (
+        f"{colour} {name}"
+        for each in phrases
+        for colour in asked_colours(each).values()
+        for name in kinds([_noun(each)])
     )
-    return frozenset([*kinds(words), *(form for form in doing if form is not None), *described])
-
-
-def adjectives(phrase: str) -> list[str]:
-    """Return the adjectives of a phrase; other words for a colour are replaced by :data:`COLOUR_NAMES`."""
-    words = tokenize(phrase)
-    colours = {} if is_person(words) else {place: colour_of(words, place) for place in modifiers(words)}
-    return [colours.get(place) or words[place] for place in modifiers(words)]
+    return frozenset([*kinds(words), *(form for form in doing if form is not None), *coloured])
 
 
 def _noun(phrase: str) -> str:
@@ -201,9 +194,9 @@ def _noun(phrase: str) -> str:
 
 
 def told(query: str, words: frozenset[str]) -> bool | None:
-    """Return whether the adjectives of a query describe what an image shows; None if its captions do not tell.
+    """Return whether an image shows a query's things in their colours; None if its captions do not tell.
 
-    They do not describe a thing that is only said to have other colours.
+    It does not if a thing is only said to have other colours.
 
     Args:
         words: of the image, see :func:`said`.
@@ -211,11 +204,11 @@ def told(query: str, words: frozenset[str]) -> bool | None:
     missing = False
     for phrase in cut_phrases(query):
         name = base_words([_noun(phrase)])[0]
-        for each in adjectives(phrase):
+        for each in asked_colours(phrase).values():
             if f"{each} {name}" in words:
                 continue
             missing, named = True, {COLOURS.get(word) for word in words}
-            if each in COLOUR_NAMES and each not in named and any(f"{other} {name}" in words for other in COLOUR_NAMES):
+            if each not in named and any(f"{other} {name}" in words for other in COLOUR_NAMES):
                 return False
     return None if missing else True
 
@@ -408,7 +401,7 @@ def _groups(both: Answers, found: np.ndarray) -> tuple[Group, ...]:
     kinds, albums, in_index = both.kinds, both.albums, both.in_index
     order = np.argsort(-found, axis=1, kind="stable")  # NaN, for missing hits, comes last
     given = both.hits & both.known
-    found, shown, hits = (np.take_along_axis(each, order, axis=1) for each in (found, both.shown, given))
+    found, shown, hits = (np.take_along_axis(each, order, axis=1) for each in (found, both.shown & given, given))
     groups: list[Group] = []
     for images in np.unique(albums).tolist():
         for kind in (*KINDS, "all"):
@@ -445,7 +438,7 @@ class SearchResult:
         phrases: number of these phrases.
         presence: whether the index knows what it contains; None if the model is not calibrated for phrases, or the data
             is insufficient.
-        layout: whether places, relations and numbers are recognised; None without boxes or calibration.
+        layout: whether places, relations, numbers and colours are recognised; None without boxes or calibration.
     """
 
     recall: Recall
@@ -525,7 +518,7 @@ def run(model: Model, session: Session, among: Sequence[Path] = ()) -> SearchRes
     return result
 
 
-# Places, relations, numbers and adjectives in queries
+# Places, relations, numbers and colours in queries
 
 FAR = 1 / 3
 """A thing is on a side of an image if its centre is in this share of it."""
@@ -540,24 +533,23 @@ class LayoutResult:
     Attributes:
         counts: whether there are two of what "two dogs" names, or one, in equal numbers; the weights are fitted to the
             other half of the images. None without such cases.
-        colours, adjectives: whether a thing has the colour, or the other adjectives, that a phrase says, in equal
-            numbers of images that do and that do not; fitted as the counts.
+        colours: whether a thing has the colour that a phrase says, in equal numbers of images where it does and does
+            not; fitted as the counts.
         places: whether a thing is on the left or right, at the top or bottom.
         relations: whether a thing is left or right of, above or below another one.
-        cases: number of cases of each of the five.
+        cases: number of cases of each of the four.
     """
 
     counts: float | None
     colours: float | None
-    adjectives: float | None
     places: float
     relations: float
-    cases: tuple[int, int, int, int, int]
+    cases: tuple[int, int, int, int]
 
 
 Detailed = tuple[int, str, bool]
-"""The entry of an image, a phrase with a number or adjectives, and whether these are right."""
-DETAILS = ("count", "asked_colour", "adjective")
+"""The entry of an image, a phrase with a number or a colour, and whether that is right."""
+DETAILS = ("count", "asked_colour")
 """The questions of a :class:`saywhere.calibration.Calibration` about these."""
 
 
@@ -585,38 +577,24 @@ def pair_counts(phrases: Sequence[Sequence[tuple[str, int]]]) -> list[Detailed]:
     return cases
 
 
-def pair_adjectives(sentences: Sequence[Sequence[str]]) -> dict[str, list[Detailed]]:
-    """Return phrases with adjectives, each also paired with an image of such a thing without them, by question.
+def pair_colours(sentences: Sequence[Sequence[str]]) -> list[Detailed]:
+    """Return phrases with a colour, each also paired with an image of such a thing in another one.
 
-    Such a thing has another colour, and the colour asked for is not named; or no adjective of the phrase is in the
-    sentences. ``sentences`` are those of each image.
+    No sentence of that image names the colour. ``sentences`` are those of each image.
     """
     words = [{word for text in texts for word in tokenize(text)} for texts in sentences]
-    described: dict[str, dict[int, dict[frozenset[str], str]]] = {}
+    coloured: dict[str, dict[str, dict[int, str]]] = {}
     for entry, texts in enumerate(sentences):
         for phrase in (phrase for text in texts for phrase in cut_phrases(text)):
-            if noun_tree().find(phrase) is not None:
-                own = described.setdefault(_noun(phrase), {}).setdefault(entry, {})
-                own.setdefault(frozenset(adjectives(phrase)), phrase)
-    cases: dict[str, list[Detailed]] = {"asked_colour": [], "adjective": []}
-    for noun, images in described.items():
-        people = is_person([noun])
-        asked: dict[tuple[str, frozenset[str]], list[tuple[int, str]]] = {}
-        colours = {entry: frozenset[str]() if people else frozenset().union(*own) & {*COLOUR_NAMES}
-                   for entry, own in images.items()}  # fmt: skip
-        for entry, own in images.items():
-            for named, phrase in own.items():
-                coloured = frozenset() if people else named & {*COLOUR_NAMES}
-                if len(coloured) == 1 and coloured == named:
-                    asked.setdefault(("asked_colour", named), []).append((entry, phrase))
-                elif named and not coloured:
-                    asked.setdefault(("adjective", named), []).append((entry, phrase))
-        for (question, named), found in asked.items():
-            plain = {word for word in COLOURS if COLOURS[word] in named} if question == "asked_colour" else named
-            others = [entry for entry in images if plain.isdisjoint(words[entry])
-                      and (question == "adjective" or colours[entry])]  # fmt: skip
-            for (entry, phrase), other in zip(found, others, strict=False):
-                cases[question] += [(entry, phrase, True), (other, phrase, False)]
+            if noun_tree().find(phrase) is not None and len(own := [*asked_colours(phrase).values()]) == 1:
+                coloured.setdefault(_noun(phrase), {}).setdefault(own[0], {}).setdefault(entry, phrase)
+    cases: list[Detailed] = []
+    for by_colour in coloured.values():
+        entries = sorted({entry for found in by_colour.values() for entry in found})
+        for colour, found in by_colour.items():
+            others = (entry for entry in entries if all(COLOURS.get(word) != colour for word in words[entry]))
+            for (entry, phrase), other in zip(found.items(), others, strict=False):
+                cases += [(entry, phrase, True), (other, phrase, False)]
     return cases
 
 
@@ -628,11 +606,11 @@ def fit_details(
     if len(rows) < LEAST_CASES:
         return None
     evidence = {name: [inputs[name] for inputs, _ in rows] for name in QUESTIONS[question]}
-    return Logistic.fit(evidence, np.array([there for _, there in rows]), what="numbers and adjectives")
+    return Logistic.fit(evidence, np.array([there for _, there in rows]), what="numbers and colours")
 
 
 LEAST_CASES = 40
-"""Minimum number of cases to fit numbers or adjectives."""
+"""Minimum number of cases to fit numbers or colours."""
 
 
 def _detailed(
@@ -647,7 +625,7 @@ def _detailed(
 
 
 def measure_layout(model: Model, images: Sequence[ImageVectors], marked: Sequence[MarkedImage]) -> LayoutResult | None:
-    """Return how well places, relations, numbers and adjectives are recognised; None if the boxes are insufficient.
+    """Return how well places, relations, numbers and colours are recognised; None if the boxes are insufficient.
 
     ``images`` are those of an index, ``marked`` the same with boxes of phrases; ``model`` is calibrated for phrases.
     """
@@ -657,7 +635,7 @@ def measure_layout(model: Model, images: Sequence[ImageVectors], marked: Sequenc
         for image, own in zip(marked, boxed, strict=True)
     ]
     sentences = [[" ".join(sentence.words) for sentence in image.sentences] for image in marked]
-    cases = {"count": pair_counts(said_of), **pair_adjectives(sentences)}
+    cases = {"count": pair_counts(said_of), "asked_colour": pair_colours(sentences)}
     details = {question: _right_details(model, images, cases[question], question) for question in DETAILS}
     placed = [list[bool](), list[bool]()]
     for image, marks, own in zip(images, marked, boxed, strict=True):
@@ -667,11 +645,9 @@ def measure_layout(model: Model, images: Sequence[ImageVectors], marked: Sequenc
     if not all(placed):
         return None
     places, relations = (share_of(np.array(each)) for each in placed)
-    counts, colours, described = (share_of(np.array(hits)) if hits else None for hits in details.values())
-    number = [len(hits) for hits in (*details.values(), *placed)]
-    return LayoutResult(
-        counts, colours, described, places, relations, (number[0], number[1], number[2], number[3], number[4])
-    )
+    counts, coloured = (share_of(np.array(hits)) if hits else None for hits in details.values())
+    numbers = [len(hits) for hits in (*details.values(), *placed)]
+    return LayoutResult(counts, coloured, places, relations, (numbers[0], numbers[1], numbers[2], numbers[3]))
 
 
 def _right_details(
@@ -743,7 +719,7 @@ def fit_hits(model: Model, sets: Sequence[Sequence[Sample]]) -> dict[str, Logist
     seen = [each for each in seen if len(each.images) > 1]
     images, said_of = [image for each in seen for image in each.images], [t for each in seen for t in each.sentences]
     counted = pair_counts([[(phrase, 0) for text in texts for phrase in cut_phrases(text)] for texts in said_of])
-    cases = {"count": counted, **pair_adjectives(said_of)}
+    cases = {"count": counted, "asked_colour": pair_colours(said_of)}
     fits = {question: fit_details(model, images, cases[question], question) for question in DETAILS}
     fits |= {"indexed_phrase": fit_phrases(model, seen)}
     known = {question: fit for question, fit in fits.items() if fit is not None}

@@ -17,7 +17,7 @@ from saywhere import boxes as geometry
 from saywhere.calibration import logistic
 from saywhere.errors import UserError
 from saywhere.models.chunker import Chunker
-from saywhere.models.nouns import STARTS, STAYS_BEFORE, noun_tree
+from saywhere.models.nouns import noun_tree
 from saywhere.text import split_words, tokenize, with_articles
 
 JOINING = frozenset({"and", "of", "with", "a", "an", "the", "there", "is", "are"})
@@ -50,8 +50,6 @@ EMPTY = (
     | {"this", "that", "its", "my", "your", "our", "some", "any", "in", "on", "at", "to", "by", "for", "from"}
 )
 """Words that name nothing by themselves."""
-DESCRIBES_NOTHING = EMPTY | UNREAD | STARTS | STAYS_BEFORE | {"very"}
-"""Words before a noun that are no adjectives."""
 STEEP, STEEPER = 8.0, 12.0
 """Steepness of the logistic functions: of relations (per mean box size) and of places (per image size)."""
 SIDE = 0.4
@@ -439,31 +437,6 @@ def one_of(phrase: str) -> str:
     if head.noun is not None and head.plural:
         words = [*words[: head.start], head.noun.name, *words[head.stop :]]
     return with_articles(" ".join(["a", *words]))
-
-
-def modifiers(words: Sequence[str]) -> list[int]:
-    """Return the places of the words that describe the noun of a phrase.
-
-    Example:
-        >>> modifiers("two small black and white dogs on a bed".split())
-        [1, 2, 4]
-    """
-    stop = noun_tree().head(words).start
-    start = max((place + 1 for place in range(stop) if words[place] == "of"), default=_amount(words)[1])
-    return [place for place in range(start, stop) if words[place] not in DESCRIBES_NOTHING]
-
-
-def without_modifiers(words: Sequence[str], places: Container[int]) -> str:
-    """Return a phrase without the words at ``places``, and without what joins them.
-
-    Example:
-        >>> without_modifiers("an old and dirty car".split(), {1, 3})
-        'a car'
-    """
-    dropped = [place in places for place in range(len(words))]
-    for place in range(1, len(words) - 1):
-        dropped[place] |= words[place] in ("and", "or") and (dropped[place - 1] or place + 1 in places)
-    return with_articles(" ".join(word for word, drop in zip(words, dropped, strict=True) if not drop))
 
 
 def as_many(phrase: str, known: Container[str]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher, get_close_matches
 from functools import cached_property
-from math import log10
+from math import log, log10
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -39,11 +39,9 @@ from saywhere.models.layout import (
     Layout,
     as_many,
     count_of,
-    modifiers,
     one_of,
     require_names,
     unused_runs,
-    without_modifiers,
 )
 from saywhere.models.nouns import COLOUR_NAMES, LEAST, MOST, Noun, NounEvidence, colour_of, known_form, noun_tree
 from saywhere.models.phrase_scores import score_regions, unknown_words
@@ -65,6 +63,8 @@ ONE_OF_THEM, APART = 0.05, 0.3
 """
 TOO_MANY = 3.0
 """Power of the ratio by which a number exceeds the things found that its odds fall with (docs/experiments.md)."""
+SEEN = log(9.0)
+"""Log-odds that the colour of a phrase is right in the one image that is asked about (docs/experiments.md)."""
 ALIKE, SHORT = 0.8, 3
 """Minimum similarity ratio of two words for a spelling suggestion. Words of at most SHORT letters get none, and the
 lengths differ by less than SHORT."""
@@ -254,7 +254,7 @@ class Placer:
 
         Returns:
             the regions, with the phrases as captions; the probability ``(P,)`` that the image shows each phrase in its
-            stated place; and the log-probability ``(P,)`` of place, number and adjectives alone. A score is the
+            stated place; and the log-probability ``(P,)`` of place, number and colour alone. A score is the
             probability that the image shows the phrase and this box is right, or only the former if the model has no
             calibration of boxes. It is 0 for a phrase of only unknown words. Without a calibration of phrases the
             probabilities are None, and a score is the joint probability of the dense captioner; the aligner gives none.
@@ -327,7 +327,10 @@ class Placer:
     def log_details(
         self, encoding: Encoding, found: Evidence, phrases: Sequence[str], rows: np.ndarray, everything: bool = True
     ) -> np.ndarray:
-        """Return the log-probability ``(P,)`` that the numbers and adjectives of phrases are right.
+        """Return the log-probability ``(P,)`` that the numbers and colours of phrases are right.
+
+        Most people who ask for a red car in an image see one, so colours have :data:`SEEN` more odds than in a search,
+        where most cars are not red.
 
         Args:
             found: evidence for the phrases in the image.
@@ -338,8 +341,10 @@ class Placer:
             return np.zeros(len(phrases))
         details = self._details(phrases)
         colours = colours_of_boxes(encoding, found.regions.boxes[rows]) if details.compared else None
-        things = found.count_things() if everything else None
-        return details.log_probs(self.calibration, found.compared, things, colours)
+        things, fit = found.count_things() if everything else None, self.calibration.asked_colour
+        seen = None if fit is None else replace(fit, constant=fit.constant + SEEN)
+        calibration = replace(self.calibration, asked_colour=seen)
+        return details.log_probs(calibration, found.compared, things, colours)
 
     def _details(self, phrases: Sequence[str]) -> Details:
         assert self.aligner is not None
@@ -500,14 +505,14 @@ def unused_words(text: str) -> tuple[str, ...]:
 
 
 class Compared(NamedTuple):
-    """A number, a colour or other adjectives of a phrase.
+    """A number or a colour of a phrase.
 
     Attributes:
-        question: ``count``, ``asked_colour`` or ``adjective`` (:data:`saywhere.calibration.QUESTIONS`).
+        question: ``count`` or ``asked_colour`` (:data:`saywhere.calibration.QUESTIONS`).
         phrase: index of the phrase.
         text: index of its text.
-        others: indices of texts that say something else instead: "a dog" for "two dogs", "a car" for "an old car", and
-            "a red car" in other colours.
+        others: indices of texts that say something else instead: "a dog" for "two dogs", and "a red car" in other
+            colours.
         value: the number, or the index of the colour.
     """
 
@@ -519,9 +524,9 @@ class Compared(NamedTuple):
 
 
 class Details:
-    """Numbers, colours and other adjectives of phrases; similarities with further texts tell whether they are right.
+    """Numbers and colours of phrases; similarities with further texts tell whether they are right.
 
-    Colours of people count as other adjectives, because their clothes have colours, too.
+    Colours of people do not count, because their clothes have others.
 
     Args:
         phrases: P phrases.
@@ -540,19 +545,15 @@ class Details:
 
         for column, phrase in enumerate(phrases):
             words, number = tokenize(phrase), count_of(phrase)
-            said = {each for each in modifiers(words) if words[each] in vocabulary}
-            colours = {} if is_person(words) else {each: colour_of(words, each) for each in sorted(said)}
-            colours = {each: colour for each, colour in colours.items() if colour is not None}
             if number > 1:
                 self.compared.append(Compared("count", column, place(phrase), [place(one_of(phrase))], number))
-            for each, colour in colours.items():
+            for each, colour in asked_colours(phrase).items():
+                if words[each] not in vocabulary:
+                    continue
                 others = [[*words[:each], other, *words[each + 1 :]] for other in COLOUR_NAMES if other != colour]
                 rows = [place(with_articles(" ".join(other))) for other in others]
                 value = COLOUR_NAMES.index(colour)
                 self.compared.append(Compared("asked_colour", column, place(phrase), rows, value))
-            if adjectives := said.difference(colours):
-                rows = [place(without_modifiers(words, adjectives))]
-                self.compared.append(Compared("adjective", column, place(phrase), rows, 0))
         self.texts = tuple(texts)
 
     def evidence(
@@ -574,7 +575,7 @@ class Details:
         self, calibration: Calibration, similarities: np.ndarray, things: np.ndarray | None,
         colours: np.ndarray | None,
     ) -> np.ndarray:  # fmt: skip
-        """Return the log-probability ``(P,)`` that the number and the adjectives of each phrase are right.
+        """Return the log-probability ``(P,)`` that the number and the colours of each phrase are right.
 
         0 for phrases without any, or for a model that is not calibrated for them. Of several colours, the least
         probable counts.
@@ -602,10 +603,20 @@ class Details:
         return found + colour
 
 
-def is_person(words: Sequence[str]) -> bool:
-    """Return whether the noun of a phrase names people."""
-    tree, noun = noun_tree(), noun_tree().head(words).noun
-    return noun is not None and any(tree.nouns[row].name == "person" for row in noun.ancestors)
+def asked_colours(phrase: str) -> dict[int, str]:
+    """Return the colours that a phrase gives its noun, by the index of the word; none for people, who wear others.
+
+    Example:
+        >>> asked_colours("two black and golden cars"), asked_colours("a black man")
+        ({1: 'black', 3: 'gold'}, {})
+    """
+    words, tree = tokenize(phrase), noun_tree()
+    head = tree.head(words)
+    if head.noun is not None and any(tree.nouns[row].name == "person" for row in head.noun.ancestors):
+        return {}
+    start = max((place + 1 for place in range(head.start) if words[place] == "of"), default=0)
+    found = {place: colour_of(words, place) for place in range(start, head.start)}
+    return {place: colour for place, colour in found.items() if colour is not None}
 
 
 def word_fits(aligner: Aligner, image: ImageVectors, texts: Sequence[TextVectors]) -> np.ndarray:

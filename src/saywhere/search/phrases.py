@@ -313,7 +313,7 @@ class Placed:
             :meth:`saywhere.models.placing.Evidence.inputs`.
         evidence: ``(6,)`` of :func:`hit_evidence`; None without a calibration of phrases.
         probability: probability that the image shows the whole query; None without the calibration.
-        agree: log-probability of the query's places, counts and adjectives; part of the probability.
+        agree: log-probability of the query's places, counts and colours; part of the probability.
         place: function that returns :attr:`regions`.
     """
 
@@ -535,7 +535,7 @@ class PhrasesInImages:
         return presence, 0.0 if shown >= LIKELY else self._least
 
     def details(self, image: ImageVectors) -> list[tuple[Compared, dict[str, np.ndarray]]]:
-        """Return the numbers and adjectives of the phrases with the evidence that they are right in an image."""
+        """Return the numbers and colours of the phrases with the evidence that they are right in an image."""
         rows = self._seen.evidence(image, self._rare[: len(self.layout.phrases)]).rows(self._aligner.config.grounding)
         similarities = self._whole.similarities(image)[: len(self._details.texts)]
         return [*self._details.evidence(similarities, _colours(image, rows))]

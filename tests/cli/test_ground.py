@@ -81,7 +81,7 @@ def test_what_is_not_in_the_image_has_no_box(aligner, image, tmp_path):
 def test_the_number_is_the_probability_of_the_box(aligner, image, tmp_path):
     """Presence decides what is found; the number beside a box is that of phrase and box, and is never 1.00."""
     sure = shutil.copytree(aligner, tmp_path / "sure")
-    for places, number, shown in (({}, 1.0, "0.99"), ({"aligner_place": (0, 0, 0, 0, -1)}, 0.2689, "0.27")):
+    for places, number, shown in (({}, 1.0, "0.99"), ({"aligner_place": (0, 0, -1)}, 0.2689, "0.27")):
         calibrated(phrase=(0, 0, 0, 12), **places).write(sure)
         row = json.loads(ground(image, "a dog", "a horse", "--model", sure, "--json", "-").stdout)
         assert [phrase["presence"] for phrase in row["phrases"]] == [pytest.approx(1, abs=1e-4)] * 2

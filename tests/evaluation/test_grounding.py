@@ -129,7 +129,7 @@ def test_a_run_goes_on(aligner, flickr, tmp_path):
 
 def test_without_a_part_it_is_measured_as_the_model_answers(aligner, flickr, tmp_path):
     sure = shutil.copytree(aligner, tmp_path / "sure")
-    calibrated(phrase=(0, 0, 0, 9), aligner_place=(0, 0, 0, 0, 0)).write(sure)
+    calibrated(phrase=(0, 0, 0, 9), aligner_place=(0, 0, 0)).write(sure)
     result = evaluate("--model", sure, "--data", flickr, "--out", tmp_path)
     row = report(tmp_path)
     assert set(row["controls"]) == {"whole image", "largest region"} and row["phrases"] == 4

@@ -121,8 +121,8 @@ def test_the_calibration_of_boxes_says_how_much_less_another_thing_of_a_kind_may
     for calibration, lost in (
         (None, -1.0),
         (Calibration(), -1.0),
-        (calibrated(**{f"{by}_place": (0.25, 1, 0, 0, 0)}), -0.25),
-        (calibrated(**{f"{by}_place": (3, 1, 0, 0, 0)}), -1.0),
+        (calibrated(**{f"{by}_place": (0.25, 1, 0)}), -0.25),
+        (calibrated(**{f"{by}_place": (3, 1, 0)}), -1.0),
     ):
         rows, agree = two.place(config, right, calibration)
         assert rows.tolist() == [2] and agree == pytest.approx([place + lost], abs=1e-6)
@@ -163,21 +163,10 @@ def test_a_box_is_probable_where_no_other_place_fits_as_well():
     nearer = replace(both, regions=replace(both.regions, boxes=[[0, 0, 10, 10], [0, 0, 20, 20], [0, 0, 10, 11]]))
     share = nearer.place_inputs(config, nearer.rows(config))["share"][1]
     assert share == pytest.approx(np.log(2 * np.exp(5) / np.exp(4))), "boxes that match share one place"
-    fit = calibrated(densecap_place=(1.0, 0, 0, 0, 0), aligner_place=(0, 1.0, 0, 0, 0))
+    fit = calibrated(densecap_place=(1.0, 0, 0), aligner_place=(0, 1.0, 0))
     assert both.box_probability(fit, config, both.rows(config)) == pytest.approx(shares)
     assert replace(both, by="aligner").box_probability(fit, config, np.array([1, 1])) == pytest.approx([0.8, 0.8])
     assert both.box_probability(Calibration(), config, both.rows(config)).tolist() == [1, 1]
-
-
-def test_a_box_is_probable_where_the_classifier_sees_the_kind_of_thing():
-    both = evidence([[0, 5, -9], [5, 4, 5]], [[0, -2, 0], [-3, 0, -1]], [False, False])
-    both = replace(
-        both, regions=replace(both.regions, scores=np.full(3, 0.5, np.float32)), named=np.array([True, False])
-    )
-    rows, fit = both.rows(GroundingConfig()), calibrated(densecap_place=(0, 0, 1.0, 2.0, 0))
-    assert rows.tolist() == [1, 0]
-    chances = both.box_probability(fit, GroundingConfig(), rows)
-    assert chances == pytest.approx(logistic(np.array([-2 + 2, 0.0])))  # the other phrase names no kind
 
 
 def test_phrases_may_be_placed_in_more_regions_than_are_described():
@@ -214,9 +203,7 @@ def test_a_phrase_below_the_threshold_is_not_found():
     assert strict.ground(IMAGE, PHRASES).not_found == tuple(PHRASES)
     by_aligner = judge.ground(IMAGE, PHRASES, part="aligner", threshold=0)
     assert by_aligner.scores == pytest.approx(likely, abs=1e-4) and by_aligner.similarities is not None
-    judge.calibration = replace(
-        judge.calibration, densecap_place=calibrated(densecap_place=(0, 0, 0, 0, 0)).densecap_place
-    )
+    judge.calibration = replace(judge.calibration, densecap_place=calibrated(densecap_place=(0, 0, 0)).densecap_place)
     halved = judge.ground(IMAGE, PHRASES)
     assert halved.captions == found.captions, "what is found is decided by the phrase alone"
     assert halved.scores == pytest.approx(found.scores / 2)

@@ -284,7 +284,7 @@ def test_how_much_better_another_region_fits_counts_by_the_weight_fitted_for_box
     agree: list[list[float]] = []
     for share in (1.0, 0.5):
         model = aligner_model(tiny_aligner())
-        model.calibration = calibrated(phrase=(0.02, 0.0, 0.0, 0.0), aligner_place=(share, 0.0, 0.0, 0.0, 0.0))
+        model.calibration = calibrated(phrase=(0.02, 0.0, 0.0, 0.0), aligner_place=(share, 0.0, 0.0))
         images = model.embed([noise(96, 64, number) for number in range(4)])
         asked = [PhrasesInImages(model, Query((f"a dog on the {side}",))) for side in ("left", "right")]
         agree.append([phrases.find(image).agree for image in images for phrases in asked])

@@ -185,18 +185,14 @@ class Evidence:
         """Return the inputs of the calibration of boxes (are the boxes ``rows (P,)`` right?), ``(P,)`` each.
 
         ``share`` is the log-odds of the fit-weighted fraction of regions that match the box; it is low if another place
-        fits equally well. ``box`` is the log-odds of the region's score, ``kind`` the log-probability that the region
-        shows the phrase's kind of thing, and ``named`` whether it names one.
+        fits equally well. ``box`` is the log-odds of the region's score.
         """
         fits, boxes = self._log_fits(config), self.regions.boxes
         weights = np.exp(fits - fits.max(axis=0)).T
         near = geometry.iou(boxes[rows], boxes) >= MATCH
         share = (weights * near).sum(axis=1) / weights.sum(axis=1)
         assert self.regions.scores is not None
-        kind = self.kinds[rows, np.arange(len(rows))] * self.named
-        return {
-            "share": logit(share), "box": logit(self.regions.scores[rows]), "kind": kind, "named": 1.0 * self.named,
-        }  # fmt: skip
+        return {"share": logit(share), "box": logit(self.regions.scores[rows])}
 
     def box_probability(self, calibration: Calibration, config: GroundingConfig, rows: np.ndarray) -> np.ndarray:
         """Return the probability that the boxes ``rows (P,)`` are right, given presence; 1 without a calibration."""

@@ -21,6 +21,7 @@ from saywhere.models.nouns import COLOUR_NAMES, noun_tree
 from saywhere.models.placing import (
     Details,
     Evidence,
+    asked_colours,
     captioned,
     cut_phrases,
     familiar,
@@ -109,6 +110,31 @@ def test_a_colour_counts_by_words_and_pixels_and_the_least_probable_of_several()
         details.log_probs(Calibration(), similar, None, colours),
     ):
         assert left_out.tolist() == [0, 0]
+
+
+def test_of_colours_with_or_between_them_the_most_probable_counts():
+    """A car that is certainly red is "a red or blue car"; it is no "red and blue car"."""
+    phrases = ["a red or blue car", "a red and blue car", "two red cars"]
+    details = Details(phrases, Vocabulary.build(["a two three red blue black car cars or and"]))
+    each = [(one.phrase, details.texts[one.text]) for one in details.compared if one.question == "asked_colour"]
+    assert each[:2] == [(0, "a red car"), (0, "a blue car")] and each[-1] == (2, "two red cars")
+    fits = Calibration(asked_colour=Logistic({"words": 0.0, "pixels": 1.0}, 1.0))
+    colours = np.full((3, len(COLOUR_NAMES)), -5.0)
+    colours[:, COLOUR_NAMES.index("red")] = -0.5
+    chances = np.exp(details.log_probs(fits, np.zeros(len(details.texts)), None, colours))
+    np.testing.assert_allclose(chances, logistic(np.array([0.5, -4.0, 0.5])))
+
+
+def test_rare_words_for_colours_are_judged_as_the_nearest_of_those_with_a_name():
+    """Few captions say "maroon", so the comparison is made with "red", even if the word is unknown."""
+    details = Details(["a maroon car", "a reddish brown car"], Vocabulary.build(["a red brown blue car"]))
+    found = [(one.phrase, details.texts[one.text], COLOUR_NAMES[one.value]) for one in details.compared]
+    assert found == [(0, "a red car", "red"), (1, "a reddish brown car", "brown")]
+
+
+@pytest.mark.parametrize("phrase", ["a green-eyed cat", "a black and white headed bird", "a white-tailed deer"])
+def test_colours_of_parts_are_not_asked_of_the_whole(phrase: str):
+    assert asked_colours(phrase) == {}
 
 
 @pytest.mark.parametrize("by", ["densecap", "aligner"])

@@ -668,6 +668,15 @@ COLOURS = {
 }
 """Colour that each word names; several words can name one colour."""
 COLOUR_NAMES = tuple(dict.fromkeys(COLOURS.values()))
+SHADES = {
+    **dict.fromkeys(("maroon", "burgundy", "crimson", "scarlet", "reddish"), "red"),
+    **dict.fromkeys(("violet", "lavender", "lilac", "mauve", "purplish"), "purple"),
+    **dict.fromkeys(("magenta", "fuchsia", "pinkish"), "pink"),
+    **dict.fromkeys(("cyan", "aqua"), "turquoise"),
+    **{"yellowish": "yellow", "greenish": "green", "bluish": "blue", "brownish": "brown", "blackish": "black"},
+    **{"whitish": "white", "grayish": "gray", "greyish": "gray"},
+}
+"""Nearest colour of words that captions hardly use. Words that also name a thing, such as "olive", are left out."""
 NOT_ORANGE = frozenset({"juice", "slice", "slices", "peel", "tree", "trees", "half", "halves", "segments"})
 """Words before which "orange" is the fruit; it also is at the end of a phrase."""
 STAYS_BEFORE = frozenset({"and", "or", "in", "on", "with", "of", "at", "to", "by", "from", "for", "over", "under"})

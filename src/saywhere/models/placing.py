@@ -43,7 +43,18 @@ from saywhere.models.layout import (
     require_names,
     unused_runs,
 )
-from saywhere.models.nouns import COLOUR_NAMES, LEAST, MOST, Noun, NounEvidence, colour_of, known_form, noun_tree
+from saywhere.models.nouns import (
+    COLOUR_NAMES,
+    LEAST,
+    MOST,
+    SHADES,
+    Noun,
+    NounEvidence,
+    colour_of,
+    end_of_colours,
+    known_form,
+    noun_tree,
+)
 from saywhere.models.phrase_scores import score_regions, unknown_words
 from saywhere.models.phrases import PhraseWriter, colours_of_boxes
 from saywhere.options import require_probabilities
@@ -65,6 +76,12 @@ TOO_MANY = 3.0
 """Power of the ratio by which a number exceeds the things found that its odds fall with (docs/experiments.md)."""
 SEEN = log(9.0)
 """Log-odds that the colour of a phrase is right in the one image that is asked about (docs/experiments.md)."""
+WITH_PARTS = frozenset({
+    "backed", "beaked", "bellied", "billed", "breasted", "chested", "collared", "crested", "crowned", "eared", "edged",
+    "eyed", "faced", "footed", "handled", "headed", "horned", "legged", "lidded", "maned", "necked", "nosed", "pawed",
+    "rimmed", "roofed", "tailed", "throated", "tipped", "topped", "trimmed", "wheeled", "winged",
+})  # fmt: skip
+"""Words before which a colour is that of a part: "a green-eyed cat"."""
 ALIKE, SHORT = 0.8, 3
 """Minimum similarity ratio of two words for a spelling suggestion. Words of at most SHORT letters get none, and the
 lengths differ by less than SHORT."""
@@ -539,6 +556,7 @@ class Details:
 
     def __init__(self, phrases: Sequence[str], vocabulary: Vocabulary) -> None:
         texts, self._phrases, self.compared = dict[str, int](), len(phrases), list[Compared]()
+        self._either = set[int]()  # phrases with "or" between their colours
 
         def place(text: str) -> int:
             return texts.setdefault(familiar(text, vocabulary), len(texts))
@@ -547,13 +565,20 @@ class Details:
             words, number = tokenize(phrase), count_of(phrase)
             if number > 1:
                 self.compared.append(Compared("count", column, place(phrase), [place(one_of(phrase))], number))
-            for each, colour in asked_colours(phrase).items():
-                if words[each] not in vocabulary:
+            colours = asked_colours(phrase)
+            if alternatives := "or" in words[min(colours, default=0) : max(colours, default=0)]:
+                self._either.add(column)
+            for each, colour in colours.items():
+                shade, first, stop = words[each] in SHADES, each, each + 1
+                if (colour if shade else words[each]) not in vocabulary:
                     continue
-                others = [[*words[:each], other, *words[each + 1 :]] for other in COLOUR_NAMES if other != colour]
-                rows = [place(with_articles(" ".join(other))) for other in others]
-                value = COLOUR_NAMES.index(colour)
-                self.compared.append(Compared("asked_colour", column, place(phrase), rows, value))
+                if alternatives:  # "a red car" and "a blue car" for "a red or blue car"
+                    first, stop = min(colours), max(colours) + 1
+                others = [[*words[:first], other, *words[stop:]] for other in (colour, *COLOUR_NAMES)]
+                own, *rows = (with_articles(" ".join(other)) for other in others)
+                del rows[value := COLOUR_NAMES.index(colour)]
+                text = place(own if shade or alternatives else phrase)
+                self.compared.append(Compared("asked_colour", column, text, [*map(place, rows)], value))
         self.texts = tuple(texts)
 
     def evidence(
@@ -577,8 +602,8 @@ class Details:
     ) -> np.ndarray:  # fmt: skip
         """Return the log-probability ``(P,)`` that the number and the colours of each phrase are right.
 
-        0 for phrases without any, or for a model that is not calibrated for them. Of several colours, the least
-        probable counts.
+        0 for phrases without any, or for a model that is not calibrated for them. Of several colours the least
+        probable counts, or with "or" between them the most probable.
 
         Args:
             calibration: of the model.
@@ -586,7 +611,7 @@ class Details:
             things: ``(P,)`` numbers of things found, see :meth:`Evidence.count_things`; a number above it is
                 improbable. None: unknown.
         """
-        found, colour = np.zeros(self._phrases), np.zeros(self._phrases)
+        found, colour = np.zeros(self._phrases), dict[int, float]()
         for each, inputs in self.evidence(similarities, colours):
             fit: Logistic | None = getattr(calibration, each.question)
             if fit is None:
@@ -595,28 +620,42 @@ class Details:
             if each.question == "count" and things is not None:
                 above = min(each.value, MOST_SAID) / max(things[each.phrase], 2)
                 odds = odds - TOO_MANY * np.log(max(above, 1))
-            value = np.log(np.maximum(logistic(odds), LEAST))
+            value = float(np.log(np.maximum(logistic(odds), LEAST)))
             if each.question == "asked_colour":
-                colour[each.phrase] = min(colour[each.phrase], value)
+                chosen = max if each.phrase in self._either else min
+                colour[each.phrase] = chosen(colour.get(each.phrase, value), value)
             else:
                 found[each.phrase] += value
-        return found + colour
+        for phrase, value in colour.items():
+            found[phrase] += value
+        return found
 
 
 def asked_colours(phrase: str) -> dict[int, str]:
     """Return the colours that a phrase gives its noun, by the index of the word; none for people, who wear others.
 
+    Colours of its parts, or of what it belongs to, are left out.
+
     Example:
         >>> asked_colours("two black and golden cars"), asked_colours("a black man")
         ({1: 'black', 3: 'gold'}, {})
+        >>> asked_colours("a black faced sheep"), asked_colours("a brown dog's maroon collar")
+        ({}, {3: 'red'})
     """
     words, tree = tokenize(phrase), noun_tree()
     head = tree.head(words)
     if head.noun is not None and any(tree.nouns[row].name == "person" for row in head.noun.ancestors):
         return {}
-    start = max((place + 1 for place in range(head.start) if words[place] == "of"), default=0)
-    found = {place: colour_of(words, place) for place in range(start, head.start)}
-    return {place: colour for place, colour in found.items() if colour is not None}
+    owners = (place + 1 for place in range(head.start) if words[place] == "of" or words[place].endswith("'s"))
+    found = dict[int, str]()
+    for place in range(max(owners, default=0), head.start):
+        following = words[max(end_of_colours(words, place), place + 1)]
+        colour = colour_of(words, place)
+        if colour is None and colour_of(words, place + 1) is None:  # the latter is the colour in "maroon red"
+            colour = SHADES.get(words[place])
+        if colour is not None and following not in WITH_PARTS:
+            found[place] = colour
+    return found
 
 
 def word_fits(aligner: Aligner, image: ImageVectors, texts: Sequence[TextVectors]) -> np.ndarray:

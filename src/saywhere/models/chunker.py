@@ -24,7 +24,7 @@ from saywhere.files import write_atomically
 from saywhere.models.nouns import (
     AFTER,
     BEFORE_NOUNS,
-    COLOUR_NAMES,
+    COLOURS,
     SINGULAR,
     STARTS,
     find_names,
@@ -91,7 +91,7 @@ class Chunker:
             return []
         read = ["and" if word == "or" else word for word in words]  # "or" is rare in captions
         tags, _ = self.tag(hash_words(read, gaps, len(self.weights)), read)
-        found = parted(joined(complete(spans(tags), words, gaps), gaps), words, gaps)
+        found = parted(joined(coloured(complete(spans(tags), words, gaps), words, gaps), gaps), words, gaps)
         found = [(a, b, visible and not _is_place(words[a:b])) for a, b, visible in found]
         return [Phrase(" ".join(words[a:b]), a, b, visible) for a, b, visible in found]
 
@@ -169,6 +169,23 @@ def spans(tags: Sequence[int]) -> list[tuple[int, int, bool]]:
     return found
 
 
+def coloured(
+    found: Sequence[tuple[int, int, bool]], words: Sequence[str], gaps: Sequence[str]
+) -> list[tuple[int, int, bool]]:
+    """Join a phrase that only says a colour with the next one: "an orange" and "white cat" are one thing."""
+    names = [name for name in find_names(words, noun_tree()) if words[name.stop - 1] not in COLOURS]
+    whole: list[tuple[int, int, bool]] = []
+    for start, stop, visible in found:
+        first, last, seen = whole[-1] if whole else (start, start, visible)
+        between = words[last:start] in (["and"], ["or"]) and not any(map(_mark, gaps[last : start + 1]))
+        several = words[last - 1] in COLOURS and words[start] in COLOURS and words[stop - 1] not in COLOURS
+        if between and several and not any(first <= name.start < last for name in names):
+            whole[-1] = first, stop, seen or visible
+        else:
+            whole.append((start, stop, visible))
+    return whole
+
+
 def joined(found: Sequence[tuple[int, int, bool]], gaps: Sequence[str]) -> list[tuple[int, int, bool]]:
     """Extend phrases to whole hyphenated words: "a jack-o-lantern" is one phrase, not two."""
     whole: list[tuple[int, int, bool]] = []
@@ -195,7 +212,7 @@ def parted(
     if not any(start < i < stop for start, stop, _ in found for i in marked):
         return [*found]
     parts: list[tuple[int, int, bool]] = []
-    names = [name for name in find_names(words, noun_tree()) if words[name.stop - 1] not in COLOUR_NAMES]
+    names = [name for name in find_names(words, noun_tree()) if words[name.stop - 1] not in COLOURS]
     for start, stop, visible in found:
         last = max((name.start for name in names if name.stop <= stop), default=start)
         cuts = [name.stop for name in names if name.stop in marked and start < name.stop <= last]

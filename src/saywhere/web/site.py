@@ -229,7 +229,7 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
         "neutral_determiners": sorted(nouns.NEUTRAL_DETERMINERS),
         "longest": nouns.LONGEST, "starts": sorted(nouns.STARTS), "singular": sorted(nouns.SINGULAR),
         "before_nouns": sorted(nouns.BEFORE_NOUNS), "function_words": sorted(FUNCTION_WORDS),
-        "colours": nouns.COLOUR_NAMES,
+        "colours": sorted(nouns.COLOURS),
         "places": sorted(PLACES), "joining": sorted(JOINING), "others": sorted(nouns.OTHERS),
         "determined": nouns.DETERMINED, "article": ARTICLE.pattern, "stutter": STUTTER.pattern,
     }  # fmt: skip

@@ -257,6 +257,7 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
         "a merry-go-round, a T-shirt and a ten-year-old boy",
         "a sheep", "two big brown sheep in a field", "a vacuum cleaner and a man", "racquet and a dog",
         "the red violin", "a photo of a sheep", "two, sheep", "the man on the left and a dog",
+        "an orange and white cat", "a gold or grey car", "an orange and a red apple",
         "a cat and", "several hot dogs on a table", "watches", "a broken window and a man",
         "a biker bikes down the road",
         "fallen red umbrellas and grazing zebras, a lion", "a broken, red window", "painted the wall",

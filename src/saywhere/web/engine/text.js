@@ -77,7 +77,7 @@ export class Chunker {
       else if (BEFORE[tag] && found.length) found.at(-1).stop = i + 1;
     });
     const isPlace = (some) => places.includes(some.at(-1)) && some.every((word) => starts.includes(word) || places.includes(word));
-    return this.parted(joined(this.complete(found, words, gaps), gaps), words, gaps).filter(({start, stop, visible}) => visible && !isPlace(words.slice(start, stop)));
+    return this.parted(joined(this.coloured(this.complete(found, words, gaps), words, gaps), gaps), words, gaps).filter(({start, stop, visible}) => visible && !isPlace(words.slice(start, stop)));
   }
 
   // Rejoin phrases with nouns of the tree that they were separated from: "a" and "sheep" become "a sheep".
@@ -108,6 +108,21 @@ export class Chunker {
       found = [...found.filter((phrase) => !touched.includes(phrase)), whole].sort((one, other) => one.start - other.start);
     }
     return found;
+  }
+
+  // Join a phrase that only says a colour with the next one: "an orange" and "white cat" are one thing.
+  coloured(found, words, gaps) {
+    const {colours} = this.tree.lists, names = this.tree.names(words).filter((name) => !colours.includes(words[name.stop - 1]));
+    const whole = [];
+    for (const phrase of found) {
+      const before = whole.at(-1), {start, stop} = phrase;
+      const between = before && start === before.stop + 1 && ["and", "or"].includes(words[before.stop]) && !mark(gaps[before.stop]) && !mark(gaps[start]);
+      const several = between && colours.includes(words[before.stop - 1]) && colours.includes(words[start]) && !colours.includes(words[stop - 1]);
+      if (several && !names.some((name) => before.start <= name.start && name.start < before.stop))
+        whole[whole.length - 1] = {start: before.start, stop, visible: before.visible || phrase.visible};
+      else whole.push(phrase);
+    }
+    return whole;
   }
 
   // Split phrases at punctuation between two names of the tree: "dog, cat" becomes two phrases.

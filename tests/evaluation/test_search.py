@@ -15,7 +15,9 @@ from photographs import noise
 from stubs import calibrated
 from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
 
+import saywhere
 from saywhere import boxes as geometry
+from saywhere.data import read
 from saywhere.data.flickr import read_entities
 from saywhere.evaluation import search
 from saywhere.evaluation.search import (
@@ -23,6 +25,7 @@ from saywhere.evaluation.search import (
     Group,
     answer,
     compare,
+    fit_hits,
     is_right,
     marked_queries,
     measure,
@@ -110,9 +113,11 @@ def test_an_image_shows_what_is_done_if_a_caption_says_so_in_any_form(caption: s
     ("caption", "shown"),
     [
         ("A small red car.", True),
-        ("A crimson car.", None),
+        ("A crimson car.", True),
+        ("A navy car.", None),
         ("A blue car.", False),
         ("A blue car, and a red bus.", None),  # the car may be red elsewhere
+        ("A blue car, and a burgundy sky.", None),
         ("A red toy car beside a blue car.", True),
         ("A car.", None),
     ],
@@ -302,6 +307,17 @@ def test_what_is_there_is_measured(tmp_path) -> None:
         fit = again["fits"][question]
         assert stored[question] == {**fit["weights"], "constant": fit["constant"]}
     assert set(stored["indexed_phrase"]) == {"similarity", "region", "named", "constant"}
+
+
+def test_hits_are_fitted_with_what_the_model_knows_and_these_images_do_not_tell(tmp_path) -> None:
+    """Four images do not tell whether there are two dogs: the model keeps its answer, and searches with it."""
+    folder = checkpoint.save(tiny_aligner(), tmp_path / "model")
+    calibrated(phrase=(0.02, 0.0, 0.0, 0.0), count=(0.3, 1.0), asked_colour=(0.1, 0.5, 1.0)).write(folder)
+    model = saywhere.load(folder, "cpu")
+    before, flickr = model.calibration, write_flickr(tmp_path / "flickr8k")
+    fits = fit_hits(model, [read(flickr, split="dev")])
+    assert "hit" in fits and not {"count", "asked_colour"} & {*fits}
+    assert (model.calibration.count, model.calibration.asked_colour) == (before.count, before.asked_colour)
 
 
 def test_images_without_sentences_are_searched_too_and_nothing_is_asked_of_them(tmp_path, monkeypatch) -> None:

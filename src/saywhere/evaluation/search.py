@@ -29,7 +29,7 @@ from saywhere.models.aligner import ImageVectors, TextVectors
 from saywhere.models.chunker import Chunker
 from saywhere.models.layout import Layout, count_of
 from saywhere.models.model import Model
-from saywhere.models.nouns import COLOUR_NAMES, COLOURS, noun_tree
+from saywhere.models.nouns import COLOUR_NAMES, COLOURS, SHADES, noun_tree
 from saywhere.models.placing import asked_colours, cut_phrases, noun_words, word_fits
 from saywhere.search.indexing import embed_for_index, index_digest
 from saywhere.search.phrases import (
@@ -170,6 +170,10 @@ class PresenceInIndex:
     groups: tuple[Group, ...] = ()
 
 
+NAMED = COLOURS | SHADES
+"""Colour that each word of a caption names."""
+
+
 def said(sentences: Sequence[str], vocabulary: Vocabulary) -> frozenset[str]:
     """Return all words of an image's captions, the more general kinds that they belong to, and the actions named.
 
@@ -207,7 +211,7 @@ def told(query: str, words: frozenset[str]) -> bool | None:
         for each in asked_colours(phrase).values():
             if f"{each} {name}" in words:
                 continue
-            missing, named = True, {COLOURS.get(word) for word in words}
+            missing, named = True, {NAMED.get(word) for word in words}
             if each not in named and any(f"{other} {name}" in words for other in COLOUR_NAMES):
                 return False
     return None if missing else True
@@ -592,7 +596,7 @@ def pair_colours(sentences: Sequence[Sequence[str]]) -> list[Detailed]:
     for by_colour in coloured.values():
         entries = sorted({entry for found in by_colour.values() for entry in found})
         for colour, found in by_colour.items():
-            others = (entry for entry in entries if all(COLOURS.get(word) != colour for word in words[entry]))
+            others = (entry for entry in entries if all(NAMED.get(word) != colour for word in words[entry]))
             for (entry, phrase), other in zip(found.items(), others, strict=False):
                 cases += [(entry, phrase, True), (other, phrase, False)]
     return cases
@@ -723,7 +727,7 @@ def fit_hits(model: Model, sets: Sequence[Sequence[Sample]]) -> dict[str, Logist
     fits = {question: fit_details(model, images, cases[question], question) for question in DETAILS}
     fits |= {"indexed_phrase": fit_phrases(model, seen)}
     known = {question: fit for question, fit in fits.items() if fit is not None}
-    model.calibration = replace(model.calibration, **fits)
+    model.calibration = replace(model.calibration, **known)
     halves: list[tuple[Answers, Answers]] = []
     for each in seen:
         with tempfile.TemporaryDirectory() as folder, _index(Path(folder) / INDEX, model, each.images) as store:

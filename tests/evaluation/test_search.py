@@ -299,6 +299,7 @@ def test_what_is_there_is_measured(tmp_path) -> None:
     what = ["calibrate", str(model), "--what", "hit", "--data", str(flickr), "--device", "cpu"]
     done = run(*what)
     assert "split dev" in done.stdout, done.output
+    assert "4 images are few" in done.stderr
     stored = json.loads((model / "calibration.json").read_text())
     run(*command)  # the vectors are taken over: they are the same
     again = report(tmp_path / "out")["presence"]

@@ -110,7 +110,12 @@ def _fitter(model: Path, device: str | None) -> tuple[list[What], Fitter]:
     from saywhere.stages import calibration
 
     def fit(what: What, sets: Sequence[Sequence[Sample]], source: str, limit: int | None) -> object:
-        return calibration.fit(what.value, model, sets, source, [limit] * len(sets), device)
+        made = calibration.fit(what.value, model, sets, source, [limit] * len(sets), device)
+        images = sum(len(samples) if limit is None else min(limit, len(samples)) for samples in sets)
+        if what == What.hit and images < calibration.FEW_SEARCHED:
+            few = f"{images} images are few for hits: things that other indexes lack may become probable"
+            typer.echo(f"{model}: {few}", err=True)
+        return made
 
     return [What(what) for what in calibration.possible(Bundle.read_own(model).configs)], fit
 

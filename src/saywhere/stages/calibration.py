@@ -14,6 +14,8 @@ from saywhere.training.dataset import evenly
 
 FEW = 300
 """Default number of images of each data set to fit boxes and phrases to."""
+FEW_SEARCHED = 500
+"""Fewer images than this make hits too probable in other indexes."""
 UNSEEN = ("dev", "val")
 """Splits that a model was not trained on; hits are fitted to the first that a data set has."""
 NEEDS = {

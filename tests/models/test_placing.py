@@ -74,7 +74,7 @@ def test_a_number_far_above_the_things_found_is_improbable():
     even = fit.apply({"words": np.array(10.0)})
 
     def chances(seen: float | None) -> np.ndarray:
-        things = None if seen is None else np.full(len(numbers), seen)
+        things = None if seen is None else lambda: np.full(len(numbers), seen)
         return np.exp(details.log_probs(Calibration(count=fit), more, things, None))
 
     assert [each.value for each in details.compared] == [*numbers.values()]

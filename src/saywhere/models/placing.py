@@ -7,7 +7,7 @@ Presence in the image is a logistic regression on the aligner's similarity and t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher, get_close_matches
 from functools import cached_property
@@ -358,7 +358,7 @@ class Placer:
             return np.zeros(len(phrases))
         details = self._details(phrases)
         colours = colours_of_boxes(encoding, found.regions.boxes[rows]) if details.compared else None
-        things, fit = found.count_things() if everything else None, self.calibration.asked_colour
+        things, fit = found.count_things if everything else None, self.calibration.asked_colour
         seen = None if fit is None else replace(fit, constant=fit.constant + SEEN)
         calibration = replace(self.calibration, asked_colour=seen)
         return details.log_probs(calibration, found.compared, things, colours)
@@ -597,7 +597,7 @@ class Details:
             yield each, inputs
 
     def log_probs(
-        self, calibration: Calibration, similarities: np.ndarray, things: np.ndarray | None,
+        self, calibration: Calibration, similarities: np.ndarray, things: Callable[[], np.ndarray] | None,
         colours: np.ndarray | None,
     ) -> np.ndarray:  # fmt: skip
         """Return the log-probability ``(P,)`` that the number and the colours of each phrase are right.
@@ -608,8 +608,8 @@ class Details:
         Args:
             calibration: of the model.
             similarities, colours: see :meth:`evidence`.
-            things: ``(P,)`` numbers of things found, see :meth:`Evidence.count_things`; a number above it is
-                improbable. None: unknown.
+            things: function that returns ``(P,)`` numbers of things found, see :meth:`Evidence.count_things`; a number
+                above it is improbable. Called if a phrase has a number. None: unknown.
         """
         found, colour = np.zeros(self._phrases), dict[int, float]()
         for each, inputs in self.evidence(similarities, colours):
@@ -618,7 +618,7 @@ class Details:
                 continue
             odds = fit.log_odds(inputs)
             if each.question == "count" and things is not None:
-                above = min(each.value, MOST_SAID) / max(things[each.phrase], 2)
+                above = min(each.value, MOST_SAID) / max(things()[each.phrase], 2)
                 odds = odds - TOO_MANY * np.log(max(above, 1))
             value = float(np.log(np.maximum(logistic(odds), LEAST)))
             if each.question == "asked_colour":

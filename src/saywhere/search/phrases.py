@@ -565,7 +565,7 @@ def _log_details(
     """Return :meth:`Details.log_probs` of phrases whose regions in an image are ``rows (P,)``."""
     if not details.compared:
         return np.zeros(len(rows))
-    return details.log_probs(calibration, similarities, found.count_things(), _colours(image, rows))
+    return details.log_probs(calibration, similarities, found.count_things, _colours(image, rows))
 
 
 def _colours(image: ImageVectors, rows: np.ndarray) -> np.ndarray | None:

@@ -126,6 +126,12 @@ def test_a_word_that_is_spelt_wrongly_comes_with_the_one_that_people_say(model):
     assert model.placer("aligner").unknown(typed) == meant
 
 
+def test_a_shade_is_no_unknown_word_where_it_counts_as_a_colour(model):
+    placer = model.placer("aligner")
+    assert placer.unknown(["a violet car"]) == {}
+    assert [*placer.unknown(["violet"])] == ["violet"]
+
+
 def test_one_person_is_not_ten(model):
     """Captions seldom say ten: the words alone would say .28."""
     image = ROOT / "src/saywhere/serve/page/astronaut.jpg"

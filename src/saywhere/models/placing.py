@@ -427,7 +427,7 @@ class Placer:
     def unknown(self, phrases: Sequence[str]) -> dict[str, str | None]:
         """Return the words outside the vocabulary that are also no nouns of the classifier, with suggestions.
 
-        Words such as "my", which name nothing, are left out.
+        Words such as "my", which name nothing, are left out, and so are shades of colours, which count as these.
 
         A suggestion is a known word with the same first letter and similar spelling ("pizza" for "piza"), or None.
         Nouns of the tree and frequent words are slightly preferred.
@@ -436,7 +436,9 @@ class Placer:
         assert part is not None
         found: dict[str, str | None] = {}
         for phrase in phrases:
+            words = tokenize(phrase)
             told = EMPTY.union(noun_words(phrase) if self.class_noun(phrase) is not None else ())
+            told = told.union(words[place] for place in asked_colours(phrase))
             unknown = unknown_words(part.vocabulary, familiar(phrase, part.vocabulary))
             found |= {word: self._spelt_alike(word, part.vocabulary) for word in unknown if word not in told}
         return found

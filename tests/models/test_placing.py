@@ -96,6 +96,12 @@ def test_colours_are_compared_with_others_and_numbers_with_the_singular() -> Non
     assert one == ["a black and white dog"]
 
 
+@pytest.mark.parametrize(("phrase", "found"), [("blue gray", {0: "blue"}), ("a red gold", {1: "red"}), ("red", {})])
+def test_a_phrase_of_nothing_but_colours_is_read(phrase, found):
+    assert asked_colours(phrase) == found
+    Details([phrase], Vocabulary.build([phrase]))  # raises nothing
+
+
 def test_a_colour_counts_by_words_and_pixels_and_the_least_probable_of_several():
     phrases = ["a red car", "a black and white dog"]
     details = Details(phrases, Vocabulary.build(["a red blue black white car dog and"]))

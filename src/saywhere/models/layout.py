@@ -195,8 +195,8 @@ class Layout:
 
     Example:
         >>> layout = Layout.parse("two dogs to the left of a man on a bench")
-        >>> layout.phrases, layout.counts, [tuple(asked) for asked in layout.relations]
-        (('two dogs', 'a man', 'a bench'), (2, 1, 1), [('left of', 0, 1), ('on', 1, 2)])
+        >>> layout.phrases, [tuple(asked) for asked in layout.relations]
+        (('two dogs', 'a man', 'a bench'), [('left of', 0, 1), ('on', 1, 2)])
         >>> Layout.parse("the man on the left wearing a hat").unused
         ('wearing',)
     """
@@ -294,11 +294,6 @@ class Layout:
         dropped = tuple(self.said(i) for i, keep in enumerate(kept) if not keep)
         listed = tuple(self.listed[i] for i in new if self.listed)
         return Layout(tuple(self.phrases[i] for i in new), places, relations, self.unused + dropped, listed)
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Minimum number of things in each phrase; 1 if it has no number."""
-        return tuple(count_of(phrase) for phrase in self.phrases)
 
     def choose(
         self, fits: np.ndarray, boxes: np.ndarray, size: tuple[int, int], weight: float = 1.0

@@ -651,7 +651,7 @@ def asked_colours(phrase: str) -> dict[int, str]:
     owners = (place + 1 for place in range(head.start) if words[place] == "of" or words[place].endswith("'s"))
     found = dict[int, str]()
     for place in range(max(owners, default=0), head.start):
-        following = words[max(end_of_colours(words, place), place + 1)]
+        following = [*words, ""][max(end_of_colours(words, place), place + 1)]
         colour = colour_of(words, place)
         if colour is None and colour_of(words, place + 1) is None:  # the latter is the colour in "maroon red"
             colour = SHADES.get(words[place])

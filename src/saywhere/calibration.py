@@ -34,6 +34,7 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "indexed_phrase": ("similarity", "region", "named"),
     "densecap_place": ("share", "box"),
     "aligner_place": ("share", "box"),
+    "placed_colour": ("words", "pixels"),
     "count": ("words",),
     "asked_colour": ("words", "pixels"),
     "hit": ("odds", "kinds", "whole", "several", "prior", "lead"),
@@ -261,8 +262,9 @@ class Calibration:
             it? See :meth:`saywhere.models.placing.Evidence.place_inputs`.
         count: does an image show as many things as a phrase says? By how much better the phrase fits the image than its
             singular does.
-        asked_colour: has a thing the colour that a phrase says? By how much better the phrase fits the image than with
-            other colours, on average, and by the colour's log-probability from the pixels of the thing's box.
+        placed_colour: has the thing in the box of a phrase the colour that the phrase says? By how much better the
+            phrase fits the image than with other colours, on average, and by the colour's log-probability from pixels.
+        asked_colour: the same in an image of an index, whose captions tell the truth, and in which the box is unsure.
         hit: does a search result show the whole query? See :func:`saywhere.search.phrases.hit_evidence`.
         chance, meant: does an image of an index show a query by chance, or is it the one meant? See
             :func:`saywhere.search.phrases.in_index_probability`.
@@ -277,6 +279,7 @@ class Calibration:
     indexed_phrase: Logistic | None = None
     densecap_place: Logistic | None = None
     aligner_place: Logistic | None = None
+    placed_colour: Logistic | None = None
     count: Logistic | None = None
     asked_colour: Logistic | None = None
     hit: Logistic | None = None

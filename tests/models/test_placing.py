@@ -109,11 +109,18 @@ def test_a_colour_counts_by_words_and_pixels_and_the_least_probable_of_several()
     similar = np.where([text == "a red car" for text in details.texts], 10.0, 0.0)
     colours = np.full((2, len(COLOUR_NAMES)), -5.0)
     colours[0, COLOUR_NAMES.index("red")], colours[1, COLOUR_NAMES.index("black")] = -0.5, -1.0
-    chances = np.exp(details.log_probs(fits, similar, None, colours))
+    asked = list[tuple[list[int], list[str]]]()
+
+    def seen(phrases: list[int], nouns: list[str]) -> np.ndarray:
+        asked.append((phrases, nouns))
+        return colours[phrases]
+
+    chances = np.exp(details.log_probs(fits, similar, None, seen))
+    assert asked == [([0, 1, 1], ["car", "dog", "dog"])]
     np.testing.assert_allclose(chances, logistic(np.array([1.5, -4.0])))
     for left_out in (
         details.log_probs(fits, similar, None, None),
-        details.log_probs(Calibration(), similar, None, colours),
+        details.log_probs(Calibration(), similar, None, seen),
     ):
         assert left_out.tolist() == [0, 0]
 
@@ -127,7 +134,7 @@ def test_of_colours_with_or_between_them_the_most_probable_counts():
     fits = Calibration(asked_colour=Logistic({"words": 0.0, "pixels": 1.0}, 1.0))
     colours = np.full((3, len(COLOUR_NAMES)), -5.0)
     colours[:, COLOUR_NAMES.index("red")] = -0.5
-    chances = np.exp(details.log_probs(fits, np.zeros(len(details.texts)), None, colours))
+    chances = np.exp(details.log_probs(fits, np.zeros(len(details.texts)), None, lambda asked, _: colours[asked]))
     np.testing.assert_allclose(chances, logistic(np.array([0.5, -4.0, 0.5])))
 
 

@@ -21,18 +21,22 @@ from saywhere.errors import UserError
 from saywhere.models.bundle import Bundle
 from saywhere.models.densecap import detect
 from saywhere.models.model import Model
+from saywhere.models.nouns import COLOUR_NAMES
 from saywhere.models.placing import Evidence
 from saywhere.networks import checkpoint
 from saywhere.networks.captioner.network import Captioner
 from saywhere.regions import Regions
 from saywhere.training.calibration import (
+    FEW,
     Collected,
     absent,
     calibrate,
     choose_weights,
     collect_boxes,
+    fit_colours,
     fit_phrases,
     read_own,
+    recoloured,
 )
 from saywhere.training.card import replace_section
 
@@ -141,6 +145,29 @@ def test_rare_nouns_have_weights_of_their_own_if_there_are_enough():
     one = collected(False, 0)
     with pytest.raises(UserError, match="right and wrong phrases"):
         fit_phrases([replace(one, right=np.ones((3, 60), bool))])
+
+
+@pytest.mark.parametrize(
+    ("phrase", "other"),
+    [
+        ("a red car", "a green car"),
+        ("a dog", None),
+        ("a man in red", None),
+        ("a black and white dog", None),  # either of them may be right
+    ],
+)
+def test_a_phrase_with_one_colour_is_paired_with_another_that_nobody_names(phrase: str, other: str | None):
+    said = {word for word in COLOUR_NAMES if word != "green"}
+    assert recoloured(phrase, said) == (None if other is None else (phrase, other))
+    assert recoloured(phrase, {*said, "green"}) is None
+
+
+def test_colours_are_fitted_to_right_and_wrong_ones_if_there_are_enough():
+    right, wrong = ({"words": np.float32(2 * sign), "pixels": np.float32(sign - 3.0)} for sign in (1, -1))
+    rows = [replace(collected(False, 0), colours=[(right, number > 1), (wrong, number < 1)]) for number in range(FEW)]
+    fit = fit_colours(rows)
+    assert fit is not None and fit.apply(right) > 0.8 > 0.2 > fit.apply(wrong)
+    assert fit_colours(rows[: FEW // 2]) is None
 
 
 def test_a_section_of_a_card_is_replaced(tmp_path):

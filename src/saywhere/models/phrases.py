@@ -563,8 +563,19 @@ class ColourNames:
         rows = [self._nouns.get(noun, 0) for noun in nouns]
         inputs = np.concatenate([features(pixels, boxes, self._typical), self._vectors[rows]], axis=1)
         hidden = np.maximum(inputs @ self._hidden[0] + self._hidden[1], 0)
-        logits = hidden @ self._out[0] + self._out[1] + self._biases[rows]
-        return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+        return _normalised(hidden @ self._out[0] + self._out[1] + self._biases[rows])
+
+    def of_nouns(self, log_probs: np.ndarray, nouns: Sequence[str]) -> np.ndarray:
+        """Return ``(N, 15)`` for things of the given nouns, about those of :meth:`log_probs`, from those of noun "".
+
+        It only adds how usual each colour is for the noun, so it needs no pixels.
+        """
+        rows = [self._nouns.get(noun, 0) for noun in nouns]
+        return _normalised(log_probs + self._biases[rows] - self._biases[0])
+
+
+def _normalised(logits: np.ndarray) -> np.ndarray:
+    return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
 
 
 @cache
@@ -596,9 +607,12 @@ def name_colours(
     return found
 
 
-def colours_of_boxes(encoding: Encoding, boxes: np.ndarray) -> np.ndarray:
-    """Return log-probabilities ``(N, 15)`` of colours, whatever things are in the boxes ``(N, 4)`` of an image."""
-    return colour_names().log_probs(encoding.pixels, encoding.to_input(boxes) / STEP, [""] * len(boxes))
+def colours_of_boxes(encoding: Encoding, boxes: np.ndarray, nouns: Sequence[str] | None = None) -> np.ndarray:
+    """Return log-probabilities ``(N, 15)`` of the colours of things in the boxes ``(N, 4)`` of an image.
+
+    ``nouns`` name the things; None: whatever they are.
+    """
+    return colour_names().log_probs(encoding.pixels, encoding.to_input(boxes) / STEP, nouns or [""] * len(boxes))
 
 
 COLOUR_STEPS = 16

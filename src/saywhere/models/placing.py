@@ -53,6 +53,7 @@ from saywhere.models.nouns import (
     colour_of,
     end_of_colours,
     known_form,
+    noun_of,
     noun_tree,
 )
 from saywhere.models.phrase_scores import score_regions, unknown_words
@@ -346,8 +347,7 @@ class Placer:
     ) -> np.ndarray:
         """Return the log-probability ``(P,)`` that the numbers and colours of phrases are right.
 
-        Most people who ask for a red car in an image see one, so colours have :data:`SEEN` more odds than in a search,
-        where most cars are not red.
+        Most people who ask for a red car in an image see one, so colours have :data:`SEEN` more odds than half.
 
         Args:
             found: evidence for the phrases in the image.
@@ -356,12 +356,20 @@ class Placer:
         """
         if found.compared is None:
             return np.zeros(len(phrases))
-        details = self._details(phrases)
-        colours = colours_of_boxes(encoding, found.regions.boxes[rows]) if details.compared else None
-        things, fit = found.count_things if everything else None, self.calibration.asked_colour
+        things, fit = found.count_things if everything else None, self.calibration.placed_colour
         seen = None if fit is None else replace(fit, constant=fit.constant + SEEN)
         calibration = replace(self.calibration, asked_colour=seen)
-        return details.log_probs(calibration, found.compared, things, colours)
+        colours = _colours_in(encoding, found.regions.boxes[rows])
+        return self._details(phrases).log_probs(calibration, found.compared, things, colours)
+
+    def colour_evidence(self, encoding: Encoding, phrases: Sequence[str]) -> list[tuple[int, dict[str, np.ndarray]]]:
+        """Return each colour's evidence for the question ``placed_colour``, with the index of its phrase."""
+        found, details = self.evidence(encoding, phrases), self._details(phrases)
+        if found.compared is None:
+            return []
+        colours = _colours_in(encoding, found.regions.boxes[found.rows(self.config)])
+        evidence = details.evidence(found.compared, colours)
+        return [(each.phrase, inputs) for each, inputs in evidence if each.question == "asked_colour"]
 
     def _details(self, phrases: Sequence[str]) -> Details:
         assert self.aligner is not None
@@ -533,6 +541,7 @@ class Compared(NamedTuple):
         others: indices of texts that say something else instead: "a dog" for "two dogs", and "a red car" in other
             colours.
         value: the number, or the index of the colour.
+        noun: noun of the coloured thing; empty for numbers.
     """
 
     question: str
@@ -540,6 +549,11 @@ class Compared(NamedTuple):
     text: int
     others: list[int]
     value: int
+    noun: str = ""
+
+
+Colours = Callable[[Sequence[int], Sequence[str]], np.ndarray]
+"""Return log-probabilities ``(C, 15)`` of colours in the boxes of C phrases, given by index, as things of C nouns."""
 
 
 class Details:
@@ -580,27 +594,30 @@ class Details:
                 own, *rows = (with_articles(" ".join(other)) for other in others)
                 del rows[value := COLOUR_NAMES.index(colour)]
                 text = place(own if shade or alternatives else phrase)
-                self.compared.append(Compared("asked_colour", column, text, [*map(place, rows)], value))
+                noun = noun_of(words, max(colours))
+                self.compared.append(Compared("asked_colour", column, text, [*map(place, rows)], value, noun))
         self.texts = tuple(texts)
 
     def evidence(
-        self, similarities: np.ndarray, colours: np.ndarray | None
+        self, similarities: np.ndarray, colours: Colours | None
     ) -> Iterator[tuple[Compared, dict[str, np.ndarray]]]:
         """Yield what is compared with the inputs of its calibration, from ``(T,)`` similarities of an image.
 
-        ``colours`` are log-probabilities ``(P, 15)`` of colours in the boxes of the phrases; None leaves colours out.
+        None for ``colours`` leaves colours out.
         """
+        asked = [(each.phrase, each.noun) for each in self.compared if each.question == "asked_colour" and colours]
+        seen = iter(colours([row for row, _ in asked], [noun for _, noun in asked]) if colours and asked else ())
         for each in self.compared:
             inputs = {"words": similarities[each.text] - similarities[each.others].mean()}
             if each.question == "asked_colour":
-                if colours is None:
+                if not asked:
                     continue
-                inputs["pixels"] = colours[each.phrase, each.value]
+                inputs["pixels"] = next(seen)[each.value]
             yield each, inputs
 
     def log_probs(
         self, calibration: Calibration, similarities: np.ndarray, things: Callable[[], np.ndarray] | None,
-        colours: np.ndarray | None,
+        colours: Colours | None,
     ) -> np.ndarray:  # fmt: skip
         """Return the log-probability ``(P,)`` that the number and the colours of each phrase are right.
 
@@ -631,6 +648,11 @@ class Details:
         for phrase, value in colour.items():
             found[phrase] += value
         return found
+
+
+def _colours_in(encoding: Encoding, boxes: np.ndarray) -> Colours:
+    """Return the function that tells colours in the boxes ``(P, 4)`` of an image's phrases."""
+    return lambda asked, nouns: colours_of_boxes(encoding, boxes[asked], nouns)
 
 
 def asked_colours(phrase: str) -> dict[int, str]:

@@ -26,8 +26,8 @@ from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_
 from saywhere.models.layout import EMPTY, UNREAD, Layout, require_names
 from saywhere.models.model import Model
 from saywhere.models.nouns import Noun, leaf_tables, log_kinds, noun_tree, packed_kinds
-from saywhere.models.phrases import unpack_colours
-from saywhere.models.placing import Compared, Details, Evidence, captioned, noun_words
+from saywhere.models.phrases import colour_names, unpack_colours
+from saywhere.models.placing import Colours, Compared, Details, Evidence, captioned, noun_words
 from saywhere.regions import Regions
 from saywhere.search.scan import Question
 from saywhere.text import Vocabulary, tokenize
@@ -568,5 +568,9 @@ def _log_details(
     return details.log_probs(calibration, similarities, found.count_things, _colours(image, rows))
 
 
-def _colours(image: ImageVectors, rows: np.ndarray) -> np.ndarray | None:
-    return None if image.colours is None else unpack_colours(image.colours[rows])
+def _colours(image: ImageVectors, rows: np.ndarray) -> Colours | None:
+    """Return the function that tells colours of an image's regions ``rows (P,)``; None for an image without colours."""
+    stored = image.colours
+    if stored is None:
+        return None
+    return lambda asked, nouns: colour_names().of_nouns(unpack_colours(stored[rows[asked]]), nouns)

@@ -8,7 +8,8 @@ search hits: :mod:`saywhere.evaluation.search`.)
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,9 +27,9 @@ from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.densecap import detect, rank
 from saywhere.models.model import Model
-from saywhere.models.nouns import COLOURS, colour_of, is_right, noun_tree, related
+from saywhere.models.nouns import COLOUR_NAMES, COLOURS, colour_of, is_right, noun_tree, related
 from saywhere.models.phrases import CHILDREN, SEXES, Doubtful
-from saywhere.models.placing import Evidence, noun_words
+from saywhere.models.placing import Evidence, asked_colours, noun_words
 from saywhere.text import tokenize
 from saywhere.training.progress import encode_each
 
@@ -38,6 +39,8 @@ WEIGHTS = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
 """Candidate weights of the noun classifier in placing phrases."""
 SIMILARITY_WEIGHTS = (0.0, 10.0, 20.0, 30.0, 50.0, 80.0)
 """Candidate weights of the noun classifier relative to similarities."""
+PLAIN = COLOUR_NAMES[:11]
+"""Colours that replace others; the rest are shades of these: silver may be called gray."""
 FEW = 20
 """Minimum number of examples of each outcome: of phrases with rare nouns, shown and not shown, to be fitted apart from
 the others; and of words, right and wrong, to be calibrated."""
@@ -238,10 +241,12 @@ class Collected:
     Attributes:
         evidence: for the image's own phrases, then for equally many of other images that it does not show.
         right: ``(R, P)``, whether the box of each region is right for each of the P own phrases.
+        colours: evidence for the colour of own phrases, which is right, and for another one instead, which is not.
     """
 
     evidence: Evidence
     right: np.ndarray
+    colours: Sequence[tuple[Mapping[str, np.ndarray], bool]] = ()
 
     @property
     def there(self) -> np.ndarray:
@@ -269,6 +274,35 @@ def absent(own: Sequence[Sequence[str]], words: Sequence[set[str]]) -> Iterator[
         yield found
 
 
+def recoloured(phrase: str, said: Collection[str]) -> tuple[str, str] | None:
+    """Return a phrase that says one colour of its thing, and the same with a colour that is not among words ``said``.
+
+    None for other phrases. The colour is the same for each call.
+
+    Example:
+        >>> recoloured("a red car", {"red", "yellow", "green"})
+        ('a red car', 'a pink car')
+    """
+    colours, words = asked_colours(phrase), tokenize(phrase)
+    if len(colours) != 1:
+        return None
+    place, number = next(iter(colours)), zlib.crc32(phrase.encode())
+    others = [colour for colour in PLAIN if colour not in said and colour != colours[place]]
+    if not others:
+        return None
+    words[place] = others[number % len(others)]
+    return phrase, " ".join(words)
+
+
+def fit_colours(rows: Sequence[Collected]) -> Logistic | None:
+    """Fit the probability that the thing in a phrase's box has the colour that the phrase says; None if few say one."""
+    pairs = [pair for row in rows for pair in row.colours]
+    if len(pairs) < 2 * FEW:
+        return None
+    evidence = {name: np.array([inputs[name] for inputs, _ in pairs]) for name in QUESTIONS["placed_colour"]}
+    return Logistic.fit(evidence, np.array([right for _, right in pairs]), what="colours")
+
+
 def collect_phrases(
     model: Model, samples: Sequence[Sample], part: Literal["aligner", "densecap"] | None = None
 ) -> list[Collected]:
@@ -282,6 +316,7 @@ def collect_phrases(
     own = [[each[i] for i in generator.permutation(len(each))[:PHRASES]] for each in phrases]
     texts = [(*each, *sample.sentences) for each, sample in zip(phrases, samples, strict=True)]
     words = [{word for text in each for word in tokenize(text)} for each in texts]
+    words_of = dict(zip(samples, words, strict=True))
     asked = {sample: each for sample, *each in zip(samples, own, absent(own, words), strict=True) if each[0]}
     found: list[Collected] = []
     for sample, encoding in encode_each(model, list(asked), "phrases"):
@@ -289,7 +324,10 @@ def collect_phrases(
         evidence = placer.evidence(encoding, [*mine, *others])
         true = [sample.boxes[[phrase in references for references in sample.phrases]] for phrase in mine]
         right = [matches(evidence.regions.boxes, boxes) for boxes in true]
-        found.append(Collected(evidence, np.stack(right, axis=1)))
+        pairs = [pair for phrase in mine if (pair := recoloured(phrase, words_of[sample])) is not None]
+        said = placer.colour_evidence(encoding, [phrase for pair in pairs for phrase in pair])
+        colours = [(inputs, number % 2 == 0) for number, inputs in said]
+        found.append(Collected(evidence, np.stack(right, axis=1), colours))
     if not found:
         raise UserError("calibration needs images with phrases, and not one can be read")
     return found
@@ -366,6 +404,7 @@ def fit_grounding(model: Model, sets: Sequence[Sequence[Sample]], source: str) -
     config = choose_weights(rows, model.require("aligner", "be calibrated").config.grounding, by_aligner)
     places = {rows[0].evidence.by: rows} | ({"aligner": by_aligner} if by_aligner else {})
     fits = {f"{part}_place": fit_places(placed, config) for part, placed in places.items()}
+    colour = fit_colours(rows)
     names = ("kind_weight", "rare_kind_weight", "similarity_kind_weight")
     options = {f"aligner.grounding.{name}": getattr(config, name) for name in names}
     own, total = sum(row.right.shape[1] for row in rows), sum(len(row.evidence.named) for row in rows)
@@ -377,9 +416,10 @@ names one ({phrase}; of phrases with a rare noun {of_rare or phrase}), fitted by
 these phrases right: {config.kind_weight:g}, of rare nouns {config.rare_kind_weight:g}; by the aligner, of
 {", ".join(f"{weight:g}" for weight in SIMILARITY_WEIGHTS)}, {config.similarity_kind_weight:g}. The score of a phrase
 is that probability times the probability that its box is right if the phrase is there, which was fitted to those that
-are ({"; ".join(f"{name}: {fit or 'too few, so 1'}" for name, fit in fits.items())}).
+are ({"; ".join(f"{name}: {fit or 'too few, so 1'}" for name, fit in fits.items())}), and times the probability that
+the thing has the colour of the phrase ({colour or "too few, so 1"}), fitted to phrases with their own and another one.
 """
-    return Fitted({"phrase": phrase, "rare_phrase": of_rare, **fits}, options, about), text
+    return Fitted({"phrase": phrase, "rare_phrase": of_rare, **fits, "placed_colour": colour}, options, about), text
 
 
 FITS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 import sys
@@ -15,7 +16,7 @@ import photographs
 import pytest
 from av.stream import Disposition
 from commands import run
-from PIL import Image
+from PIL import ExifTags, Image
 from video_clips import TURNS, Timed, add_cover, damage, moving, set_matrix, write_clip
 
 from saywhere.errors import UserError
@@ -341,3 +342,26 @@ def test_a_file_that_was_cut_off_is_damaged_at_its_end(tmp_path, name):
         kept = [frame.time for frame in reader]
         assert kept == times[: len(kept)] and 0 < len(kept) < len(times)
         assert reader.damage.count >= 1 and reader.damage.spans[-1][1] >= kept[-1]
+
+
+@pytest.mark.parametrize(("orientation", "back"), [(1, None), (3, "ROTATE_180"), (6, "ROTATE_90"), (8, "ROTATE_270")])
+def test_frames_of_a_camera_with_exif_are_read_upright(tmp_path, orientation, back):
+    """Older cameras write AVI files of JPEGs, each with its EXIF, a kind of data that PyAV cannot name."""
+    upright = photographs.quarters(96, 64)
+    stored = upright if back is None else upright.transpose(Image.Transpose[back])
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    jpeg = io.BytesIO()
+    stored.save(jpeg, "JPEG", exif=exif)
+    with av.open(str(tmp_path / "a.avi"), "w") as file:
+        stream = file.add_stream("mjpeg", rate=10)
+        stream.width, stream.height, stream.pix_fmt = *stored.size, "yuvj420p"
+        for number in range(3):
+            packet = av.Packet(jpeg.getvalue())
+            packet.stream, packet.pts, packet.dts, packet.time_base = stream, number, number, Fraction(1, 10)
+            file.mux(packet)
+    frames, _ = read(tmp_path / "a.avi")
+    assert [frame.size for frame in frames] == [(96, 64)] * 3
+    seen = frames[0].image(96, "a frame").pixels
+    for x, y in ((16, 16), (80, 16), (16, 48), (80, 48)):
+        assert seen.getpixel((x, y)) == pytest.approx(upright.getpixel((x, y)), abs=25)

@@ -33,6 +33,9 @@ _UPRIGHT = {
     (True, 1, -1): Image.Transpose.ROTATE_90,
 }
 """The transposition that turns a frame upright, by whether its axes are swapped and the directions of x and y then."""
+_TURNED = {-90: Image.Transpose.ROTATE_270, 90: Image.Transpose.ROTATE_90}
+_TURNED |= {-180: Image.Transpose.ROTATE_180, 180: Image.Transpose.ROTATE_180}
+"""The same by the degrees to which PyAV reduces a display matrix."""
 _LYING = (Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_270, Image.Transpose.TRANSVERSE, Image.Transpose.ROTATE_90)
 
 _BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot", b"styp")
@@ -366,7 +369,10 @@ def _is_cover(stream: Any) -> bool:
 
 def _turn(decoded: Any) -> Image.Transpose | None:
     """Return the transposition that turns a frame upright, from the file's display matrix; None if it is slanted."""
-    matrix = decoded.side_data.get("DISPLAYMATRIX")
+    try:
+        matrix = decoded.side_data.get("DISPLAYMATRIX")
+    except ValueError:  # PyAV gives none of it if the frame has a kind that PyAV does not know, such as a camera's EXIF
+        return _TURNED.get(decoded.rotation)
     if matrix is None:
         return None
     a, b, _, c, d = struct.unpack("5i", bytes(matrix)[:20])  # a point (x, y) is shown at (a x + c y, b x + d y)

@@ -124,7 +124,8 @@ def test_only_regions_of_classes_are_kept_with_those_of_a_file_of_images(model, 
 def test_a_class_that_the_model_cannot_say_is_an_error(model, monkeypatch):
     monkeypatch.setattr(StubModel, "answer", of_three_kinds)
     model.densecap = SimpleNamespace(vocabulary={"pallet", "jack", "dog"})
-    describe(astronaut(), "--classes", "pallet jack,dog,truck", "--json", "r.jsonl")
+    told = describe(astronaut(), "--classes", "pallet jack,dog,truck", "--json", "r.jsonl").stderr
+    assert told == "class 'pallet jack': is not in the table of nouns, so only this word itself matches it\n"
     error = error_of(describe("a.jpg", "--classes", "dog,palet jack", "--json", "s.jsonl", code=2))
     assert "class 'palet jack': the model has no such word, and the table of nouns no such noun" in error
     assert error.endswith("; name another class\n")

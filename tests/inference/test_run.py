@@ -64,6 +64,21 @@ def test_nothing_is_printed_unless_asked_for(loaded: Loaded, capsys: pytest.Capt
     assert told == ["3 described, 6 regions", "written: r.jsonl"] and capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("classes", [["person", "dog"], ("dog", "person"), "person, dog"])
+def test_classes_are_given_as_names(classes, loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    photographs.noise(48, 32).save("a.png")
+    found = saywhere.Regions(48, 32, [[0, 0, 9, 9]] * 3, [0.9] * 3, ("the sky", "a brown dog", "a boy"))
+    monkeypatch.setattr(Loaded, "answer", lambda self, image, boxes: found)
+    monkeypatch.setattr(Loaded, "densecap", None, raising=False)
+    kept: list[object] = []
+    saywhere.describe(
+        "a.png", loaded, classes=classes, each=lambda one, _: kept.append(one.result and one.result.captions)
+    )
+    assert kept == [("a brown dog", "a boy")]
+    with pytest.raises(UserError, match="^classes must be a string or a list of strings, not int$"):
+        saywhere.describe("a.png", loaded, classes=[3])
+
+
 def test_a_run_in_shards_says_what_became_of_the_images(loaded: Loaded) -> None:
     photographs.write_album(Path("album"), 4, 0)
     done = saywhere.describe("album", loaded, json="r.jsonl", shards=2)

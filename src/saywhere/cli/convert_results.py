@@ -105,9 +105,7 @@ def convert_results(
     typer.echo(f"{done}, {counted(count - len(left_out), 'image')}", err=printed)
     if new.lacks is not None:
         typer.echo(f"not written: {new.lacks}, for which the format {to.value} has no place", err=True)
-    for name in classes.unknown():
-        typer.echo(f"class {name!r}: is not in the table of nouns, so only this word itself matches it", err=True)
-    for line in report.lines():
+    for line in (*classes.notes(), *report.lines()):
         typer.echo(line, err=True)
     report_skipped(left_out)
     if not report.ok:

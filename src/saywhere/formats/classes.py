@@ -87,6 +87,13 @@ class Classes:
         lacking = [name for name in self.names if noun_tree().named(" ".join(tokens[name])) is None]
         return [name for name in lacking if not all(word in words for word in tokens[name])]
 
+    def notes(self) -> list[str]:
+        """Return a line for each name that is not in the tree of nouns."""
+        return [
+            f"class {name!r}: is not in the table of nouns, so only this word itself matches it"
+            for name in self.unknown()
+        ]
+
     def label(self, caption: str | None) -> str | None:
         """Return the class of a phrase, ``dog`` for "a brown dog on the grass"; None if no name matches.
 

@@ -33,7 +33,7 @@ from saywhere.inference.results import (
 )
 from saywhere.inference.sources import Source, find_images, list_paths, out_path, read_boxes
 from saywhere.loading import DeferredModel
-from saywhere.options import require_ints, require_probabilities
+from saywhere.options import require_ints, require_probabilities, require_texts
 from saywhere.regions import SHOWN, Regions, check_boxes
 from saywhere.report import Report, Tell, counted, progress, silent
 
@@ -321,7 +321,7 @@ def describe(
     threshold: float | None = None,
     batch: int = 8,
     output_format: str = "saywhere",
-    classes: Classes | None = None,
+    classes: Classes | Sequence[str] | None = None,
     copy_images: bool = False,
     embed: bool = False,
     shards: int | None = None,
@@ -343,7 +343,8 @@ def describe(
             (:data:`FOR_EVALUATION`).
         batch: batch size.
         output_format: one of :data:`saywhere.formats.registry.FORMATS`.
-        classes: keep only regions whose phrase has one of these classes; also the classes of ``output_format``.
+        classes: keep only regions whose phrase has one of these classes (``["person", "dog"]``, or ``"person,dog"``);
+            also the classes of ``output_format``.
         copy_images: also write the images, for the format yolo.
         embed: write ``xmp`` into JPEG, PNG and WebP files by ExifTool, and beside all others.
         shards: divide the images into this many shards, which other processes work on too. None: no shards.
@@ -368,6 +369,12 @@ def describe(
         found += find_images(others, [out] if out else [])
     model = model if isinstance(model, DeferredModel) else DeferredModel(model, part="densecap")
     _check_places(output_format, json, out, shards, copy_images, embed)
+    if classes is not None:
+        from saywhere.formats.classes import Classes
+
+        if not isinstance(classes, Classes):
+            require_texts(classes=classes)
+            classes = Classes.parse(classes if isinstance(classes, str) else ",".join(classes))
     if boxes is not None and classes is not None:
         raise UserError(f"{boxes}: all of its boxes are described, so --classes and --map cannot choose among them")
     given = None if boxes is None else read_boxes(boxes, found)
@@ -510,7 +517,7 @@ class _Description:
             return len(shard.sources) - len(todo), done.skipped
 
         summary.skipped = work_on(shards, describe_one, "described", self.tell)
-        self._tell_empty(summary)
+        self._tell_lacking(summary)
         for results in shards.merging():
             numbers = range(shards.count)
             summary.skipped = {name: why for number in numbers for name, why in shards.skipped(number).items()}
@@ -553,12 +560,14 @@ class _Description:
         summary.written = written
         if summary.count > 1 or summary.already or summary.without_boxes:
             self.tell(str(summary))
-        self._tell_empty(summary)
+        self._tell_lacking(summary)
         if told := [*map(str, written), *filter(None, [more])]:
             self.tell(f"written: {', '.join(told)}")
         return summary
 
-    def _tell_empty(self, summary: Summary) -> None:
+    def _tell_lacking(self, summary: Summary) -> None:
+        for line in () if self.classes is None else self.classes.notes():
+            self.tell(line, err=True)
         if summary.empty:
             images = f"{counted(summary.empty, 'image')} {'has' if summary.empty == 1 else 'have'}"
             self.tell(

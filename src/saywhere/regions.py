@@ -26,7 +26,7 @@ SHOWN = 0.25
 """Default minimum probability that a region's box and caption are both right (docs/describe.md#which-regions)."""
 COLUMNS = ("scores", "similarities", "captions", "caption_scores", "features")
 NUMBERS = ("scores", "similarities", "caption_scores")
-TEXTS = ("not_found", "unused")
+TEXTS = ("not_found", "unused", "unknown")
 
 
 class _Row(NamedTuple):
@@ -80,6 +80,7 @@ class Regions:
         similarities: ``(N,)`` float32 of any range, larger is better; or None.
         not_found: phrases that :meth:`saywhere.Model.ground` did not find in the image.
         unused: words of the sentence that placed no phrase, such as "wearing".
+        unknown: words of the text that the model does not know and therefore ignored.
 
     Arrays are stored as NumPy arrays; anything that NumPy can convert is accepted.
 
@@ -108,6 +109,7 @@ class Regions:
     similarities: np.ndarray | None = None
     not_found: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
     caption_scores: np.ndarray | None = None
 
     def __post_init__(self) -> None:

@@ -269,6 +269,8 @@ def test_a_phrase_of_unknown_words_is_not_found():
     judge = model(phrase=(0.0, 0.0, 0.0, 2.0))
     found = judge.ground(IMAGE, ["a dog", "the blorb", "a blorb dog", "a big blorb"])
     assert (found.captions, found.not_found) == (("a dog", "a blorb dog"), ("the blorb", "a big blorb"))
+    assert found.unknown == Regions.from_dict(found.to_dict()).unknown == ("blorb", "big")
+    assert judge.ground(IMAGE, "a blorb dog").unknown == ("blorb",) and judge.ground(IMAGE, "a dog").unknown == ()
     everything = judge.ground(IMAGE, ["a dog", "the blorb"], threshold=0)
     assert everything.scores == pytest.approx([1 / (1 + np.exp(-2)), 0])
 

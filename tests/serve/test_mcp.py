@@ -84,7 +84,9 @@ async def ask_all(client: Client) -> None:
     one = said(await client.call_tool("describe", {"image": "own.png", "boxes": [[0, 0, 512, 512]]}))
     assert [row["box"] for row in one["regions"]] == [[0, 0, 512, 512]]
     cat = said(await client.call_tool("ground", {"image": "chelsea.png", "text": "a cat"}))
-    assert [row["phrase"] for row in cat["regions"]] == ["a cat"] and cat["not_found"] == []
+    assert [row["phrase"] for row in cat["regions"]] == ["a cat"] and cat["not_found"] == cat["unknown"] == []
+    odd = said(await client.call_tool("ground", {"image": "chelsea.png", "text": "a flurble cat"}))
+    assert [row["phrase"] for row in odd["regions"]] == ["a flurble cat"] and odd["unknown"] == ["flurble"]
     bike = said(await client.call_tool("caption", {"image": "below/motorcycle_left.png"}))
     assert len(bike["caption"].split()) > 3
     hits = said(await client.call_tool("search", {"query": "a motorcycle", "top": 2}))["hits"]

@@ -177,13 +177,15 @@ def test_a_text_is_grounded_as_it_is_typed(
     page = visit()
     drop(page, photo_jpg=photo)
     page.click("#tab-find")
-    text = "a woman, a person and a zebra in a lake"
+    text = "a woman, a person and a flurble zebra in a lake"
     page.locator("#text").press_sequentially(text, delay=20)
     found = model.ground(seen, text)
     assert len(found) and found.captions
     expect(page.locator("#found-list button > span")).to_have_text(list(found.captions))
     absent = [f"{phrase}not found" for phrase in found.not_found]
     absent += [f"{words}not used to place phrases" for words in found.unused]
+    absent += [f"{word}the model does not know this word" for word in found.unknown]
+    assert found.unknown == ("flurble",)
     expect(page.locator("#found-list .absent")).to_have_text(absent)
     shown = boxes(page)
     np.testing.assert_allclose([shown[i] for i in range(len(found))], found.boxes, atol=1)
@@ -332,6 +334,32 @@ def test_what_is_no_image_is_named(visit: Callable[..., Page], photo: bytes) -> 
     page = visit()
     drop(page, notes_txt=b"not an image")
     expect(page.locator("#alert")).to_have_text("notes.txt is not an image")
+    drop(page, photo_jpg=photo, notes_txt=b"not an image")
+    page.wait_for_selector("#region-list button")
+    expect(page.locator("#alert")).to_have_text("notes.txt is not an image")
+
+
+def test_an_image_that_cannot_be_read_is_named_in_sight_and_no_longer_than_it_is_shown(
+    visit: Callable[..., Page], photo: bytes
+) -> None:
+    page = visit()
+    drop(page, photo_jpg=photo)
+    page.wait_for_selector("#region-list button")
+    page.route("**/v1/describe*", lambda route: route.fulfill(status=422, json={"error": "image: damaged image"}))
+    drop(page, broken_jpg=b"no image")
+    expect(page.locator("#alert")).to_have_text("broken.jpg: damaged image")
+    expect(page.locator("#alert")).to_be_in_viewport()
+    page.locator("#photos button").nth(0).click()
+    expect(page.locator("#status")).to_contain_text("photo.jpg: ")
+    expect(page.locator("#alert")).to_be_empty()
+
+
+def test_an_image_that_only_the_server_can_read_is_said_to_be_such(visit: Callable[..., Page], photo: bytes) -> None:
+    page = visit()
+    stream = io.BytesIO()
+    Image.open(io.BytesIO(photo)).save(stream, "TIFF")
+    drop(page, scan_tif=stream.getvalue())
+    expect(page.locator("#status")).to_contain_text("this browser cannot show the file")
 
 
 def test_the_webcam_is_described_live(visit: Callable[..., Page]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
@@ -358,7 +359,8 @@ class Model:
             threshold: minimum probability that the image shows a phrase; 0 finds all. Default: 0.5 unless configured.
 
         Returns:
-            :class:`Regions` with the found phrases as captions, in their order, and the other phrases in ``not_found``.
+            :class:`Regions` with the found phrases as captions, in their order, the other phrases in ``not_found``, and
+            the words that the model does not know in ``unknown``.
             For ``scores`` and ``similarities`` see :meth:`saywhere.models.placing.Placer.find`.
 
         Raises:
@@ -389,7 +391,9 @@ class Model:
         placer = self.placer("aligner" if part is None and beta is not None else part)
         if beta is None:
             asked = [placer.read(text) if isinstance(text, str) else text for text in texts]
-            return [placer.ground(e, t, own, limit, threshold) for (e, _, own), t in zip(rows, asked, strict=True)]
+            found = [placer.ground(e, t, own, limit, threshold) for (e, _, own), t in zip(rows, asked, strict=True)]
+            phrases = [(*(one.captions or ()), *one.not_found) for one in found]
+            return [replace(one, unknown=tuple(placer.unknown(of))) for one, of in zip(found, phrases, strict=True)]
         if placer.by != "aligner" or not all(isinstance(text, str) for text in texts):
             raise UserError("beta is for a sentence and the part aligner")
         if threshold is not None:

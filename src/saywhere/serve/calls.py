@@ -23,7 +23,7 @@ from saywhere.inference.run import TOP
 from saywhere.inference.sources import Source
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
-from saywhere.regions import SHOWN, Regions, check_boxes
+from saywhere.regions import SHOWN, TEXTS, Regions, check_boxes
 from saywhere.search import Index
 from saywhere.serve.folders import Folders
 from saywhere.serve.limits import Encodings, Limits, tag_of
@@ -74,7 +74,8 @@ class Tools:
 
     def _ground(self, image: str, text: str, threshold: float | None = None) -> Content:
         found = self._model.ground(self._see(image), text, threshold=threshold)
-        return _text({**_rows(image, found), "not_found": list(found.not_found), "unused": list(found.unused)})
+        words = {name: list(getattr(found, name)) for name in TEXTS}
+        return _text({**_rows(image, found), **words})
 
     def _caption(self, image: str) -> Content:
         return _text({"image": image, "caption": str(self._model.caption(self._see(image), attention=False))})

@@ -26,13 +26,13 @@ const say = (text) => ($("status").textContent = text);
 const warn = (text) => ($("alert").textContent = text);
 const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 
-async function trying(work) {
+async function trying(work, name = "image") {
   try {
     warn("");
     return await work();
   } catch (error) {
     if (error.name !== "AbortError") {
-      warn(error.message);
+      warn(error.message.replace(/^image:/, `${name}:`)); // the server knows no names of files
       say("");
     }
     return null;
@@ -54,14 +54,14 @@ function askToken() {
 // Images
 
 function addFiles(files) {
-  const images = [...files].filter((file) => file.type.startsWith("image/") || file.type === "");
-  if (files.length && !images.length) warn(`${files[0].name} is not an image`);
-  if (!images.length) return;
+  const images = files.filter((file) => file.type.startsWith("image/") || file.type === "");
+  const others = files.filter((file) => !images.includes(file)).map((file) => `${file.name} is not an image`).join("; ");
+  if (!images.length) return warn(others);
   const added = images.map((blob) => ({name: blob.name || "pasted.png", blob, url: URL.createObjectURL(blob), tag: null, drawn: []}));
   photos.push(...added);
   stopWebcam();
   showPhotos();
-  choose(added[0]);
+  choose(added[0]).then(() => others && warn([$("alert").textContent, others].filter(Boolean).join("; ")));
 }
 
 function showPhotos() {
@@ -93,7 +93,9 @@ function open(photo) {
 
 async function choose(photo) {
   open(photo);
+  warn("");
   [...$("photos").querySelectorAll("button")].forEach((b, i) => b.setAttribute("aria-current", photos[i] === photo));
+  $("photos").scrollLeft = $("photos").scrollWidth * (photos.indexOf(photo) - 1) / photos.length;
   $("photo").hidden = false;
   $("video").hidden = true;
   $("photo").src = photo.url;
@@ -105,11 +107,11 @@ async function choose(photo) {
   if (!photo.regions) {
     say(`Looking at ${photo.name} …`);
     const began = performance.now();
-    await trying(async () => (photo.regions = await describe(photo)));
+    await trying(async () => (photo.regions = await describe(photo)), photo.name);
     photo.milliseconds = Math.round(performance.now() - began);
   }
   if (current !== photo || !photo.regions) return;
-  say(`${photo.name}: ${plural(photo.regions.boxes.length, "region")} in ${photo.milliseconds} ms`);
+  say(`${photo.name}: ${plural(photo.regions.boxes.length, "region")} in ${photo.milliseconds} ms${shown ? "" : "; this browser cannot show the file"}`);
   setRatio(photo.regions.width, photo.regions.height);
   $("stage").classList.add("ready");
   show();
@@ -324,6 +326,7 @@ function show() {
     list("found-list", items);
     $("found-list").append(...(current.found?.not_found ?? []).map((phrase) => absent(phrase, "not found")));
     $("found-list").append(...(current.found?.unused ?? []).map((words) => absent(words, "not used to place phrases")));
+    $("found-list").append(...(current.found?.unknown ?? []).map((word) => absent(word, "the model does not know this word")));
   }
   if (tab === "sentence") showSentence();
   showWord(null);

@@ -296,6 +296,21 @@ def test_a_search_is_narrowed_by_dates_and_folders(model, tmp_path) -> None:
             found(after="May")
 
 
+def test_the_date_of_a_heic_counts_and_damaged_exif_is_no_matter(model, tmp_path, recwarn) -> None:
+    heif = pytest.importorskip("pillow_heif")
+    exif = Image.Exif()
+    exif.get_ifd(0x8769)[36867] = "2024:05:01 12:00:00"
+    made = heif.from_pillow(noise(96, 64))
+    made.info["exif"] = exif.tobytes()
+    (tmp_path / "album").mkdir()
+    made.save(tmp_path / "album/a.heic")
+    noise(96, 64, 1).save(tmp_path / "album/b.jpg", exif=b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0" + b"\xff" * 8)
+    with saywhere.Index(tmp_path / "i", model) as index:
+        assert counts(index.add(tmp_path / "album")) == (2, 0, 0, 0, 0)
+        (hit,) = index.search("two dogs", before="2024-05-02")
+    assert hit.image.endswith("a.heic") and not list(recwarn)
+
+
 def test_a_noun_that_only_the_classes_know_is_searched_by_them(album, tmp_path) -> None:
     """A leaf or a group, singular or plural, alone or beside what the aligner knows; in a folder and in Qdrant."""
     made, tree = aligner_model(tiny_aligner()), noun_tree()

@@ -6,6 +6,7 @@ import glob
 import hashlib
 import io
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -14,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from saywhere import archives
 from saywhere.errors import UserError
 from saywhere.images import SUFFIXES as IMAGES
-from saywhere.images import LoadedImage, open_image, read_image
+from saywhere.images import LoadedImage, open_image, opened, read_image
 from saywhere.inference import ImageResult, Source, run_images
 from saywhere.inference.sources import VIDEO_SUFFIXES as VIDEOS
 from saywhere.inference.sources import NoImages, name_images, named_source, split_pattern
@@ -385,10 +386,17 @@ def taken(path: str) -> str:
     """Return when a photograph was taken, as ``2024-05-01T12:30:00``: from EXIF, or else the file's time."""
     try:
         data = archives.read_member(path)
-        with Image.open(path if data is None else io.BytesIO(data)) as image:
-            said = str(image.getexif().get_ifd(EXIF).get(TAKEN, ""))
-        return datetime.strptime(said.strip(" \0"), "%Y:%m:%d %H:%M:%S").isoformat()
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        source = Path(path) if data is None else io.BytesIO(data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about corrupt EXIF
+            try:
+                with Image.open(source) as image:  # reads the EXIF of most RAW files, which that of their preview lacks
+                    said = image.getexif().get_ifd(EXIF).get(TAKEN)
+            except UnidentifiedImageError:
+                with opened(source, path) as image:
+                    said = image.getexif().get_ifd(EXIF).get(TAKEN)
+        return datetime.strptime(str(said).strip(" \0"), "%Y:%m:%d %H:%M:%S").isoformat()
+    except Exception:  # a damaged EXIF block raises anything, while the pixels may be fine
         parts = archives.split(path)
         when = os.stat(path if parts is None else parts[0]).st_mtime
         try:

@@ -68,6 +68,7 @@ def test_the_package_runs_as_a_module():
         (OSError(errno.ENOSPC, "No space left on device", "out/a.jpg"), 2, "error: out/a.jpg: the disk is full"),
         (OSError(errno.ENOSPC, "No space left on device"), 2, "error: the disk is full; free some space"),
         (PermissionError(errno.EACCES, "Permission denied", "out"), 2, "error: out: Permission denied\n"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), 2, "error: the current folder: No such file"),
         (RuntimeError("Symlink loop from '/a'"), 2, "error: Symlink loop from '/a'\n"),
         (UserError("x" * 10**6 + "; the way out"), 2, "error: xxx"),
     ],

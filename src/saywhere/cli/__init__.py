@@ -301,7 +301,8 @@ def _exit_codes() -> Iterator[None]:
     except OSError as error:
         if error.errno is None:
             raise
-        where = f"{error.filename}: " if error.filename else ""
+        gone = "the current folder: " if isinstance(error, FileNotFoundError) else ""  # os.getcwd names none
+        where = f"{error.filename}: " if error.filename else gone
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         reason = "the disk is full; free some space and run the same command again" if full else error.strerror
         _fail(f"error: {where}{reason}", 2)

@@ -279,6 +279,7 @@ def test_drawing_opens_the_file_or_takes_an_image(tmp_path):
         ("x.jpg", None, r"^x\.jpg: no such file$"),
         *((name, None, r"^draw needs the image, because this result does not name its file: draw\(image")
           for name in (None, "<image>")),
+        (None, np.zeros((60, 40, 3), np.uint8), "^draw: the image is 40 x 60, but the result is of one of 30 x 20, "),
     ],
 )  # fmt: skip
 def test_drawing_needs_an_image_that_is_there(named, given, message):

@@ -329,11 +329,12 @@ class Regions:
 
         Raises:
             ImageError: the image cannot be read.
-            UserError: no image is given and ``self.image`` is not a file.
+            UserError: no image is given and ``self.image`` is not a file, or the aspect ratio is another.
         """
         from saywhere.drawing import draw_boxes
 
-        pixels, size = open_pixels(self.image, image), (self.width, self.height)
+        size = (self.width, self.height)
+        pixels = open_pixels(self.image, image, size)
         return draw_boxes(pixels, self.boxes, size, self.captions, self.scores, self.caption_scores)
 
     def show(self, image: Image | str | Path | np.ndarray | None = None) -> None:
@@ -345,13 +346,23 @@ class Regions:
         return drawn_png(self.draw)
 
 
-def open_pixels(name: str | None, image: Image | str | Path | np.ndarray | None) -> Image:
-    """Return the image to draw a result on: ``image``, or the file ``name``; ``UserError`` without either."""
+def open_pixels(name: str | None, image: Image | str | Path | np.ndarray | None, size: tuple[int, int]) -> Image:
+    """Return the image to draw a result on: ``image``, or the file ``name``.
+
+    ``UserError`` without either, or if the image has not the aspect ratio of ``size``, for which the result is.
+    """
     from saywhere.images import NAMELESS, open_image
 
     if image is None and name in (None, NAMELESS):
         raise UserError("draw needs the image, because this result does not name its file: draw(image)")
-    return open_image(name if image is None else image).pixels  # pyright: ignore[reportArgumentType]
+    pixels = open_image(name if image is None else image).pixels  # pyright: ignore[reportArgumentType]
+    (width, height), fitting = pixels.size, pixels.width * size[1] / max(size[0], 1)
+    if abs(height - fitting) > 1 + fitting / 100:
+        of = f"{size[0]} x {size[1]}"
+        raise UserError(
+            f"draw: the image is {width} x {height}, but the result is of one of {of}, as a viewer shows it"
+        )
+    return pixels
 
 
 def show_image(image: Image) -> None:

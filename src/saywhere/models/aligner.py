@@ -193,7 +193,7 @@ class Alignment:
 
         found = self.regions()
         size = (self.width, self.height)
-        return draw_boxes(open_pixels(self.image, image), found.boxes, size, found.captions or ())
+        return draw_boxes(open_pixels(self.image, image, size), found.boxes, size, found.captions or ())
 
     def show(self, image: ImageLike | None = None) -> None:
         """Show :meth:`draw` below the notebook cell, or else in the system's image viewer."""

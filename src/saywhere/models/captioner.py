@@ -147,8 +147,9 @@ class Caption:
             raise UserError(f"{self.image}: this caption has no attention to draw; caption it with attention=True")
         from saywhere.drawing import draw_attention
 
-        pixels = open_pixels(self.image, image)
-        return draw_attention(pixels, self.words, self.attention, self.outlines, (self.width, self.height))
+        size = (self.width, self.height)
+        pixels = open_pixels(self.image, image, size)
+        return draw_attention(pixels, self.words, self.attention, self.outlines, size)
 
     def show(self, image: ImageLike | None = None) -> None:
         """Show :meth:`draw` below the notebook cell, or else in the system's image viewer."""

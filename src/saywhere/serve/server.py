@@ -40,7 +40,9 @@ def bind(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, OverflowError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"--host {host} --port {port}: cannot listen there ({reason}); give another host or port") from None
+        raise UserError(
+            f"--host {host} --port {port}: cannot listen there ({reason}); give another host or port"
+        ) from None
 
 
 class Access(NamedTuple):

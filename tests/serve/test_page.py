@@ -354,6 +354,12 @@ def test_an_image_that_cannot_be_read_is_named_in_sight_and_no_longer_than_it_is
     expect(page.locator("#alert")).to_be_empty()
 
 
+def test_what_is_dropped_without_a_file_is_said_to_be_none(visit: Callable[..., Page]) -> None:
+    page = visit()
+    drop(page)
+    expect(page.locator("#alert")).to_contain_text("That is no file")
+
+
 def test_an_image_that_only_the_server_can_read_is_said_to_be_such(visit: Callable[..., Page], photo: bytes) -> None:
     page = visit()
     stream = io.BytesIO()

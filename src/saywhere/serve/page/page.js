@@ -56,7 +56,7 @@ function askToken() {
 function addFiles(files) {
   const images = files.filter((file) => file.type.startsWith("image/") || file.type === "");
   const others = files.filter((file) => !images.includes(file)).map((file) => `${file.name} is not an image`).join("; ");
-  if (!images.length) return warn(others);
+  if (!images.length) return warn(others || "That is no file: save the image, and choose or drop the file");
   const added = images.map((blob) => ({name: blob.name || "pasted.png", blob, url: URL.createObjectURL(blob), tag: null, drawn: []}));
   photos.push(...added);
   stopWebcam();

@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 import saywhere
+from saywhere.boxes import iou
 from saywhere.search.indexing import embed_for_index
 from saywhere.search.phrases import PhrasesInImages, Query
 
@@ -150,6 +151,15 @@ def test_colours_count(model):
         _, _, agree = model.placer().find(encoding, model.placer().read(asked))
         chances.append(np.exp([agree[0], PhrasesInImages(model, Query((asked,))).find(indexed).agree]))
     assert (chances[0] > 0.8).all() and (chances[1] < 0.4).all()
+
+
+def test_the_sky_is_found_though_no_proposal_covers_it(model):
+    """The man with a camera stands before the sky, in the upper third of the photograph."""
+    seen = model.encode(photograph("camera.png"))
+    proposals = model.describe(seen, threshold=0).boxes
+    (box,) = model.ground(seen, ["the sky"]).boxes
+    sky = np.array([[0, 0, 512, 160]])
+    assert iou(box[None], sky)[0, 0] > 0.7 > iou(proposals, sky).max()
 
 
 def test_given_boxes_are_described_in_their_order(model):

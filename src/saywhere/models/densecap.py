@@ -177,11 +177,12 @@ def describe(
     writer: PhraseWriter | None = None,
     nms_iou: float | None = None,
     calibration: Calibration | None = None,
+    proposals: Sequence[np.ndarray] | None = None,
 ) -> list[Regions]:
     """Return the regions of images: found and ranked, or those in ``boxes`` in their order.
 
     Args:
-        boxes, writer: see :func:`detect`.
+        boxes, writer, proposals: see :func:`detect`.
         top, threshold: see :func:`rank`.
         nms_iou: IoU threshold of the only suppression, instead of ``final_nms`` and ``repeat_nms`` of the
             configuration.
@@ -194,7 +195,7 @@ def describe(
     if boxes is not None and (top is not None or threshold is not None):
         raise UserError("top and threshold choose among the boxes that are found; given boxes are all described")
     config, calibration = detector.config, calibration or Calibration()
-    found = detect(detector, encodings, boxes, None, nms_iou, writer, calibration, threshold=threshold)
+    found = detect(detector, encodings, boxes, proposals, nms_iou, writer, calibration, threshold=threshold)
     regions = [each.regions(calibration.box) for each in found]
     if boxes is None:
         repeat_nms = config.repeat_nms if nms_iou is None else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher, get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from math import log, log10
 from typing import Literal, NamedTuple
 
@@ -75,6 +75,13 @@ ONE_OF_THEM, APART = 0.05, 0.3
 """
 TOO_MANY = 3.0
 """Power of the ratio by which a number exceeds the things found that its odds fall with (docs/experiments.md)."""
+STRIPS = ((0, 0, 1, 0.33), (0, 0, 1, 0.5), (0, 0.67, 1, 1))
+"""Parts of the image, ``x1 y1 x2 y2`` in shares of its sides, that are regions to place phrases in, too.
+
+Few proposals cover sky or grass (docs/experiments.md). The region head moves their borders.
+"""
+STRIP_WEIGHT = 0.15
+"""Factor of the scores of these regions, because most phrases name things that proposals cover."""
 SEEN = log(9.0)
 """Log-odds that the colour of a phrase is right in the one image that is asked about (docs/experiments.md)."""
 WITH_PARTS = frozenset({
@@ -385,11 +392,17 @@ class Placer:
         self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None, limit: int | None
     ) -> tuple[Regions, np.ndarray]:
         assert self.densecap is not None
-        given = None if boxes is None else [boxes]
-        regions = describe(
-            self.densecap, [encoding], given, limit, writer=PhraseWriter(self.densecap, greedy=True),
-            nms_iou=self.config.nms_iou, calibration=self.calibration,
-        )[0]  # fmt: skip
+        given, writer = None if boxes is None else [boxes], PhraseWriter(self.densecap, greedy=True)
+        look = partial(describe, self.densecap, [encoding], writer=writer, nms_iou=self.config.nms_iou,
+                       calibration=self.calibration)  # fmt: skip
+        regions = look(given, limit)[0]
+        if boxes is None and limit is None:
+            strips = np.array(STRIPS, np.float32) * np.tile(np.array(encoding.input_size, np.float32), 2)
+            wide = look(proposals=[strips])[0]
+            assert wide.scores is not None
+            wide = replace(wide, scores=wide.scores * np.float32(STRIP_WEIGHT))
+            apart = geometry.iou(wide.boxes, regions.boxes).max(axis=1, initial=0) < MATCH
+            regions = Regions.merge([regions, wide[apart]])
         if not len(regions):
             none = "the model finds no region in it" if boxes is None else "no box is given to choose among"
             raise UserError(f"{encoding.image}: {none}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from saywhere.calibration import MATCH
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.onnx import NEEDS_TORCH, OnnxEngine, refused_options
 from saywhere.errors import UserError
@@ -19,6 +20,7 @@ from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo
 from saywhere.models.chunker import PLACES, Chunker
 from saywhere.models.layout import JOINING
 from saywhere.models.phrases import FUNCTION_WORDS
+from saywhere.models.placing import STRIP_WEIGHT, STRIPS
 from saywhere.text import ARTICLE, RESERVED, STUTTER
 from saywhere.web.runtime import NAME, VERSION, WebRuntime
 from saywhere.web.weights import STEPS, Packed, compress, describe, half, pack, place_weights, rounded, single
@@ -252,4 +254,5 @@ def _grounding(bundle: Bundle) -> dict[str, Any]:
     words = bundle.vocabularies["densecap" if aligner is None else "aligner"].counts
     common = [word for word, count in words.items() if count >= config.rare]
     options = {name: getattr(config, name) for name in ("nms_iou", "score_weight", "kind_weight", "rare_kind_weight")}
-    return options | {"common": common, "rare": [word for word, count in words.items() if count < config.rare]}
+    rare = [word for word, count in words.items() if count < config.rare]
+    return options | {"common": common, "rare": rare, "strips": STRIPS, "strip_weight": STRIP_WEIGHT, "match": MATCH}

@@ -31,8 +31,11 @@ export class Detector {
 
   // Return the regions of an image, or these boxes in its pixels: [{box, logit, caption, sure}], their embeddings, and the
   // codes that captions are decoded from. Of regions that overlap by more than an IoU of most, only the best is kept.
-  detect(image, given = null, most = this.config.final_nms) {
-    const {proposals, embeddings, logits} = this.look(image, given);
+  // Instead of the proposals of the network, the regions can come from parts of the image, in shares of its sides.
+  detect(image, given = null, most = this.config.final_nms, parts = null) {
+    const sides = [image.inputWidth, image.inputHeight, image.inputWidth, image.inputHeight];
+    const inside = parts?.map((part) => part.map((share, i) => share * sides[i]));
+    const {proposals, embeddings, logits} = inside ? this.embed(image, inside) : this.look(image, given);
     const {boxes, rows} = given ? {boxes: given, rows: given.map((_, i) => i)} : this.select(image, proposals, embeddings, logits, most);
     const chosen = embeddings.pick(rows);
     const features = this.features(image, boxes, chosen), codes = this.codes(features);

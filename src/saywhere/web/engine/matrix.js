@@ -21,6 +21,14 @@ export class Matrix {
   }
 }
 
+// Concatenate two matrices with the same number of columns along rows.
+export function stacked(one, other) {
+  const data = new Float32Array(one.data.length + other.data.length);
+  data.set(one.data);
+  data.set(other.data, one.data.length);
+  return new Matrix(one.rows + other.rows, one.columns, data);
+}
+
 // Concatenate matrices with the same number of rows along columns.
 export function sideBySide(parts) {
   const joined = new Matrix(parts[0].rows, parts.reduce((sum, part) => sum + part.columns, 0));

@@ -2,14 +2,14 @@
 
 import {InferenceSession, Tensor, env} from "./ort.mjs";
 import {AttentionDecoder} from "./attention.js";
-import {scale as scaleBox, clip} from "./boxes.js";
+import {scale as scaleBox, clip, iou} from "./boxes.js";
 import {closingPhrase, correct, refusePeople, repeats, see, withoutMonochrome, withoutRepetition, wordLifts} from "./captions.js";
 import {NounEvidence} from "./nouns.js";
 import {END, PAD, PhraseScorer, decode} from "./decoding.js";
 import {Detector} from "./detection.js";
 import {Weights, readFile} from "./files.js";
 import {gridFeatures, mapOf} from "./maps.js";
-import {layer, layerNorm, linear, relu} from "./matrix.js";
+import {layer, layerNorm, linear, relu, stacked} from "./matrix.js";
 import {NounTree} from "./noun_tree.js";
 import {decodeImage, prepare} from "./pixels.js";
 import {Chunker, Vocabulary, tokenize, withArticles, withoutStutter} from "./text.js";
@@ -139,23 +139,21 @@ export class Model {
   // Return the region of each phrase of a text: the most probable to exist, to have this phrase, and to be of its kind.
   async ground(image, {text: sentence}) {
     const [detector, classes, chunker, tree] = await Promise.all([this.detector(), this.classes(), this.chunker(), this.tree()]);
-    const {nms_iou: most, score_weight: scoreWeight} = this.info.grounding;
-    const {regions, embeddings, codes} = most === null ? (image.found ??= detector.detect(image)) : (image.near ??= detector.detect(image, null, most));
-    const rows = detector.rank(regions, regions.map(({caption}) => caption), most === null ? undefined : null);
-    if (!rows.length) throw new Error("the model finds no region in this image");
-    const kept = embeddings.pick(rows);
-    image.scorer ??= new PhraseScorer(detector.decoder, codes.pick(rows));
-    const phrases = chunker.cut(sentence), boxes = rows.map((row) => regions[row].box);
+    const {score_weight: scoreWeight} = this.info.grounding;
+    const {regions, embeddings, codes} = (image.near ??= this.candidates(detector, image));
+    if (!regions.length) throw new Error("the model finds no region in this image");
+    image.scorer ??= new PhraseScorer(detector.decoder, codes);
+    const phrases = chunker.cut(sentence), boxes = regions.map(({box}) => box);
     const nouns = phrases.map((phrase) => (classes ? tree.find(phrase) : null));
-    if (nouns.some(Boolean)) image.posteriors ??= classes.posteriors(image, boxes.map((box) => toInput(box, image)), kept);
+    if (nouns.some(Boolean)) image.posteriors ??= classes.posteriors(image, boxes.map((box) => toInput(box, image)), embeddings);
     const chosen = phrases.map((phrase, p) => {
       const known = detector.vocabulary.numbers, asked = tokenize(phrase).map((word) => tree.knownForm(word, known)).join(" ");
       const tokens = detector.vocabulary.encode(asked);
       if (tokens.length > LONGEST) throw new Error(`a phrase has ${tokens.length} words; the limit is ${LONGEST}`);
       const logs = image.scorer.score(tokens), weight = this.kindWeight(tree, phrase);
-      const fits = rows.map((row, i) => {
+      const fits = regions.map(({score}, i) => {
         const kind = nouns[p] ? Math.log(Math.max(classes.probability(image.posteriors[i], nouns[p]), LEAST)) : 0;
-        return logs[i] + scoreWeight * Math.log(regions[row].score) + weight * kind;
+        return logs[i] + scoreWeight * Math.log(score) + weight * kind;
       });
       return fits.indexOf(Math.max(...fits));
     });
@@ -164,6 +162,20 @@ export class Model {
       width: image.width, height: image.height, boxes: rounded(chosen.map((i) => boxes[i])), captions: phrases,
       ...(unused.length ? {unused} : {}),
     };
+  }
+
+  // Return the regions to place phrases in, with embeddings and codes: those of the image, and strips of it elsewhere.
+  candidates(detector, image) {
+    const {nms_iou: most, strips, strip_weight: less, match} = this.info.grounding;
+    const ranked = ({regions, embeddings, codes}) => {
+      const rows = detector.rank(regions, regions.map(({caption}) => caption), most === null ? undefined : null);
+      return {regions: rows.map((row) => regions[row]), embeddings: embeddings.pick(rows), codes: codes.pick(rows)};
+    };
+    const [found, wide] = [null, strips].map((parts) => ranked(detector.detect(image, null, most ?? undefined, parts)));
+    const apart = wide.regions.flatMap(({box}, i) => (found.regions.some((other) => iou(box, other.box) >= match) ? [] : [i]));
+    const others = apart.map((i) => ({...wide.regions[i], score: wide.regions[i].score * less}));
+    const both = (name) => stacked(found[name], wide[name].pick(apart));
+    return {regions: [...found.regions, ...others], embeddings: both("embeddings"), codes: both("codes")};
   }
 
   // Return the weight of the classifier, larger for nouns that were rare in training.

@@ -371,9 +371,10 @@ class Placer:
 
     def colour_evidence(self, encoding: Encoding, phrases: Sequence[str]) -> list[tuple[int, dict[str, np.ndarray]]]:
         """Return each colour's evidence for the question ``placed_colour``, with the index of its phrase."""
-        found, details = self.evidence(encoding, phrases), self._details(phrases)
-        if found.compared is None:
+        if self.aligner is None or not phrases:
             return []
+        found, details = self.evidence(encoding, phrases), self._details(phrases)
+        assert found.compared is not None
         colours = _colours_in(encoding, found.regions.boxes[found.rows(self.config)])
         evidence = details.evidence(found.compared, colours)
         return [(each.phrase, inputs) for each, inputs in evidence if each.question == "asked_colour"]

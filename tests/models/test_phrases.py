@@ -202,6 +202,14 @@ def test_a_colour_is_named_by_the_pixels_of_its_box(colour: str, painted: tuple[
         np.testing.assert_allclose(np.exp(log_probs).sum(), 1, rtol=1e-5)
 
 
+def test_a_colour_that_is_usual_for_a_noun_becomes_more_probable_without_pixels():
+    even = np.full((3, len(COLOUR_NAMES)), -np.log(len(COLOUR_NAMES)), np.float32)
+    of_trees, of_any, unknown = colour_names().of_nouns(even, ["tree", "", "flurble"])
+    assert of_trees[COLOUR_NAMES.index("green")] > even[0, 0] > of_trees[COLOUR_NAMES.index("purple")]
+    np.testing.assert_allclose(np.exp(of_trees).sum(), 1, rtol=1e-5)
+    np.testing.assert_allclose([of_any, unknown], even[:2], rtol=1e-5)
+
+
 def test_the_noun_of_a_colour_is_the_last_word_before_the_next_part():
     phrase = "a man in a red and white rain coat with a blue bag on his back in gray"
     assert [noun_of(phrase.split(), place) for place in (4, 6, 11, 17)] == ["coat", "coat", "bag", ""]

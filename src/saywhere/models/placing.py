@@ -78,7 +78,8 @@ TOO_MANY = 3.0
 STRIPS = ((0, 0, 1, 0.33), (0, 0, 1, 0.5), (0, 0.67, 1, 1))
 """Parts of the image, ``x1 y1 x2 y2`` in shares of its sides, that are regions to place phrases in, too.
 
-Few proposals cover sky or grass (docs/experiments.md). The region head moves their borders.
+Few proposals cover sky or grass (docs/experiments.md). The region head moves their borders. A user's limit of the
+number of regions leaves them out.
 """
 STRIP_WEIGHT = 0.15
 """Factor of the scores of these regions, because most phrases name things that proposals cover."""
@@ -354,7 +355,7 @@ class Placer:
     ) -> np.ndarray:
         """Return the log-probability ``(P,)`` that the numbers and colours of phrases are right.
 
-        Most people who ask for a red car in an image see one, so colours have :data:`SEEN` more odds than half.
+        Most people who ask for a red car in an image see one, so :data:`SEEN` is added to the log-odds.
 
         Args:
             found: evidence for the phrases in the image.

@@ -5,7 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saywhere.text import END, PAD, RESERVED, START, UNKNOWN, Vocabulary, pad, tokenize, with_articles, without_stutter
+from saywhere.text import (
+    END,
+    PAD,
+    RESERVED,
+    START,
+    UNKNOWN,
+    Vocabulary,
+    pad,
+    tokenize,
+    with_articles,
+    with_usage,
+    without_stutter,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +55,45 @@ def test_the_article_fits_the_next_word(text):
     other = [swapped.get(word, word) for word in text.split()]
     other = other if not other or text.split()[-1] not in swapped else [*other[:-1], text.split()[-1]]
     assert with_articles(" ".join(other)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("a man is standing in front of a large kitchen", "a man is standing in a large kitchen"),
+        ("a group of people sitting on a table in the city", "a group of people sitting at a table in the city"),
+        ("a man in a red suit that is sitting on a desk", "a man in a red suit that is sitting at a desk"),
+        ("a boy riding a horse on top of a city", "a boy riding a horse in a city"),
+        ("two men are standing in front of a sandy beach", "two men are standing on a sandy beach"),
+        ("a girl playing in a tennis court", "a girl playing on a tennis court"),
+        ("a dog in front of a wooded area", "a dog in a wooded area"),
+        ("a vase with a orange flowers", "a vase with orange flowers"),
+    ],
+)
+def test_prepositions_and_articles_are_those_that_people_use(text, wanted):
+    assert with_usage(text) == with_usage(wanted) == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a laptop sitting on a table", "a man with a cat sitting on a table", "a dog in front of a city bus",
+        "a woman standing in front of a kitchen table", "a bench on a paved area", "a ball in a court",
+        "a man sits on it", "a dog in a parking lot", "a car in front of the house", "a tree", "", "on a", "a",
+    ],
+)  # fmt: skip
+def test_what_people_say_stays(text):
+    assert with_usage(text) == text
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a", "the", "in", "on", "of", "front", "top", "table", "kitchen", "area", "tracks", "sits"])
+    )
+)
+def test_correcting_twice_changes_nothing_more(words):
+    once = with_usage(" ".join(words))
+    assert with_usage(once) == once
 
 
 @given(st.text())

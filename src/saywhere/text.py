@@ -1,4 +1,4 @@
-"""Tokenization: texts to token ids and back."""
+"""Words: texts to token ids and back, and the English of generated texts."""
 
 from __future__ import annotations
 
@@ -24,6 +24,32 @@ exceptions that occur in captions ("a uniform", "a one way sign", "an hour", "an
 
 STUTTER = re.compile(r"(?<!\S)(?!yo )(\S+)(?: (?:and )?\1(?!\S))+")
 """A word repeated at once, except "yo yo"."""
+
+INSIDE = frozenset({
+    "area", "bathroom", "bedroom", "city", "desert", "kitchen", "parking lot", "room", "town", "yard",
+})  # fmt: skip
+"""Places that English says things are in, not on or in front of."""
+UPON = frozenset({"beach", "floor", "ground", "lawn", "runway", "sidewalk", "tennis court", "trail"})
+"""Places that English says things are on, not in or in front of."""
+SEATED = frozenset({
+    "boy", "boys", "child", "children", "couple", "family", "girl", "girls", "guy", "guys", "kid", "kids", "ladies",
+    "lady", "man", "men", "people", "person", "woman", "women",
+})  # fmt: skip
+"""Those who sit at a table or desk, not on it."""
+UNCOUNTED = frozenset({
+    "clothes", "clothing", "eyes", "flowers", "furniture", "gear", "hair", "jeans", "leaves", "luggage", "oranges",
+    "shorts", "spots", "stairs", "sunglasses", "tracks", "trees",
+})  # fmt: skip
+"""Nouns without "a" and "an"."""
+PHRASE_ENDS = frozenset({
+    "a", "about", "above", "across", "against", "along", "an", "and", "are", "around", "at", "behind", "below",
+    "beneath", "beside", "between", "by", "carrying", "doing", "down", "eating", "flying", "for", "from", "has",
+    "have", "holding", "in", "inside", "into", "is", "lie", "lies", "looking", "near", "next", "of", "off", "on",
+    "onto", "or", "outside", "over", "playing", "riding", "running", "sit", "sits", "sitting", "stand", "standing",
+    "stands", "taking", "that", "the", "through", "to", "toward", "towards", "under", "up", "walking", "wearing",
+    "which", "while", "who", "with",
+})  # fmt: skip
+"""Words that end a phrase with an article."""
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 
@@ -56,6 +82,41 @@ def without_stutter(text: str) -> str:
         'a red car in front of a green field'
     """
     return STUTTER.sub(r"\1", text)
+
+
+def with_usage(text: str) -> str:
+    """Correct prepositions and articles of a generated text that English does not use with the noun that follows.
+
+    Example:
+        >>> with_usage("two people sitting on a table in front of a kitchen")
+        'two people sitting at a table in a kitchen'
+        >>> with_usage("a train on a train tracks")
+        'a train on train tracks'
+    """
+    words = text.split()
+    for start in reversed([i for i, word in enumerate(words) if word in ("a", "an", "the")]):
+        stop = next((i for i in range(start + 1, len(words)) if words[i] in PHRASE_ENDS), len(words))
+        names = {words[stop - 1], " ".join(words[stop - 2 : stop])}
+        if words[start] != "the" and stop - start <= 3 and names & UNCOUNTED:
+            del words[start]
+        before, long = words[start - 1 : start], " ".join(words[max(start - 3, 0) : start])
+        front, top = long == "in front of", long == "on top of" or before == ["on"]
+        if names & INSIDE and (front or (top and "area" not in names)):
+            words[start - (1 if before == ["on"] else 3) : start] = ["in"]
+        elif names & UPON and (front or (before == ["in"] and not names.isdisjoint({"sidewalk", "tennis court"}))):
+            words[start - (3 if front else 1) : start] = ["on"]
+        elif before == ["on"] and names & {"table", "desk"} and _are_seated(words[: start - 1]):
+            words[start - 1] = "at"
+    return with_articles(" ".join(words))
+
+
+def _are_seated(words: Sequence[str]) -> bool:
+    """Return whether the words before "on a table" end with somebody who sits: "a man in a suit is sitting"."""
+    if words[-1:] not in (["sit"], ["sits"], ["sitting"]):
+        return False
+    before = [i for i, word in enumerate(words) if word in SEATED]
+    between = words[before[-1] + 1 : -1] if before else ["nobody"]
+    return between[:1] in ([], ["is"], ["are"], ["that"], ["in"], ["wearing"])
 
 
 def split_words(text: str) -> tuple[list[str], list[str]]:

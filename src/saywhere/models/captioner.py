@@ -35,7 +35,7 @@ from saywhere.models.nouns import (
 )
 from saywhere.options import require_texts
 from saywhere.regions import Regions, open_pixels, show_image
-from saywhere.text import pad, tokenize, with_articles, without_stutter
+from saywhere.text import pad, tokenize, with_usage, without_stutter
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
@@ -194,7 +194,7 @@ def caption(
     texts = [captioner.vocabulary.decode(row) for row in decoded.token_ids.tolist()]
     texts = texts if nouns is None else nouns.correct(texts)
     texts = [without_monochrome(text, one.pixels) for one, text in zip(encodings, texts, strict=True)]
-    texts = [with_articles(text) for text in without_unlikely_endings(captioner, bound.embeddings, texts)]
+    texts = [with_usage(text) for text in without_unlikely_endings(captioner, bound.embeddings, texts)]
     captions = [_plain(encoding, text) for encoding, text in zip(encodings, texts, strict=True)]
     if not attention or bound.attention is None:
         return captions
@@ -238,7 +238,7 @@ def describe_boxes(captioner: Captioner, encodings: Sequence[Encoding], boxes: S
     inputs = [e.to_input(b) for e, b in zip(encodings, given, strict=True)]
     decoder, embeddings = captioner.box_embeddings([e.maps for e in encodings], inputs)
     decoded = decode(decoder, embeddings, captioner.config.decoding)
-    texts = iter(with_articles(captioner.vocabulary.decode(row)) for row in decoded.token_ids.tolist())
+    texts = iter(with_usage(captioner.vocabulary.decode(row)) for row in decoded.token_ids.tolist())
     return [
         Regions(e.width, e.height, b, captions=tuple(next(texts) for _ in b), image=e.image)
         for e, b in zip(encodings, given, strict=True)

@@ -74,6 +74,10 @@ OTHERS = frozenset({"another", "other", "each", "second"})
 """Words before a noun that make it a different thing from one named before."""
 DETERMINED = ("a", "an", "the")
 """First words of the phrases that must not be repeated."""
+SIDES = frozenset({"front", "side", "top", "middle", "back", "the"})
+"""Words that a text does not end with when it is cut: "in front", "on the side"."""
+VERBS = frozenset({"has", "have", "lie", "lies", "sit", "sits", "stand", "stands"})
+"""Verbs that often follow such a phrase, beside those of :data:`AFTER`."""
 AMOUNTS = frozenset({
     "group", "pair", "bunch", "couple", "piece", "line", "row", "kind", "type", "pile", "lot", "number", "slice",
     "plate", "stack", "herd", "flock", "set",
@@ -284,10 +288,10 @@ def find_heads(words: Sequence[str], tree: NounTree) -> list[Head]:
 def repeated(words: Sequence[str], tree: NounTree) -> int | None:
     """Return where a text must be cut so that it names nothing twice; None if it does not ("another man" is fine).
 
-    It repeats a thing if two names lead to the same noun, unless one modifies the next name ("a cowboy hat"), or if it
-    repeats a phrase literally: "a kitchen in a kitchen".
+    It repeats a thing if two names lead to the same noun, unless one modifies the next name ("a cowboy hat"), or if two
+    phrases with an article end alike: "a bathroom has a white bathroom".
     """
-    named, said = set[int](), set[tuple[str, ...]]()
+    named, said = set[int](), set[str]()
     heads, cuts = find_heads(words, tree), list[int]()
     after = {head.start: head.noun for head in heads}
     for number, head in enumerate(heads):
@@ -297,13 +301,16 @@ def repeated(words: Sequence[str], tree: NounTree) -> int | None:
             cuts.append(heads[number - 1].stop)
             break
         named.add(head.noun.row)
-    ends = [i for i, word in enumerate(words) if word in AFTER or word == "and"]
-    for start in (i for i, word in enumerate(words) if word in DETERMINED):
-        phrase = tuple(words[start : next((end for end in ends if end > start), len(words))])
-        if phrase in said:
-            cuts.append(max(i + 1 for i in range(start) if i not in ends))
+    ends = [i for i, word in enumerate(words) if word in AFTER or word in VERBS or word == "and"]
+    starts = [i for i, word in enumerate(words) if word in DETERMINED]
+    for start in starts:
+        stop = min((end for end in (*ends, *starts) if end > start), default=len(words))
+        if words[stop - 1].endswith("ing"):  # a verb: "a man taking a picture"
+            continue
+        if words[stop - 1] in said and not OTHERS.intersection(words[start:stop]):
+            cuts += [i + 1 for i in range(start) if i not in ends and words[i] not in SIDES][-1:]
             break
-        said.add(phrase)
+        said.add(words[stop - 1])
     return min(cuts, default=None)
 
 

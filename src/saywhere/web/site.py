@@ -21,7 +21,7 @@ from saywhere.models.chunker import PLACES, Chunker
 from saywhere.models.layout import JOINING
 from saywhere.models.phrases import FUNCTION_WORDS
 from saywhere.models.placing import STRIP_WEIGHT, STRIPS
-from saywhere.text import ARTICLE, RESERVED, STUTTER
+from saywhere.text import ARTICLE, INSIDE, PHRASE_ENDS, RESERVED, SEATED, STUTTER, UNCOUNTED, UPON
 from saywhere.web.runtime import NAME, VERSION, WebRuntime
 from saywhere.web.weights import STEPS, Packed, compress, describe, half, pack, place_weights, rounded, single
 
@@ -233,6 +233,9 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
         "before_nouns": sorted(nouns.BEFORE_NOUNS), "function_words": sorted(FUNCTION_WORDS),
         "colours": sorted(nouns.COLOURS),
         "places": sorted(PLACES), "joining": sorted(JOINING), "others": sorted(nouns.OTHERS),
+        "verbs": sorted(nouns.VERBS), "sides": sorted(nouns.SIDES),
+        "inside": sorted(INSIDE), "upon": sorted(UPON), "seated": sorted(SEATED), "uncounted": sorted(UNCOUNTED),
+        "phrase_ends": sorted(PHRASE_ENDS),
         "determined": nouns.DETERMINED, "article": ARTICLE.pattern, "stutter": STUTTER.pattern,
     }  # fmt: skip
     facts["caption_nouns"] = {

@@ -24,7 +24,7 @@ from saywhere.models.encoding import STEP
 from saywhere.models.nouns import noun_tree, repeated, with_noun, without_repetition
 from saywhere.models.placing import cut_phrases, unused_words
 from saywhere.pixels import ORIENTATION
-from saywhere.text import tokenize, without_stutter
+from saywhere.text import tokenize, with_usage, without_stutter
 
 TEXT = "a woman in an orange suit, a cat with whiskers and two cups beside the wooden table"  # no relations
 ASK = """async ([file, verb, parameters]) => {
@@ -322,7 +322,7 @@ CORRECT = """async cases => {
 
 
 ENDINGS = """async ([sentences, embedding]) => {
-    const [{withoutStutter}, captions, {Matrix}, {Model}] =
+    const [{withUsage, withoutStutter}, captions, {Matrix}, {Model}] =
         await Promise.all(["text", "captions", "matrix", "model"].map(name => import(`./engine/${name}.js`)));
     const model = await Model.open(), image = new Matrix(1, embedding.length, Float32Array.from(embedding));
     const {closingPhrase, repeats, withoutMonochrome, withoutRepetition, wordLifts} = captions;
@@ -331,6 +331,7 @@ ENDINGS = """async ([sentences, embedding]) => {
         once: sentences.map(words => withoutRepetition(tree, words).join(" ")),
         clear: sentences.map(words => withoutStutter(words.join(" "), model.info.noun_tree.stutter)),
         again: sentences.map(words => repeats(tree, words)),
+        usual: sentences.map(words => withUsage(words.join(" "), model.info.noun_tree)),
         photos: [[50, 0], [49, 49]].map(spreads => withoutMonochrome(grey, spreads, model.info.caption_nouns)),
         starts: sentences.map(words => closingPhrase(words, model.info.caption_nouns)),
         lifts: [...wordLifts(await model.weights("captioner"), image)],
@@ -357,12 +358,24 @@ def test_endings_that_are_left_out_are_those_of_python(engine: Page, as_rounded:
         "a person in a cowboy hat",
         "a table with wine wine",
     )
-    sentences += [text.split() for text in twice]
+    unusual = (
+        "a bathroom is standing in front of a white bathroom",
+        "a kitchen has a sink and a kitchen in the kitchen",
+        "a picture of a picture taking a picture",
+        "a man that is sitting on a table in front of a kitchen table",
+        "a man in a red jacket is sitting on the desk",
+        "a cat sitting on a table in front of a living room",
+        "a bus on top of a big parking lot with a train tracks",
+        "people playing in a tennis court in front of a beach",
+        "a flower in a vase on a grassy area in front of a grassy area with a red flowers",
+    )
+    sentences += [text.split() for text in (*unusual, *twice)]
     found = engine.evaluate(ENDINGS, [sentences, image[0].tolist()])
     assert found["starts"] == [closing_phrase(words) or 0 for words in sentences]
     assert found["once"] == [without_repetition(" ".join(words), noun_tree()) for words in sentences]
     assert found["clear"] == [without_stutter(" ".join(words)) for words in sentences]
     assert found["again"] == [repeated(words, noun_tree()) is not None for words in sentences]
+    assert found["usual"] == [with_usage(" ".join(words)) for words in sentences]
     assert found["photos"] == ["a photo of a black and white dog", "a black and white photo of a black and white dog"]
     assert found["again"][-6:] == [True, False, True, False, False, True]
     words = {row: key[0] for key, (row, _) in ngrams.rows.items() if len(key) == 1}

@@ -60,22 +60,25 @@ export function withoutMonochrome(text, spreads, {monochrome, spread, coloured})
 
 // Return where a text would have to end in order to name nothing twice; 0 if it names nothing twice.
 function repeated(tree, words) {
-  const {others, determined} = tree.lists, heads = tree.heads(words), named = new Set(), said = new Set(), cuts = [];
-  const after = new Map(heads.map(({start, noun}) => [start, noun]));
+  const {others, determined, after, verbs, sides} = tree.lists, heads = tree.heads(words), named = new Set(), said = new Set(), cuts = [];
+  const following = new Map(heads.map(({start, noun}) => [start, noun]));
   const again = heads.findIndex(({noun, start, stop}) => {
-    if ((after.get(stop) ?? noun) !== noun) return false;
+    if ((following.get(stop) ?? noun) !== noun) return false;
     if (named.has(noun.row) && !words.slice(Math.max(start - 2, 0), start).some((word) => others.includes(word))) return true;
     named.add(noun.row);
     return false;
   });
   if (again > 0) cuts.push(heads[again - 1].stop);
-  const ends = (word) => tree.lists.after.includes(word) || word === "and";
+  const ends = (word) => after.includes(word) || verbs.includes(word) || word === "and";
   words.some((word, start) => {
     if (!determined.includes(word)) return false;
-    const stop = words.findIndex((each, i) => i > start && ends(each)), phrase = words.slice(start, stop < 0 ? words.length : stop).join(" ");
-    const known = said.has(phrase);
-    if (known) cuts.push(words.findLastIndex((each, i) => i < start && !ends(each)) + 1);
-    said.add(phrase);
+    const next = words.findIndex((each, i) => i > start && (ends(each) || determined.includes(each)));
+    const phrase = words.slice(start, next < 0 ? words.length : next), last = phrase.at(-1);
+    if (last.endsWith("ing")) return false;
+    const known = said.has(last) && !phrase.some((each) => others.includes(each));
+    const kept = words.findLastIndex((each, i) => i < start && !ends(each) && !sides.includes(each)) + 1;
+    if (known && kept) cuts.push(kept);
+    said.add(last);
     return known;
   });
   return cuts.length ? Math.min(...cuts) : 0;

@@ -12,7 +12,7 @@ import {gridFeatures, mapOf} from "./maps.js";
 import {layer, layerNorm, linear, relu, stacked} from "./matrix.js";
 import {NounTree} from "./noun_tree.js";
 import {decodeImage, prepare} from "./pixels.js";
-import {Chunker, Vocabulary, tokenize, withArticles, withoutStutter} from "./text.js";
+import {Chunker, Vocabulary, tokenize, withUsage, withoutStutter} from "./text.js";
 
 const LEAST = 1e-4; // minimum probability of a kind
 const EXTERNAL = "trunk.bin"; // name of the weights file in the graph
@@ -119,7 +119,7 @@ export class Model {
     const {regions, embeddings} = box ? detector.detect(image, [inside(box, image)]) : (image.found ??= detector.detect(image));
     const once = (words) => (classes ? withoutRepetition(classes.tree, words) : words);
     const said = regions.map((region) => detector.expect(region, once(region.caption.split(" ")), this.info.noun_tree));
-    const captions = said.map(({words}) => withArticles(words.join(" "), this.info.noun_tree.article));
+    const captions = said.map(({words}) => withUsage(words.join(" "), this.info.noun_tree));
     const asked = classes && detector.config.nouns && detector.calibration.caption && regions.length;
     const boxes = asked ? regions.map((region) => toInput(region.box, image)) : [];
     const posteriors = asked ? classes.posteriors(image, boxes, embeddings) : null;
@@ -210,7 +210,7 @@ export class Model {
       const once = tokenize(withoutMonochrome(single.join(" "), image.spreads, rules));
       const unlikely = lifts.get(words.encode(once.at(-1) ?? "")[0]) < config.ngrams.least_lift;
       const kept = once.slice(0, (unlikely && closingPhrase(once, rules)) || once.length);
-      const said = tokenize(withArticles(kept.join(" "), this.info.noun_tree.article));
+      const said = tokenize(withUsage(kept.join(" "), this.info.noun_tree));
       return {words: said, attention: bound.attention(words.encode(said.join(" "))), boxes};
     })());
     const boxes = tell.boxes.map((box) => clip(scaleBox(box, image.width / image.inputWidth, image.height / image.inputHeight), image.width, image.height));

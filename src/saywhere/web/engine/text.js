@@ -10,6 +10,32 @@ export const tokenize = (text) => normal(text).match(WORD) ?? [];
 // Correct "a" and "an" in a text for the next word; `article` is the pattern of text.py.
 export const withArticles = (text, article) => text.replace(new RegExp(article, "g"), (_, vowel) => (vowel ? "an" : "a"));
 
+// Correct prepositions, "a" and "an" in a text as text.py does; `lists` are its words and patterns.
+export function withUsage(text, lists) {
+  const {inside, upon, seated, uncounted, phrase_ends: ends, article} = lists, words = text.split(" ");
+  const areSeated = (before) => {
+    if (!["sit", "sits", "sitting"].includes(before.at(-1))) return false;
+    const last = before.findLastIndex((word) => seated.includes(word)), next = before[last + 1];
+    return last >= 0 && (last === before.length - 2 || ["is", "are", "that", "in", "wearing"].includes(next));
+  };
+  for (let start = words.length - 1; start >= 0; start--) {
+    if (!["a", "an", "the"].includes(words[start])) continue;
+    const next = words.findIndex((word, i) => i > start && ends.includes(word)), stop = next < 0 ? words.length : next;
+    const names = [words[stop - 1], words.slice(stop - 2, stop).join(" ")], among = (list) => names.some((name) => list.includes(name));
+    if (words[start] !== "the" && stop - start <= 3 && among(uncounted)) words.splice(start, 1);
+    const before = words[start - 1], long = words.slice(Math.max(start - 3, 0), start).join(" ");
+    const front = long === "in front of", top = long === "on top of" || before === "on";
+    if (among(inside) && (front || (top && !names.includes("area")))) {
+      const from = start - (before === "on" ? 1 : 3);
+      words.splice(from, start - from, "in");
+    } else if (among(upon) && (front || (before === "in" && among(["sidewalk", "tennis court"])))) {
+      const from = start - (front ? 3 : 1);
+      words.splice(from, start - from, "on");
+    } else if (before === "on" && among(["table", "desk"]) && areSeated(words.slice(0, start - 1))) words[start - 1] = "at";
+  }
+  return withArticles(words.join(" "), article);
+}
+
 // Remove immediately repeated words from a text; `stutter` is the pattern of text.py.
 export const withoutStutter = (text, stutter) => text.replace(new RegExp(stutter, "g"), "$1");
 

@@ -34,14 +34,18 @@ class CaptionNgramsConfig(NgramsConfig):
         weight: see :class:`saywhere.configs.parts.NgramsConfig`.
         least_lift: a closing phrase such as "in the air" is removed if its last word is less than this many times as
             probable as for an average image (:func:`saywhere.models.captioner.without_unlikely_endings`); 0: never.
+        least_subject: a caption gives way to the phrase of a region if the noun that it begins with is less probable
+            than this, and no region surely shows it; 0: never. Needs the parts ``densecap`` and ``nouns``.
     """
 
     weight: float = 1.1
     least_lift: float = 0.4
+    least_subject: float = 0.03
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require(0 <= self.least_lift <= HEAVIEST, "least_lift", f"between 0 and {HEAVIEST}")
+        self.require(0 <= self.least_subject <= 1, "least_subject", "between 0 and 1")
 
 
 @dataclass(frozen=True)

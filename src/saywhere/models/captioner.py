@@ -7,7 +7,7 @@ The caption is the beam hypothesis with the highest score: length-normalised log
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from saywhere.engines.engine import Aligner, BoundImages, Captioner, DenseCap
 from saywhere.errors import UserError
 from saywhere.models.aligner import embed_images, embed_texts, plain_similarities
 from saywhere.models.decoding import Reason, Reranker, Sentence, decode, search
+from saywhere.models.densecap import main_phrase
 from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.nouns import (
     THIN,
@@ -174,6 +175,7 @@ def caption(
     attention: bool = True,
     aligner: Aligner | None = None,
     nouns: NounChecker | None = None,
+    describe: Callable[[Sequence[Encoding]], Sequence[Regions]] | None = None,
 ) -> list[Caption]:
     """Return a caption for each image.
 
@@ -182,6 +184,7 @@ def caption(
         boxes: one ``(R, 4)`` array per image, in its pixels, to attend to instead of the model's own proposals.
         attention: whether to return the attention at each word, if the model attends to regions.
         aligner, nouns: help to choose among the beam hypotheses; ``nouns`` also corrects the chosen sentence.
+        describe: describes the regions of images, for those whose caption begins with an unlikely noun.
 
     Raises:
         UserError: ``beam_size`` is below 1, or ``boxes`` are invalid.
@@ -194,7 +197,12 @@ def caption(
     texts = [captioner.vocabulary.decode(row) for row in decoded.token_ids.tolist()]
     texts = texts if nouns is None else nouns.correct(texts)
     texts = [without_monochrome(text, one.pixels) for one, text in zip(encodings, texts, strict=True)]
-    texts = [with_usage(text) for text in without_unlikely_endings(captioner, bound.embeddings, texts)]
+    texts = without_unlikely_endings(captioner, bound.embeddings, texts)
+    if nouns is not None and describe is not None:
+        rows = nouns.unlikely_subjects(captioner, bound.embeddings, texts)
+        for row, regions in zip(rows, describe([encodings[row] for row in rows]) if rows else (), strict=True):
+            texts[row] = main_phrase(regions) or texts[row]
+    texts = [with_usage(text) for text in texts]
     captions = [_plain(encoding, text) for encoding, text in zip(encodings, texts, strict=True)]
     if not attention or bound.attention is None:
         return captions
@@ -402,6 +410,27 @@ class NounChecker:
         for i, posterior in zip(doubtful, self._more(doubtful), strict=True):
             corrected[i] = correct(classes, posterior, sentences[i])
         return [without_repetition(without_stutter(sentence), classes.tree) for sentence in corrected]
+
+    def unlikely_subjects(self, captioner: Captioner, embeddings: np.ndarray, sentences: Sequence[str]) -> list[int]:
+        """Return the images whose sentence begins with a noun that neither n-grams nor regions expect.
+
+        Its n-gram probability is below ``ngrams.least_subject`` (words that are no n-gram count as 0), and no region
+        surely shows the thing or one that is related. ``embeddings`` are ``(N, F)``.
+        """
+        ngrams, least, tree = captioner.ngrams, captioner.config.ngrams.least_subject, self._classes.tree
+        if ngrams is None or not least:
+            return []
+        heads = [tree.head(tokenize(sentence)) for sentence in sentences]
+        nouns = [
+            tokenize(sentence)[head.start : head.stop][-1:] for head, sentence in zip(heads, sentences, strict=True)
+        ]
+        known = [ngrams.rows.get(tuple(captioner.vocabulary.encode(" ".join(noun)))) for noun in nouns]
+        likely = ngrams.probabilities(embeddings)
+        rows = [i for i, row in enumerate(known) if row is None or likely[i, row[0]] < least]
+        things = [sure_things(self._classes, posterior) for posterior in self._more(rows)]
+        named = [[noun for noun in (heads[row].noun,) if noun is not None] for row in rows]
+        pairs = zip(rows, named, things, strict=True)
+        return [row for row, own, seen in pairs if not any(related(noun, thing) for noun in own for thing in seen)]
 
     def repeats(self, sentences: Sequence[str]) -> np.ndarray:
         """Return 1 for each sentence that names a thing twice, else 0; see :func:`saywhere.models.nouns.repeated`."""

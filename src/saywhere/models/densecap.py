@@ -137,6 +137,20 @@ def detect(
     return [Detections(*row) for row in rows]
 
 
+def main_phrase(regions: Regions) -> str | None:
+    """Return the phrase of a large region whose box and words are probably right; None if there is none.
+
+    It has the largest product of these probabilities and the fourth root of the region's share of the image.
+    """
+    if not len(regions) or regions.captions is None:
+        return None
+    sides = regions.boxes[:, 2:] - regions.boxes[:, :2]
+    worth = (sides.prod(axis=1) / (regions.width * regions.height)) ** 0.25
+    for probabilities in (regions.scores, regions.caption_scores):
+        worth = worth if probabilities is None else worth * probabilities
+    return regions.captions[int(worth.argmax())] or None
+
+
 def log_area(encoding: Encoding, boxes: np.ndarray) -> np.ndarray:
     """Return the natural logarithm ``(N,)`` of the fraction of the image that each of ``boxes (N, 4)`` covers."""
     sides = (boxes[:, 2:] - boxes[:, :2]) / (encoding.width, encoding.height)

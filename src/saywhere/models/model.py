@@ -584,7 +584,8 @@ class Model:
             nouns = None
             if captioner.config.nouns and self.densecap is not None and self.nouns is not None:
                 nouns = NounChecker(self.densecap, self.nouns, encodings)
-            return caption(captioner, encodings, beam_size, given, attention, self.aligner, nouns)
+            describe = None if nouns is None else self.describe
+            return caption(captioner, encodings, beam_size, given, attention, self.aligner, nouns, describe)
 
         return self._answer(ask, batch, progress, images, boxes)
 

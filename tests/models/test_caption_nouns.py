@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,14 +14,16 @@ from photographs import noise
 from tiny_captioner import VOCABULARY, tiny_config
 from tiny_classes import TRUNK, tiny_networks
 
-from saywhere.configs.captioner import TERMS
+from saywhere.configs.captioner import TERMS, CaptionNgramsConfig
 from saywhere.engines.torch import TorchEngine
 from saywhere.models import captioner
 from saywhere.models.captioner import NounChecker, correct, support
 from saywhere.models.decoding import Hypotheses
+from saywhere.models.densecap import main_phrase
 from saywhere.models.model import Model
 from saywhere.models.nouns import without_repetition
 from saywhere.networks.captioner.network import Captioner
+from saywhere.regions import Regions
 from saywhere.text import END, Vocabulary, pad
 
 KINDS = ("person", "dog", "cat", "elephant", "grass", "banana", "orange", "apple", "bench")
@@ -173,6 +177,45 @@ def test_no_caption_names_people_where_no_region_is_sure_enough_of_them(monkeypa
             for each in (model(people_threshold=0.0), model(people_threshold=1.0))
         )
         assert any(free) and not any(strict)
+
+
+def test_a_subject_that_neither_n_grams_nor_regions_expect_is_unlikely(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = [posteriors({"dog": 0.9}), posteriors({"cat": 0.9}), posteriors({"cat": 0.9}), posteriors()]
+    monkeypatch.setattr(captioner, "see", lambda detector, classes, images, limit: [shown[image] for image in images])
+    vocabulary = Vocabulary.build(["a dog on the grass"])
+    dog = (vocabulary.encode("dog")[0],)
+    likely = {"rows": {dog: (0, 0)}, "probabilities": lambda embeddings: embeddings}
+    config = SimpleNamespace(ngrams=CaptionNgramsConfig(least_subject=0.03))
+    part: Any = SimpleNamespace(vocabulary=vocabulary, config=config, ngrams=SimpleNamespace(**likely))
+    checker = NounChecker(SimpleNamespace(), CLASSES, [0, 1, 2, 3])  # pyright: ignore[reportArgumentType]
+    images = np.array([[0.01], [0.01], [0.05], [0.01]])
+    assert checker.unlikely_subjects(part, images, ["two dogs on the grass"] * 4) == [1, 2, 3]  # "dogs" is no n-gram
+    assert checker.unlikely_subjects(part, images, ["a dog on the grass"] * 4) == [1, 3]
+    assert checker.unlikely_subjects(part, images, ["a cat near a dog", "a cat", "", ""]) == [0, 2, 3]
+    config.ngrams = CaptionNgramsConfig(least_subject=0.0)
+    assert checker.unlikely_subjects(part, images, ["a dog on the grass"] * 4) == []
+    part.ngrams = None
+    assert checker.unlikely_subjects(part, images, ["a dog on the grass"] * 4) == []
+
+
+def test_a_sentence_with_an_unlikely_subject_gives_way_to_a_phrase(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, images = model(), [noise(96, 64, seed) for seed in range(3)]
+    plain = [one.sentence for one in asked.caption(images)]
+    monkeypatch.setattr(NounChecker, "unlikely_subjects", lambda checker, part, embeddings, sentences: [1])
+    found = asked.caption(images)
+    phrase = main_phrase(asked.describe(images[1]))
+    assert phrase and [one.sentence for one in found] == [plain[0], phrase, plain[2]]
+    assert found[1].attention is not None and len(found[1].attention) == len(found[1].words)
+
+
+def test_the_main_phrase_is_that_of_a_large_and_sure_region() -> None:
+    boxes = np.array([[0, 0, 10, 10], [0, 0, 100, 80], [0, 0, 100, 80], [0, 0, 100, 81]], np.float32)
+    regions = Regions(100, 100, boxes, np.array([0.9, 0.6, 0.7, 0.9]), ("a cup", "a dog", "a cat", ""))
+    assert main_phrase(regions[:3]) == "a cat"
+    assert main_phrase(replace(regions[:3], caption_scores=np.array([0.9, 0.9, 0.3]))) == "a dog"
+    assert main_phrase(replace(regions[:2], scores=np.array([0.9, 0.2]))) == "a cup"
+    assert main_phrase(regions) is None and main_phrase(regions[:0]) is None
+    assert main_phrase(replace(regions, captions=None)) is None
 
 
 def test_an_image_of_one_pixel_has_a_caption() -> None:

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ from photographs import jpeg, noise, quarters
 from playwright.sync_api import Page
 
 import saywhere
+from saywhere.configs.captioner import CaptionNgramsConfig
 from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import TrunkConfig
 from saywhere.engines.arrays.nouns import class_features
 from saywhere.engines.arrays.pooling import ImageMaps, grid_features
 from saywhere.images import LoadedImage, read_image
-from saywhere.models.captioner import OF_PEOPLE, closing_phrase, correct
+from saywhere.models import captioner
+from saywhere.models.captioner import OF_PEOPLE, NounChecker, closing_phrase, correct
 from saywhere.models.encoding import STEP
 from saywhere.models.nouns import noun_tree, repeated, with_noun, without_repetition
 from saywhere.models.placing import cut_phrases, unused_words
@@ -308,15 +311,18 @@ def test_words_for_people_are_refused_where_nobody_is_seen(engine: Page, as_roun
 
 
 CORRECT = """async cases => {
-    const [{correct}, {Model}] = await Promise.all([import("./engine/captions.js"), import("./engine/model.js")]);
-    const model = await Model.open(), classes = await model.classes();
-    return cases.map(([words, regions]) => {
+    const [{correct, hasUnlikelySubject}, {Vocabulary}, {Model}] =
+        await Promise.all(["captions", "text", "model"].map(name => import(`./engine/${name}.js`)));
+    const model = await Model.open(), classes = await model.classes(), rules = model.info.caption_nouns;
+    const words = new Vocabulary(model.info.captioner.vocabulary), likely = new Map([[words.encode("dog")[0], 0.05]]);
+    return cases.map(([said, regions]) => {
         const posteriors = regions.map(shown => {
             const row = new Float64Array(classes.tree.leaves);
             for (const [leaf, probability] of shown) row[leaf] = probability;
             return row;
         });
-        return correct(classes, posteriors, words, model.info.caption_nouns);
+        const isStrange = least => hasUnlikelySubject(classes, posteriors, said, words, likely, least, rules);
+        return [correct(classes, posteriors, said, rules), [0, 0.03, 0.1].map(isStrange)];
     });
 }"""
 
@@ -325,7 +331,7 @@ ENDINGS = """async ([sentences, embedding]) => {
     const [{withUsage, withoutStutter}, captions, {Matrix}, {Model}] =
         await Promise.all(["text", "captions", "matrix", "model"].map(name => import(`./engine/${name}.js`)));
     const model = await Model.open(), image = new Matrix(1, embedding.length, Float32Array.from(embedding));
-    const {closingPhrase, repeats, withoutMonochrome, withoutRepetition, wordLifts} = captions;
+    const {closingPhrase, repeats, withoutMonochrome, withoutRepetition, wordProbabilities} = captions;
     const tree = await model.tree(), grey = "a black and white photo of a black and white dog";
     return {
         once: sentences.map(words => withoutRepetition(tree, words).join(" ")),
@@ -334,7 +340,7 @@ ENDINGS = """async ([sentences, embedding]) => {
         usual: sentences.map(words => withUsage(words.join(" "), model.info.noun_tree)),
         photos: [[50, 0], [49, 49]].map(spreads => withoutMonochrome(grey, spreads, model.info.caption_nouns)),
         starts: sentences.map(words => closingPhrase(words, model.info.caption_nouns)),
-        lifts: [...wordLifts(await model.weights("captioner"), image)],
+        lifts: [...wordProbabilities(await model.weights("captioner"), image).lifts],
     };
 }"""
 
@@ -383,7 +389,9 @@ def test_endings_that_are_left_out_are_those_of_python(engine: Page, as_rounded:
     assert dict(found["lifts"]) == pytest.approx(expected, rel=1e-3) and len(expected) > 1000
 
 
-def test_nouns_of_captions_are_those_of_python(engine: Page, model: saywhere.Model) -> None:
+def test_nouns_of_captions_are_those_of_python(
+    engine: Page, model: saywhere.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     classes = model.nouns
     assert classes is not None
     sentences = ["a white dog and a dog run", "two dogs with a ball", "a boy is eating", "an old horse", "it is blue"]
@@ -394,11 +402,21 @@ def test_nouns_of_captions_are_those_of_python(engine: Page, model: saywhere.Mod
             nouns = [noun for name in names if (noun := classes.tree.named(name)) is not None]
             assert len(nouns) == len(names)
             cases.append((sentence, [[(int(noun.leaves[0]), 0.9 - 0.1 * i)] for i, noun in enumerate(nouns)]))
-    expected: list[list[str]] = []
+    expected: list[list[Any]] = []
+    vocabulary = model.require("captioner", "").vocabulary
+    ngrams = SimpleNamespace(rows={(vocabulary.encode("dog")[0],): (0, 0)}, probabilities=lambda embeddings: embeddings)
     for sentence, found in cases:
         rows = np.zeros((len(found), classes.tree.leaves))
         for row, ((leaf, probability),) in zip(rows, found, strict=True):
             row[leaf] = probability
-        expected.append(correct(classes, rows, sentence).split())
+        monkeypatch.setattr(captioner, "see", lambda *given, rows=rows: [rows])
+        strange: list[bool] = []
+        for least in (0.0, 0.03, 0.1):
+            config = SimpleNamespace(ngrams=CaptionNgramsConfig(least_subject=least))
+            part: Any = SimpleNamespace(vocabulary=vocabulary, config=config, ngrams=ngrams)
+            checker = NounChecker(SimpleNamespace(), classes, [0])  # pyright: ignore[reportArgumentType]
+            strange.append(bool(checker.unlikely_subjects(part, np.array([[0.05]]), [sentence])))
+        expected.append([correct(classes, rows, sentence).split(), strange])
     assert engine.evaluate(CORRECT, [[sentence.split(), found] for sentence, found in cases]) == expected
-    assert sum(sentence.split() != words for (sentence, _), words in zip(cases, expected, strict=True)) > 8
+    assert sum(sentence.split() != words for (sentence, _), (words, _) in zip(cases, expected, strict=True)) > 8
+    assert {tuple(strange) for _, strange in expected} == {(False,) * 3, (False, True, True), (False, False, True)}

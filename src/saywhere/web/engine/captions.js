@@ -25,11 +25,32 @@ export function refusePeople(classes, posteriors, tokens, least, {of_people: oth
   return tokens.flatMap((word, token) => (ofPeople(word) ? [token] : []));
 }
 
+// Return the things that regions surely show, the most probable first.
+function sureThings(classes, posteriors, sure) {
+  const found = posteriors.map((row) => classes.name(row)).filter((one) => one[1] > sure);
+  return [...new Set(found.sort((a, b) => b[1] - a[1]).map(([noun]) => noun))];
+}
+
+// Return whether a sentence begins with a noun that neither words' probabilities, by token id, nor regions expect.
+export function hasUnlikelySubject(classes, posteriors, words, vocabulary, probabilities, least, {sure}) {
+  if (!least || !probabilities.size) return false;
+  const head = classes.tree.head(words), known = head.stop > head.start ? vocabulary.encode(words[head.stop - 1]) : [];
+  if (known.length === 1 && probabilities.get(known[0]) >= least) return false;
+  return !(head.noun && sureThings(classes, posteriors, sure).some((thing) => related(head.noun, thing)));
+}
+
+// Return the phrase of a large region whose box and words are probably right; empty if there is none.
+export function mainPhrase({width, height, boxes, scores, captions, caption_scores: sure}) {
+  const worth = boxes.map(([x1, y1, x2, y2], i) => {
+    return (((x2 - x1) * (y2 - y1)) / (width * height)) ** 0.25 * scores[i] * (sure?.[i] ?? 1);
+  });
+  return captions[worth.indexOf(Math.max(...worth))] ?? "";
+}
+
 // Return the words of a caption whose nouns the image shows, as far as the classifier knows.
 export function correct(classes, posteriors, words, {unseen, sure, listed}) {
   const {tree} = classes, person = tree.named("person"), ofPeople = (noun) => noun.ancestors.has(person.row);
-  const heads = tree.heads(words), found = posteriors.map((row) => classes.name(row)).filter((one) => one[1] > sure);
-  const things = [...new Set(found.sort((a, b) => b[1] - a[1]).map(([noun]) => noun))];
+  const heads = tree.heads(words), things = sureThings(classes, posteriors, sure);
   if (!heads.length || !things.length) return words;
   const nouns = heads.map(({noun}) => noun), said = [...words];
   const untaught = (noun) => noun.sort === "kind" && !classes.kinds.includes(noun); // the classifier knows nothing about it
@@ -106,8 +127,11 @@ export function wordOdds(weights, part, features) {
   return {odds: linear(query, {weight: keys, bias: offsets}), offsets, ids: Array.from(weights.get(name("token_ids")))};
 }
 
-// Return, for each common word by its token id, how many times as probable it is for this image as for any image.
-export function wordLifts(weights, embedding) {
-  const {odds, offsets, ids} = wordOdds(weights, "captioner", embedding);
-  return new Map(ids.map((id, i) => [id, (1 + Math.exp(-offsets[i])) / (1 + Math.exp(-odds.data[i]))]));
+// Return the probability of each common word for an image, by its token id, and how many times that for any image it is.
+export function wordProbabilities(weights, embedding) {
+  const {odds, offsets, ids} = wordOdds(weights, "captioner", embedding), likely = ids.map((_, i) => 1 / (1 + Math.exp(-odds.data[i])));
+  return {
+    probabilities: new Map(ids.map((id, i) => [id, likely[i]])),
+    lifts: new Map(ids.map((id, i) => [id, likely[i] * (1 + Math.exp(-offsets[i]))])),
+  };
 }

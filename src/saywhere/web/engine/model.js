@@ -3,7 +3,9 @@
 import {InferenceSession, Tensor, env} from "./ort.mjs";
 import {AttentionDecoder} from "./attention.js";
 import {scale as scaleBox, clip, iou} from "./boxes.js";
-import {closingPhrase, correct, refusePeople, repeats, see, withoutMonochrome, withoutRepetition, wordLifts} from "./captions.js";
+import {
+  closingPhrase, correct, hasUnlikelySubject, mainPhrase, refusePeople, repeats, see, withoutMonochrome, withoutRepetition, wordProbabilities,
+} from "./captions.js";
 import {NounEvidence} from "./nouns.js";
 import {END, PAD, PhraseScorer, decode} from "./decoding.js";
 import {Detector} from "./detection.js";
@@ -192,14 +194,14 @@ export class Model {
     const {config, vocabulary} = this.info.captioner, rules = this.info.caption_nouns;
     const [weights, classes] = await Promise.all([this.weights("captioner"), config.nouns && this.info.densecap ? this.classes() : null]);
     const detector = classes && (await this.detector());
-    const tell = (image.tell ??= (() => {
+    const tell = (image.tell ??= await (async () => {
       const decoder = new AttentionDecoder(weights, "captioner.decoder", config);
       const whole = layerNorm(gridFeatures(image, 1, config).features);
       const {features, boxes} = gridFeatures(image, config.grid, config);
       const regions = relu(linear(layerNorm(features), layer(weights, "captioner.narrow")));
       const bound = decoder.bind(regions), words = new Vocabulary(vocabulary);
       const wordsOf = (tokens) => tokens.filter((token) => token !== END && token !== PAD).map((token) => words.tokens[token]);
-      const lifts = weights.has("captioner.ngrams.keys") ? wordLifts(weights, whole) : new Map();
+      const known = weights.has("captioner.ngrams.keys") ? wordProbabilities(weights, whole) : {lifts: new Map(), probabilities: new Map()};
       const refused = (tokens) => Boolean(classes) && repeats(classes.tree, wordsOf(tokens));
       const seen = classes ? see(detector, classes, image, rules) : [];
       const never = classes ? refusePeople(classes, seen, words.tokens, config.people_threshold, rules) : [];
@@ -208,9 +210,12 @@ export class Model {
       const clear = tokenize(withoutStutter(shown.join(" "), this.info.noun_tree.stutter));
       const single = classes ? withoutRepetition(classes.tree, clear) : shown;
       const once = tokenize(withoutMonochrome(single.join(" "), image.spreads, rules));
-      const unlikely = lifts.get(words.encode(once.at(-1) ?? "")[0]) < config.ngrams.least_lift;
+      const unlikely = known.lifts.get(words.encode(once.at(-1) ?? "")[0]) < config.ngrams.least_lift;
       const kept = once.slice(0, (unlikely && closingPhrase(once, rules)) || once.length);
-      const said = tokenize(withUsage(kept.join(" "), this.info.noun_tree));
+      const {least_subject: least} = config.ngrams;
+      const strange = classes && hasUnlikelySubject(classes, seen, kept, words, known.probabilities, least, rules);
+      const phrase = strange ? mainPhrase(await this.describe(image)) : "";
+      const said = tokenize(withUsage(phrase || kept.join(" "), this.info.noun_tree));
       return {words: said, attention: bound.attention(words.encode(said.join(" "))), boxes};
     })());
     const boxes = tell.boxes.map((box) => clip(scaleBox(box, image.width / image.inputWidth, image.height / image.inputHeight), image.width, image.height));

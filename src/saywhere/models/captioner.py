@@ -20,7 +20,6 @@ from saywhere.engines.engine import Aligner, BoundImages, Captioner, DenseCap
 from saywhere.errors import UserError
 from saywhere.models.aligner import embed_images, embed_texts, plain_similarities
 from saywhere.models.decoding import Reason, Reranker, Sentence, decode, search
-from saywhere.models.densecap import main_phrase
 from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.nouns import (
     THIN,
@@ -175,7 +174,7 @@ def caption(
     attention: bool = True,
     aligner: Aligner | None = None,
     nouns: NounChecker | None = None,
-    describe: Callable[[Sequence[Encoding]], Sequence[Regions]] | None = None,
+    phrases: Callable[[Sequence[Encoding]], Sequence[str | None]] | None = None,
 ) -> list[Caption]:
     """Return a caption for each image.
 
@@ -184,7 +183,7 @@ def caption(
         boxes: one ``(R, 4)`` array per image, in its pixels, to attend to instead of the model's own proposals.
         attention: whether to return the attention at each word, if the model attends to regions.
         aligner, nouns: help to choose among the beam hypotheses; ``nouns`` also corrects the chosen sentence.
-        describe: describes the regions of images, for those whose caption begins with an unlikely noun.
+        phrases: returns the main phrase of each image, for those whose caption begins with an unlikely noun.
 
     Raises:
         UserError: ``beam_size`` is below 1, or ``boxes`` are invalid.
@@ -198,10 +197,10 @@ def caption(
     texts = texts if nouns is None else nouns.correct(texts)
     texts = [without_monochrome(text, one.pixels) for one, text in zip(encodings, texts, strict=True)]
     texts = without_unlikely_endings(captioner, bound.embeddings, texts)
-    if nouns is not None and describe is not None:
+    if nouns is not None and phrases is not None:
         rows = nouns.unlikely_subjects(captioner, bound.embeddings, texts)
-        for row, regions in zip(rows, describe([encodings[row] for row in rows]) if rows else (), strict=True):
-            texts[row] = main_phrase(regions) or texts[row]
+        for row, phrase in zip(rows, phrases([encodings[row] for row in rows]) if rows else (), strict=True):
+            texts[row] = phrase or texts[row]
     texts = [with_usage(text) for text in texts]
     captions = [_plain(encoding, text) for encoding, text in zip(encodings, texts, strict=True)]
     if not attention or bound.attention is None:

@@ -584,10 +584,15 @@ class Model:
             nouns = None
             if captioner.config.nouns and self.densecap is not None and self.nouns is not None:
                 nouns = NounChecker(self.densecap, self.nouns, encodings)
-            describe = None if nouns is None else self.describe
-            return caption(captioner, encodings, beam_size, given, attention, self.aligner, nouns, describe)
+            phrases = None if nouns is None else self._main_phrases
+            return caption(captioner, encodings, beam_size, given, attention, self.aligner, nouns, phrases)
 
         return self._answer(ask, batch, progress, images, boxes)
+
+    def _main_phrases(self, encodings: Sequence[Encoding]) -> list[str | None]:
+        from saywhere.models.densecap import main_phrase
+
+        return [main_phrase(regions) for regions in self.describe(encodings)]
 
     def attend(self, image: One, sentences: Sequence[str], boxes: ArrayLike | None = None) -> list[Caption]:
         """Return the attention at each word of given sentences about one image.

@@ -67,6 +67,7 @@ def test_the_article_fits_the_next_word(text):
         ("two men are standing in front of a sandy beach", "two men are standing on a sandy beach"),
         ("a girl playing in a tennis court", "a girl playing on a tennis court"),
         ("a dog in front of a wooded area", "a dog in a wooded area"),
+        ("a green green bottle", "a green bottle"),
         ("a vase with a orange flowers", "a vase with orange flowers"),
     ],
 )

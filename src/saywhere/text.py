@@ -85,7 +85,7 @@ def without_stutter(text: str) -> str:
 
 
 def with_usage(text: str) -> str:
-    """Correct prepositions and articles of a generated text that English does not use with the noun that follows.
+    """Correct a generated text: repeated words, and prepositions and articles that English does not use with a noun.
 
     Example:
         >>> with_usage("two people sitting on a table in front of a kitchen")
@@ -93,7 +93,7 @@ def with_usage(text: str) -> str:
         >>> with_usage("a train on a train tracks")
         'a train on train tracks'
     """
-    words = text.split()
+    words = without_stutter(text).split()
     for start in reversed([i for i, word in enumerate(words) if word in ("a", "an", "the")]):
         stop = next((i for i in range(start + 1, len(words)) if words[i] in PHRASE_ENDS), len(words))
         names = {words[stop - 1], " ".join(words[stop - 2 : stop])}

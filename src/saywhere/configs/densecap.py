@@ -117,7 +117,7 @@ class DenseCapConfig(SystemConfig):
     noun_weight: float = 0.0
     ngrams: PhraseNgramsConfig = PhraseNgramsConfig()
     person_threshold: float = 0.6
-    colour_threshold: float = 0.3
+    colour_threshold: float = 0.5
     final_nms: float = 0.5
     repeat_nms: float | None = 0.4
     nouns: bool = True

@@ -10,9 +10,10 @@ export const tokenize = (text) => normal(text).match(WORD) ?? [];
 // Correct "a" and "an" in a text for the next word; `article` is the pattern of text.py.
 export const withArticles = (text, article) => text.replace(new RegExp(article, "g"), (_, vowel) => (vowel ? "an" : "a"));
 
-// Correct prepositions, "a" and "an" in a text as text.py does; `lists` are its words and patterns.
+// Correct repeated words, prepositions, "a" and "an" in a text as text.py does; `lists` are its words and patterns.
 export function withUsage(text, lists) {
-  const {inside, upon, seated, uncounted, phrase_ends: ends, article} = lists, words = text.split(" ");
+  const {inside, upon, seated, uncounted, phrase_ends: ends, article} = lists;
+  const words = withoutStutter(text, lists.stutter).split(" ");
   const areSeated = (before) => {
     if (!["sit", "sits", "sitting"].includes(before.at(-1))) return false;
     const last = before.findLastIndex((word) => seated.includes(word)), next = before[last + 1];

@@ -308,7 +308,8 @@ def test_the_date_of_a_heic_counts_and_damaged_exif_is_no_matter(model, tmp_path
     with saywhere.Index(tmp_path / "i", model) as index:
         assert counts(index.add(tmp_path / "album")) == (2, 0, 0, 0, 0)
         (hit,) = index.search("two dogs", before="2024-05-02")
-    assert hit.image.endswith("a.heic") and not list(recwarn)
+    ours = [warning for warning in recwarn if issubclass(warning.category, UserWarning)]  # Pillow has no other
+    assert hit.image.endswith("a.heic") and not ours
 
 
 def test_a_noun_that_only_the_classes_know_is_searched_by_them(album, tmp_path) -> None:

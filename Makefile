@@ -48,8 +48,8 @@ demo: .venv-core/ready
 
 # The type checker works on one core, so the wheel is made, installed and tested beside it. What tests/installed asks of the
 # wheel need not be asked of the sources too.
-test: web-runtime
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target check test-core
+test: $(READY)
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target check test-core web-runtime
 	$(TESTS) --ignore tests/installed
 
 test-all: web-runtime
@@ -67,7 +67,7 @@ test-core: wheel
 wheel: $(READY)
 	rm -rf .venv-wheel dist
 	$(BIN)/uv build $(LOCKED_BUILD) --wheel --out-dir dist
-	$(PYTHON) -m venv .venv-wheel
+	$(PYTHON) -m venv --without-pip .venv-wheel
 	$(BIN)/uv pip install --quiet --python $(WHEEL)/python --require-hashes --requirement requirements-core.txt
 	$(BIN)/uv pip install --quiet --python $(WHEEL)/python $(LOCKED) --extra test
 	$(BIN)/uv pip install --quiet --python $(WHEEL)/python $(LOCKED) --extra demo --no-deps

@@ -19,7 +19,7 @@ TESTS_OF_WHEEL := $(TEST_ENV) SAYWHERE_TEST_INSTALLED=1 $(WHEEL)/python -m pytes
 
 help:
 	@echo "make demo       describe real photographs with the bundled model, drawn into demo/ (installs no PyTorch)"
-	@echo "make test       linter, formatter, type checker and all tests; then those of the wheel without PyTorch"
+	@echo "make test       linter, formatter, type checker, tests of the wheel without PyTorch; then all other tests"
 	@echo "make docs       the documentation site, into build/site"
 	@echo "make check      linter, formatter and type checker"
 	@echo "make large      the wheel of the model large, into dist (fetches CLIP's image tower)"
@@ -46,12 +46,11 @@ demo: .venv-core/ready
 	done
 	@echo "The photographs with boxes and captions drawn: $(PHOTOGRAPHS:%=demo/%)"
 
-# The type checker works on one core, so the wheel for test-core is made and installed beside it. What tests/installed asks of
-# the wheel need not be asked of the sources too.
-test: web-runtime
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target check wheel
+# The type checker works on one core, so the wheel is made, installed and tested beside it. What tests/installed asks of the
+# wheel need not be asked of the sources too.
+test: $(READY)
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target check test-core web-runtime
 	$(TESTS) --ignore tests/installed
-	$(TESTS_OF_WHEEL)
 
 test-all: web-runtime
 	$(TESTS)
@@ -68,7 +67,7 @@ test-core: wheel
 wheel: $(READY)
 	rm -rf .venv-wheel dist
 	$(BIN)/uv build $(LOCKED_BUILD) --wheel --out-dir dist
-	$(PYTHON) -m venv .venv-wheel
+	$(PYTHON) -m venv --without-pip .venv-wheel
 	$(BIN)/uv pip install --quiet --python $(WHEEL)/python --require-hashes --requirement requirements-core.txt
 	$(BIN)/uv pip install --quiet --python $(WHEEL)/python $(LOCKED) --extra test
 	$(BIN)/uv pip install --quiet --python $(WHEEL)/python $(LOCKED) --extra demo --no-deps
@@ -98,18 +97,18 @@ figures: $(READY)
 LOCKED = --require-hashes --constraint requirements.txt --requirement pyproject.toml
 LOCKED_BUILD = --quiet --require-hashes --build-constraints requirements.txt
 
-# $(1): folder of an environment, $(2): file of its versions and hashes. uv, the installer, is fetched by pip in the
-# version and with the hashes of the lock; uv then installs the rest in parallel, compiled as pip does it, for otherwise
-# every process that may not write compiled modules compiles all that it imports.
+# $(1): folder of an environment, $(2): file of its versions and hashes, $(3): more options. uv, the installer, is fetched by
+# pip in the version and with the hashes of the lock; uv then installs the rest in parallel.
 define install
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))" \
 		|| { echo "error: the locked environment needs Python 3.11; name it: make PYTHON=/path/to/python3.11"; exit 2; }
 	test -x $(1)/bin/pip || $(PYTHON) -m venv $(1)
 	sed -n '/^uv==/,/[^\\]$$/p' requirements.txt > $(1)/uv.txt
 	$(1)/bin/python -m pip install --quiet --require-hashes --no-deps --requirement $(1)/uv.txt
-	$(1)/bin/uv pip install --compile-bytecode --python $(1)/bin/python --require-hashes --requirement $(2)
+	$(1)/bin/uv pip install $(3) --python $(1)/bin/python --require-hashes --requirement $(2)
 endef
 
+# What is imported is compiled then: compiling all of it takes a minute, and the tests import a third.
 $(READY): requirements.txt pyproject.toml
 	$(call install,.venv,requirements.txt)
 	$(BIN)/uv pip install --python $(BIN)/python --no-deps --no-build-isolation --editable .
@@ -117,7 +116,7 @@ $(READY): requirements.txt pyproject.toml
 
 # scikit-image without what it needs itself: only its photographs are wanted.
 .venv-core/ready: requirements-core.txt requirements.txt pyproject.toml
-	$(call install,.venv-core,requirements-core.txt)
+	$(call install,.venv-core,requirements-core.txt,--compile-bytecode)
 	$(CORE)/uv pip install --python $(CORE)/python $(LOCKED) --extra demo --no-deps
 	rm -rf .venv-core/dist
 	$(CORE)/uv build $(LOCKED_BUILD) --wheel --out-dir .venv-core/dist

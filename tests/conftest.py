@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import importlib.util
 import os
 import shutil
@@ -23,6 +24,7 @@ settings.load_profile("saywhere")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what it leaves in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+gc.set_threshold(20_000, 20, 20)  # modules and tests are many objects, and looking through them often takes a twentieth
 os.fsync = os.fstat  # no test needs the disk itself: those about waiting for it look at the calls
 FOLDER = Path(__file__).parent
 CORE_ONLY = importlib.util.find_spec("torch") is None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import io
 import re
 import shutil
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tokenize
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -166,6 +168,15 @@ def house() -> House:
 @functools.cache
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_garbage() -> Iterator[None]:
+    """Let nobody look for garbage among the trees, which are a million objects that go all at once in the end."""
+    gc.disable()
+    yield
+    parsed.cache_clear()
+    gc.enable()
 
 
 def our_files() -> list[Path]:

@@ -181,10 +181,10 @@ def climb(
     weights = start
     best, p, slopes = reached(weights)
     for _ in range(50):
-        information = share / (p * (1 - p))
-        slope = slopes.T @ (information * (true - p)) - ridge * weights
-        curve = (slopes.T * information) @ slopes + np.diag(ridge + LEAST)
-        step = np.linalg.solve(curve, slope)
+        information: np.ndarray = share / (p * (1 - p))
+        slope: np.ndarray = slopes.T @ (information * (true - p)) - ridge * weights
+        curve: np.ndarray = (slopes.T * information) @ slopes + np.diag(ridge + LEAST)
+        step: np.ndarray = np.linalg.solve(curve, slope)
         for number in range(20):
             tried = weights + step * 0.5**number
             after = reached(tried)

@@ -50,6 +50,11 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return checkpoint.read_weights(folder)
 
 
+def same_weights(one: Path, two: Path) -> bool:
+    ours, theirs = weights(one), weights(two)
+    return ours.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
 def test_the_new_model_has_all_parts_and_only_the_last_layers_differ(done: Finetuned) -> None:
     before, after = weights(Bundle.read(exported_bundle()).folder), weights(done.model)
     assert (done.learnt, done.held_out) == (6, 2) and before.keys() == after.keys()
@@ -155,7 +160,7 @@ def test_a_run_that_is_stopped_goes_on_and_makes_the_same(
     monkeypatch.setattr(heads, "_train_epoch", whole)
     again = saywhere.finetune(images, tmp_path / "mine", model=exported_bundle(), epochs=6)
     assert (again.start, again.end, again.share) == (done.start, done.end, done.share)
-    assert all(torch.equal(value, weights(done.model)[name]) for name, value in weights(again.model).items())
+    assert same_weights(again.model, done.model)
 
 
 def test_what_is_done_is_not_done_again_and_another_run_is_refused(done: Finetuned, images: Path) -> None:
@@ -271,7 +276,7 @@ def test_a_disk_that_fills_up_is_one_line_and_the_same_command_goes_on(
         assert not (out / CONFIG).exists() and not [path for path in out.rglob("*") if ".part" in path.name]
         room = sys.maxsize
         finetune(images, out)
-        assert all(torch.equal(value, weights(done.model)[name]) for name, value in weights(out).items())
+        assert same_weights(out, done.model)
 
 
 def test_any_names_will_do_and_nothing_is_written_but_the_model(
@@ -293,7 +298,7 @@ def test_any_names_will_do_and_nothing_is_written_but_the_model(
         path.chmod(0o555 if path.is_dir() else 0o444)
     result = saywhere.finetune(own, out, model=start, epochs=6)
     assert (result.learnt, result.held_out, result.problems) == (6, 2, ())
-    assert all(torch.equal(value, weights(done.model)[name]) for name, value in weights(out).items())
+    assert same_weights(out, done.model)
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert len(saywhere.load(out).describe(next(own.glob("*.png")), top=2)) == 2
     refused = finetune(own, "/proc/mine", start, code=2)

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 class UserError(ValueError):
     """An error whose message is one line with the file, the value and the way out; the program exits with code 2.
 
+    Attributes:
+        place: index of the image that it is about, among those that were encoded together; None: unknown.
+
     Example:
         >>> try:
         ...     saywhere.load("nothing", engine="tensorflow")
@@ -16,6 +19,8 @@ class UserError(ValueError):
         ...     print(error)
         no engine 'tensorflow'; there are onnx, torch
     """
+
+    place: int | None = None
 
 
 def is_oom(error: Exception) -> bool:

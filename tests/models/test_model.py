@@ -239,7 +239,7 @@ def test_who_grounds_follows_from_the_text_and_the_parts(model: Model):
         (lambda m: m.attend(IMAGES[:1], ["a dog"]), "an image must be a path, PIL image or array, not list"),
         (lambda m: m.caption(IMAGES[0], beam_size=0), "beam_size must be at least 1, not 0"),
         (lambda m: m.caption(IMAGES[0], boxes=BOXES[0]), "a captioner that attends to grid takes no boxes"),
-        (lambda m: m.describe([IMAGES[0], None]), "an image must be a path, PIL image or array, not NoneType"),
+        (lambda m: m.describe([IMAGES[0], None]), r"images\[1\]: an image must be a path, .* array, not NoneType"),
         (lambda m: m.describe({"a.jpg": 1}), "an image must be a path, PIL image or array, not dict"),
         (lambda m: m.describe({}), "an image must be a path, PIL image or array, not dict"),
         (lambda m: m.describe(3), "an image must be a path, PIL image or array, not int"),
@@ -278,8 +278,18 @@ def test_an_image_that_cannot_be_read_is_named(model: Model, tmp_path: Path):
         assert "\n" not in str(caught.value)
     stream = model.describe(iter([*IMAGES * 4, tmp_path / "text.jpg"]))
     assert len(list(itertools.islice(stream, 16))) == 16
-    with pytest.raises(ImageError):
+    with pytest.raises(ImageError, match=r"^/.*text\.jpg: not an image"):
         next(stream)
+
+
+@pytest.mark.parametrize("many", [list, iter], ids=["list", "iterator"])
+def test_an_array_that_is_no_image_is_named_by_its_place(model: Model, many: Callable[[Any], Any]):
+    bad, colours = np.zeros((4, 4, 7), np.uint8), r"an array image must have shape \(H, W\), .*, not \(4, 4, 7\)"
+    for before in (0, 1, 9):
+        with pytest.raises(ImageError, match=rf"^images\[{before}\]: {colours}"):
+            list(model.describe(many([*[IMAGES[0]] * before, bad, IMAGES[1]]), batch=4))
+    with pytest.raises(ImageError, match=f"^{colours}"):
+        model.describe(bad)
 
 
 # Vectors and sentences

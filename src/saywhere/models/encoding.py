@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from io import IOBase
 from itertools import islice
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -128,7 +129,8 @@ def answer(
         the result for one image, a list for a list, a generator for any other iterable.
 
     Raises:
-        UserError: ``images`` is none of these; a column has one value for several images, or a different length.
+        UserError: ``images`` is none of these; a column has one value for several images, or a different length. An
+            array or PIL image that ``see`` refuses is named by its place.
     """
     require_ints(1, batch=batch)
     if is_one(images):
@@ -163,7 +165,7 @@ def _stream(
     shown: bool,
     total: int | None = None,
 ) -> Generator[Result, None, None]:
-    left = iter(images)
+    left, done = iter(images), 0
     rest = [None if column is None else iter(column) for column in columns]
     with show_progress("images", total, shown=shown) as advance:
         while some := list(islice(left, batch)):
@@ -171,6 +173,13 @@ def _stream(
             for part in parts:
                 if part is not None and len(part) != len(some):
                     raise UserError(f"{len(part)} values for the last {len(some)} images: give one for each image")
-            for result in ask(see(some), *parts):
+            try:
+                seen = see(some)
+            except UserError as error:
+                if error.place is not None and not isinstance(some[error.place], str | PathLike):
+                    error.args = (f"images[{done + error.place}]: {error}",)
+                raise
+            for result in ask(seen, *parts):
                 advance()
                 yield result
+            done += len(some)

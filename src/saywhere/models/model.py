@@ -185,15 +185,20 @@ class Model:
         """Encode those images that are not encodings yet, in one batch; return all in order."""
         trunk = self.engine.trunk
         fresh: list[LoadedImage] = []
-        for image in images:
-            if not isinstance(image, Encoding):
+        for place, image in enumerate(images):
+            if isinstance(image, Encoding):
+                if image.trunk is not trunk:
+                    raise UserError(
+                        f"the encoding of {image.image} was made by another model; encode the image with this one"
+                    )
+                continue
+            try:
                 if not is_one(image):
                     raise UserError(f"an image must be a path, PIL image or array, not {type(image).__name__}")
                 fresh.append(open_image(image, self.long_side))
-            elif image.trunk is not trunk:
-                raise UserError(
-                    f"the encoding of {image.image} was made by another model; encode the image with this one"
-                )
+            except UserError as error:
+                error.place = place
+                raise
         preprocess = trunk.preprocess
         pixels = [preprocess(image) for image in fresh]
         maps = trunk.encode(pixels) if pixels else []

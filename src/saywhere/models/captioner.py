@@ -413,23 +413,30 @@ class NounChecker:
     def unlikely_subjects(self, captioner: Captioner, embeddings: np.ndarray, sentences: Sequence[str]) -> list[int]:
         """Return the images whose sentence begins with a noun that neither n-grams nor regions expect.
 
-        Its n-gram probability is below ``ngrams.least_subject`` (words that are no n-gram count as 0), and no region
-        surely shows the thing or one that is related. ``embeddings`` are ``(N, F)``.
+        Its n-gram probability and those of all related nouns, such as "man" for "boy", are below
+        ``ngrams.least_subject``, and no region surely shows the thing or one that is related. A noun that is no n-gram
+        has a probability of 0. ``embeddings`` are ``(N, F)``.
         """
         ngrams, least, tree = captioner.ngrams, captioner.config.ngrams.least_subject, self._classes.tree
         if ngrams is None or not least:
             return []
+        encode, likely = captioner.vocabulary.encode, ngrams.probabilities(embeddings)
         heads = [tree.head(tokenize(sentence)) for sentence in sentences]
-        nouns = [
-            tokenize(sentence)[head.start : head.stop][-1:] for head, sentence in zip(heads, sentences, strict=True)
+        last = [
+            " ".join(tokenize(text)[head.start : head.stop][-1:]) for head, text in zip(heads, sentences, strict=True)
         ]
-        known = [ngrams.rows.get(tuple(captioner.vocabulary.encode(" ".join(noun)))) for noun in nouns]
-        likely = ngrams.probabilities(embeddings)
+        known = [ngrams.rows.get(tuple(encode(word))) for word in last]
         rows = [i for i, row in enumerate(known) if row is None or likely[i, row[0]] < least]
         things = [sure_things(self._classes, posterior) for posterior in self._more(rows)]
-        named = [[noun for noun in (heads[row].noun,) if noun is not None] for row in rows]
-        pairs = zip(rows, named, things, strict=True)
-        return [row for row, own, seen in pairs if not any(related(noun, thing) for noun in own for thing in seen)]
+        tokens = captioner.vocabulary.tokens
+        common = [(row, tree.named(tokens[key[0]])) for key, (row, _) in ngrams.rows.items() if rows and len(key) == 1]
+        strange = list[int]()
+        for i, seen in zip(rows, things, strict=True):
+            noun = heads[i].noun
+            expected = [*seen, *(other for row, other in common if other is not None and likely[i, row] >= least)]
+            if noun is None or not any(related(noun, other) for other in expected):
+                strange.append(i)
+        return strange
 
     def repeats(self, sentences: Sequence[str]) -> np.ndarray:
         """Return 1 for each sentence that names a thing twice, else 0; see :func:`saywhere.models.nouns.repeated`."""

@@ -36,7 +36,9 @@ export function hasUnlikelySubject(classes, posteriors, words, vocabulary, proba
   if (!least || !probabilities.size) return false;
   const head = classes.tree.head(words), known = head.stop > head.start ? vocabulary.encode(words[head.stop - 1]) : [];
   if (known.length === 1 && probabilities.get(known[0]) >= least) return false;
-  return !(head.noun && sureThings(classes, posteriors, sure).some((thing) => related(head.noun, thing)));
+  if (!head.noun) return true;
+  const common = [...probabilities].flatMap(([id, likely]) => (likely >= least ? [classes.tree.named(vocabulary.tokens[id])] : []));
+  return ![...sureThings(classes, posteriors, sure), ...common].some((noun) => noun && related(head.noun, noun));
 }
 
 // Return the phrase of a large region whose box and words are probably right; empty if there is none.

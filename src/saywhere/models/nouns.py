@@ -303,8 +303,8 @@ def repeated(words: Sequence[str], tree: NounTree) -> int | None:
         named.add(head.noun.row)
     ends = [i for i, word in enumerate(words) if word in LOOSE and not _joins_colours(words, i)]
     articles = [i for i, word in enumerate(words) if word in DETERMINED]
-    for start in (i for i in articles if i - 1 not in articles):
-        stop = next((end for end in ends if end > start + 1), len(words))  # "a standing man" goes on
+    for start in articles:  # "a standing man" goes on after its second word
+        stop = next((end for end in ends if end > start and (end > start + 1 or end in articles)), len(words))
         if words[stop - 1].endswith("ing"):  # a verb: "a man taking a picture"
             continue
         noun, alike = before.get(stop), said.setdefault(words[stop - 1], [])
@@ -317,10 +317,8 @@ def repeated(words: Sequence[str], tree: NounTree) -> int | None:
 
 
 def _joins_colours(words: Sequence[str], place: int) -> bool:
-    return words[place] == "and" and COLOURS.keys() >= {
-        *words[max(place - 1, 0) : place],
-        *words[place + 1 : place + 2],
-    }
+    """Return whether the word at ``place`` is the "and" of "black and white"."""
+    return words[place] == "and" and all(word in COLOURS for word in (*words[:place][-1:], *words[place + 1 :][:1]))
 
 
 def _without_loose_end(words: Sequence[str], stop: int) -> int:

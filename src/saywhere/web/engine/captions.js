@@ -94,8 +94,9 @@ function repeated(tree, words) {
   const joins = (i) => words[i] === "and" && [words[i - 1], words[i + 1]].every((word) => !word || colours.includes(word));
   const isLoose = (word, i) => loose.includes(word) || (sides.includes(word) && ["in", "on", "the"].includes(words[i - 1]));
   words.some((word, start) => {
-    if (!determined.includes(word) || determined.includes(words[start - 1])) return false;
-    const next = words.findIndex((each, i) => i > start + 1 && loose.includes(each) && !joins(i));
+    if (!determined.includes(word)) return false;
+    const isNext = (i) => i > start + 1 || (i > start && determined.includes(words[i]));
+    const next = words.findIndex((each, i) => isNext(i) && loose.includes(each) && !joins(i));
     const stop = next < 0 ? words.length : next, last = words[stop - 1];
     if (last.endsWith("ing")) return false;
     const noun = before.get(stop), alike = said.get(last) ?? [];

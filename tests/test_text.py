@@ -70,6 +70,7 @@ def test_the_article_fits_the_next_word(text):
         ("a green green bottle", "a green bottle"),
         ("a vase with a orange flowers", "a vase with orange flowers"),
         ("a woman in a red dress that is sitting on a table", "a woman in a red dress that is sitting at a table"),
+        ("a front a front tracks", "front tracks"),
         ("a an dog on tracks a tracks", "a dog on tracks"),
         ("a dog with a ball in front of a beach", "a dog with a ball on a beach"),
     ],

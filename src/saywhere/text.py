@@ -118,7 +118,8 @@ def with_usage(text: str) -> str:
             words[start - 1] = "on"
         elif before == ["on"] and names & {"table", "desk"} and _are_seated(words[: start - 1]):
             words[start - 1] = "at"
-    return without_stutter(with_articles(" ".join(words)))
+    corrected = without_stutter(with_articles(" ".join(words)))
+    return corrected if corrected == text else with_usage(corrected)
 
 
 def _are_upon(words: Sequence[str]) -> bool:

@@ -39,7 +39,8 @@ export function withUsage(text, lists) {
     else if (before === "in" && among(["sidewalk", "tennis court"])) words[start - 1] = "on";
     else if (before === "on" && among(["table", "desk"]) && areSeated(words.slice(0, start - 1))) words[start - 1] = "at";
   }
-  return withoutStutter(withArticles(words.join(" "), article), lists.stutter);
+  const corrected = withoutStutter(withArticles(words.join(" "), article), lists.stutter);
+  return corrected === text ? text : withUsage(corrected, lists);
 }
 
 // Remove immediately repeated words from a text; `stutter` is the pattern of text.py.

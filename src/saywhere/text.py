@@ -41,6 +41,12 @@ UNCOUNTED = frozenset({
     "shorts", "spots", "stairs", "sunglasses", "tracks", "trees",
 })  # fmt: skip
 """Nouns without "a" and "an"."""
+COUNTING = frozenset({"couple", "dozen", "few"})
+"""Words between "a" and such a noun that need the article: "a few trees"."""
+AFLOAT = frozenset({"boat", "boats", "ship", "ships", "sailboat", "sailboats", "water"})
+"""What is in front of a city or beach, and not in or on it."""
+LOOKING = frozenset({"look", "looking", "looks"})
+"""Those who look "on a city" are not in it."""
 PHRASE_ENDS = frozenset({
     "a", "about", "above", "across", "against", "along", "an", "and", "are", "around", "at", "behind", "below",
     "beneath", "beside", "between", "by", "carrying", "doing", "down", "eating", "flying", "for", "from", "has",
@@ -97,17 +103,28 @@ def with_usage(text: str) -> str:
     for start in reversed([i for i, word in enumerate(words) if word in ("a", "an", "the")]):
         stop = next((i for i in range(start + 1, len(words)) if words[i] in PHRASE_ENDS), len(words))
         names = {words[stop - 1], " ".join(words[stop - 2 : stop])}
-        if words[start] != "the" and stop - start <= 3 and names & UNCOUNTED:
+        counted = any(word in COUNTING or word.endswith("'s") for word in words[start:stop])  # "a woman's hair"
+        verb = words[stop : stop + 1] in (["a"], ["an"], ["the"])  # "a train leaves a station"
+        if words[start] != "the" and stop - start <= 3 and names & UNCOUNTED and not (counted or verb):
             del words[start]
         before, long = words[start - 1 : start], " ".join(words[max(start - 3, 0) : start])
-        front, top = long == "in front of", long == "on top of" or before == ["on"]
+        front = long == "in front of" and AFLOAT.isdisjoint(words[:start])
+        top = long == "on top of" or (before == ["on"] and LOOKING.isdisjoint(words[max(start - 3, 0) : start]))
         if names & INSIDE and (front or (top and "area" not in names)):
             words[start - (1 if before == ["on"] else 3) : start] = ["in"]
-        elif names & UPON and (front or (before == ["in"] and not names.isdisjoint({"sidewalk", "tennis court"}))):
-            words[start - (3 if front else 1) : start] = ["on"]
+        elif names & UPON and front and not _are_upon(words[: start - 3]):
+            words[start - 3 : start] = ["on"]
+        elif before == ["in"] and names & {"sidewalk", "tennis court"}:
+            words[start - 1] = "on"
         elif before == ["on"] and names & {"table", "desk"} and _are_seated(words[: start - 1]):
             words[start - 1] = "at"
-    return with_articles(" ".join(words))
+    corrected = without_stutter(with_articles(" ".join(words)))
+    return corrected if corrected == text else with_usage(corrected)
+
+
+def _are_upon(words: Sequence[str]) -> bool:
+    """Return whether the words before "in front of a lawn" end with what something is on: "a dog on the grass"."""
+    return [word for word in words if word in PHRASE_ENDS - {"a", "an", "the", "and"}][-1:] == ["on"]
 
 
 def _are_seated(words: Sequence[str]) -> bool:
@@ -115,8 +132,12 @@ def _are_seated(words: Sequence[str]) -> bool:
     if words[-1:] not in (["sit"], ["sits"], ["sitting"]):
         return False
     before = [i for i, word in enumerate(words) if word in SEATED]
-    between = words[before[-1] + 1 : -1] if before else ["nobody"]
-    return between[:1] in ([], ["is"], ["are"], ["that"], ["in"], ["wearing"])
+    if not before:
+        return False
+    between = words[before[-1] + 1 : -1]
+    clothes = between[:1] in (["in"], ["wearing"])  # and nobody else between: "a man in a hat with a cat sitting"
+    others = PHRASE_ENDS - {"a", "an", "the", "and", "that", "who", "is", "are"}
+    return others.isdisjoint(between[1:]) if clothes else set(between) <= {"that", "who", "is", "are"}
 
 
 def split_words(text: str) -> tuple[list[str], list[str]]:

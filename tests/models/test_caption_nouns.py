@@ -243,6 +243,23 @@ def test_an_image_of_one_pixel_has_a_caption() -> None:
         ("a white kitchen with a white kitchen stands in a room", "a white kitchen"),
         ("a bathroom is standing in front of a white bathroom", "a bathroom"),
         ("a man taking a picture in a room", "a man taking a picture in a room"),
+        ("a laptop computer and a desktop computer", "a laptop computer and a desktop computer"),
+        ("a red sign next to a stop sign", "a red sign"),
+        (
+            "a man in a red and white shirt and a red and white tie",
+            "a man in a red and white shirt and a red and white tie",
+        ),
+        ("a black and white photo of a black and white train", "a black and white photo of a black and white train"),
+        ("a kitchen with a white and white kitchen", "a kitchen"),
+        ("a man with the a dog", "a man with the a dog"),
+        ("a blue one and a brown one", "a blue one and a brown one"),
+        ("a standing man with a walking stick", "a standing man with a walking stick"),
+        ("a woman in a pink top in a room in a room", "a woman in a pink top in a room"),
+        ("a room with a pink top in a room", "a room with a pink top"),
+        ("a room on the top of a room", "a room"),
+        ("a bathroom full of a bathroom", "a bathroom"),
+        ("a road and a snow covered mountain near a mountain", "a road and a snow covered mountain"),
+        ("a city above a city", "a city"),
     ],
 )
 def test_no_sentence_names_a_thing_twice(sentence: str, wanted: str) -> None:

@@ -21,7 +21,7 @@ from saywhere.engines.engine import DenseCap, Nouns
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding
 from saywhere.regions import Regions
-from saywhere.text import RESERVED, Vocabulary, tokenize, with_articles
+from saywhere.text import PHRASE_ENDS, RESERVED, Vocabulary, tokenize, with_articles
 
 TABLE = Path(__file__).with_name("nouns.tsv")
 _reading = threading.Lock()
@@ -70,14 +70,14 @@ PARTICIPLES = frozenset({
 """Participles that do not end in -ed: "a car seen" names a car, and "a stolen car" too."""
 ARTICLES = frozenset(["a", "an", "the", "his", "her", "their", "its", "another", "two", "three"])
 """Words that begin another phrase after "and"."""
-OTHERS = frozenset({"another", "other", "each", "second"})
+OTHERS = frozenset({"another", "other", "each", "one", "second"})
 """Words before a noun that make it a different thing from one named before."""
 DETERMINED = ("a", "an", "the")
 """First words of the phrases that must not be repeated."""
-SIDES = frozenset({"front", "side", "top", "middle", "back", "the"})
-"""Words that a text does not end with when it is cut: "in front", "on the side"."""
-VERBS = frozenset({"has", "have", "lie", "lies", "sit", "sits", "stand", "stands"})
-"""Verbs that often follow such a phrase, beside those of :data:`AFTER`."""
+SIDES = frozenset({"front", "side", "top", "middle", "back"})
+"""Words that a text does not end with when it is cut after "in", "on" or "the": "in front", but "in a pink top"."""
+LOOSE = AFTER | PHRASE_ENDS | {"after", "as", "before", "close", "full", "like", "out"}
+"""Words that end such phrases, and that a text does not end with when it is cut."""
 AMOUNTS = frozenset({
     "group", "pair", "bunch", "couple", "piece", "line", "row", "kind", "type", "pile", "lot", "number", "slice",
     "plate", "stack", "herd", "flock", "set",
@@ -289,11 +289,11 @@ def repeated(words: Sequence[str], tree: NounTree) -> int | None:
     """Return where a text must be cut so that it names nothing twice; None if it does not ("another man" is fine).
 
     It repeats a thing if two names lead to the same noun, unless one modifies the next name ("a cowboy hat"), or if two
-    phrases with an article end alike: "a bathroom has a white bathroom".
+    phrases with an article end alike: "a bathroom has a white bathroom". A stop sign and a street sign are two things.
     """
-    named, said = set[int](), set[str]()
+    named, said = set[int](), dict[str, list[Noun | None]]()
     heads, cuts = find_heads(words, tree), list[int]()
-    after = {head.start: head.noun for head in heads}
+    after, before = {head.start: head.noun for head in heads}, {head.stop: head.noun for head in heads}
     for number, head in enumerate(heads):
         if head.noun is None or after.get(head.stop, head.noun) is not head.noun:
             continue
@@ -301,17 +301,33 @@ def repeated(words: Sequence[str], tree: NounTree) -> int | None:
             cuts.append(heads[number - 1].stop)
             break
         named.add(head.noun.row)
-    ends = [i for i, word in enumerate(words) if word in AFTER or word in VERBS or word == "and"]
-    starts = [i for i, word in enumerate(words) if word in DETERMINED]
-    for start in starts:
-        stop = min((end for end in (*ends, *starts) if end > start), default=len(words))
+    ends = [i for i, word in enumerate(words) if word in LOOSE and not _joins_colours(words, i)]
+    articles = [i for i, word in enumerate(words) if word in DETERMINED]
+    for start in articles:  # "a standing man" goes on after its second word
+        stop = next((end for end in ends if end > start and (end > start + 1 or end in articles)), len(words))
         if words[stop - 1].endswith("ing"):  # a verb: "a man taking a picture"
             continue
-        if words[stop - 1] in said and not OTHERS.intersection(words[start:stop]):
-            cuts += [i + 1 for i in range(start) if i not in ends and words[i] not in SIDES][-1:]
+        noun, alike = before.get(stop), said.setdefault(words[stop - 1], [])
+        known = any(noun is None or one is None or related(noun, one) for one in alike)
+        if known and not OTHERS.intersection(words[start:stop]):
+            cuts += [kept] if (kept := _without_loose_end(words, start)) else []
             break
-        said.add(words[stop - 1])
+        alike.append(noun)
     return min(cuts, default=None)
+
+
+def _joins_colours(words: Sequence[str], place: int) -> bool:
+    """Return whether the word at ``place`` is the "and" of "black and white"."""
+    return words[place] == "and" and all(word in COLOURS for word in (*words[:place][-1:], *words[place + 1 :][:1]))
+
+
+def _without_loose_end(words: Sequence[str], stop: int) -> int:
+    """Return where words before ``stop`` end if they do not end like "a dog that is" or "a dog in the middle of"."""
+    while stop and (
+        words[stop - 1] in LOOSE or (words[stop - 1] in SIDES and stop > 1 and words[stop - 2] in ("in", "on", "the"))
+    ):
+        stop -= 1
+    return stop
 
 
 def without_repetition(text: str, tree: NounTree) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from saywhere import text
 from saywhere.calibration import MATCH
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.onnx import NEEDS_TORCH, OnnxEngine, refused_options
@@ -21,7 +22,7 @@ from saywhere.models.chunker import PLACES, Chunker
 from saywhere.models.layout import JOINING
 from saywhere.models.phrases import FUNCTION_WORDS
 from saywhere.models.placing import STRIP_WEIGHT, STRIPS
-from saywhere.text import ARTICLE, INSIDE, PHRASE_ENDS, RESERVED, SEATED, STUTTER, UNCOUNTED, UPON
+from saywhere.text import RESERVED
 from saywhere.web.runtime import NAME, VERSION, WebRuntime
 from saywhere.web.weights import STEPS, Packed, compress, describe, half, pack, place_weights, rounded, single
 
@@ -233,10 +234,11 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
         "before_nouns": sorted(nouns.BEFORE_NOUNS), "function_words": sorted(FUNCTION_WORDS),
         "colours": sorted(nouns.COLOURS),
         "places": sorted(PLACES), "joining": sorted(JOINING), "others": sorted(nouns.OTHERS),
-        "verbs": sorted(nouns.VERBS), "sides": sorted(nouns.SIDES),
-        "inside": sorted(INSIDE), "upon": sorted(UPON), "seated": sorted(SEATED), "uncounted": sorted(UNCOUNTED),
-        "phrase_ends": sorted(PHRASE_ENDS),
-        "determined": nouns.DETERMINED, "article": ARTICLE.pattern, "stutter": STUTTER.pattern,
+        "sides": sorted(nouns.SIDES), "loose": sorted(nouns.LOOSE),
+        "inside": sorted(text.INSIDE), "upon": sorted(text.UPON), "seated": sorted(text.SEATED),
+        "uncounted": sorted(text.UNCOUNTED), "counting": sorted(text.COUNTING), "afloat": sorted(text.AFLOAT),
+        "looking": sorted(text.LOOKING), "phrase_ends": sorted(text.PHRASE_ENDS),
+        "determined": nouns.DETERMINED, "article": text.ARTICLE.pattern, "stutter": text.STUTTER.pattern,
     }  # fmt: skip
     facts["caption_nouns"] = {
         "regions": captioner.REGIONS, "least_region": captioner.LEAST_REGION, "unseen": captioner.UNSEEN,

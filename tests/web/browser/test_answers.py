@@ -374,6 +374,12 @@ def test_endings_that_are_left_out_are_those_of_python(engine: Page, as_rounded:
         "a bus on top of a big parking lot with a train tracks",
         "people playing in a tennis court in front of a beach",
         "a flower in a vase on a grassy area in front of a grassy area with a red flowers",
+        "a cake sitting on a table in front of a lawn near a stop sign and a street sign",
+        "a woman in a hat who is sitting on a desk with a few trees",
+        "a man cutting a man's hair in front of a tile floor in front of a city",
+        "a dog on the grass in front of a lawn looking down on a city in the sidewalk",
+        "a boat leaves a lake in front of a city with a standing room and a sitting room",
+        "a room with a pink top in a room on top of a room",
     )
     sentences += [text.split() for text in (*unusual, *twice)]
     found = engine.evaluate(ENDINGS, [sentences, image[0].tolist()])

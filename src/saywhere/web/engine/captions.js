@@ -83,8 +83,9 @@ export function withoutMonochrome(text, spreads, {monochrome, spread, coloured})
 
 // Return where a text would have to end in order to name nothing twice; 0 if it names nothing twice.
 function repeated(tree, words) {
-  const {others, determined, after, verbs, sides} = tree.lists, heads = tree.heads(words), named = new Set(), said = new Set(), cuts = [];
-  const following = new Map(heads.map(({start, noun}) => [start, noun]));
+  const {others, determined, loose, sides, colours} = tree.lists, heads = tree.heads(words);
+  const named = new Set(), said = new Map(), cuts = [];
+  const following = new Map(heads.map(({start, noun}) => [start, noun])), before = new Map(heads.map(({stop, noun}) => [stop, noun]));
   const again = heads.findIndex(({noun, start, stop}) => {
     if ((following.get(stop) ?? noun) !== noun) return false;
     if (named.has(noun.row) && !words.slice(Math.max(start - 2, 0), start).some((word) => others.includes(word))) return true;
@@ -92,16 +93,19 @@ function repeated(tree, words) {
     return false;
   });
   if (again > 0) cuts.push(heads[again - 1].stop);
-  const ends = (word) => after.includes(word) || verbs.includes(word) || word === "and";
+  const joins = (i) => words[i] === "and" && [words[i - 1], words[i + 1]].every((word) => !word || colours.includes(word));
+  const isLoose = (word, i) => loose.includes(word) || (sides.includes(word) && ["in", "on", "the"].includes(words[i - 1]));
   words.some((word, start) => {
     if (!determined.includes(word)) return false;
-    const next = words.findIndex((each, i) => i > start && (ends(each) || determined.includes(each)));
-    const phrase = words.slice(start, next < 0 ? words.length : next), last = phrase.at(-1);
+    const isNext = (i) => i > start + 1 || (i > start && determined.includes(words[i]));
+    const next = words.findIndex((each, i) => isNext(i) && loose.includes(each) && !joins(i));
+    const stop = next < 0 ? words.length : next, last = words[stop - 1];
     if (last.endsWith("ing")) return false;
-    const known = said.has(last) && !phrase.some((each) => others.includes(each));
-    const kept = words.findLastIndex((each, i) => i < start && !ends(each) && !sides.includes(each)) + 1;
+    const noun = before.get(stop), alike = said.get(last) ?? [];
+    const known = alike.some((one) => !noun || !one || related(noun, one)) && !words.slice(start, stop).some((each) => others.includes(each));
+    const kept = words.findLastIndex((each, i) => i < start && !isLoose(each, i)) + 1;
     if (known && kept) cuts.push(kept);
-    said.add(last);
+    said.set(last, [...alike, noun]);
     return known;
   });
   return cuts.length ? Math.min(...cuts) : 0;

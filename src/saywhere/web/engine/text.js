@@ -12,29 +12,35 @@ export const withArticles = (text, article) => text.replace(new RegExp(article, 
 
 // Correct repeated words, prepositions, "a" and "an" in a text as text.py does; `lists` are its words and patterns.
 export function withUsage(text, lists) {
-  const {inside, upon, seated, uncounted, phrase_ends: ends, article} = lists;
+  const {inside, upon, seated, uncounted, counting, afloat, looking, phrase_ends: ends, article} = lists;
   const words = withoutStutter(text, lists.stutter).split(" ");
   const areSeated = (before) => {
-    if (!["sit", "sits", "sitting"].includes(before.at(-1))) return false;
-    const last = before.findLastIndex((word) => seated.includes(word)), next = before[last + 1];
-    return last >= 0 && (last === before.length - 2 || ["is", "are", "that", "in", "wearing"].includes(next));
+    const last = before.findLastIndex((word) => seated.includes(word)), between = before.slice(last + 1, -1);
+    if (last < 0 || !["sit", "sits", "sitting"].includes(before.at(-1))) return false;
+    const joins = (word) => ["that", "who", "is", "are"].includes(word);
+    if (!["in", "wearing"].includes(between[0])) return between.every(joins);
+    return between.slice(1).every((word) => !ends.includes(word) || joins(word) || ["a", "an", "the", "and"].includes(word));
   };
+  const areUpon = (before) => before.findLast((word) => ends.includes(word) && !["a", "an", "the", "and"].includes(word)) === "on";
   for (let start = words.length - 1; start >= 0; start--) {
     if (!["a", "an", "the"].includes(words[start])) continue;
     const next = words.findIndex((word, i) => i > start && ends.includes(word)), stop = next < 0 ? words.length : next;
     const names = [words[stop - 1], words.slice(stop - 2, stop).join(" ")], among = (list) => names.some((name) => list.includes(name));
-    if (words[start] !== "the" && stop - start <= 3 && among(uncounted)) words.splice(start, 1);
-    const before = words[start - 1], long = words.slice(Math.max(start - 3, 0), start).join(" ");
-    const front = long === "in front of", top = long === "on top of" || before === "on";
+    const counted = words.slice(start, stop).some((word) => counting.includes(word) || word.endsWith("'s"));
+    const bare = words[start] !== "the" && stop - start <= 3 && among(uncounted) && !counted && !["a", "an", "the"].includes(words[stop]);
+    if (bare) words.splice(start, 1);
+    const before = words[start - 1], nearest = words.slice(Math.max(start - 3, 0), start), long = nearest.join(" ");
+    const front = long === "in front of" && !words.slice(0, start).some((word) => afloat.includes(word));
+    const top = long === "on top of" || (before === "on" && !nearest.some((word) => looking.includes(word)));
     if (among(inside) && (front || (top && !names.includes("area")))) {
       const from = start - (before === "on" ? 1 : 3);
       words.splice(from, start - from, "in");
-    } else if (among(upon) && (front || (before === "in" && among(["sidewalk", "tennis court"])))) {
-      const from = start - (front ? 3 : 1);
-      words.splice(from, start - from, "on");
-    } else if (before === "on" && among(["table", "desk"]) && areSeated(words.slice(0, start - 1))) words[start - 1] = "at";
+    } else if (among(upon) && front && !areUpon(words.slice(0, start - 3))) words.splice(start - 3, 3, "on");
+    else if (before === "in" && among(["sidewalk", "tennis court"])) words[start - 1] = "on";
+    else if (before === "on" && among(["table", "desk"]) && areSeated(words.slice(0, start - 1))) words[start - 1] = "at";
   }
-  return withArticles(words.join(" "), article);
+  const corrected = withoutStutter(withArticles(words.join(" "), article), lists.stutter);
+  return corrected === text ? text : withUsage(corrected, lists);
 }
 
 // Remove immediately repeated words from a text; `stutter` is the pattern of text.py.

@@ -91,7 +91,7 @@ def without_stutter(text: str) -> str:
 
 
 def with_usage(text: str) -> str:
-    """Correct a generated text: repeated words, and prepositions and articles that English does not use with a noun.
+    """Correct prepositions and articles of a generated text that English does not use with the noun that follows.
 
     Example:
         >>> with_usage("two people sitting on a table in front of a kitchen")
@@ -99,7 +99,7 @@ def with_usage(text: str) -> str:
         >>> with_usage("a train on a train tracks")
         'a train on train tracks'
     """
-    words = without_stutter(text).split()
+    words = text.split()
     for start in reversed([i for i, word in enumerate(words) if word in ("a", "an", "the")]):
         stop = next((i for i in range(start + 1, len(words)) if words[i] in PHRASE_ENDS), len(words))
         names = {words[stop - 1], " ".join(words[stop - 2 : stop])}
@@ -118,7 +118,7 @@ def with_usage(text: str) -> str:
             words[start - 1] = "on"
         elif before == ["on"] and names & {"table", "desk"} and _are_seated(words[: start - 1]):
             words[start - 1] = "at"
-    corrected = without_stutter(with_articles(" ".join(words)))
+    corrected = with_articles(" ".join(words))
     return corrected if corrected == text else with_usage(corrected)
 
 

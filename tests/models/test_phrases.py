@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from noun_evidence import evidence
 from photographs import noise
 from stubs import calibrated
 from tiny_bundle import bundle_model
@@ -16,7 +17,7 @@ from saywhere.models.densecap import detect
 from saywhere.models.model import Model
 from saywhere.models.nouns import COLOUR_NAMES, colour_of, noun_of
 from saywhere.models.phrases import NounGuide, PhraseWriter, colour_names, text_sums, without_colours, without_sex
-from saywhere.text import END, PAD, Vocabulary, with_articles
+from saywhere.text import END, PAD, Vocabulary, with_articles, without_stutter
 
 BOXES = np.array([[0, 0, 40, 30], [10, 20, 96, 64], [50, 0, 96, 20], [5, 5, 60, 60]], np.float32)
 
@@ -145,6 +146,15 @@ def test_the_classes_share_the_probability_of_nouns_until_one_is_said():
     )
     later, _ = guide.step(np.array([1, 2, 2]), state)
     np.testing.assert_allclose(np.exp(later), np.tile(Plain.probabilities, (3, 1)), rtol=1e-5)
+
+
+def test_no_word_of_a_phrase_is_repeated_at_once_if_there_are_nouns():
+    asked = model(nouns=False)
+    assert asked.densecap is not None
+    encoding = asked.encode(noise(96, 64))
+    writers = [PhraseWriter(asked.densecap, nouns=nouns) for nouns in (None, evidence(("dog",)))]
+    plain, clear = (detect(asked.densecap, [encoding], [BOXES], writer=writer)[0].captions for writer in writers)
+    assert plain != clear and clear == tuple(without_stutter(text) for text in plain)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from saywhere.models.nouns import (
     noun_of,
     repeated,
 )
-from saywhere.text import PAD, with_usage
+from saywhere.text import PAD, with_usage, without_stutter
 
 SEXES = {
     **dict.fromkeys(("man", "men", "boy", "boys", "guy", "guys", "gentleman", "gentlemen", "male"), "male"),
@@ -301,7 +301,8 @@ class PhraseWriter:
             elif doubt.word != words[doubt.place]:
                 words = [*words[: doubt.place], doubt.word, *words[doubt.place + 1 :]]
         words = without_sex(words, unsure["person"]) if unsure["person"] else words
-        return with_usage(" ".join(without_colours(words, unsure["colour"]) if unsure["colour"] else words))
+        text = " ".join(without_colours(words, unsure["colour"]) if unsure["colour"] else words)
+        return with_usage(text if self.nouns is None else without_stutter(text))
 
 
 def likely_length(words: Sequence[str], likely: Sequence[float | None], least: float) -> int:

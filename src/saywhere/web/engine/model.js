@@ -121,7 +121,8 @@ export class Model {
     const {regions, embeddings} = box ? detector.detect(image, [inside(box, image)]) : (image.found ??= detector.detect(image));
     const once = (words) => (classes ? withoutRepetition(classes.tree, words) : words);
     const said = regions.map((region) => detector.expect(region, once(region.caption.split(" ")), this.info.noun_tree));
-    const captions = said.map(({words}) => withUsage(words.join(" "), this.info.noun_tree));
+    const clear = (text) => (classes ? withoutStutter(text, this.info.noun_tree.stutter) : text);
+    const captions = said.map(({words}) => withUsage(clear(words.join(" ")), this.info.noun_tree));
     const asked = classes && detector.config.nouns && detector.calibration.caption && regions.length;
     const boxes = asked ? regions.map((region) => toInput(region.box, image)) : [];
     const posteriors = asked ? classes.posteriors(image, boxes, embeddings) : null;

@@ -10,10 +10,10 @@ export const tokenize = (text) => normal(text).match(WORD) ?? [];
 // Correct "a" and "an" in a text for the next word; `article` is the pattern of text.py.
 export const withArticles = (text, article) => text.replace(new RegExp(article, "g"), (_, vowel) => (vowel ? "an" : "a"));
 
-// Correct repeated words, prepositions, "a" and "an" in a text as text.py does; `lists` are its words and patterns.
+// Correct prepositions, "a" and "an" in a text as text.py does; `lists` are its words and patterns.
 export function withUsage(text, lists) {
   const {inside, upon, seated, uncounted, counting, afloat, looking, phrase_ends: ends, article} = lists;
-  const words = withoutStutter(text, lists.stutter).split(" ");
+  const words = text.split(" ");
   const areSeated = (before) => {
     const last = before.findLastIndex((word) => seated.includes(word)), between = before.slice(last + 1, -1);
     if (last < 0 || !["sit", "sits", "sitting"].includes(before.at(-1))) return false;
@@ -39,7 +39,7 @@ export function withUsage(text, lists) {
     else if (before === "in" && among(["sidewalk", "tennis court"])) words[start - 1] = "on";
     else if (before === "on" && among(["table", "desk"]) && areSeated(words.slice(0, start - 1))) words[start - 1] = "at";
   }
-  const corrected = withoutStutter(withArticles(words.join(" "), article), lists.stutter);
+  const corrected = withArticles(words.join(" "), article);
   return corrected === text ? text : withUsage(corrected, lists);
 }
 

@@ -182,15 +182,15 @@ def test_no_caption_names_people_where_no_region_is_sure_enough_of_them(monkeypa
 def test_a_subject_that_neither_n_grams_nor_regions_expect_is_unlikely(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = [posteriors({"dog": 0.9}), posteriors({"cat": 0.9}), posteriors({"cat": 0.9}), posteriors()]
     monkeypatch.setattr(captioner, "see", lambda detector, classes, images, limit: [shown[image] for image in images])
-    vocabulary = Vocabulary.build(["a dog on the grass"])
-    dog = (vocabulary.encode("dog")[0],)
-    likely = {"rows": {dog: (0, 0)}, "probabilities": lambda embeddings: embeddings}
+    vocabulary = Vocabulary.build(["a dog and a woman on the grass"])
+    words = {(number,): (row, 0) for row, number in enumerate(vocabulary.encode("dog woman"))}
+    likely = {"rows": words, "probabilities": lambda embeddings: embeddings}
     config = SimpleNamespace(ngrams=CaptionNgramsConfig(least_subject=0.03))
     part: Any = SimpleNamespace(vocabulary=vocabulary, config=config, ngrams=SimpleNamespace(**likely))
     checker = NounChecker(SimpleNamespace(), CLASSES, [0, 1, 2, 3])  # pyright: ignore[reportArgumentType]
-    images = np.array([[0.01], [0.01], [0.05], [0.01]])
-    assert checker.unlikely_subjects(part, images, ["two dogs on the grass"] * 4) == [1, 3]  # no n-gram, but "dog" is
-    assert checker.unlikely_subjects(part, images, ["a puppy on the grass"] * 4) == [1, 3]
+    images = np.array([[0.01, 0.5], [0.01, 0.02], [0.05, 0.02], [0.01, 0.03]])
+    assert checker.unlikely_subjects(part, images, ["two dogs on the grass"] * 4) == [1, 2, 3]  # "dogs" is no n-gram
+    assert checker.unlikely_subjects(part, images, ["two boys on the grass"] * 4) == [1, 2]  # but "woman" is one
     assert checker.unlikely_subjects(part, images, ["a dog on the grass"] * 4) == [1, 3]
     assert checker.unlikely_subjects(part, images, ["a cat near a dog", "a cat", "", ""]) == [0, 2, 3]
     config.ngrams = CaptionNgramsConfig(least_subject=0.0)

@@ -413,9 +413,9 @@ class NounChecker:
     def unlikely_subjects(self, captioner: Captioner, embeddings: np.ndarray, sentences: Sequence[str]) -> list[int]:
         """Return the images whose sentence begins with a noun that neither n-grams nor regions expect.
 
-        Its n-gram probability and those of all related nouns, such as "man" for "boy", are below
-        ``ngrams.least_subject``, and no region surely shows the thing or one that is related. A noun that is no n-gram
-        has a probability of 0. ``embeddings`` are ``(N, F)``.
+        Its n-gram probability is below ``ngrams.least_subject``, of a word for people that of each such word, and no
+        region surely shows the thing or one that is related. A noun that is no n-gram has a probability of 0.
+        ``embeddings`` are ``(N, F)``.
         """
         ngrams, least, tree = captioner.ngrams, captioner.config.ngrams.least_subject, self._classes.tree
         if ngrams is None or not least:
@@ -430,11 +430,13 @@ class NounChecker:
         things = [sure_things(self._classes, posterior) for posterior in self._more(rows)]
         tokens = captioner.vocabulary.tokens
         common = [(row, tree.named(tokens[key[0]])) for key, (row, _) in ngrams.rows.items() if rows and len(key) == 1]
+        people = [row for row, noun in common if noun is not None and is_person(self._classes, noun)]
         strange = list[int]()
         for i, seen in zip(rows, things, strict=True):
             noun = heads[i].noun
-            expected = [*seen, *(other for row, other in common if other is not None and likely[i, row] >= least)]
-            if noun is None or not any(related(noun, other) for other in expected):
+            shown = noun is not None and any(related(noun, thing) for thing in seen)
+            person = noun is not None and is_person(self._classes, noun) and (likely[i, people] >= least).any()
+            if not (shown or person):
                 strange.append(i)
         return strange
 

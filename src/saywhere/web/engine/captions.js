@@ -37,8 +37,10 @@ export function hasUnlikelySubject(classes, posteriors, words, vocabulary, proba
   const head = classes.tree.head(words), known = head.stop > head.start ? vocabulary.encode(words[head.stop - 1]) : [];
   if (known.length === 1 && probabilities.get(known[0]) >= least) return false;
   if (!head.noun) return true;
-  const common = [...probabilities].flatMap(([id, likely]) => (likely >= least ? [classes.tree.named(vocabulary.tokens[id])] : []));
-  return ![...sureThings(classes, posteriors, sure), ...common].some((noun) => noun && related(head.noun, noun));
+  const ofPeople = (noun) => noun?.ancestors.has(classes.tree.named("person").row);
+  const isLikely = ([id, likely]) => likely >= least && ofPeople(classes.tree.named(vocabulary.tokens[id]));
+  const shown = sureThings(classes, posteriors, sure).some((thing) => related(head.noun, thing));
+  return !shown && !(ofPeople(head.noun) && [...probabilities].some(isLikely));
 }
 
 // Return the phrase of a large region whose box and words are probably right; empty if there is none.

@@ -138,9 +138,10 @@ def detect(
 
 
 def main_phrase(regions: Regions) -> str | None:
-    """Return the phrase of a large region whose box and words are probably right; None if there is none.
+    """Return the phrase that says most about an image; None if there is none.
 
-    It has the largest product of these probabilities and the fourth root of the region's share of the image.
+    It is that of the region with the largest product of the probabilities that its box and its words are right and the
+    fourth root of its share of the image.
     """
     if not len(regions) or regions.captions is None:
         return None

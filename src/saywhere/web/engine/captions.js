@@ -43,7 +43,7 @@ export function hasUnlikelySubject(classes, posteriors, words, vocabulary, proba
   return !shown && !(ofPeople(head.noun) && [...probabilities].some(isLikely));
 }
 
-// Return the phrase of a large region whose box and words are probably right; empty if there is none.
+// Return the phrase that says most about an image, as densecap.py does; empty if there is none.
 export function mainPhrase({width, height, boxes, scores, captions, caption_scores: sure}) {
   const worth = boxes.map(([x1, y1, x2, y2], i) => {
     return (((x2 - x1) * (y2 - y1)) / (width * height)) ** 0.25 * scores[i] * (sure?.[i] ?? 1);

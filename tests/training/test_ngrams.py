@@ -104,7 +104,7 @@ def test_a_stage_stores_them_beside_the_captioner(tmp_path, monkeypatch):
     strong = {"captioner.ngrams.weight": 500.0, "captioner.decoding.beam_size": 8}
     chosen = [str(caption) for caption in saywhere.load(model, device="cpu", options=strong).caption(images)]
     assert chosen != before and agreement(model, images, chosen) > agreement(model, images, before)
-    unasked = {"captioner.ngrams.weight": 0.0, "captioner.ngrams.least_lift": 0.0}
+    unasked = {"captioner.ngrams.weight": 0.0, "captioner.ngrams.least_probability": 0.0}
     without = saywhere.load(model, device="cpu", options=unasked)
     assert [str(caption) for caption in without.caption(images)] == before
     again = {"model.safetensors": None, "vocabulary.json": None} | {p.name: p.read_bytes() for p in model.iterdir()}

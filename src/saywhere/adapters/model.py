@@ -113,11 +113,13 @@ class AdaptedModel(Model):
         return replace(regions, scores=self.adapter.scores.apply("box", regions.scores))
 
     def caption(
-        self, images: Any, *, beam_size: int | None = None, boxes: Any = None, attention: bool = True,
-        batch: int | None = None, progress: bool = False,
+        self, images: Any, *, beam_size: int | None = None, least_probability: float | None = None, boxes: Any = None,
+        attention: bool = True, batch: int | None = None, progress: bool = False,
     ) -> Any:  # fmt: skip
         """Return a sentence for an image, without attention; see :meth:`saywhere.Model.caption`."""
         require_ints(1, beam_size=beam_size)
+        if least_probability is not None:
+            raise UserError(f"{self.name} has no n-grams of captions: leave out least_probability")
         writer = self._writer("captioner", "caption images")
         if boxes is not None:
             raise UserError(f"{self.name} captions whole images and cannot attend to given boxes: leave out boxes")

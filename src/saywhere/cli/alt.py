@@ -123,14 +123,15 @@ class _Texts:
 
     def of(self, data: bytes, name: str) -> str:
         """Return the text for the bytes of an image file; raise ``ImageError`` if it cannot be read."""
-        from saywhere.alt import compose
+        from saywhere.alt import CAUTIOUS, compose
         from saywhere.images import read_image
 
         digest = hashlib.blake2b(data, digest_size=16).hexdigest()
         if digest not in self._known:
             model: Any = self._deferred()
             image = read_image(data, name, self._deferred.long_side)
-            (caption,) = model.caption([image], attention=False)
+            sure = CAUTIOUS if model.captioner is not None and model.captioner.ngrams is not None else None
+            (caption,) = model.caption([image], least_probability=sure, attention=False)
             (regions,) = model.describe([image], top=10)
             self._known[digest] = text = compose(str(caption), regions, self._length)
             if self._lines is not None:

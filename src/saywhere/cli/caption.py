@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -31,6 +31,7 @@ AHEAD = ("captioner", "densecap", "nouns", "aligner.last")
 def caption(
     paths: options.Images,
     beam_size: options.BeamSize = None,
+    least_probability: options.LeastProbability = None,
     json: options.Json = None,
     limit: options.Limit = None,
     batch: options.Batch = 8,
@@ -49,6 +50,7 @@ def caption(
     Exit code: 0 success; 1 images skipped because they cannot be read; 2 error.
     """
     deferred = chosen.deferred("captioner", AHEAD, paths)
+    asked: dict[str, Any] = {"beam_size": beam_size, "least_probability": least_probability}
     from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, find_images, note_videos
     from saywhere.inference.results import json_line
     from saywhere.inference.run import Run
@@ -64,11 +66,11 @@ def caption(
         if output_format is not None:
             raise UserError(f"--show-attention {show_attention}: cannot be combined with --output-format; run twice")
         _check_drawing(show_attention, sources, json)
-        _draw_attention(sources[0], show_attention, deferred, beam_size)
+        _draw_attention(sources[0], show_attention, deferred, asked)
         return
 
     def ask(images: list[LoadedImage], _: object) -> list[Caption]:
-        return deferred().caption(images, beam_size=beam_size, attention=False)
+        return deferred().caption(images, attention=False, **asked)
 
     def show(one: ImageResult[Caption], so_far: Summary) -> None:
         if printed and one.result is not None:
@@ -78,14 +80,14 @@ def caption(
         elif file is None:
             typer.echo(f"{printable(one.source.name)}: {one.result}")
 
-    lacking = _caption_videos(videos, deferred, beam_size, every, printed, len(sources))
+    lacking = _caption_videos(videos, deferred, asked, every, printed, len(sources))
     if not sources:
         report_skipped(lacking)
         return
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(ResultsFile(file, "caption")) if file else None
         if file is not None:
-            ensure_same_settings(file, {**deferred.facts, "beam_size": beam_size})
+            ensure_same_settings(file, {**deferred.facts, **asked})
         outputs = Outputs(lines, beside=write)
         earlier = {s: lines[s.name]["caption"] for s in sources if outputs.is_described(s)} if lines else {}
         lost = {s.name: write(s, told) for s, told in earlier.items()} if write else {}
@@ -102,7 +104,7 @@ def caption(
 
 
 def _caption_videos(
-    videos: list[Source], deferred: DeferredModel, beam_size: int | None, every: str | None, lines: bool, images: int
+    videos: list[Source], deferred: DeferredModel, asked: Mapping[str, Any], every: str | None, lines: bool, images: int
 ) -> dict[str, str]:
     """Print a sentence for each change in each video; return the unreadable videos and why, by name."""
     skipped: dict[str, str] = {}
@@ -120,7 +122,7 @@ def _caption_videos(
             with VideoReader(source.path, source.name) as reader:
                 for frame in reader.sampled(step):
                     image = frame.image(deferred.long_side, source.name)
-                    said = deferred().caption(image, beam_size=beam_size, attention=False).sentence
+                    said = deferred().caption(image, attention=False, **asked).sentence
                     if said != last and lines:
                         typer.echo(dumps({"video": source.name, "time": frame.time, "caption": said}))
                     elif said != last:
@@ -157,13 +159,13 @@ def _check_drawing(out: Path, sources: list[Source], json: Path | None) -> None:
         raise UserError(f"--show-attention {out}: the name of a drawing must end in .jpg or .png")
 
 
-def _draw_attention(source: Source, out: Path, deferred: DeferredModel, beam_size: int | None) -> None:
+def _draw_attention(source: Source, out: Path, deferred: DeferredModel, asked: Mapping[str, Any]) -> None:
     """Print the image's sentence, and draw for each word the regions that the model attends to."""
     from saywhere.drawing import PANEL, draw_attention
     from saywhere.images import open_image, save_image
 
     image = open_image(source.path, max(deferred.long_side, PANEL))
-    seen = deferred().caption(image, beam_size=beam_size)
+    seen = deferred().caption(image, **asked)
     if seen.attention is None or seen.outlines is None:
         raise UserError(f"--show-attention {out}: {deferred().name} attends to no regions; give another --model")
     size = (seen.width, seen.height)

@@ -179,6 +179,17 @@ BeamSize = Annotated[
         "--beam-size", min=1, max=1000, metavar="N", show_default="the model's", help="Beam size; 1: greedy decoding."
     ),
 ]
+LeastProbability = Annotated[
+    float | None,
+    typer.Option(
+        "--least-probability",
+        min=0,
+        max=1,
+        metavar="P",
+        show_default="the model's",
+        help="End sentences before parts whose words are less probable: larger is shorter and more often right.",
+    ),
+]
 Beta = Annotated[
     float | None,
     typer.Option(

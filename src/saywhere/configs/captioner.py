@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from saywhere.configs.parts import (
-    HEAVIEST,
     LARGEST_GRID,
     MOST_SENTENCES,
     DecodingConfig,
@@ -31,21 +30,18 @@ class CaptionNgramsConfig(NgramsConfig):
     """Options of the n-gram probabilities of an image's captions.
 
     Attributes:
-        weight: see :class:`saywhere.configs.parts.NgramsConfig`.
-        least_lift: a closing phrase such as "in the air" is removed if its last word is less than this many times as
-            probable as for an average image (:func:`saywhere.models.captioner.without_unlikely_endings`); 0: never.
+        weight, least_probability: see :class:`saywhere.configs.parts.NgramsConfig`.
         least_subject: a caption gives way to the phrase of a region if the noun that it begins with is less probable
             than this, and no region surely shows it; 0: never. Needs the parts ``densecap`` and ``nouns``.
     """
 
     weight: float = 1.1
-    least_lift: float = 0.4
+    least_probability: float = 0.01
     least_subject: float = 0.03
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require(0 <= self.least_lift <= HEAVIEST, "least_lift", f"between 0 and {HEAVIEST}")
-        self.require(0 <= self.least_subject <= 1, "least_subject", "between 0 and 1")
+        self.require_share("least_subject")
 
 
 @dataclass(frozen=True)

@@ -31,19 +31,13 @@ class PhraseNgramsConfig(NgramsConfig):
     """Options of the n-gram probabilities of a region's phrases.
 
     Attributes:
-        size, hidden, weight: see :class:`saywhere.configs.parts.NgramsConfig`.
-        least_probability: a phrase ends before the part whose words are on average less probable, such as "in a red
-            coat" (:func:`saywhere.models.phrases.likely_length`); 0: never.
+        size, hidden, weight, least_probability: see :class:`saywhere.configs.parts.NgramsConfig`.
     """
 
     size: int = 128
     hidden: int = 384
     weight: float = 3.0
     least_probability: float = 0.03
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_share("least_probability")
 
 
 @dataclass(frozen=True)

@@ -305,6 +305,8 @@ class NgramsConfig(Config):
         size: dimension of the factors of their probabilities.
         hidden: width of a hidden layer before these; 0: none.
         weight: weight of a text's agreement with them when reranking beam hypotheses; 0: unused.
+        least_probability: a text ends before the part whose words are on average less probable, such as "in a red coat"
+            (:func:`saywhere.models.nouns.likely_length`); 0: never.
     """
 
     count: int = 0
@@ -312,9 +314,11 @@ class NgramsConfig(Config):
     size: int = 64
     hidden: int = 0
     weight: float = 1.0
+    least_probability: float = 0.0
 
     def __post_init__(self) -> None:
         self.require_between(0, MOST_STORED, "count")
+        self.require_share("least_probability")
         self.require(0 <= self.weight <= HEAVIEST, "weight", f"between 0 and {HEAVIEST}")
         self.require_between(self.count, MOST_STORED, "words")
         self.require_features("size", *(("hidden",) if self.hidden else ()))

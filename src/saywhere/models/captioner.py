@@ -28,9 +28,11 @@ from saywhere.models.nouns import (
     NounEvidence,
     find_heads,
     find_nouns,
+    likely_length,
     related,
     repeated,
     with_noun,
+    without_loose_end,
     without_repetition,
 )
 from saywhere.options import require_texts
@@ -175,6 +177,7 @@ def caption(
     aligner: Aligner | None = None,
     nouns: NounChecker | None = None,
     phrases: Callable[[Sequence[Encoding]], Sequence[str | None]] | None = None,
+    least_probability: float | None = None,
 ) -> list[Caption]:
     """Return a caption for each image.
 
@@ -184,6 +187,7 @@ def caption(
         attention: whether to return the attention at each word, if the model attends to regions.
         aligner, nouns: help to choose among the beam hypotheses; ``nouns`` also corrects the chosen sentence.
         phrases: returns the main phrase of each image, for those whose caption begins with an unlikely noun.
+        least_probability: see :func:`without_unlikely_endings`. Default: that of the configuration.
 
     Raises:
         UserError: ``beam_size`` is below 1, or ``boxes`` are invalid.
@@ -196,7 +200,7 @@ def caption(
     texts = [captioner.vocabulary.decode(row) for row in decoded.token_ids.tolist()]
     texts = texts if nouns is None else nouns.correct(texts)
     texts = [without_monochrome(text, one.pixels) for one, text in zip(encodings, texts, strict=True)]
-    texts = without_unlikely_endings(captioner, bound.embeddings, texts)
+    texts = without_unlikely_endings(captioner, bound.embeddings, texts, least_probability)
     if nouns is not None and phrases is not None:
         rows = nouns.unlikely_subjects(captioner, bound.embeddings, texts)
         for row, phrase in zip(rows, phrases([encodings[row] for row in rows]) if rows else (), strict=True):
@@ -302,18 +306,6 @@ SURE = 0.6
 """A thing that the caption does not name may be inserted if some region's probability for it is higher than this."""
 LISTED = 2
 """Number of things listed instead of a sentence of which nothing is seen."""
-PREPOSITIONS = frozenset({
-    "across", "against", "along", "around", "at", "behind", "below", "beneath", "beside", "between", "by", "down",
-    "for", "from", "in", "inside", "into", "near", "of", "off", "on", "onto", "out", "outside", "over", "through", "to",
-    "toward", "towards", "under", "up", "with",
-})  # fmt: skip
-"""Words that may begin the closing phrase of a sentence."""
-BEFORE_PREPOSITIONS = PREPOSITIONS | {"away", "close", "next"}
-"""Words that belong to the closing phrase if they precede its preposition."""
-LONGEST_ENDING = 4
-"""Maximum length of a closing phrase in words, counted from its last preposition: "in a grassy area"."""
-
-
 MONOCHROME = re.compile(r"(?<!\S)black and white (?=(?:photo|photograph|picture|image)s?(?!\S))")
 """Words that are removed if the photograph has colours."""
 SPREAD, COLOURED = 50, 0.05
@@ -326,34 +318,25 @@ def without_monochrome(sentence: str, pixels: np.ndarray) -> str:
     return MONOCHROME.sub("", sentence) if (spreads >= SPREAD).mean() >= COLOURED else sentence
 
 
-def closing_phrase(words: Sequence[str]) -> int | None:
-    """Return the index at which the closing phrase begins, such as "in the air" or "next to a dog"; None without one.
+def without_unlikely_endings(
+    captioner: Captioner, embeddings: np.ndarray, sentences: Sequence[str], least: float | None = None
+) -> list[str]:
+    """End each image's sentence after the last part that the image probably shows.
 
-    Phrases with "of" do not count: "a plate of food" needs its phrase, and "standing in front of" is mostly right even
-    when "a city" is not. A phrase after "is" or "are" does not count either: "a sign is in the air".
+    "A woman holds a baby in the air" becomes "a woman holds a baby" where the n-grams expect no air, see
+    :func:`saywhere.models.nouns.likely_length`. Without n-grams nothing changes. ``embeddings`` are ``(N, F)``;
+    ``least`` defaults to ``ngrams.least_probability``.
     """
-    places = range(len(words) - 2, max(len(words) - 1 - LONGEST_ENDING, 1), -1)
-    start = next((i for i in places if words[i] in PREPOSITIONS), 0)
-    if start and words[start - 1] in BEFORE_PREPOSITIONS:
-        start -= 1
-    return None if start < 2 or "of" in words[start:] or words[start - 1] in ("is", "are") else start
-
-
-def without_unlikely_endings(captioner: Captioner, embeddings: np.ndarray, sentences: Sequence[str]) -> list[str]:
-    """Remove the closing phrase of each image's sentence if it is unlikely for that image.
-
-    It is unlikely if the n-grams expect its last word less than ``ngrams.least_lift`` times as often as for an average
-    image: "a woman holds a baby in the air" becomes "a woman holds a baby". Without n-grams nothing changes.
-    """
-    least, ngrams = captioner.config.ngrams.least_lift, captioner.ngrams
+    ngrams, vocabulary = captioner.ngrams, captioner.vocabulary
     if ngrams is None:
         return list(sentences)
+    least = captioner.config.ngrams.least_probability if least is None else least
     kept = list[str]()
-    for sentence, lifts in zip(sentences, ngrams.lifts(embeddings), strict=True):
+    for sentence, expected in zip(sentences, ngrams.probabilities(embeddings), strict=True):
         words = sentence.split()
-        start = closing_phrase(words)
-        known = ngrams.rows.get(tuple(captioner.vocabulary.encode(words[-1]))) if start else None
-        kept.append(" ".join(words[:start]) if known is not None and lifts[known[0]] < least else sentence)
+        probable = ngrams.word_probabilities(expected, [vocabulary.number(word) for word in words])
+        stop = likely_length(words, probable, least)
+        kept.append(sentence if stop == len(words) else " ".join(words[: without_loose_end(words, stop)]))
     return kept
 
 

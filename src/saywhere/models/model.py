@@ -546,20 +546,24 @@ class Model:
 
     @overload
     def caption(
-        self, images: One, *, beam_size: int | None = None, boxes: ArrayLike | None = None, attention: bool = True
-    ) -> Caption: ...
+        self, images: One, *, beam_size: int | None = None, least_probability: float | None = None,
+        boxes: ArrayLike | None = None, attention: bool = True,
+    ) -> Caption: ...  # fmt: skip
     @overload
     def caption(
-        self, images: Sequence[One], *, beam_size: int | None = None, boxes: Sequence[ArrayLike] | None = None,
-        attention: bool = True, batch: int | None = None, progress: bool = False,
+        self, images: Sequence[One], *, beam_size: int | None = None, least_probability: float | None = None,
+        boxes: Sequence[ArrayLike] | None = None, attention: bool = True, batch: int | None = None,
+        progress: bool = False,
     ) -> list[Caption]: ...  # fmt: skip
     @overload
     def caption(
-        self, images: Iterator[One], *, beam_size: int | None = None, boxes: Iterator[ArrayLike] | None = None,
-        attention: bool = True, batch: int | None = None, progress: bool = False,
+        self, images: Iterator[One], *, beam_size: int | None = None, least_probability: float | None = None,
+        boxes: Iterator[ArrayLike] | None = None, attention: bool = True, batch: int | None = None,
+        progress: bool = False,
     ) -> Iterator[Caption]: ...  # fmt: skip
     def caption(
         self, images: One | Sequence[One] | Iterator[One], *, beam_size: int | None = None,
+        least_probability: float | None = None,
         boxes: ArrayLike | Sequence[ArrayLike] | Iterator[ArrayLike] | None = None, attention: bool = True,
         batch: int | None = None, progress: bool = False,
     ) -> Caption | list[Caption] | Iterator[Caption]:  # fmt: skip
@@ -568,12 +572,15 @@ class Model:
         Args:
             images: one or many.
             beam_size: number of hypotheses; 1 is greedy. Default: that of the configuration.
+            least_probability: the sentence ends before parts whose words are on average less probable: the larger, the
+                shorter and the more often right. Default: that of the configuration.
             boxes: ``(R, 4)`` in pixels of the image, one array per image, to attend to instead of the model's own.
             attention: whether to return the attention; False saves a little time.
 
         Raises:
             ImageError: an image cannot be read.
-            UserError: ``beam_size`` is below 1, or there are boxes for a model that attends to none.
+            UserError: ``beam_size`` is below 1, ``least_probability`` is no probability or the model has no n-grams for
+                it, or there are boxes for a model that attends to none.
 
         Example:
             >>> caption = model.caption("photo.jpg", beam_size=2)
@@ -583,14 +590,19 @@ class Model:
         from saywhere.models.captioner import NounChecker, caption
 
         require_ints(beam_size=beam_size)
+        require_probabilities(least_probability=least_probability)
         captioner = self.require("captioner", "caption images")
+        if least_probability is not None and captioner.ngrams is None:
+            raise UserError(f"{self.name} has no n-grams of captions: leave out least_probability")
 
         def ask(encodings: Sequence[Encoding], given: Sequence[ArrayLike] | None) -> list[Caption]:
             nouns = None
             if captioner.config.nouns and self.densecap is not None and self.nouns is not None:
                 nouns = NounChecker(self.densecap, self.nouns, encodings)
             phrases = None if nouns is None else self._main_phrases
-            return caption(captioner, encodings, beam_size, given, attention, self.aligner, nouns, phrases)
+            return caption(
+                captioner, encodings, beam_size, given, attention, self.aligner, nouns, phrases, least_probability
+            )
 
         return self._answer(ask, batch, progress, images, boxes)
 

@@ -310,7 +310,7 @@ def repeated(words: Sequence[str], tree: NounTree) -> int | None:
         noun, alike = before.get(stop), said.setdefault(words[stop - 1], [])
         known = any(noun is None or one is None or related(noun, one) for one in alike)
         if known and not OTHERS.intersection(words[start:stop]):
-            cuts += [kept] if (kept := _without_loose_end(words, start)) else []
+            cuts += [kept] if (kept := without_loose_end(words, start)) else []
             break
         alike.append(noun)
     return min(cuts, default=None)
@@ -321,13 +321,36 @@ def _joins_colours(words: Sequence[str], place: int) -> bool:
     return words[place] == "and" and all(word in COLOURS for word in (*words[:place][-1:], *words[place + 1 :][:1]))
 
 
-def _without_loose_end(words: Sequence[str], stop: int) -> int:
+def without_loose_end(words: Sequence[str], stop: int) -> int:
     """Return where words before ``stop`` end if they do not end like "a dog that is" or "a dog in the middle of"."""
     while stop and (
         words[stop - 1] in LOOSE or (words[stop - 1] in SIDES and stop > 1 and words[stop - 2] in ("in", "on", "the"))
     ):
         stop -= 1
     return stop
+
+
+def likely_length(words: Sequence[str], likely: Sequence[float | None], least: float) -> int:
+    """Return how many words to keep so that a text ends with a part that the image or region probably shows.
+
+    The first part, with the noun, stays. Each later one begins with a preposition, but "of", or a word in -ing. The
+    parts are kept up to the end with the largest sum of the probabilities of their words less ``least`` each; articles,
+    numbers, prepositions and "and" do not count. ``likely`` are the probabilities; None: unknown, which does not count.
+
+    Example:
+        >>> likely_length("a man in a red coat on a bench".split(), [0.9] * 4 + [0.2, 0.3] + [0.9] * 2 + [0.02], 0.05)
+        6
+    """
+    best, most, total = len(words), 0.0, 0.0
+    first = True
+    for place, (word, probable) in enumerate(zip(words, likely, strict=True)):
+        begins = place > 1 and ((word in AFTER and word != "of") or word.endswith("ing"))
+        if begins and (first or total > most):
+            best, most = place, total
+        first &= not begins
+        if not first and probable is not None and word not in FUNCTION_WORDS:
+            total += probable - least
+    return len(words) if first or total >= most else best
 
 
 def without_repetition(text: str, tree: NounTree) -> str:
@@ -704,6 +727,8 @@ NOT_ORANGE = frozenset({"juice", "slice", "slices", "peel", "tree", "trees", "ha
 """Words before which "orange" is the fruit; it also is at the end of a phrase."""
 STAYS_BEFORE = frozenset({"and", "or", "in", "on", "with", "of", "at", "to", "by", "from", "for", "over", "under"})
 """Words that take no adjective: a colour before them does not modify what follows."""
+FUNCTION_WORDS = STARTS | STAYS_BEFORE | {word for word in AFTER if not word.endswith("ing")}
+"""Words of a text whose probability does not matter."""
 
 
 def colour_of(words: Sequence[str], place: int) -> str | None:

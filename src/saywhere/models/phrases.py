@@ -26,14 +26,14 @@ from saywhere.engines.engine import Aligner, Decoder, DenseCap, State
 from saywhere.models.decoding import Decoded, Hypotheses, search_each
 from saywhere.models.encoding import STEP, Encoding
 from saywhere.models.nouns import (
-    AFTER,
     COLOUR_NAMES,
-    STARTS,
+    FUNCTION_WORDS,
     STAYS_BEFORE,
     Noun,
     NounEvidence,
     colour_of,
     end_of_colours,
+    likely_length,
     noun_of,
     repeated,
 )
@@ -59,8 +59,6 @@ WITHOUT_SEX = {
 
 LEAST_EXPECTED = 1e-4
 """Minimum probability of a word by the n-grams, as evidence."""
-FUNCTION_WORDS = STARTS | STAYS_BEFORE | {word for word in AFTER if not word.endswith("ing")}
-"""Words of a phrase whose probability does not matter."""
 UNTAUGHT, LEAST_NOUN = 0.1, 0.01
 """Assumed probability of a noun that the classifier was not trained on, and minimum probability of any noun."""
 
@@ -303,29 +301,6 @@ class PhraseWriter:
         words = without_sex(words, unsure["person"]) if unsure["person"] else words
         text = " ".join(without_colours(words, unsure["colour"]) if unsure["colour"] else words)
         return with_usage(text if self.nouns is None else without_stutter(text))
-
-
-def likely_length(words: Sequence[str], likely: Sequence[float | None], least: float) -> int:
-    """Return how many words to keep so that a phrase ends with a part that the region probably shows.
-
-    The first part, with the noun, stays. Each later one begins with a preposition, but "of", or a word in -ing. The
-    parts are kept up to the end with the largest sum of the probabilities of their words less ``least`` each; articles,
-    numbers, prepositions and "and" do not count. ``likely`` are the probabilities; None: unknown, which does not count.
-
-    Example:
-        >>> likely_length("a man in a red coat on a bench".split(), [0.9] * 4 + [0.2, 0.3] + [0.9] * 2 + [0.02], 0.05)
-        6
-    """
-    best, most, total = len(words), 0.0, 0.0
-    first = True
-    for place, (word, probable) in enumerate(zip(words, likely, strict=True)):
-        begins = place > 1 and ((word in AFTER and word != "of") or word.endswith("ing"))
-        if begins and (first or total > most):
-            best, most = place, total
-        first &= not begins
-        if not first and probable is not None and word not in FUNCTION_WORDS:
-            total += probable - least
-    return len(words) if first or total >= most else best
 
 
 def mean_log_probability(words: Sequence[str], likely: Sequence[float | None]) -> float:

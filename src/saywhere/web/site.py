@@ -20,7 +20,6 @@ from saywhere.models import captioner, nouns
 from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo
 from saywhere.models.chunker import PLACES, Chunker
 from saywhere.models.layout import JOINING
-from saywhere.models.phrases import FUNCTION_WORDS
 from saywhere.models.placing import STRIP_WEIGHT, STRIPS
 from saywhere.text import RESERVED
 from saywhere.web.runtime import NAME, VERSION, WebRuntime
@@ -231,7 +230,7 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
         "amounts": sorted(nouns.AMOUNTS), "participles": sorted(nouns.PARTICIPLES),
         "neutral_determiners": sorted(nouns.NEUTRAL_DETERMINERS),
         "longest": nouns.LONGEST, "starts": sorted(nouns.STARTS), "singular": sorted(nouns.SINGULAR),
-        "before_nouns": sorted(nouns.BEFORE_NOUNS), "function_words": sorted(FUNCTION_WORDS),
+        "before_nouns": sorted(nouns.BEFORE_NOUNS), "function_words": sorted(nouns.FUNCTION_WORDS),
         "colours": sorted(nouns.COLOURS),
         "places": sorted(PLACES), "joining": sorted(JOINING), "others": sorted(nouns.OTHERS),
         "sides": sorted(nouns.SIDES), "loose": sorted(nouns.LOOSE),
@@ -243,8 +242,7 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
     facts["caption_nouns"] = {
         "regions": captioner.REGIONS, "least_region": captioner.LEAST_REGION, "unseen": captioner.UNSEEN,
         "sure": captioner.SURE, "listed": captioner.LISTED,
-        "prepositions": sorted(captioner.PREPOSITIONS), "before_prepositions": sorted(captioner.BEFORE_PREPOSITIONS),
-        "longest_ending": captioner.LONGEST_ENDING, "thin": nouns.THIN, "of_people": captioner.OF_PEOPLE,
+        "thin": nouns.THIN, "of_people": captioner.OF_PEOPLE,
         "monochrome": captioner.MONOCHROME.pattern, "spread": captioner.SPREAD, "coloured": captioner.COLOURED,
     }  # fmt: skip
     return facts

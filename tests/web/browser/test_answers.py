@@ -7,7 +7,7 @@ import io
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from saywhere.engines.arrays.nouns import class_features
 from saywhere.engines.arrays.pooling import ImageMaps, grid_features
 from saywhere.images import LoadedImage, read_image
 from saywhere.models import captioner
-from saywhere.models.captioner import OF_PEOPLE, NounChecker, closing_phrase, correct
+from saywhere.models.captioner import OF_PEOPLE, NounChecker, correct, without_unlikely_endings
 from saywhere.models.encoding import STEP
 from saywhere.models.nouns import noun_tree, repeated, with_noun, without_repetition
 from saywhere.models.placing import cut_phrases, unused_words
@@ -327,11 +327,13 @@ CORRECT = """async cases => {
 }"""
 
 
-ENDINGS = """async ([sentences, embedding]) => {
-    const [{withUsage, withoutStutter}, captions, {Matrix}, {Model}] =
+ENDINGS = """async ([sentences, embedding, leasts]) => {
+    const [{Vocabulary, withUsage, withoutStutter}, captions, {Matrix}, {Model}] =
         await Promise.all(["text", "captions", "matrix", "model"].map(name => import(`./engine/${name}.js`)));
     const model = await Model.open(), image = new Matrix(1, embedding.length, Float32Array.from(embedding));
-    const {closingPhrase, repeats, withoutMonochrome, withoutRepetition, wordProbabilities} = captions;
+    const {repeats, withoutMonochrome, withoutRepetition, withoutUnlikelyEnding, wordProbabilities} = captions;
+    const likely = wordProbabilities(await model.weights("captioner"), image);
+    const words = new Vocabulary(model.info.captioner.vocabulary);
     const tree = await model.tree(), grey = "a black and white photo of a black and white dog";
     return {
         once: sentences.map(words => withoutRepetition(tree, words).join(" ")),
@@ -339,14 +341,16 @@ ENDINGS = """async ([sentences, embedding]) => {
         again: sentences.map(words => repeats(tree, words)),
         usual: sentences.map(words => withUsage(words.join(" "), model.info.noun_tree)),
         photos: [[50, 0], [49, 49]].map(spreads => withoutMonochrome(grey, spreads, model.info.caption_nouns)),
-        starts: sentences.map(words => closingPhrase(words, model.info.caption_nouns)),
-        lifts: [...wordProbabilities(await model.weights("captioner"), image).lifts],
+        ended: leasts.map(least =>
+            sentences.map(said => withoutUnlikelyEnding(tree, said, words, likely, least).join(" "))),
+        likely: [...likely],
     };
 }"""
 
 
 def test_endings_that_are_left_out_are_those_of_python(engine: Page, as_rounded: saywhere.Model) -> None:
-    ngrams = as_rounded.require("captioner", "").ngrams
+    part, leasts = as_rounded.require("captioner", ""), (0, 0.01, 0.1)
+    ngrams, vocabulary = part.ngrams, part.vocabulary
     assert ngrams is not None
     image = np.random.default_rng(0).normal(size=(1, len(ngrams.layers[0][0]))).astype(np.float32)
     endings = (
@@ -382,8 +386,14 @@ def test_endings_that_are_left_out_are_those_of_python(engine: Page, as_rounded:
         "a room with a pink top in a room on top of a room",
     )
     sentences += [text.split() for text in (*unusual, *twice)]
-    found = engine.evaluate(ENDINGS, [sentences, image[0].tolist()])
-    assert found["starts"] == [closing_phrase(words) or 0 for words in sentences]
+    found = engine.evaluate(ENDINGS, [sentences, image[0].tolist(), list(leasts)])
+    texts = [" ".join(words) for words in sentences]
+    repeat = np.repeat(image, len(texts), axis=0)
+    for least, ended in zip(leasts, found["ended"], strict=True):
+        config = SimpleNamespace(ngrams=CaptionNgramsConfig(least_probability=least))
+        asked = cast("Any", SimpleNamespace(config=config, ngrams=ngrams, vocabulary=vocabulary))
+        assert ended == without_unlikely_endings(asked, repeat, texts)
+    assert len({*map(tuple, found["ended"])}) == len(leasts)
     assert found["once"] == [without_repetition(" ".join(words), noun_tree()) for words in sentences]
     assert found["clear"] == [without_stutter(" ".join(words)) for words in sentences]
     assert found["again"] == [repeated(words, noun_tree()) is not None for words in sentences]
@@ -391,8 +401,8 @@ def test_endings_that_are_left_out_are_those_of_python(engine: Page, as_rounded:
     assert found["photos"] == ["a photo of a black and white dog", "a black and white photo of a black and white dog"]
     assert found["again"][-6:] == [True, False, True, False, False, True]
     words = {row: key[0] for key, (row, _) in ngrams.rows.items() if len(key) == 1}
-    expected = {words[row]: float(lift) for row, lift in enumerate(ngrams.lifts(image)[0]) if row in words}
-    assert dict(found["lifts"]) == pytest.approx(expected, rel=1e-3) and len(expected) > 1000
+    expected = {words[row]: float(p) for row, p in enumerate(ngrams.probabilities(image)[0]) if row in words}
+    assert dict(found["likely"]) == pytest.approx(expected, rel=1e-3, abs=1e-9) and len(expected) > 1000
 
 
 def test_nouns_of_captions_are_those_of_python(

@@ -496,10 +496,6 @@ class Ngrams:
             rows = (np.maximum(rows, 0) if number else rows) @ weight + bias
         return 1 / (1 + np.exp(-(rows @ self.keys.T + self.offsets)))
 
-    def lifts(self, features: np.ndarray) -> np.ndarray:
-        """Return the ratio ``(N, G)`` of each n-gram's probability to that without an image."""
-        return self.probabilities(features) * (1 + np.exp(-self.offsets))
-
     def word_probabilities(self, expected: np.ndarray, token_ids: Sequence[int]) -> list[float | None]:
         """Return the probability of each of several words, given those of all n-grams ``(G,)``; None if not stored."""
         rows = [self.rows.get((number,)) for number in token_ids]

@@ -85,7 +85,7 @@ export function withoutMonochrome(text, spreads, {monochrome, spread, coloured})
 
 // Return where a text would have to end in order to name nothing twice; 0 if it names nothing twice.
 function repeated(tree, words) {
-  const {others, determined, loose, sides, colours} = tree.lists, heads = tree.heads(words);
+  const {others, determined, loose, colours} = tree.lists, heads = tree.heads(words);
   const named = new Set(), said = new Map(), cuts = [];
   const following = new Map(heads.map(({start, noun}) => [start, noun])), before = new Map(heads.map(({stop, noun}) => [stop, noun]));
   const again = heads.findIndex(({noun, start, stop}) => {
@@ -96,7 +96,6 @@ function repeated(tree, words) {
   });
   if (again > 0) cuts.push(heads[again - 1].stop);
   const joins = (i) => words[i] === "and" && [words[i - 1], words[i + 1]].every((word) => !word || colours.includes(word));
-  const isLoose = (word, i) => loose.includes(word) || (sides.includes(word) && ["in", "on", "the"].includes(words[i - 1]));
   words.some((word, start) => {
     if (!determined.includes(word)) return false;
     const isNext = (i) => i > start + 1 || (i > start && determined.includes(words[i]));
@@ -105,7 +104,7 @@ function repeated(tree, words) {
     if (last.endsWith("ing")) return false;
     const noun = before.get(stop), alike = said.get(last) ?? [];
     const known = alike.some((one) => !noun || !one || related(noun, one)) && !words.slice(start, stop).some((each) => others.includes(each));
-    const kept = words.findLastIndex((each, i) => i < start && !isLoose(each, i)) + 1;
+    const kept = tree.withoutLooseEnd(words, start);
     if (known && kept) cuts.push(kept);
     said.set(last, [...alike, noun]);
     return known;
@@ -118,28 +117,36 @@ export const repeats = (tree, words) => repeated(tree, words) > 0;
 // Return the words of a text up to where it names a thing again.
 export const withoutRepetition = (tree, words) => words.slice(0, repeated(tree, words) || words.length);
 
-// Return where the closing phrase of a sentence begins; 0 if there is none.
-export function closingPhrase(words, {prepositions, before_prepositions: before, longest_ending: longest}) {
-  const first = Math.max(words.length - longest, 2);
-  let start = Math.max(words.findLastIndex((word, i) => i >= first && i < words.length - 1 && prepositions.includes(word)), 0);
-  if (start && before.includes(words[start - 1])) start--;
-  return start < 2 || words.slice(start).includes("of") || ["is", "are"].includes(words[start - 1]) ? 0 : start;
+// Return how many words to keep so that a text ends with a part that the image or region probably shows. The first part
+// stays; each later one begins with a preposition, but "of", or a word in -ing.
+export function likelyLength(words, probable, least, {after, function_words: passive}) {
+  let [best, most, total, first] = [words.length, 0, 0, true];
+  words.forEach((word, place) => {
+    const begins = place > 1 && ((after.includes(word) && word !== "of") || word.endsWith("ing"));
+    if (begins && (first || total > most)) [best, most] = [place, total];
+    first &&= !begins;
+    if (!first && probable[place] !== undefined && !passive.includes(word)) total += probable[place] - least;
+  });
+  return first || total >= most ? words.length : best;
 }
 
-// Return the log-odds (N, words) of a part's common words for N images or regions, those for any, and their token ids.
+// Return the words of a sentence up to the last part that the image probably shows; likely are probabilities by token id.
+export function withoutUnlikelyEnding(tree, words, vocabulary, likely, least) {
+  const stop = likelyLength(words, words.map((word) => likely.get(vocabulary.encode(word)[0])), least, tree.lists);
+  return words.slice(0, stop === words.length ? stop : tree.withoutLooseEnd(words, stop));
+}
+
+// Return the log-odds (N, words) of a part's common words for N images or regions, and their token ids.
 export function wordOdds(weights, part, features) {
   const name = (end) => `${part}.ngrams.${end}`, hidden = weights.has(name("hidden.weight"));
   const inputs = hidden ? relu(linear(features, layer(weights, name("hidden")))) : features;
   const query = linear(inputs, layer(weights, name("query"))), offsets = weights.get(name("offsets"));
   const keys = new Matrix(offsets.length, query.columns, weights.get(name("keys")));
-  return {odds: linear(query, {weight: keys, bias: offsets}), offsets, ids: Array.from(weights.get(name("token_ids")))};
+  return {odds: linear(query, {weight: keys, bias: offsets}), ids: Array.from(weights.get(name("token_ids")))};
 }
 
-// Return the probability of each common word for an image, by its token id, and how many times that for any image it is.
+// Return the probability of each common word for an image, by its token id.
 export function wordProbabilities(weights, embedding) {
-  const {odds, offsets, ids} = wordOdds(weights, "captioner", embedding), likely = ids.map((_, i) => 1 / (1 + Math.exp(-odds.data[i])));
-  return {
-    probabilities: new Map(ids.map((id, i) => [id, likely[i]])),
-    lifts: new Map(ids.map((id, i) => [id, likely[i] * (1 + Math.exp(-offsets[i]))])),
-  };
+  const {odds, ids} = wordOdds(weights, "captioner", embedding);
+  return new Map(ids.map((id, i) => [id, 1 / (1 + Math.exp(-odds.data[i]))]));
 }

@@ -1,7 +1,7 @@
 // Finding, describing and selecting regions: models/densecap.py in the browser.
 
 import {anchorsOf, best, clip, decodeBox, iou, scale, suppress} from "./boxes.js";
-import {wordOdds} from "./captions.js";
+import {likelyLength, wordOdds} from "./captions.js";
 import {LstmDecoder, confidence, decode} from "./decoding.js";
 import {contextFeatures, pool} from "./maps.js";
 import {layer, linear, relu, sigmoid} from "./matrix.js";
@@ -84,17 +84,9 @@ export class Detector {
   // log-probability of these words.
   expect({likely}, words, {after, function_words: passive}) {
     if (!likely) return {words, expected: 0};
-    const {least_probability: least} = this.config.ngrams;
-    const probable = words.map((word) => (passive.includes(word) ? undefined : likely.get(this.vocabulary.encode(word)[0])));
-    let [best, most, total, first] = [words.length, 0, 0, true];
-    words.forEach((word, place) => {
-      const begins = place > 1 && ((after.includes(word) && word !== "of") || word.endsWith("ing"));
-      if (begins && (first || total > most)) [best, most] = [place, total];
-      first &&= !begins;
-      if (!first && probable[place] !== undefined) total += probable[place] - least;
-    });
-    const kept = first || total >= most ? words.length : best;
-    const logs = probable.slice(0, kept).flatMap((p) => (p === undefined ? [] : [Math.log(Math.max(p, LEAST_EXPECTED))]));
+    const probable = words.map((word) => likely.get(this.vocabulary.encode(word)[0]));
+    const kept = likelyLength(words, probable, this.config.ngrams.least_probability, {after, function_words: passive});
+    const logs = probable.slice(0, kept).flatMap((p, i) => (p === undefined || passive.includes(words[i]) ? [] : [Math.log(Math.max(p, LEAST_EXPECTED))]));
     return {words: words.slice(0, kept), expected: logs.length ? logs.reduce((sum, log) => sum + log) / logs.length : 0};
   }
 

@@ -4,7 +4,8 @@ import {InferenceSession, Tensor, env} from "./ort.mjs";
 import {AttentionDecoder} from "./attention.js";
 import {scale as scaleBox, clip, iou} from "./boxes.js";
 import {
-  closingPhrase, correct, hasUnlikelySubject, mainPhrase, refusePeople, repeats, see, withoutMonochrome, withoutRepetition, wordProbabilities,
+  correct, hasUnlikelySubject, mainPhrase, refusePeople, repeats, see, withoutMonochrome, withoutRepetition, withoutUnlikelyEnding,
+  wordProbabilities,
 } from "./captions.js";
 import {NounEvidence} from "./nouns.js";
 import {END, PAD, PhraseScorer, decode} from "./decoding.js";
@@ -202,7 +203,7 @@ export class Model {
       const regions = relu(linear(layerNorm(features), layer(weights, "captioner.narrow")));
       const bound = decoder.bind(regions), words = new Vocabulary(vocabulary);
       const wordsOf = (tokens) => tokens.filter((token) => token !== END && token !== PAD).map((token) => words.tokens[token]);
-      const known = weights.has("captioner.ngrams.keys") ? wordProbabilities(weights, whole) : {lifts: new Map(), probabilities: new Map()};
+      const known = weights.has("captioner.ngrams.keys") ? wordProbabilities(weights, whole) : new Map();
       const refused = (tokens) => Boolean(classes) && repeats(classes.tree, wordsOf(tokens));
       const seen = classes ? see(detector, classes, image, rules) : [];
       const never = classes ? refusePeople(classes, seen, words.tokens, config.people_threshold, rules) : [];
@@ -211,10 +212,9 @@ export class Model {
       const clear = tokenize(withoutStutter(shown.join(" "), this.info.noun_tree.stutter));
       const single = classes ? withoutRepetition(classes.tree, clear) : shown;
       const once = tokenize(withoutMonochrome(single.join(" "), image.spreads, rules));
-      const unlikely = known.lifts.get(words.encode(once.at(-1) ?? "")[0]) < config.ngrams.least_lift;
-      const kept = once.slice(0, (unlikely && closingPhrase(once, rules)) || once.length);
-      const {least_subject: least} = config.ngrams;
-      const strange = classes && hasUnlikelySubject(classes, seen, kept, words, known.probabilities, least, rules);
+      const {least_probability: ending, least_subject: least} = config.ngrams;
+      const kept = withoutUnlikelyEnding(await this.tree(), once, words, known, ending);
+      const strange = classes && hasUnlikelySubject(classes, seen, kept, words, known, least, rules);
       const phrase = strange ? mainPhrase(await this.describe(image)) : "";
       const said = tokenize(withUsage(phrase || kept.join(" "), this.info.noun_tree));
       return {words: said, attention: bound.attention(words.encode(said.join(" "))), boxes};

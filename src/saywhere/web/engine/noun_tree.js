@@ -51,6 +51,13 @@ export class NounTree {
     return forms.find((form) => known.has(form)) ?? word;
   }
 
+  // Return where words before stop end if they do not end like "a dog that is" or "a dog in the middle of".
+  withoutLooseEnd(words, stop) {
+    const {loose, sides} = this.lists;
+    const isLoose = (word, i) => loose.includes(word) || (sides.includes(word) && ["in", "on", "the"].includes(words[i - 1]));
+    return words.findLastIndex((word, i) => i < stop && !isLoose(word, i)) + 1;
+  }
+
   // Return the head noun of a phrase and its place: {start, stop, noun, plural}.
   head(words) {
     const whole = this.ending(words, 0, words.length);

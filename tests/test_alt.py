@@ -9,13 +9,14 @@ import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import commands
 import numpy as np
 import pytest
 
-from saywhere.alt import Document, compose, find_in_html, find_in_markdown
+from saywhere.alt import CAUTIOUS, Document, compose, find_in_html, find_in_markdown
 from saywhere.regions import Regions
 from tests import photographs
 from tests.stubs import StubModel, load_by
@@ -156,8 +157,10 @@ class Captions(StubModel):
     """A stub that writes one sentence, and counts how often it is asked."""
 
     asked = 0
+    captioner: Any = SimpleNamespace(ngrams="some")
 
-    def caption(self, images: list[Any], **_: Any) -> list[str]:
+    def caption(self, images: list[Any], *, least_probability: float | None, attention: bool) -> list[str]:
+        assert not attention and least_probability == (CAUTIOUS if self.captioner and self.captioner.ngrams else None)
         self.asked += len(images)
         return [f"a picture of {image.width} pixels" for image in images]
 
@@ -209,6 +212,13 @@ def test_the_command_shows_a_diff_and_writes_when_told_to(model: Captions) -> No
         and again.stderr
         == "0 drafts written, 1 left to templates, 1 on the network, left alone, 5 with a text already\n"
     )
+
+
+@pytest.mark.parametrize("captioner", [None, SimpleNamespace(ngrams=None)])  # of another program; without n-grams
+def test_a_model_that_cannot_tell_probable_words_writes_whole_sentences(model: Captions, captioner: Any) -> None:
+    model.captioner = captioner
+    Path("page.md").write_text("![](site/sub/b.png)\n")
+    assert "a picture of 64 pixels" in run("page.md").stdout and model.asked == 1
 
 
 def test_what_was_edited_meanwhile_is_not_written_over(model: Captions, monkeypatch: pytest.MonkeyPatch) -> None:

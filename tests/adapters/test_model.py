@@ -68,6 +68,7 @@ def test_parts_are_those_for_whose_verbs_it_answers():
         (lambda m: m.describe(IMAGE, [[0, 0, 9, 9]], top=1), "given boxes are all described: top and threshold"),
         (lambda m: m.describe(IMAGE, top=-1), "top must be a whole number of at least 0, not -1"),
         (lambda m: m.caption(IMAGE, boxes=[[0, 0, 9, 9]]), "florence2 captions whole images"),
+        (lambda m: m.caption(IMAGE, least_probability=0.1), "florence2 has no n-grams of captions"),
         (lambda m: m.caption("nothing.jpg"), "nothing.jpg"),
         (lambda m: m.ground(IMAGE, ["x" * 20_000]), "florence2 cannot process this image or text: "),
         (lambda m: m.ground(IMAGE, ["caf\udce9"]), "florence2 cannot process this image or text: "),

@@ -11,6 +11,7 @@ import pytest
 from commands import error_of
 from photographs import noise, write_album
 from PIL import Image
+from skimage import data
 from tiny_captioner import tiny_captioner
 from video_clips import Timed, plate, write_clip
 
@@ -40,6 +41,18 @@ def test_one_image_gives_its_sentence_and_nothing_else(tmp_path: Path, model: st
     greedy = loaded.caption(tmp_path / "a.png", beam_size=1).sentence
     assert greedy != loaded.caption(tmp_path / "a.png").sentence
     assert run(tmp_path / "a.png", "--model", model, "--beam-size", 1).output == greedy + "\n"
+
+
+def test_the_least_probability_of_words_shortens_the_sentence(tmp_path: Path, model: str):
+    photo = tmp_path / "photo.png"
+    Image.fromarray(data.astronaut()).save(photo)
+    found = [run(photo, "--least-probability", least).output.strip() for least in (0, 0.01, 1)]
+    assert found[0].startswith(f"{found[1]} ") and found[1].startswith(f"{found[2]} "), found
+    refused = run(photo, "--model", model, "--least-probability", 0.1, code=2)
+    assert error_of(refused) == "error: tiny has no n-grams of captions: leave out least_probability\n"
+    lines = tmp_path / "captions.jsonl"
+    run(photo, "--json", lines, "--least-probability", 1)
+    assert "least_probability: 1" in run(photo, "--json", lines, code=2).stderr
 
 
 def test_a_folder_with_broken_images_is_captioned_and_resumed(tmp_path: Path, model: str, loaded: saywhere.Model):

@@ -261,6 +261,8 @@ def test_a_sentence_ends_after_the_last_part_that_the_image_probably_shows():
     captioner = expecting(("man", "sky"), CaptionNgramsConfig(least_probability=0.4))  # no sky in the first image
     assert without_unlikely_endings(captioner, IMAGES, texts) == ["a dog runs", texts[1]]
     assert without_unlikely_endings(captioner, IMAGES[::-1], texts) == [texts[0], "a man"]
+    without = ["a dog runs on the sky", "a dog that is wearing the sky"]
+    assert without_unlikely_endings(captioner, IMAGES[[0, 0]], without) == ["a dog runs", "a dog"]
     for others in (["a dog runs in the snow"] * 2, ["", "sky"]):  # nothing is known of snow
         assert without_unlikely_endings(captioner, IMAGES, others) == others
     never = expecting(("man", "sky"), CaptionNgramsConfig(least_probability=0))

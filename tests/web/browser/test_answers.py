@@ -348,6 +348,25 @@ ENDINGS = """async ([sentences, embedding, leasts]) => {
 }"""
 
 
+UNUSUAL = (
+    "a bathroom is standing in front of a white bathroom",
+    "a kitchen has a sink and a kitchen in the kitchen",
+    "a picture of a picture taking a picture",
+    "a man that is sitting on a table in front of a kitchen table",
+    "a man in a red jacket is sitting on the desk",
+    "a cat sitting on a table in front of a living room",
+    "a bus on top of a big parking lot with a train tracks",
+    "people playing in a tennis court in front of a beach",
+    "a flower in a vase on a grassy area in front of a grassy area with a red flowers",
+    "a cake sitting on a table in front of a lawn near a stop sign and a street sign",
+    "a woman in a hat who is sitting on a desk with a few trees",
+    "a man cutting a man's hair in front of a tile floor in front of a city",
+    "a dog on the grass in front of a lawn looking down on a city in the sidewalk",
+    "a boat leaves a lake in front of a city with a standing room and a sitting room",
+    "a room with a pink top in a room on top of a room",
+)
+
+
 def test_endings_that_are_left_out_are_those_of_python(engine: Page, as_rounded: saywhere.Model) -> None:
     part, leasts = as_rounded.require("captioner", ""), (0, 0.01, 0.1)
     ngrams, vocabulary = part.ngrams, part.vocabulary
@@ -368,24 +387,7 @@ def test_endings_that_are_left_out_are_those_of_python(engine: Page, as_rounded:
         "a person in a cowboy hat",
         "a table with wine wine",
     )
-    unusual = (
-        "a bathroom is standing in front of a white bathroom",
-        "a kitchen has a sink and a kitchen in the kitchen",
-        "a picture of a picture taking a picture",
-        "a man that is sitting on a table in front of a kitchen table",
-        "a man in a red jacket is sitting on the desk",
-        "a cat sitting on a table in front of a living room",
-        "a bus on top of a big parking lot with a train tracks",
-        "people playing in a tennis court in front of a beach",
-        "a flower in a vase on a grassy area in front of a grassy area with a red flowers",
-        "a cake sitting on a table in front of a lawn near a stop sign and a street sign",
-        "a woman in a hat who is sitting on a desk with a few trees",
-        "a man cutting a man's hair in front of a tile floor in front of a city",
-        "a dog on the grass in front of a lawn looking down on a city in the sidewalk",
-        "a boat leaves a lake in front of a city with a standing room and a sitting room",
-        "a room with a pink top in a room on top of a room",
-    )
-    sentences += [text.split() for text in (*unusual, *twice)]
+    sentences += [text.split() for text in (*UNUSUAL, *twice)]
     found = engine.evaluate(ENDINGS, [sentences, image[0].tolist(), list(leasts)])
     texts = [" ".join(words) for words in sentences]
     repeat = np.repeat(image, len(texts), axis=0)

@@ -16,7 +16,15 @@ from saywhere.models.decoding import search, search_each
 from saywhere.models.densecap import detect
 from saywhere.models.model import Model
 from saywhere.models.nouns import COLOUR_NAMES, colour_of, noun_of
-from saywhere.models.phrases import NounGuide, PhraseWriter, colour_names, text_sums, without_colours, without_sex
+from saywhere.models.phrases import (
+    NounGuide,
+    PhraseWriter,
+    caption_evidence,
+    colour_names,
+    text_sums,
+    without_colours,
+    without_sex,
+)
 from saywhere.text import END, PAD, Vocabulary, with_articles, without_stutter
 
 BOXES = np.array([[0, 0, 40, 30], [10, 20, 96, 64], [50, 0, 96, 20], [5, 5, 60, 60]], np.float32)
@@ -71,6 +79,24 @@ def test_likely_n_grams_decide_among_hypotheses():
         assert said == detector.vocabulary.decode(ids[best])
     plain = described(model(ngrams={**options, "weight": 0.0}, decoding=decoding))[1].captions
     assert plain != found.captions, "the n-grams must matter here"
+
+
+def test_hypotheses_with_words_of_ones_own_are_judged_by_the_decoder_alone():
+    decoding = {"beam_size": 5, "length_penalty": 1.0, "max_words": 4}
+    ngrams = {"count": 40, "words": 80, "size": 6, "hidden": 8}
+    options = {"ngrams": {**ngrams, "weight": 50.0}, "decoding": decoding}
+    _, found = described(model(**options))
+    likeliest = described(model(ngrams={**ngrams, "weight": 0.0}, decoding=decoding))[1].captions
+    assert likeliest[0] != found.captions[0]
+    own = sorted(set(likeliest[0].split()))
+    _, judged = described(model(own_words=own, **options))
+    assert judged.captions[0] == likeliest[0], "it has the most of both terms now"
+    nouns = evidence(["dog", "cat"])
+    posterior = np.full((2, nouns.tree.leaves), 1e-3, np.float32)
+    texts, nothing = ["a dog", "a cat"], np.zeros(2, np.float32)
+    assert caption_evidence(nouns, posterior, texts, nothing, nothing)["known"].tolist() == [1, 1]
+    nouns.own_words = frozenset({"cat"})
+    assert caption_evidence(nouns, posterior, texts, nothing, nothing)["known"].tolist() == [1, 0]
 
 
 def test_of_found_regions_only_the_best_get_several_hypotheses_and_all_of_given_ones():

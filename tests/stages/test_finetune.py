@@ -65,6 +65,7 @@ def test_the_new_model_has_all_parts_and_only_the_last_layers_differ(done: Finet
     model = saywhere.load(done.model)
     image = next(done.model.parent.parent.glob("own*/000.png"))
     assert model.parts == ("densecap", "aligner", "captioner") and (done.model / GRAPH).is_file()
+    assert not done.share or {*done.words} <= {*model.require("densecap", "").config.own_words}
     assert len(model.describe(image, top=2)) == 2 and model.caption(image) and model.embed(image)
     card = (done.model / CARD).read_text()
     assert "## Fine-tuning" in card and "6 images of jsonl images.jsonl, seed 0" in card
@@ -123,6 +124,23 @@ def test_new_words_move_ten_times_as_far_and_are_not_averaged(
     torch.testing.assert_close(mixed[:new], 0.25 * moved[1][:new], rtol=1e-3, atol=1e-6)
 
 
+def test_common_words_that_the_start_does_not_use_are_ones_own(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = Bundle.read(exported_bundle())
+    own = finetune_stage._read(images, None, "train", None, bundle, 0, print)
+    run = finetune_stage._Run(tmp_path / "made", bundle, own, None, 0, print)
+    references = [["a dog"]] * 45 + [["a dog on a sofa"]] * 4 + [["a rare dog"], ["a seldom dog"]]
+    said = ["a dog"] * 46 + ["a sofa"] * 3 + ["a cat"] * 2  # sofa: 3 of 4
+    described = iter(zip(said, references, strict=True))
+    monkeypatch.setattr(finetune_stage, "_described", lambda *_: [next(described)])
+    own.learnt[:] = own.learnt[:1] * 51
+    assert run._own_words() == sorted(run.words)
+    said[46:49] = ["a dog"] * 3
+    described = iter(zip(said, references, strict=True))
+    assert run._own_words() == sorted({*run.words, "sofa"})
+
+
 @pytest.mark.parametrize(("kept", "share", "losses"), [(0.0, 0.375, (9.0, 4.0)), (1.1, 0.0, (9.0, 9.0))])
 def test_the_share_with_the_likeliest_phrases_of_those_that_keep_the_rest(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -138,7 +156,7 @@ def test_the_share_with_the_likeliest_phrases_of_those_that_keep_the_rest(
     found = iter([9.0, 5.0, 4.0, 6.0])
     monkeypatch.setattr(heads, "measure", lambda *arguments: (next(found), 0.0))
     monkeypatch.setattr(finetune_stage, "SHARES", dict.fromkeys(finetune_stage.SHARES, kept))
-    _, *choice, _ = run._choose(layers, before, trained, lessons, lessons)
+    *choice, _ = run._choose(layers, before, trained, lessons, lessons)
     assert choice == [losses, share]
     old = slice(min(run.new))  # rows of words that are not new
     torch.testing.assert_close(layers.decoder.output.weight[old], before.decoder.output.weight[old] + share)

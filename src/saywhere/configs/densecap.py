@@ -71,6 +71,8 @@ class DenseCapConfig(SystemConfig):
         noun_weight: weight of the natural log-probability of the phrase's noun by the part nouns: in reranking, and in
             each decoding step before the noun, where it redistributes the decoder's total probability of nouns.
         ngrams: n-gram probabilities of a region's phrases, for reranking the beam and shortening its best phrase.
+        own_words: words of one's own images, which fine-tuning taught to the decoder. N-grams, noun classifier and
+            aligner do not know their use, so they do not judge phrases with them.
         person_threshold, colour_threshold: minimum probabilities of words for a person's sex and of colours, by the
             model's calibration if it has one; words below are left out. 0: keep the decoder's words.
         final_nms: IoU threshold for the suppression of final boxes.
@@ -110,6 +112,7 @@ class DenseCapConfig(SystemConfig):
     similarity_weight: float = 0.0
     noun_weight: float = 0.0
     ngrams: PhraseNgramsConfig = PhraseNgramsConfig()
+    own_words: tuple[str, ...] = ()
     person_threshold: float = 0.6
     colour_threshold: float = 0.5
     final_nms: float = 0.5

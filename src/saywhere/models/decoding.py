@@ -250,16 +250,20 @@ class Sentence:
     token_ids: list[int]
 
 
+Score = Callable[[Sequence[Sequence[Sentence]]], Sequence[np.ndarray]]
+"""Returns the values of each image's sentences, one array per image; no sentence is empty."""
+
+
 @dataclass(frozen=True)
 class Reason:
     """A term of the reranking score, besides the log-probability.
 
     Attributes:
-        score: function that returns the values of each image's sentences, one array per image; no sentence is empty.
+        score: the term's values before they are weighted.
         shortlist: number of hypotheses per image to score: the best so far. The others drop out. None: all.
     """
 
-    score: Callable[[Sequence[Sequence[Sentence]]], Sequence[np.ndarray]]
+    score: Score
     weight: float
     shortlist: int | None = None
 

@@ -444,6 +444,7 @@ class NounEvidence:
 
     def __init__(self, classifier: Nouns, detector: DenseCap | None = None) -> None:
         self._classifier, self._detector, self.config = classifier, detector, classifier.config
+        self.own_words = frozenset[str]() if detector is None else frozenset(detector.config.own_words)
         if self.config.embed_dim and detector is None:
             raise UserError("the part classes was taught with embeddings of the part densecap, which the model lacks")
 

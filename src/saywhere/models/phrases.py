@@ -14,7 +14,7 @@ trains it on boxes whose phrases name a colour.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import numpy as np
 
 from saywhere.calibration import Calibration
 from saywhere.engines.engine import Aligner, Decoder, DenseCap, State
-from saywhere.models.decoding import Decoded, Hypotheses, search_each
+from saywhere.models.decoding import Decoded, Hypotheses, Reason, Reranker, Score, Sentence, search_each
 from saywhere.models.encoding import STEP, Encoding
 from saywhere.models.nouns import (
     COLOUR_NAMES,
@@ -122,7 +122,7 @@ class PhraseWriter:
         nouns: NounEvidence | None = None, greedy: bool = False,
     ) -> None:  # fmt: skip
         self.nouns, self._densecap, self._read_aligner, self._config = nouns, densecap, aligner, densecap.config
-        self._greedy = greedy
+        self._greedy, self._own = greedy, frozenset(densecap.config.own_words)
 
     def write(
         self,
@@ -170,6 +170,7 @@ class PhraseWriter:
             least = self._config.ngrams.least_probability
             for row, of_row in enumerate(expected):
                 probable = ngrams.word_probabilities(of_row, [vocabulary.number(word) for word in said[row]])
+                probable = [None if word in self._own else p for word, p in zip(said[row], probable, strict=True)]
                 said[row] = said[row][: likely_length(said[row], probable, least)]
                 likely.append(mean_log_probability(said[row], probable[: len(said[row])]))
         colours = {} if fits is None else name_colours(encodings, boxes, said)
@@ -237,7 +238,6 @@ class PhraseWriter:
         ngrams = self._densecap.ngrams if self._config.ngrams.weight and expected is not None else None
         if not (compared or named or ngrams):
             return found.ranks
-        from saywhere.models.decoding import Reason, Reranker, Sentence  # not needed by a model of one part
 
         def fits(sentences: Sequence[Sequence[Sentence]]) -> list[np.ndarray]:
             assert self._aligner is not None and vectors is not None
@@ -258,7 +258,20 @@ class PhraseWriter:
         reasons = [Reason(shows, self._config.noun_weight)] if named else []
         reasons += [Reason(agrees, self._config.ngrams.weight)] if ngrams else []
         reasons += [Reason(fits, similarity, COMPARED_PHRASES)] if compared else []
+        if self._own:
+            reasons = [replace(reason, score=self._impartial(reason.score)) for reason in reasons]
         return Reranker(reasons).rank(found, self._densecap.vocabulary)
+
+    def _impartial(self, score: Score) -> Score:
+        """Return a score that gives hypotheses with ``own_words`` the highest value of their region."""
+
+        def scored(sentences: Sequence[Sequence[Sentence]]) -> list[np.ndarray]:
+            values = [np.array(row) for row in score(sentences)]
+            for row, own in zip(values, sentences, strict=True):
+                row[[not self._own.isdisjoint(one.text.split()) for one in own]] = row.max(initial=-np.inf)
+            return values
+
+        return scored
 
     @property
     def _named(self) -> bool:
@@ -269,7 +282,9 @@ class PhraseWriter:
     def _noun_words(self) -> tuple[np.ndarray, np.ndarray]:
         """Mask ``(V,)`` of the W words that name a kind known to the classifier, and their leaves ``(K, W)``."""
         assert self.nouns is not None
-        return self.nouns.words(self._densecap.vocabulary)
+        named, leaves = self.nouns.words(self._densecap.vocabulary)
+        own = np.isin(self._densecap.vocabulary.tokens, list(self._own))
+        return named & ~own, leaves[:, ~own[named]]
 
     def _noun_logs(self, posterior: np.ndarray) -> np.ndarray:
         """Return the weighted log-probability ``(N, W)`` of each of :attr:`_noun_words` by posteriors ``(N, K)``."""
@@ -402,8 +417,8 @@ def noun_log_probs(nouns: NounEvidence, posterior: np.ndarray, texts: Sequence[s
 
 
 def _taught_noun(nouns: NounEvidence, text: str) -> Noun | None:
-    """Return the noun of a phrase; None if the classifier was not trained on it."""
-    noun = nouns.tree.find(text)
+    """Return the noun of a phrase; None if the classifier was not trained on it, or the phrase has ``own_words``."""
+    noun = nouns.tree.find(text) if nouns.own_words.isdisjoint(text.split()) else None
     return noun if noun is not None and nouns.knows(noun) else None
 
 

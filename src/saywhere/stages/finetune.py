@@ -22,6 +22,7 @@ from saywhere.images import ImageError
 from saywhere.inference.claims import locked
 from saywhere.loading import load
 from saywhere.models.bundle import CARD, CONFIG, Bundle
+from saywhere.models.nouns import FUNCTION_WORDS
 from saywhere.report import counted
 from saywhere.stages.calibration import UNSEEN
 from saywhere.stages.kinds import copy_model
@@ -33,6 +34,7 @@ from saywhere.training.densecap import usable
 from saywhere.training.progress import tracked
 
 if TYPE_CHECKING:
+    from saywhere.models.model import Model
     from saywhere.training import heads
 
 RECORD, RUN = "finetune.json", "run"
@@ -47,13 +49,19 @@ minimum word F1 with the initial phrases of regions that are not annotated. On e
 .006 to .015 (docs/training.md)."""
 
 
+COMMON, SELDOM = 0.05, 0.2
+"""A known word counts as one's own if this share of the boxes or more have it in their phrases, and the initial model
+uses it in less than this share of them."""
+
+
 @dataclass(frozen=True)
 class Finetuned:
     """Outcome of a run.
 
     Attributes:
         model: the model folder.
-        start, end: mean word F1 of the phrases of held-out boxes with the true ones, before and after.
+        start, end: mean word F1 of the phrases of held-out boxes with the true ones, before and after, as the model
+            describes these boxes.
         losses: negative log-probability of a held-out phrase, before and after. They choose the share: with few boxes
             they are more informative than decoded phrases.
         learnt, held_out: number of images trained on, and measured on.
@@ -245,6 +253,7 @@ class _Run:
     def __call__(self) -> Finetuned:
         """Train, choose the share, and write the model."""
         from saywhere.training import heads
+        from saywhere.training.card import replace_section
 
         learnt, held_out = self.own.learnt, self.own.held_out
         new = f"; new words: {', '.join(self.words)}" if self.words else ""
@@ -254,12 +263,15 @@ class _Run:
         lessons = self._lessons(before, learnt, "learnt"), self._lessons(before, held_out, "held-out")
         epoch = heads.train(layers, *lessons, self.epochs, self.seed, self.new)
         trained = copy.deepcopy(layers.state_dict())
-        (start, end), losses, share, kept = self._choose(layers, before, trained if epoch else {}, *lessons)
+        losses, share, kept = self._choose(layers, before, trained if epoch else {}, *lessons)
+        made = self._make(share)
+        start, end = (self._word_f1(load(folder)) for folder in (self.bundle.folder, made))
         result = Finetuned(
             self.folder, start, end, losses, len(learnt), len(held_out), self.words, share, kept,
             (*self.own.problems, *self.skipped),
         )  # fmt: skip
-        self._write(epoch, result)
+        replace_section(made / CARD, "## Fine-tuning", self._card(epoch, result))
+        self._put_in_place(made)
         return result
 
     def _choose(
@@ -269,17 +281,15 @@ class _Run:
         trained: Mapping[str, Any],
         learnt: Sequence[heads.Lesson],
         held_out: Sequence[heads.Lesson],
-    ) -> tuple[tuple[float, float], tuple[float, float], float, float]:
+    ) -> tuple[tuple[float, float], float, float]:
         """Try the :data:`SHARES` of the trained weights; put the best mixture that keeps enough into the layers.
 
         Returns:
-            Word F1 with the true phrases before and after, losses before and after, the share, and how much of the
-            other phrases is kept.
+            Losses before and after, the share, and how much of the other phrases is kept.
         """
         from saywhere.training import heads
 
         vocabulary = self.network.vocabulary
-        true = [phrases for sample in self.own.held_out for phrases in sample.phrases]
         others = heads.others(held_out)
         others = others if len(others) else heads.others(learnt)
 
@@ -288,10 +298,6 @@ class _Run:
 
         def loss(some: heads.Heads) -> float:
             return round(heads.measure(some, before, held_out)[0], 6)
-
-        def common(some: heads.Heads) -> float:
-            said = heads.phrases(some.eval(), vocabulary, held_out)
-            return round(float(np.mean(same_words(list(zip(said, true, strict=True))))), 6)
 
         start, then = loss(before), say(before)
         least, best, kept = start, 0.0, 1.0
@@ -303,7 +309,29 @@ class _Run:
             if same >= enough and found < least:
                 least, best, kept = found, share, same
         self._mix(layers, before, trained, best)
-        return (common(before), common(layers)), (start, least), best, kept
+        return (start, least), best, kept
+
+    def _word_f1(self, model: Model) -> float:
+        """Return the mean word F1 of the phrases that a model gives the held-out boxes, with the true ones."""
+        pairs = [pair for sample in self.own.held_out for pair in _described(model, sample)]
+        return round(float(np.mean(same_words(pairs))), 6)
+
+    def _own_words(self) -> list[str]:
+        """Return the new words, and known ones that the initial model hardly ever uses for boxes whose phrase has them.
+
+        They occur in the phrases of a share of the boxes of at least :data:`COMMON`, and the initial model uses them in
+        less than :data:`SELDOM` of these.
+        """
+        model, boxes = load(self.bundle.folder), 0
+        true, said = Counter[str](), Counter[str]()
+        for sample in tracked("comparing with the phrases of the start", self.own.learnt):
+            for phrase, references in _described(model, sample):
+                boxes += 1
+                words = {word for reference in references for word in tokenize(reference)} - FUNCTION_WORDS
+                true.update(words)
+                said.update(words & set(tokenize(phrase)))
+        common = (word for word, count in true.items() if count >= COMMON * boxes and said[word] < SELDOM * count)
+        return sorted({*self.bundle.configs["densecap"].own_words, *self.words, *common})
 
     def _mix(self, layers: heads.Heads, before: heads.Heads, trained: Mapping[str, Any], share: float) -> None:
         """Mix initial and trained weights in the layers; rows of new words take the trained ones alone."""
@@ -341,19 +369,21 @@ class _Run:
             raise UserError(f"none of the {kind} images can be read; the first: {self.skipped[0]}")
         return heads.lessons(before, self.network.vocabulary, samples, found)
 
-    def _write(self, epoch: int, result: Finetuned) -> None:
-        """Write the model folder: the original parts except what was trained, with the configuration last."""
+    def _make(self, share: float) -> Path:
+        """Make the model in the folder of the run, all but its card: the original parts except what was trained."""
         from saywhere.networks import checkpoint
-        from saywhere.training.card import replace_section
 
         made = self.folder / RUN / "model"
         copy_model(self.bundle.folder, made)
         (made / RECORD).unlink(missing_ok=True)  # from a start that was itself fine-tuned
-        if result.share:
+        if share:
             weights = {k: v for k, v in self.network.state_dict().items() if not k.startswith("trunk.")}
-            checkpoint.change_weights(made, "densecap", weights, {}, self.network.vocabulary)
-        replace_section(made / CARD, "## Fine-tuning", self._card(epoch, result))
-        load(made)  # raises if the files do not fit each other
+            options = {"densecap.own_words": self._own_words()}
+            checkpoint.change_weights(made, "densecap", weights, options, self.network.vocabulary)
+        return made
+
+    def _put_in_place(self, made: Path) -> None:
+        """Move the files of the model to its folder, the configuration last."""
         (self.folder / CONFIG).unlink(missing_ok=True)  # with new weights it would describe another model
         for path in sorted(made.iterdir(), key=lambda path: path.name == CONFIG):
             put_in_place(path, self.folder / path.name)
@@ -370,6 +400,12 @@ class _Run:
         words = f"\n\nNew words: {', '.join(result.words)}." if result.words and result.share else ""
         figures = "\n".join(result.lines())
         return f"From {self.bundle.folder.name}, on {about}. {what}{words}\n\n```\n{figures}\n```\n"
+
+
+def _described(model: Model, sample: Sample) -> list[tuple[str, Sequence[str]]]:
+    """Return the phrase that a model gives each true box of an image, and the true phrases."""
+    regions = model.describe(sample.image, boxes=sample.boxes)
+    return list(zip(regions.captions or (), sample.phrases, strict=True))
 
 
 def same_words(pairs: Sequence[tuple[str, Sequence[str]]]) -> list[float]:

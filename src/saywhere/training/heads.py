@@ -213,13 +213,6 @@ def others(lessons: Sequence[Lesson]) -> Tensor:
     return torch.from_numpy(np.concatenate([lesson.regions.others for lesson in lessons])).float()
 
 
-def phrases(heads: Heads, vocabulary: Vocabulary, batch: Sequence[Lesson]) -> list[str]:
-    """Return the decoded phrases of the true boxes of images, in order."""
-    rows = [lesson.regions.contexts[: len(lesson.phrases)] for lesson in batch]
-    said = heads.say(torch.from_numpy(np.concatenate(rows)).float())
-    return [vocabulary.decode(token_ids) for token_ids in said.tolist()]
-
-
 def losses(heads: Heads, before: Heads, batch: Sequence[Lesson], random: np.random.Generator) -> dict[str, Tensor]:
     """Return the scalar losses of some images: ``words`` of annotated regions, and ``kept`` of the others."""
     chosen = [

@@ -84,7 +84,8 @@ export class Detector {
   // log-probability of these words.
   expect({likely}, words, {after, function_words: passive}) {
     if (!likely) return {words, expected: 0};
-    const probable = words.map((word) => likely.get(this.vocabulary.encode(word)[0]));
+    const {own_words: own} = this.config;
+    const probable = words.map((word) => (own.includes(word) ? undefined : likely.get(this.vocabulary.encode(word)[0])));
     const kept = likelyLength(words, probable, this.config.ngrams.least_probability, {after, function_words: passive});
     const logs = probable.slice(0, kept).flatMap((p, i) => (p === undefined || passive.includes(words[i]) ? [] : [Math.log(Math.max(p, LEAST_EXPECTED))]));
     return {words: words.slice(0, kept), expected: logs.length ? logs.reduce((sum, log) => sum + log) / logs.length : 0};
@@ -135,7 +136,8 @@ export class Detector {
     const {confidence: ofSure, noun: ofNoun, known: ofKnown, expected: ofExpected, constant} = this.calibration.caption;
     const ofWords = ofSure * sure + ofExpected * expected + constant;
     if (!posterior) return sigmoid(ofWords);
-    const {noun} = classes.tree.head(tokenize(caption)), known = Boolean(noun) && classes.knows(noun);
+    const words = tokenize(caption), {noun} = classes.tree.head(words), isOwn = (word) => this.config.own_words.includes(word);
+    const known = Boolean(noun) && classes.knows(noun) && !words.some(isOwn);
     const likely = Math.log(Math.max(known ? classes.probability(posterior, noun) : UNTAUGHT, LEAST_NOUN));
     return sigmoid(ofWords + ofNoun * likely + (known ? ofKnown : 0));
   }

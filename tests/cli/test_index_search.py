@@ -247,27 +247,28 @@ def test_search_says_how_probable_it_is_and_what_is_not_there(album, tmp_path, c
 
 
 @pytest.mark.parametrize(
-    ("phrase", "hit", "line"),
+    ("phrase", "several", "line"),
     [
         (3.0, 0.0, r"0\.95 two dogs \["),
-        (-3.0, 0.0, r"0\.05 two dogs \["),  # what probably shows all of it shows each
-        (3.0, -3.0, r"0\.95 two dogs \["),
-        (-3.0, -3.0, "probably not there: two dogs"),
+        (3.0, -10.0, r"0\.95 two dogs \["),
+        (-3.0, 10.0, r"0\.88 two dogs \["),  # what probably shows all of it shows each
+        (-3.0, 0.0, "probably not there: two dogs"),
     ],
 )
-def test_search_prints_how_probable_each_phrase_is_in_accord_with_the_hit(album, tmp_path, phrase, hit, line) -> None:
-    fits = calibrated(phrase=(0, 0, 0, phrase), hit=(0, 0, 0, 0, 0, 0, hit))
+def test_search_prints_how_probable_each_phrase_is_as_if_asked_alone(album, tmp_path, phrase, several, line) -> None:
+    """``several`` is the weight of there being more than one phrase."""
+    fits = calibrated(phrase=(0, 0, 0, phrase), hit=(1, 0, 0, several, 0, 0, 0))
     model = checkpoint.save(tiny_aligner(), tmp_path / "model", calibration=fits)
     run("index", album, "--index", tmp_path / "i", "--model", model)
     hits = run("search", "two dogs + a horse", "--index", tmp_path / "i", "--top", 2)
     assert len(re.findall(line, hits.stdout)) == 2
-    assert ("probably not there: no image" in hits.stderr) == (hit < 0)
-    alone, likely = run("search", "two dogs", "--index", tmp_path / "i", "--top", 1), 1 / (1 + math.exp(-hit))
+    assert ("probably not there: no image" in hits.stderr) == (phrase + several / 2 < -1)
+    alone, likely = run("search", "two dogs", "--index", tmp_path / "i", "--top", 1), 1 / (1 + math.exp(-phrase))
     assert re.findall(r"0\.\d\d", alone.stdout) == [f"{likely:.2f}"], "of one phrase there is one, the hit's"
-    assert ("probably not there: two dogs" in alone.stdout) == (hit < 0) != ("two dogs [" in alone.stdout)
+    assert ("probably not there: two dogs" in alone.stdout) == (phrase < 0) != ("two dogs [" in alone.stdout)
     row = json.loads(run("search", "two dogs", "--index", tmp_path / "i", "--top", 1, "--json", "-").stdout)
     assert row["probability"] == pytest.approx(likely, abs=1e-4)
-    assert not any("score" in each for each in row["phrases"]) and ("not_found" in row) == (hit < 0)
+    assert not any("score" in each for each in row["phrases"]) and ("not_found" in row) == (phrase < 0)
 
 
 def test_a_search_that_leaves_no_image_says_by_what(index) -> None:

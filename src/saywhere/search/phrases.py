@@ -329,7 +329,7 @@ class Placed:
         """The regions of wanted phrases that are probably shown, with similarities; the others as ``not_found``.
 
         They have probabilities unless the query is a single phrase. If :attr:`probability` is at least :data:`LIKELY`,
-        no phrase is missing; a single phrase is missing otherwise.
+        no phrase is missing; otherwise those are whose own probability is lower.
         """
         return self.place()
 
@@ -444,6 +444,7 @@ class PhrasesInImages:
         common = commonness_of(self._aligner.vocabulary)
         judged = [phrase for phrase, lacks in zip(own, self._lacking, strict=True) if not lacks]
         self._judged, self.together = common.together(judged or own), common.together(own)
+        self._each = [common.together([phrase]) for phrase in own]
         self._rare = np.array([placer.is_rare(phrase) for phrase in (*own, *self._unwanted)], bool)
 
     def question(self) -> Question:
@@ -494,13 +495,16 @@ class PhrasesInImages:
         joint = presence = shown = None
         if odds is not None:
             odds = np.clip(odds if self.known else -np.inf, -MOST_ODDS, np.full(several, MOST_ODDS))
-            presence = (logistic(odds) * np.exp(agree)).astype(np.float32)
-            lacking, kinds = self._lacking, evidence.best_kinds
+            shares, lacking, kinds = logistic(odds), self._lacking, evidence.best_kinds
             read = slice(None) if lacking.all() else ~lacking
             joint = np.array(hit_evidence(odds[read], kinds[read], similarity, self._judged, lead, among))
             if calibration.hit is not None:
                 shown = float(logistic(odds[lacking]).prod() * np.exp(agree.sum()))
                 shown *= 1 if lacking.all() else float(calibration.hit.apply(joint))
+                for row in np.flatnonzero(~lacking).tolist():  # as if it were asked alone
+                    alone = odds[row : row + 1], kinds[row : row + 1], 0.0, self._each[row], lead, among
+                    shares[row] = calibration.hit.apply(np.array(hit_evidence(*alone)))
+            presence = np.maximum(shares * np.exp(agree), shown or 0).astype(np.float32)
         regions = partial(self._regions, image, evidence, rows, agree, presence, shown)
         return Placed(similarity, inputs, joint, shown, float(agree.sum()) if odds is not None else 0.0, regions)
 
@@ -524,7 +528,7 @@ class PhrasesInImages:
     def _judge(self, presence: np.ndarray | None, shown: float | None) -> tuple[np.ndarray, float]:
         """Return phrase probabilities ``(P,)`` and the threshold for found phrases, consistent with the hit's.
 
-        A single phrase is found if the hit is probable. In an image that probably shows all phrases, none is missing.
+        A single phrase has the hit's. In an image that probably shows all phrases, none is missing.
         """
         if presence is None:
             return np.ones(len(self.layout.phrases)), 0.0
@@ -532,7 +536,7 @@ class PhrasesInImages:
             return presence, self._least
         if len(presence) == 1:
             return np.array([shown]), LIKELY
-        return presence, 0.0 if shown >= LIKELY else self._least
+        return presence, 0.0 if shown >= LIKELY else LIKELY
 
     def details(self, image: ImageVectors) -> list[tuple[Compared, dict[str, np.ndarray]]]:
         """Return the numbers and colours of the phrases with the evidence that they are right in an image."""

@@ -71,7 +71,7 @@ def test_a_folder_with_broken_images_is_captioned_and_resumed(tmp_path: Path, mo
         assert list(row.items()) == list(expected.items())
     good = [name for name in names if name not in bad]
     refused = run(*good, "--model", model, "--json", lines, "--beam-size", 3, code=2)
-    assert refused.stderr.startswith(f"error: {lines}: was begun otherwise (beam_size: None, now 3)")
+    assert refused.stderr.startswith(f"error: {lines}: was started with other options (beam_size: None, now 3)")
     (tmp_path / ".captions.jsonl.settings.json").unlink()  # lines of an earlier version are taken as they are
     assert "9 already in" in run(*good, "--model", "nothing", "--json", lines).stderr
 
@@ -89,7 +89,7 @@ def test_a_video_has_a_sentence_for_each_change(tmp_path: Path, model: str, load
     assert all(one != next_one for one, next_one in itertools.pairwise(sentences))
     assert "is for images; " in error_of(run(clip, "--model", model, "--json", tmp_path / "r.jsonl", code=2))
     noise(96, 64).save(tmp_path / "c.png")
-    assert f"passed over: {clip} and 1 other video; " in run(tmp_path, "--model", model).stderr
+    assert f"skipped: {clip} and 1 other video; " in run(tmp_path, "--model", model).stderr
 
 
 def test_several_images_are_named(tmp_path: Path, model: str):

@@ -170,7 +170,7 @@ def test_ctrl_c_before_the_first_image_says_whether_the_same_command_goes_on(wor
     Path("a.md").write_text("![](a.png)")
     monkeypatch.setattr(Chosen, "deferred", stop)
     monkeypatch.setattr(saywhere, "Index", stop)
-    told = "interrupted; the same command goes on from here\n" if resumes else "error: interrupted\n"
+    told = "interrupted; run it again to continue\n" if resumes else "error: interrupted\n"
     assert run(*words.split(), code=130).stderr == told
 
 

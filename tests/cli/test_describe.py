@@ -224,7 +224,7 @@ def test_a_file_is_not_continued_with_other_options(model, how):
     before = Path("r.jsonl").read_bytes()
     model.batches.clear()
     error = error_of(describe("album", "--json", "r.jsonl", "--threshold", "0.5", *how, code=2))
-    otherwise = "was begun otherwise (top: 5, now 10; threshold: 0.25, now 0.5); "
+    otherwise = "was started with other options (top: 5, now 10; threshold: 0.25, now 0.5); "
     assert error.startswith(f"error: r.jsonl: {otherwise}")
     assert model.batches == [] and Path("r.jsonl").read_bytes() == before
     assert "3 already in r.jsonl" in describe("album", "--json", "r.jsonl", "--top", "5").stdout
@@ -242,7 +242,7 @@ def test_interrupted_from_the_keyboard(model, monkeypatch):
 
     monkeypatch.setattr(StubModel, "describe", stop)
     result = describe("album", "--json", "r.jsonl", "--batch", 3, code=130)
-    assert result.stderr == "interrupted after 6 of 12 images; the same command goes on from here\n"
+    assert result.stderr == "interrupted after 6 of 12 images; run it again to continue\n"
     assert len(rows("r.jsonl")) == 6
     monkeypatch.setattr(StubModel, "describe", real)
     describe("album", "--json", "r.jsonl")

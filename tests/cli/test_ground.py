@@ -206,7 +206,7 @@ def test_a_folder_is_grounded_and_a_stopped_run_goes_on(models, densecap, tmp_pa
     assert "2 already in r.jsonl" in again.stdout and "written: drawn" in again.stdout
     assert Path("drawn/a.png").is_file()
     other = ground("album", "a cat", "--model", densecap, "--json", "r.jsonl", code=2)
-    assert "r.jsonl: was begun otherwise (text: " in other.stderr
+    assert "r.jsonl: was started with other options (text: " in other.stderr
 
 
 def test_user_fixable_errors_are_one_line(aligner, densecap, image, tmp_path):

@@ -273,9 +273,9 @@ def test_search_prints_how_probable_each_phrase_is_as_if_asked_alone(album, tmp_
 
 def test_a_search_that_leaves_no_image_says_by_what(index) -> None:
     told = run("search", "two dogs", "--index", index, "--under", "nowhere", "--after", "2001-02-03").stdout
-    assert told == "nothing found: --after, --under left none of 4 images\n"
+    assert told == "nothing found: none of 4 images passes --after, --under\n"
     lines = run("search", "two dogs", "--index", index, "--under", "nowhere", "--json", "-")
-    assert (lines.stdout, lines.stderr) == ("", "nothing found: --under left none of 4 images\n")
+    assert (lines.stdout, lines.stderr) == ("", "nothing found: none of 4 images passes --under\n")
 
 
 def test_search_counts_what_is_left_out_for_what_it_shows(album, tmp_path) -> None:

@@ -123,4 +123,4 @@ def test_options_that_do_not_fit_are_one_line(album: Path) -> None:
     command = ("describe", "album", "--json", "r.jsonl", "--shards", 2, *quick())
     run(*command)
     changed = run(*command, "--top", 3, code=2)
-    assert "was begun otherwise (top: 10, now 3)" in changed.stderr
+    assert "was started with other options (top: 10, now 3)" in changed.stderr

@@ -60,9 +60,9 @@ def test_a_stopped_run_says_how_to_resume_only_if_there_is_a_state(
         said.append(result.stderr)
         (tmp_path / "last.ckpt").touch()
     assert said[0] == "stopped\n"
-    assert said[1] == f"stopped; the state is in {tmp_path / 'last.ckpt'}; the same command goes on from here\n"
+    assert said[1] == f"stopped; the state is in {tmp_path / 'last.ckpt'}; run it again to continue\n"
     result = run("train", recipe, "--out", tmp_path, "--restart", code=130)
-    assert result.stderr.endswith("; the same command without --restart goes on from here\n")
+    assert result.stderr.endswith("; run it again without --restart to continue\n")
 
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

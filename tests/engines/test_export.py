@@ -98,7 +98,7 @@ def test_parts_of_several_checkpoints_become_one_model(
     again = export(checkpoints, out)  # in the same place
     for folder, message in (
         (checkpoints[1], "is the model that is exported"),
-        (out.parent, "which is of no model"),
+        (out.parent, "which does not belong to a model"),
         (out / "config.json", "is no folder"),
     ):
         with pytest.raises(UserError, match=message):

@@ -180,7 +180,7 @@ def test_it_goes_on_where_it_was(model, flickr, tmp_path, monkeypatch):
 
     monkeypatch.setattr(attention_run, "measure_image", counted)
     done = attention(model, flickr, out, "--batch", 1, code=130)
-    so_far = "interrupted after 2 of 3 images; the same command goes on from here\n"
+    so_far = "interrupted after 2 of 3 images; run it again to continue\n"
     assert done.stderr == so_far
     with open(out / attention_run.LINES, "a") as lines:
         lines.write('{"image": "Images/2_x.jpg", "giv')  # as a killed run leaves it

@@ -110,7 +110,7 @@ def test_a_run_that_is_stopped_says_how_far_it_came(tmp_path: Path) -> None:
         return [image.width for image in opened]
 
     session = Session(tmp_path, batch=1)
-    with pytest.raises(KeyboardInterrupt, match="interrupted after 2 of 4 images; the same command goes on from here"):
+    with pytest.raises(KeyboardInterrupt, match="interrupted after 2 of 4 images; run it again to continue"):
         session.each(ask, images(tmp_path, 4), (), kept.__setitem__)
     assert list(kept) == ["0.png", "1.png"]
 

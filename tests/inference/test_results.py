@@ -165,7 +165,9 @@ def test_results_begun_with_other_settings_are_refused(tmp_path):
     ensure_same_settings(path, settings)
     store(path, "a.jpg")
     ensure_same_settings(path, settings)
-    with pytest.raises(UserError, match=r"was begun otherwise \(top: 10, now 5; set: None, now \['x=1'\]\); give"):
+    with pytest.raises(
+        UserError, match=r"was started with other options \(top: 10, now 5; set: None, now \['x=1'\]\); give"
+    ):
         ensure_same_settings(path, {"model": "a", "top": 5, "set": ["x=1"]})
     path.unlink()
     ensure_same_settings(path, {"model": "a", "top": 5})  # a pipe, or nothing: no note of it
@@ -182,7 +184,7 @@ def test_settings_are_those_of_the_file_that_a_link_leads_to(tmp_path):
         ensure_same_settings(link, {"top": 5})
         lines.append(made(0).to_dict(), "a.jpg")
     for name in (link, path):
-        with pytest.raises(UserError, match=r"jsonl: was begun otherwise \(top: 5, now 6\)"):
+        with pytest.raises(UserError, match=r"jsonl: was started with other options \(top: 5, now 6\)"):
             ensure_same_settings(name, {"top": 6})
 
 
@@ -236,7 +238,7 @@ def test_the_settings_of_a_file_with_a_long_name_are_noted(tmp_path):
     path.touch()
     ensure_same_settings(path, {"model": "a"})
     store(path, "a.jpg")
-    with pytest.raises(UserError, match=r"was begun otherwise \(model: a, now b\)"):
+    with pytest.raises(UserError, match=r"was started with other options \(model: a, now b\)"):
         ensure_same_settings(path, {"model": "b"})
 
 

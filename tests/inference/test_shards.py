@@ -81,7 +81,7 @@ def test_other_images_options_or_counts_are_refused(tmp_path: Path) -> None:
     make(tmp_path, top=10)
     make(tmp_path, top=10)
     for options in ({"count": 4}, {"images": 8}, {"top": 5}):
-        with pytest.raises(UserError, match="was begun otherwise") as caught:
+        with pytest.raises(UserError, match="was started with other options") as caught:
             make(tmp_path, **({"top": 10} | options))
         assert next(iter(options)).removesuffix("ount") in str(caught.value)
     (tmp_path / "s" / "shards.json").write_text("{")

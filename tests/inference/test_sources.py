@@ -67,7 +67,7 @@ def test_results_are_not_images_to_describe(album):
 
 @pytest.mark.parametrize(
     ("path", "reason"),
-    [("nowhere.jpg", "no such file"), ("empty", "no images in this folder"), ("p/*.tif", "no file fits")],
+    [("nowhere.jpg", "no such file"), ("empty", "no images in this folder"), ("p/*.tif", "no file matches")],
 )
 def test_what_is_not_there(album, path, reason):
     Path("empty").mkdir()
@@ -229,3 +229,9 @@ def test_bad_boxes_are_left_to_their_image(album, boxes):
     (read,) = read_boxes(file, find_images(["q"])).values()
     with pytest.raises(UserError, match=r"q/b.jpg: box"):
         check_boxes(read, 100, 100, "q/b.jpg")
+
+
+def test_a_list_that_is_no_text_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "names").write_bytes(b"a.jpg\0b.jpg\0")
+    with pytest.raises(UserError, match="names: this list is not text with a path on each line, for it has NUL bytes"):
+        find_images([f"@{tmp_path / 'names'}"])

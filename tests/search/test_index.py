@@ -145,7 +145,7 @@ def test_a_folder_without_an_image_left_leaves_the_index(model, album, tmp_path)
         index.add(album)
         for path in (album / "1").iterdir():
             path.unlink()
-        with pytest.raises(UserError, match="no file fits this pattern"):
+        with pytest.raises(UserError, match="no file matches this pattern"):
             index.add(f"{album}/0/*.jpg")
         assert counts(index.add([album / "1", album / "0"])) == (0, 0, 3, 3, 0)
         with pytest.raises(UserError, match="1: no images in this folder"):

@@ -173,7 +173,7 @@ def test_a_run_that_is_stopped_goes_on_and_makes_the_same(
         whole(*arguments)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(heads, "_train_epoch", stop)
-    with pytest.raises(KeyboardInterrupt, match="the same command goes on from here"):
+    with pytest.raises(KeyboardInterrupt, match="run it again to continue"):
         saywhere.finetune(images, tmp_path / "mine", model=exported_bundle(), epochs=6)
     monkeypatch.setattr(heads, "_train_epoch", whole)
     again = saywhere.finetune(images, tmp_path / "mine", model=exported_bundle(), epochs=6)
@@ -207,7 +207,9 @@ def test_a_folder_with_another_model_is_refused(images: Path, tmp_path: Path) ->
 def test_a_folder_with_other_files_is_refused(images: Path, tmp_path: Path, restart: bool) -> None:
     (photos := tmp_path / "photos").mkdir()
     (photos / "a.jpg").touch()
-    with pytest.raises(UserError, match=r"photos has a\.jpg, which is of no model: name another folder with --out"):
+    with pytest.raises(
+        UserError, match=r"photos has a\.jpg, which does not belong to a model: name another folder with --out"
+    ):
         saywhere.finetune(images, photos, model=exported_bundle(), restart=restart)
     assert [path.name for path in photos.iterdir()] == ["a.jpg"]
 

@@ -356,7 +356,7 @@ def test_a_second_ctrl_c_stops_at_once_and_is_no_end_of_the_program(
         run.train(make(root, save_every=1000), tmp_path / "unsaved")
     assert signal.getsignal(signal.SIGINT) is before
     break_loss(3, interrupt)
-    with pytest.raises(KeyboardInterrupt, match="stopped; the same command goes on from the last state"):
+    with pytest.raises(KeyboardInterrupt, match="stopped; run it again to continue from the last state"):
         run.train(make(root, save_every=1), tmp_path / "run")
     break_loss(0, torch.clone)
     run.train(make(root, save_every=1), tmp_path / "run")

@@ -269,9 +269,7 @@ def test_ctrl_c_keeps_what_is_done(model):
     expected, first = whole_run(), model.looks
     model.interrupt(first + LOOKS_A_PART + 3)
     result = describe("clip.mp4", "--every", "100ms", "--out", "drawn", code=130)
-    assert result.stderr == (
-        "interrupted after 00:00:02.100 of 00:00:05.000 of clip.mp4; the same command goes on from here\n"
-    )
+    assert result.stderr == ("interrupted after 00:00:02.100 of 00:00:05.000 of clip.mp4; run it again to continue\n")
     describe("clip.mp4", "--every", "100ms", "--out", "drawn")
     assert model.looks == first + LOOKS_A_PART + 3 + round(10 * SECONDS) - LOOKS_A_PART
     assert {name: Path("drawn", name).read_bytes() for name in listed("drawn")} == expected
@@ -320,7 +318,7 @@ def test_what_is_done_is_not_done_again_and_other_options_need_another_place(mod
     assert (model.looks, Path("tracks.jsonl").read_text()) == (looks, text)
     refused = describe("clip.mp4", "--json", "tracks.jsonl", "--every", "0.1s", "--threshold", 0.4, code=2)
     assert model.looks == looks
-    way_out = "; give another place, or remove tracks.jsonl to begin anew\n"
+    way_out = "; give another place, or remove tracks.jsonl to start over\n"
     assert refused.stderr == f"error: tracks.jsonl: was made with another --every and --threshold{way_out}"
     undrawn = describe("clip.mp4", "--json", "tracks.jsonl", "--out", "drawn", code=2)
     assert "tracks.jsonl: is finished, but drawn/clip.mp4 is not there" in undrawn.stderr
@@ -338,7 +336,7 @@ def test_a_video_that_is_another_one_since_costs_only_itself(model):
     again = describe("a.mp4", "b.mp4", "--out", "drawn", code=1)
     assert again.stdout == "b.mp4: already in drawn/b.tracks.jsonl\n"
     tracks = "drawn/a.tracks.jsonl"
-    what = f"is not the video whose tracks are in {tracks}; give another place, or remove {tracks} to begin anew"
+    what = f"is not the video whose tracks are in {tracks}; give another place, or remove {tracks} to start over"
     assert again.stderr == f"skipped: a.mp4: {what}\n"
     Path(tracks).unlink()
     describe("a.mp4", "b.mp4", "--out", "drawn")
@@ -383,14 +381,14 @@ def test_videos_in_a_folder_are_described_if_every_is_given(model):
     write_clip(Path("album/clip.mp4"), moving(1))
     Image.new("RGB", (64, 32)).save("album/a.jpg")
     told = describe("album", "--json", "a.jsonl").stderr
-    assert "passed over: album/clip.mp4 and 1 other video; videos in folders are taken by" in told
+    assert "skipped: album/clip.mp4 and 1 other video; saywhere describe --every" in told
     assert [row["image"] for row in rows("a.jsonl")] == ["album/a.jpg"]
     assert model.looks == 0
     Path("album/a.jpg").unlink()
     hint = describe("album", code=2)
     assert hint.stderr.startswith("error: album: no images in this folder, but videos such as album/clip.mp4; ")
     Image.new("RGB", (64, 32)).save("album/a.jpg")
-    assert "passed over" not in describe("album", "--out", "drawn", "--every", "0.5s").stderr
+    assert "skipped" not in describe("album", "--out", "drawn", "--every", "0.5s").stderr
     assert sorted(p.relative_to("drawn").as_posix() for p in Path("drawn").rglob("[!.]*.*")) == [
         "a.jpg", "clip.mp4", "clip.tracks.jsonl", "clip.vtt", "sub/clip.mov.mp4", "sub/clip.mov.tracks.jsonl",
         "sub/clip.mov.vtt",

@@ -157,7 +157,7 @@ def test_ctrl_c_is_told_and_the_run_goes_on(model) -> None:
     write_clip(Path("clip.mp4"), three_scenes())
     model.finder.interrupt(30)
     result = index("clip.mp4", "--every", "100ms", code=130)
-    assert result.stderr == "interrupted after 0 of 1 image; the same command goes on from here\n"
+    assert result.stderr == "interrupted after 0 of 1 image; run it again to continue\n"
     index("clip.mp4", "--every", "100ms")
     assert moments() == {"clip.mp4": [0.0, 2.0, 3.0]} and model.looks == 30 + 16
 

@@ -135,9 +135,9 @@ def _tell_of_resuming(command: Any) -> None:
         except KeyboardInterrupt as stop:
             told, given = str(stop), ctx.params
             if not told and _resumes(command.name, given):
-                told = "interrupted; the same command goes on from here"
-            again = "the same command without --restart" if given.get("restart") else "the same command"
-            raise KeyboardInterrupt(told.replace("the same command", again)) from None
+                told = "interrupted; run it again to continue"
+            again = "run it again without --restart" if given.get("restart") else "run it again"
+            raise KeyboardInterrupt(told.replace("run it again", again)) from None
 
     command.invoke = invoke_resuming
 

@@ -83,7 +83,7 @@ def search(
         unwanted = Query.parse(query).unwanted if query else ()
         given = {"-": unwanted, "--without": without, "--after": after, "--before": before, "--under": under}
         told = ", ".join(name for name, value in given.items() if value)
-        reason = f"{told} left none of {counted(count, 'image')}" if count else "the index is empty"
+        reason = f"none of {counted(count, 'image')} passes {told}" if count else "the index is empty"
         typer.echo(f"nothing found: {reason}", err=json is not None)
     if json is None and hits:
         _print_hits(hits)

@@ -83,7 +83,7 @@ def _train_one(recipe: Path, tree: dict[str, object], out: Path | None, restart:
     result = run(chosen, folder, restart)
     if result.interrupted:
         last = folder / "last.ckpt"
-        more = f"; the state is in {last}; the same command goes on from here" if last.exists() else ""
+        more = f"; the state is in {last}; run it again to continue" if last.exists() else ""
         raise KeyboardInterrupt(f"stopped{more}")
     values = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
     typer.echo(f"{result.model}: weights after epoch {result.epoch}{': ' if values else ''}{values}")

@@ -92,7 +92,7 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
         wrong = f"no line is a JSON object (line {rows[0][0]}: {rows[0][1]})" if rows else "it is empty"
         raise UserError(f"{file} is not a file of JSON lines: {wrong}")
     if all(isinstance(row, dict) and "boxes" in row and "regions" not in row for _, row in rows):
-        way_out = "people correct them in a program of convert-results --to, whose export is a data set"
+        way_out = "correct them in a program such as Label Studio (convert-results --to), and train on its export"
         raise UserError(f"{file}: has results of saywhere describe, and no regions to learn from; {way_out}")
     yield from rows
 

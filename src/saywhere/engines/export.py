@@ -118,7 +118,9 @@ def _require_free(out: Path, folders: Sequence[str | Path]) -> None:
         raise UserError(f"{out} is the model that is exported: name another folder with --out")
     others = sorted(path.name for path in out.iterdir() if path.name not in (*FILES, *OPTIONAL))
     if others and not (out / WEIGHTS).is_file():
-        raise UserError(f"{out} has {printable(others[0])}, which is of no model: name another folder with --out")
+        raise UserError(
+            f"{out} has {printable(others[0])}, which does not belong to a model: name another folder with --out"
+        )
 
 
 def _card(folders: Sequence[str | Path]) -> str:

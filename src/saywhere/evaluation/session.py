@@ -244,7 +244,7 @@ class Session:
             yield advance
         except KeyboardInterrupt:
             so_far = f"interrupted after {count} of {counted(total, 'image')}"
-            raise KeyboardInterrupt(f"{so_far}; the same command goes on from here") from None
+            raise KeyboardInterrupt(f"{so_far}; run it again to continue") from None
 
     def known(self, data: str, **facts: Any) -> dict[str, Any]:
         """Return the circumstances of a report's figures: data, model, ``facts``, skipped images, time and memory."""

@@ -75,7 +75,7 @@ class AppendedFile:
         from saywhere.inference.claims import claim_file
 
         if not stat.S_ISREG(os.fstat(self._file).st_mode):
-            raise UserError(f"{self.path}: results are kept in a regular file, which can be read again; this is none")
+            raise UserError(f"{self.path}: this is not a regular file; results need one, because it is read again")
         self._claim = claim_file(self._file, self.path, way_out)
 
     def _resume(self) -> None:
@@ -360,8 +360,8 @@ def compare_settings(path: Path, settings: Mapping[str, Any]) -> None:
         return
     if known is not None and (other := [name for name, value in settings.items() if known.get(name) != value]):
         told = "; ".join(f"{name}: {known.get(name)}, now {settings[name]}" for name in other)
-        way_out = f"give the same options or another file, or remove it and {_note(path).name} to begin anew"
-        raise UserError(f"{path}: was begun otherwise ({told}); {way_out}")
+        way_out = f"give the same options or another file, or remove it and {_note(path).name} to start over"
+        raise UserError(f"{path}: was started with other options ({told}); {way_out}")
 
 
 def _note(path: Path) -> Path:

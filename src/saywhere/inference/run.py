@@ -627,6 +627,6 @@ def keep_each(
                     count += 1
                 advance()
         except KeyboardInterrupt:
-            again = "; the same command goes on from here" if resumes else ""
+            again = "; run it again to continue" if resumes else ""
             raise KeyboardInterrupt(f"interrupted after {count} of {counted(total, 'image')}{again}") from None
     return skipped

@@ -99,8 +99,8 @@ class Shards:
                 known = self._agree(plan)
         if other := [name for name in sorted({*plan, *known}) if plan.get(name) != known.get(name)]:
             told = "; ".join(f"{name}: {known.get(name)}, now {plan.get(name)}" for name in other)
-            way_out = "give the same command, or remove the folder to begin anew"
-            raise UserError(f"{self.folder}: was begun otherwise ({told}); {way_out}")
+            way_out = "give the same command, or remove the folder to start over"
+            raise UserError(f"{self.folder}: was started with other options ({told}); {way_out}")
 
     def _agree(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """Return the plan in the folder, after storing ours if there was none."""
@@ -248,4 +248,4 @@ def _read_json(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
-        raise UserError(f"{file}: cannot be read ({error}); remove {file.parent} to begin anew") from error
+        raise UserError(f"{file}: cannot be read ({error}); remove {file.parent} to start over") from error

@@ -27,8 +27,8 @@ VIDEO_SUFFIXES = frozenset((
 ))  # fmt: skip
 """File extensions of videos."""
 WITH_VIDEOS = (
-    "videos in folders are taken by saywhere describe with --every TIME, such as --every 0.5s, and by saywhere index; "
-    "saywhere caption takes each by its name"
+    "saywhere describe --every TIME, such as --every 0.5s, and saywhere index read videos in folders; "
+    "saywhere caption reads each by its name"
 )
 """Advice to users about videos in folders."""
 
@@ -112,7 +112,7 @@ def find_media(
 
 
 def note_videos(paths: Sequence[str | Path], leave_out: Iterable[Path] = ()) -> str | None:
-    """Return a line on the videos in folders, which :func:`find_images` passes over; None if there are none."""
+    """Return a line on the videos in folders, which :func:`find_images` skips; None if there are none."""
     hidden = {_absolute(folder) for folder in leave_out}
     folders = [str(path) for path in paths if os.path.isdir(path)]
     names = dict.fromkeys(name for folder in folders for name in _walk(folder, hidden, VIDEO_SUFFIXES))
@@ -120,7 +120,7 @@ def note_videos(paths: Sequence[str | Path], leave_out: Iterable[Path] = ()) -> 
     if not films:
         return None
     more = f" and {counted(len(films) - 1, 'other video')}" if len(films) > 1 else ""
-    return f"passed over: {films[0]}{more}; {WITH_VIDEOS}"
+    return f"skipped: {films[0]}{more}; {WITH_VIDEOS}"
 
 
 def name_images(
@@ -212,7 +212,7 @@ def _expand(path: str, hidden: set[str], suffixes: frozenset[str]) -> tuple[list
         elif not path.endswith("**"):  # ** already matches everything below each folder
             names.extend(_walk(match, hidden, suffixes))
     if not names:
-        raise NoImages(path, "no file fits this pattern")
+        raise NoImages(path, "no file matches this pattern")
     return names, fixed or "."
 
 
@@ -266,6 +266,8 @@ def _lines(file: str) -> list[str]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{LIST}{file}: this list cannot be read ({reason})") from error
+    if b"\0" in data:
+        raise UserError(f"{LIST}{file}: this list is not text with a path on each line, for it has NUL bytes")
     lines = data.removeprefix(codecs.BOM_UTF8).split(b"\n")
     return [os.fsdecode(line.rstrip(b"\r")) for line in lines if line.strip()]
 

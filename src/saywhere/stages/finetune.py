@@ -167,7 +167,7 @@ def finetune(
                 record = {"settings": settings, "result": _stored(result)}
                 write_text(folder / RECORD, json.dumps(record, indent=1) + "\n")
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"{folder}: stopped; the same command goes on from here") from None
+            raise KeyboardInterrupt(f"{folder}: stopped; run it again to continue") from None
         except UserError:
             if [path.name for path in run.iterdir()] == ["lock"]:  # nothing was begun
                 shutil.rmtree(run, ignore_errors=True)
@@ -185,7 +185,7 @@ def _begin(folder: Path, settings: Mapping[str, Any], restart: bool) -> Finetune
     record = read_record(folder / RECORD)
     others = sorted(path.name for path in folder.iterdir() if path.name != RUN and not path.name.startswith("."))
     if others and not record:
-        what = "another model" if CONFIG in others else f"{printable(others[0])}, which is of no model"
+        what = "another model" if CONFIG in others else f"{printable(others[0])}, which does not belong to a model"
         raise UserError(f"{folder} has {what}: name another folder with --out")
     if restart:
         for path in (folder / RUN).iterdir():

@@ -343,7 +343,7 @@ class Training:
         def stop(number: int, frame: FrameType | None) -> None:
             if self._stopping:
                 saved = (self.out / "last.ckpt").exists()
-                more = "; the same command goes on from the last state that was saved" if saved else ""
+                more = "; run it again to continue from the last state that was saved" if saved else ""
                 raise KeyboardInterrupt(f"stopped{more}")
             self._stopping = True
             when = "after the validation" if self._validating else "after this step"

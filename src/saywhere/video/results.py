@@ -99,14 +99,14 @@ class TracksFile(AppendedFile):
         except FileNotFoundError:
             stored = None
         except (OSError, ValueError) as error:
-            raise UserError(f"{self.places.unfinished}: is damaged; remove it and {path} to begin anew") from error
+            raise UserError(f"{self.places.unfinished}: is damaged; remove it and {path} to start over") from error
         self.done = stored is None and size > 0
         if self.done:
-            self._compare(read_settings(path) or {}, f"; give another place, or remove {path} to begin anew")
+            self._compare(read_settings(path) or {}, f"; give another place, or remove {path} to start over")
             if missing := self.places.missing():
                 raise UserError(f"{path}: is finished, but {missing} is not there; remove {path} to make both anew")
         elif stored is not None:
-            way_out = f"; remove {path} and {self.places.unfinished} to begin anew"
+            way_out = f"; remove {path} and {self.places.unfinished} to start over"
             self._compare(stored["settings"], way_out)
             if stored["size"] > size:
                 raise UserError(f"{path}: was begun and has been changed since{way_out}")

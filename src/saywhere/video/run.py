@@ -251,7 +251,7 @@ class Videos:
                     advance()
             except KeyboardInterrupt:
                 far = f"{clock(to_seconds(recording.ticks))} of {clock(reader.duration or 0)}"
-                again = "; the same command goes on from here" if resumes else ""
+                again = "; run it again to continue" if resumes else ""
                 raise KeyboardInterrupt(f"interrupted after {far} of {printable(reader.name)}{again}") from None
 
 

@@ -16,11 +16,13 @@ from saywhere import Regions, UserError
 from saywhere import boxes as geometry
 from saywhere.calibration import Calibration, Logistic, logistic
 from saywhere.configs.aligner import GroundingConfig
+from saywhere.models import placing
 from saywhere.models.layout import Layout
 from saywhere.models.nouns import COLOUR_NAMES, noun_tree
 from saywhere.models.placing import (
     Details,
     Evidence,
+    Placer,
     asked_colours,
     captioned,
     cut_phrases,
@@ -364,3 +366,27 @@ def test_words_that_place_no_phrase_are_said(text, phrases, unused):
 def test_a_text_without_phrases_is_one():
     assert cut_phrases("A man in a red shirt") == ["a man", "a red shirt"]
     assert cut_phrases("running") == ["running"]
+
+
+@pytest.mark.parametrize("part", ["densecap", "aligner"])
+def test_an_image_that_shows_a_man_shows_somebody(part, monkeypatch: pytest.MonkeyPatch):
+    made = model(phrase=(0.3, 0.3, 0, 0))
+    placer, encoding = made.placer(part), made.encode(IMAGE)
+
+    def found(*phrases: str) -> list[float]:
+        presence = placer.find(encoding, Layout.of(phrases))[1]
+        assert presence is not None
+        return presence.tolist()
+
+    monkeypatch.setattr(Placer, "is_unknown", lambda _, phrase: phrase in ("a boy", "a girl"))
+    men = found("a man", "a woman")
+    for people in ("a person", "two people", "someone"):
+        both, dog = found(people, "a dog")
+        assert both == pytest.approx(max(both, *men)) and dog == pytest.approx(found("a dog")[0])
+    tall = found("a tall person")
+    monkeypatch.setattr(placing, "PEOPLE", ())
+    alone = found("a person")[0]
+    assert tall == found("a tall person")
+    monkeypatch.undo()
+    monkeypatch.setattr(Placer, "is_unknown", lambda _, phrase: phrase in ("a boy", "a girl"))
+    assert found("a person")[0] == pytest.approx(max(alone, *men))

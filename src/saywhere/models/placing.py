@@ -45,6 +45,7 @@ from saywhere.models.layout import (
 )
 from saywhere.models.nouns import (
     COLOUR_NAMES,
+    FUNCTION_WORDS,
     LEAST,
     MOST,
     SHADES,
@@ -66,6 +67,10 @@ FIT_SCALE = 50.0
 """Scale of the aligner's similarities relative to log-probabilities, if no weight of the noun classifier gives it."""
 A_PERSON = (["person"], ["a", "person"], ["the", "person"])
 """Phrases that the aligner reads as "people", see :func:`captioned`."""
+ANYBODY = frozenset({"people", "person", "persons", "somebody", "someone"})
+"""Words for people of whom nothing else is said."""
+PEOPLE = ("a man", "a woman", "a boy", "a girl")
+"""Captions name these rather than a person, so an image that shows one of them shows somebody."""
 FIT_WEIGHTS = {"densecap": 0.3, "aligner": 0.01}
 """Weight of a region's fit next to the classifier's log-odds when deciding whether an image shows a phrase. Without it
 the classifier takes any thin dark box for a person (docs/experiments.md)."""
@@ -123,6 +128,11 @@ class Evidence:
     by: Literal["densecap", "aligner"]
     compared: np.ndarray | None = None
     lacking: np.ndarray | None = None
+
+    def first(self, count: int) -> Evidence:
+        """Return the scores of the first ``count`` phrases."""
+        columns = {name: getattr(self, name)[..., :count] for name in ("fits", "kinds", "named", "rare", "similarity")}
+        return replace(self, **columns, lacking=None if self.lacking is None else self.lacking[:count])
 
     def place(
         self, config: GroundingConfig, layout: Layout, calibration: Calibration | None = None
@@ -290,12 +300,17 @@ class Placer:
         """
         phrases = layout.phrases
         require_names(phrases)
-        found, columns = self.evidence(encoding, phrases, boxes, limit), np.arange(len(phrases))
+        somebody, columns = np.array([_is_anybody(phrase) for phrase in phrases], bool), np.arange(len(phrases))
+        people = [each for each in PEOPLE if not self.is_unknown(each)] if somebody.any() else []
+        every = self.evidence(encoding, (*phrases, *people), boxes, limit)
+        found, presence = every.first(len(phrases)), every.presence(self.calibration)
         rows, agree = found.place(self.config, layout, self.calibration)
         agree = agree + self.log_details(encoding, found, phrases, rows, everything=boxes is None and limit is None)
-        fits, presence = found.fits[rows, columns], found.presence(self.calibration)
+        fits = found.fits[rows, columns]
         scores = np.exp(fits) if found.by == "densecap" else None
         if presence is not None:
+            of_people, presence = presence[len(phrases) :].max(initial=0), presence[: len(phrases)]
+            presence = np.where(somebody, np.maximum(presence, of_people), presence)
             presence = np.where([self.is_unknown(phrase) for phrase in phrases], np.float32(0), presence)
             presence = presence * np.exp(agree).astype(np.float32)
             scores = presence * found.box_probability(self.calibration, self.config, rows)
@@ -521,6 +536,12 @@ def captioned(phrase: str, vocabulary: Vocabulary) -> str:
     if "people" in vocabulary and tokenize(phrase) in A_PERSON:
         return "people"
     return familiar(phrase, vocabulary)
+
+
+def _is_anybody(phrase: str) -> bool:
+    """Return whether a phrase names people and says nothing else of them: "a person", "two people"."""
+    said = [word for word in tokenize(phrase) if word not in FUNCTION_WORDS]
+    return len(said) == 1 and said[0] in ANYBODY
 
 
 def noun_words(phrase: str) -> tuple[str, ...]:

@@ -161,3 +161,11 @@ def test_of_more_things_than_captions_count_there_are_many(phrase, said) -> None
 def test_of_an_unknown_number_there_are_many() -> None:
     assert as_many("the nine brown dogs", ("ten", "dogs")) == "the many brown dogs"
     assert as_many("a zebra", ()) == "a zebra"
+
+
+@pytest.mark.parametrize("place", ["in front", "at the front", "in the far back", "at the end", "in the rear"])
+def test_a_position_without_a_thing_is_no_phrase(place: str):
+    layout = Layout.parse(f"a white car {place}")
+    assert layout.phrases == ("a white car",) and layout.unused == (place,)
+    assert Layout.parse("a man at the back of a truck").phrases[-1] != "a man"
+    assert Layout.parse("the front").phrases == ("the front",)

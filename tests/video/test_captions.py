@@ -49,6 +49,13 @@ def test_one_thing_is_shown_once_whatever_its_phrases():
     assert [cue.phrases for cue in cues([(0.0, ship), later])][-1] == ("a blue cargo ship", "a ship")  # never compared
 
 
+def test_one_thing_is_shown_once_by_a_noun_that_is_not_in_the_tree():
+    where = ((0.0, (0, 0, 100, 50)),)
+    phrases = ("dry brown ground", "dry ground", "calm water", "a dog")
+    spans = [(0.0, Span(2.0, 0.9 - row / 10, phrase, where)) for row, phrase in enumerate(phrases)]
+    assert list(cues(spans)) == [Cue(0.0, 2.0, ("dry brown ground", "calm water", "a dog"))]
+
+
 def test_the_file(tmp_path):
     places = {"times": [1.0], "boxes": [[0, 0, 10, 10]]}
     rows = [

@@ -164,6 +164,8 @@ _PATTERNS: dict[tuple[str, ...], tuple[str, str]] = {
     **{tuple(words.split()): ("place", name) for words, name in _PLACE_WORDS.items()},
 }
 _LONGEST = max(map(len, _PATTERNS))
+POSITIONS = frozenset({"a", "an", "back", "end", "far", "front", "rear", "side", "the", "very"})
+"""Words of which "in front", "at the far end" and the like consist: they name no thing, unless "of" follows."""
 
 
 def require_names(phrases: Iterable[str]) -> None:
@@ -378,14 +380,14 @@ def _visible_phrases(
 
 
 def _chunks(words: Sequence[str], gaps: Sequence[str], cuts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the visible phrases of the parts of a text between its cuts."""
+    """Return the visible phrases of the parts of a text between its cuts, but for those of :data:`POSITIONS`."""
     found: list[tuple[int, int]] = []
     for first, last in zip([0, *(stop for _, stop in cuts)], [*(start for start, _ in cuts), len(words)], strict=True):
         text = "".join(gap + word for gap, word in zip(gaps[first:last], words[first:last], strict=True))
         chunks = Chunker.load().chunk(text)
         starts = [phrase.start + phrase.words.startswith("no ") for phrase in chunks]
         found += [(first + a, first + each.stop) for a, each in zip(starts, chunks, strict=True) if each.visible]
-    return found
+    return [(a, b) for a, b in found if not POSITIONS.issuperset(words[a:b]) or words[b : b + 1] == ["of"]]
 
 
 def unused_runs(words: Sequence[str], used: set[int]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from saywhere.errors import UserError
 from saywhere.files import beside, require_there, sync, write_atomically, write_text
 from saywhere.inference.results import AppendedFile, forget_settings, note_settings, read_settings
 from saywhere.models.nouns import noun_tree, related
+from saywhere.text import tokenize
 from saywhere.video import clock
 
 LINES = 3
@@ -180,8 +181,13 @@ class Span(NamedTuple):
 
     def repeats(self, other: Span) -> bool:
         """Return whether both name the same thing: their nouns are the same or related, and their boxes overlap."""
-        nouns = noun_tree().find(self.phrase), noun_tree().find(other.phrase)
-        if nouns[0] is None or nouns[1] is None or not related(nouns[0], nouns[1]):
+        words, tree = [tokenize(phrase) for phrase in (self.phrase, other.phrase)], noun_tree()
+        first, second = (tree.head(each) for each in words)
+        if first.noun is None and second.noun is None:
+            alike = words[0][first.start : first.stop][-1:] == words[1][second.start : second.stop][-1:] != []
+        else:
+            alike = first.noun is not None and second.noun is not None and related(first.noun, second.noun)
+        if not alike:
             return False
         boxes, others = dict(self.places), dict(other.places)
         if not (times := sorted(boxes.keys() & others.keys())):

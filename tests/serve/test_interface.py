@@ -83,6 +83,8 @@ def test_words_are_embedded(client: TestClient, model: saywhere.Model) -> None:
     found = client.get("/v1/embed_text", params={"text": "a red dog"}).json()
     assert found["words"] == ["a", "red", "dog"]
     assert found["vectors"] == [[round(v, 5) for v in row] for row in model.embed_text("a red dog").vectors.tolist()]
+    found = client.get("/v1/embed_text", params={"text": "a flurble dog"}).json()
+    assert found["unknown"] == ["flurble"] and found["words"] == ["a", "flurble", "dog"]
 
 
 def test_a_jpeg_2000_that_would_stop_all_threads_is_refused(client: TestClient) -> None:

@@ -163,10 +163,12 @@ def _embed(model: Model, image: Encoding, values: Mapping[str, Any]) -> dict[str
 
 
 def embed_text(model: Model, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the word vectors of ``values["text"]``."""
-    found = model.embed_text(values["text"])
+    """Return the word vectors of ``values["text"]``, and the words that the model does not know."""
+    found, known = model.embed_text(values["text"]), model.require("aligner", "embed texts").vocabulary
     vectors = [[round(v, 5) for v in vector] for vector in found.vectors.tolist()]
-    return {"text": values["text"], "words": list(found.words), "vectors": vectors}
+    unknown = [word for word in found.words if word not in known]
+    answer = {"text": values["text"], "words": list(found.words), "vectors": vectors}
+    return answer | ({"unknown": unknown} if unknown else {})
 
 
 QUESTIONS = (

@@ -169,3 +169,14 @@ def test_a_position_without_a_thing_is_no_phrase(place: str):
     assert layout.phrases == ("a white car",) and layout.unused == (place,)
     assert Layout.parse("a man at the back of a truck").phrases[-1] != "a man"
     assert Layout.parse("the front").phrases == ("the front",)
+
+
+def test_two_things_of_a_kind_are_two_boxes_and_no_part_of_one():
+    """A man, his upper half to the left, and another man with a smaller fit to the right."""
+    boxes = np.array([[10, 0, 40, 100], [5, 0, 30, 45], [60, 0, 90, 100]], np.float32)
+    fits = np.log(np.array([[0.5, 0.5], [0.45, 0.45], [0.05, 0.05]]))
+    rows, _ = Layout.parse("a man left of a man").choose(fits, boxes, (100, 100))
+    assert rows.tolist() == [0, 2]
+    assert Layout.parse("a hat left of a man").choose(fits, boxes, (100, 100))[0].tolist() == [1, 0]
+    alone, agree = Layout.parse("a man left of a man").choose(fits[:2], boxes[:2], (100, 100))
+    assert sorted(alone.tolist()) == [0, 1] and agree.sum() < -1.5, "there is only one man"

@@ -17,7 +17,7 @@ from saywhere import boxes as geometry
 from saywhere.calibration import logistic
 from saywhere.errors import UserError
 from saywhere.models.chunker import Chunker
-from saywhere.models.nouns import noun_tree
+from saywhere.models.nouns import noun_tree, related
 from saywhere.text import split_words, tokenize, with_articles
 
 JOINING = frozenset({"and", "of", "with", "a", "an", "the", "there", "is", "are"})
@@ -104,6 +104,14 @@ def _shared_width(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     common = np.minimum(one[:, None, 2], other[None, :, 2]) - np.maximum(one[:, None, 0], other[None, :, 0])
     width = np.minimum((one[:, 2] - one[:, 0])[:, None], (other[:, 2] - other[:, 0])[None])
     return np.clip(common / np.maximum(width, 1e-6), 0, 1)
+
+
+def _common_share(boxes: np.ndarray) -> np.ndarray:
+    """Return the intersection ``(R, R)`` of each two boxes ``(R, 4)`` as a share of the smaller one."""
+    low, high = np.maximum(boxes[:, None, :2], boxes[None, :, :2]), np.minimum(boxes[:, None, 2:], boxes[None, :, 2:])
+    areas = geometry.area(boxes)
+    common = np.clip(high - low, 0, None).prod(axis=2)
+    return np.clip(common / np.maximum(np.minimum(areas[:, None], areas[None]), LEAST), 0, 1)
 
 
 def _in_front(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -314,7 +322,9 @@ class Layout:
         for phrase, name in self.places:
             agree[:, phrase] += _log(PLACES[name](shares))
         logs = [_log(RELATIONS[name](shares, shares)) for name, _, _ in self.relations]
-        same = np.log(np.maximum(1 - geometry.iou(boxes, boxes), LEAST))
+        alike = [self._are_alike(one, other) for _, one, other in self.relations]
+        other_box, other_thing = _log(1 - geometry.iou(boxes, boxes)), _log(1 - _common_share(boxes))
+        logs = [log + (other_thing if both else 0) for log, both in zip(logs, alike, strict=True)]
         own = fits + agree
         rows = own.argmax(axis=0)
         for _ in range(SWEEPS if logs else 0):
@@ -322,7 +332,7 @@ class Layout:
                 first, second = (
                     own[:, phrase] + self._said_by_others(number, phrase, rows, logs) for phrase in (one, other)
                 )
-                pairs = first[:, None] + second[None] + logs[number] + same
+                pairs = first[:, None] + second[None] + logs[number] + other_box
                 rows[one], rows[other] = np.unravel_index(int(pairs.argmax()), pairs.shape)
         judged = {phrase for phrase, _ in self.places}
         judged |= {phrase for name, *both in self.relations if name not in CHOOSES for phrase in both}
@@ -333,6 +343,11 @@ class Layout:
             if name not in CHOOSES:
                 found[one] += log[rows[one], rows[other]]
         return rows, found
+
+    def _are_alike(self, one: int, other: int) -> bool:
+        """Return whether two phrases name the same kind of thing, so that one box must not be part of the other."""
+        nouns = [noun_tree().find(self.phrases[number]) for number in (one, other)]
+        return nouns[0] is not None and nouns[1] is not None and related(nouns[0], nouns[1])
 
     def _said_by_others(self, number: int, phrase: int, rows: np.ndarray, logs: Sequence[np.ndarray]) -> np.ndarray:
         """Return what the other relations add for each region of a phrase, given the regions of the other phrases."""

@@ -36,7 +36,7 @@ class CaptionNgramsConfig(NgramsConfig):
     """
 
     weight: float = 1.1
-    least_probability: float = 0.01
+    least_probability: float = 0.005
     least_subject: float = 0.03
 
     def __post_init__(self) -> None:

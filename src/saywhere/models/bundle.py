@@ -41,7 +41,7 @@ _reading = threading.Lock()
 
 BUNDLED = Path(__file__).parents[1] / "pretrained"
 """Folder of the models that ship with the package."""
-SHIPPED = "f10be346a0ac08590468765b10eeffd3f28e443aa8861c9be4d607c9ed74bebb"
+SHIPPED = "963fe100bf3f960c78e6106aa85266b71c4aa8db63a3a2760d2b3fbf9da35ba0"
 """SHA-256 of the bundled model's ``config.json``; with this hash the file is not validated at each start."""
 WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "vocabulary.json", "README.md"
 GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, GRAPH_TOWER = "trunk.onnx", "trunk.json", "trunk-int8.onnx", "tower.onnx"

@@ -289,3 +289,5 @@ def _read_ahead(model: Any, parts: Sequence[str]) -> None:
 
             Chunker.load()
         model.engine.prepare(parts)
+        if parts[0] == "densecap" and model.phrase_writer is not None:  # phrases are asked for
+            model.phrase_writer.prepare()

@@ -356,8 +356,7 @@ def test_other_shapes_and_sidecars_without_images(tmp_path: Path) -> None:
         "circle instead of an upright box": [str(tmp_path / "b.jpg")],
         "image left out with all its regions": [str(tmp_path / "b.jpg")],
         "sidecar that cannot be used": [
-            f"d.jpg.xmp (there is no image {tmp_path / 'd.jpg'}; convert-results finds images elsewhere by "
-            "--images DIR)"
+            f"d.jpg.xmp (there is no image {tmp_path / 'd.jpg'}; give their folder by --images)"
         ],
     }
     assert report.left_out == {"sidecars without regions": 1}
@@ -480,7 +479,10 @@ def test_describe_writes_beside_the_images_and_convert_results_the_same(model: S
     run("convert-results", "r.jsonl", "--to", "xmp", "--out", "out")
     assert {f"album/{name}": content for name, content in first.items()} == sidecars("out")
     back = ("convert-results", "out", "--from", "xmp", "--to", "saywhere", "--out", "back.jsonl")
-    assert "elsewhere by --images DIR" in run(*back, code=2).stderr
+    assert "give their folder by --images" in run(*back, code=2).stderr
+    assert "sidecars in out have them in album" in run(*back, "--images", "album", code=2).stderr
+    Path("broken.jpg").write_bytes(b"no image")
+    assert "written" not in run("describe", "broken.jpg", "--output-format", "xmp", code=1).output
     run(*back, "--images", ".")
     rows = [json.loads(line) for file in ("r.jsonl", "back.jsonl") for line in Path(file).read_text().splitlines()]
     assert [row["captions"] for row in rows[2:]] == [row["captions"] for row in rows[:2]] != []

@@ -705,8 +705,8 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
             try:
                 size = measure(image)
             except MissingImageError as error:
-                elsewhere = "convert-results finds images elsewhere by --images DIR"
-                raise ValueError(f"there is no image {image}; {elsewhere}") from error
+                way = "give their folder by --images" if images is None else f"sidecars in {path} have them in {images}"
+                raise ValueError(f"there is no image {image}; {way}") from error
             except ImageError as error:
                 raise ValueError(_reason(error, image)) from error
             held = _Sidecar(embedded(file) if inside else file.read_bytes())

@@ -467,8 +467,8 @@ class _Description:
         for line in report.lines() if report is not None else ():
             self.tell(line, err=True)
         written = [path for path in (json, out) if path and (summary.done or (path == out and undrawn))]
-        more = "XMP in the images or beside them" if embed else "sidecars beside the images" if beside else None
-        return self._report(summary, written, more)
+        more = "XMP in the images or beside them" if embed else "sidecars beside the images"
+        return self._report(summary, written, more if beside and len(summary.skipped) < len(sources) else None)
 
     def convert(
         self, sources: Sequence[Source], output_format: str, json: Path, out: Path, copy_images: bool

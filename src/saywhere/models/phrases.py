@@ -273,6 +273,11 @@ class PhraseWriter:
 
         return scored
 
+    def prepare(self) -> None:
+        """Read what the first phrase needs besides the weights."""
+        if self._named:
+            _ = self._noun_words
+
     @property
     def _named(self) -> bool:
         """Whether the noun classifier takes part in decoding and reranking."""
@@ -283,6 +288,8 @@ class PhraseWriter:
         """Mask ``(V,)`` of the W words that name a kind known to the classifier, and their leaves ``(K, W)``."""
         assert self.nouns is not None
         named, leaves = self.nouns.words(self._densecap.vocabulary)
+        if not self._own:
+            return named, leaves
         own = np.isin(self._densecap.vocabulary.tokens, list(self._own))
         return named & ~own, leaves[:, ~own[named]]
 

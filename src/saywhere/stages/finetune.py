@@ -261,10 +261,12 @@ class _Run:
         layers = heads.Heads(self.network).eval()
         before = copy.deepcopy(layers)
         lessons = self._lessons(before, learnt, "learnt"), self._lessons(before, held_out, "held-out")
+        own = self._own_words()
+        self.new = [self.network.vocabulary.encode(word)[0] for word in own]
         epoch = heads.train(layers, *lessons, self.epochs, self.seed, self.new)
         trained = copy.deepcopy(layers.state_dict())
         losses, share, kept = self._choose(layers, before, trained if epoch else {}, *lessons)
-        made = self._make(share)
+        made = self._make(share, own)
         start, end = (self._word_f1(load(folder)) for folder in (self.bundle.folder, made))
         result = Finetuned(
             self.folder, start, end, losses, len(learnt), len(held_out), self.words, share, kept,
@@ -369,7 +371,7 @@ class _Run:
             raise UserError(f"none of the {kind} images can be read; the first: {self.skipped[0]}")
         return heads.lessons(before, self.network.vocabulary, samples, found)
 
-    def _make(self, share: float) -> Path:
+    def _make(self, share: float, own: Sequence[str]) -> Path:
         """Make the model in the folder of the run, all but its card: the original parts except what was trained."""
         from saywhere.networks import checkpoint
 
@@ -378,7 +380,7 @@ class _Run:
         (made / RECORD).unlink(missing_ok=True)  # from a start that was itself fine-tuned
         if share:
             weights = {k: v for k, v in self.network.state_dict().items() if not k.startswith("trunk.")}
-            options = {"densecap.own_words": self._own_words()}
+            options = {"densecap.own_words": list(own)}
             checkpoint.change_weights(made, "densecap", weights, options, self.network.vocabulary)
         return made
 

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import scripts
+from stubs import load_by
 from typer.main import get_command
 from typer.testing import CliRunner
 from video_clips import moving, write_clip
@@ -248,6 +249,31 @@ def test_python_blocks_compile(document: Path) -> None:
             compile(block.text, f"{document.name}:{block.line}", "exec")
 
 
+@pytest.fixture(scope="module")
+def opened() -> dict[str, Any]:
+    """The bundled model by the settings that it was asked for with, most often none."""
+    return {}
+
+
+@pytest.fixture
+def bundled_once(opened: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open the bundled model once for the blocks of all documents."""
+    import saywhere
+
+    usual = saywhere.load
+
+    def load(name: str = saywhere.DEFAULT_MODEL, device: str | None = None, **settings: Any) -> Any:
+        if name != saywhere.DEFAULT_MODEL:
+            return usual(name, device, **settings)
+        key = json.dumps([device, {name: value for name, value in settings.items() if value}], sort_keys=True)
+        if key not in opened:
+            opened[key] = usual(name, device, **settings)
+        return opened[key]
+
+    load_by(monkeypatch, load)
+
+
+@pytest.mark.usefixtures("bundled_once")
 @pytest.mark.parametrize("document", [d for d in DOCUMENTS if any(block.run for block in blocks(d))], ids=name_of)
 def test_marked_blocks_run_as_written(document: Path, folder: Path) -> None:
     marked = [block for block in blocks(document) if block.run]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import shutil
@@ -33,6 +34,12 @@ IMAGES = [noise(64, 64, number) for number in range(3)]
 PROMPTS = ["What does the image describe?", "Locate the phrases in the caption: a dog", "x"]
 
 
+@functools.cache
+def opened(kind: str) -> Any:
+    """The tiny model's graphs as they are, opened once."""
+    return saywhere.load(tiny_graphs(kind))
+
+
 def copied(tmp_path: Path, kind: str = "florence2", **generation: Any) -> Path:
     folder = Path(shutil.copytree(tiny_graphs(kind), tmp_path / "copy"))
     if generation:
@@ -42,10 +49,6 @@ def copied(tmp_path: Path, kind: str = "florence2", **generation: Any) -> Path:
 
 def change(path: Path, **values: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
-
-
-def written(folder: Path, beam_size: int, most: int) -> list[tuple[list[int], np.ndarray]]:
-    return saywhere.load(folder).adapter.runner.write(IMAGES, PROMPTS, most, beam_size)
 
 
 def generated(rules: dict[str, Any], beam_size: int, most: int) -> tuple[list[list[int]], list[np.ndarray]]:
@@ -74,21 +77,22 @@ RULES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("rules", RULES)
-def test_tokens_are_those_that_transformers_generates(rules: dict[str, Any], beam_size: int, tmp_path: Path):
+def test_tokens_are_those_that_transformers_generates(rules: dict[str, Any], tmp_path: Path):
     rows = generated({**GENERATION, **rules}, 1, 14)[0]
     rules = {**rules, "eos_token_id": [2, rows[0][5], rows[1][8]]}  # so that answers end, and at different lengths
-    wanted, log_probs = generated({**GENERATION, **rules}, beam_size, 14)
-    found = written(copied(tmp_path, **rules), beam_size, 14)
-    assert [token_ids for token_ids, _ in found] == wanted
-    assert min(map(len, wanted)) < 14 or beam_size > 1
-    for (_, own), theirs in zip(found, log_probs, strict=True) if beam_size == 1 else ():
-        np.testing.assert_allclose(own, theirs, atol=1e-5)
+    runner = saywhere.load(copied(tmp_path, **rules)).adapter.runner
+    for beam_size in (1, 3):
+        wanted, log_probs = generated({**GENERATION, **rules}, beam_size, 14)
+        found = runner.write(IMAGES, PROMPTS, 14, beam_size)
+        assert [token_ids for token_ids, _ in found] == wanted
+        assert min(map(len, wanted)) < 14 or beam_size > 1
+        for (_, own), theirs in zip(found, log_probs, strict=True) if beam_size == 1 else ():
+            np.testing.assert_allclose(own, theirs, atol=1e-5)
 
 
 def test_answers_are_those_of_transformers(monkeypatch: pytest.MonkeyPatch):
-    theirs, ours = tiny_adapted("florence2"), saywhere.load(tiny_graphs("florence2"))
+    theirs, ours = tiny_adapted("florence2"), opened("florence2")
     for name, value in GENERATION.items():
         monkeypatch.setattr(theirs.adapter.runner.network.generation_config, name, value, raising=False)
     kind = type(theirs.adapter)
@@ -119,14 +123,14 @@ PROCESSORS = {"florence2": "CLIPImageProcessorPil", "grounding-dino": "Grounding
 def test_images_are_prepared_as_transformers_prepares_them(kind: str):
     """By Pillow, as when the networks were trained: torchvision rounds in another way."""
     theirs = getattr(transformers, PROCESSORS[kind])(**stored_processor(tiny_folder(kind)))
-    prepare = saywhere.load(tiny_graphs(kind)).adapter.runner.pixels
+    prepare = opened(kind).adapter.runner.pixels
     for image in (*SIZES, noise(300, 40, 3), noise(33, 301, 4), noise(90, 89, 5)):
         wanted = theirs([image], return_tensors="np")["pixel_values"]
         np.testing.assert_allclose(prepare([image]), wanted, atol=1e-5)
 
 
 def test_detectors_answer_as_by_transformers():
-    theirs, ours = tiny_adapted("grounding-dino"), saywhere.load(tiny_graphs("grounding-dino"))
+    theirs, ours = tiny_adapted("grounding-dino"), opened("grounding-dino")
     assert type(ours.adapter) is type(theirs.adapter) and ours.parts == ("aligner",)
     long = " ".join(["a cat in the sky"] * 9)
     asked = [["A cat?", "the red. sky"], ["a dog"], [long, "it", "a zyzzyva", *["a red image of the sky"] * 5]]
@@ -200,7 +204,7 @@ def test_neither_torch_nor_transformers_is_needed(tmp_path: Path, monkeypatch: p
     command = [sys.executable, "-c", WITHOUT, str(tiny_graphs("florence2")), str(image)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    model = saywhere.load(tiny_graphs("florence2"))
+    model = opened("florence2")
     monkeypatch.setattr(type(model.adapter), "most_tokens", 8)
     monkeypatch.setattr(type(model.adapter), "caption_tokens", 8)
     assert json.loads(done.stdout) == [str(model.caption(image)), model.describe(image).to_dict()]
@@ -277,7 +281,7 @@ def test_a_precision_is_a_suffix_of_the_graphs(tmp_path: Path):
         shutil.copy(path, path.with_name(f"{path.stem}_quantized.onnx"))
     quantized, whole = saywhere.load(folder, precision="int8"), saywhere.load(folder, precision="fp32")
     assert quantized.caption(IMAGES[0]).sentence == whole.caption(IMAGES[0]).sentence
-    assert quantized.digest() != whole.digest() == saywhere.load(tiny_graphs("florence2")).digest()
+    assert quantized.digest() != whole.digest() == opened("florence2").digest()
 
 
 @pytest.mark.parametrize("keep", [True, False])
@@ -290,13 +294,14 @@ def test_graphs_in_half_precision_answer_as_those_in_single(keep: bool, tmp_path
         half = convert_float_to_float16(onnx.load(path), keep_io_types=keep)
         onnx.save(half, path.with_name(f"{path.stem}_fp16.onnx"))
     half = saywhere.load(folder, precision="fp16").adapter.runner.write(IMAGES, PROMPTS, 4, 1)
-    for (token_ids, log_probs), (wanted, others) in zip(half, written(folder, 1, 4), strict=True):
+    whole = opened("florence2").adapter.runner.write(IMAGES, PROMPTS, 4, 1)
+    for (token_ids, log_probs), (wanted, others) in zip(half, whole, strict=True):
         assert token_ids == wanted
         np.testing.assert_allclose(log_probs, others, atol=0.05)
 
 
 def test_texts_and_images_that_the_graphs_cannot_take_are_one_line():
-    model = saywhere.load(tiny_graphs("florence2"))
+    model = opened("florence2")
     for text in ("x" * 20_000, "caf\udce9"):
         with pytest.raises(UserError, match="cannot (take|process) this") as caught:
             model.ground(IMAGES[0], [text])

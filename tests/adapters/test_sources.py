@@ -172,7 +172,7 @@ def hashed(body: bytes, large: bool = False) -> str:
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Served]]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Served)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")

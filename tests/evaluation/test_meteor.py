@@ -6,11 +6,14 @@ import gzip
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zipfile import ZipFile
 
 import numpy as np
 import pytest
+import scripts
+from PIL import Image
 
 from saywhere.errors import UserError
 from saywhere.evaluation.meteor import Meteor
@@ -231,3 +234,26 @@ def test_codes_are_those_of_java() -> None:
     assert (java_code(""), java_code("a"), java_code("dog")) == (0, 97, 99644)
     assert java_code("tan.") == java_code("tall")
     assert java_code("😀") == 0xD83D * 31 + 0xDE00
+
+
+def test_the_benchmark_times_all_ways_and_they_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], theirs: Any
+) -> None:
+    """With the Java program of the other tests, whose start takes seconds."""
+    benchmark, ended = scripts.load("benchmarks/meteor.py"), list[str]()
+    process = SimpleNamespace(kill=lambda: ended.append("the program"))
+    bridge = SimpleNamespace(compute_score=theirs.compute_score, meteor_p=process)
+    monkeypatch.setattr(benchmark, "Bridge", lambda: bridge)
+    lines = [
+        {"image": f"{n}.jpg", "width": 9, "height": 9, "regions": [{"box": [0, 0, 5, 5], "phrase": f"a dog {n}"}]}
+        for n in range(40)
+    ]
+    for line in lines:
+        Image.new("RGB", (9, 9)).save(tmp_path / str(line["image"]))
+    (tmp_path / "regions.jsonl").write_text("".join(json.dumps({**line, "split": "dev"}) + "\n" for line in lines))
+    options = ["--pairs", 20, "--slow", 5, "--out", tmp_path / "out.json"]
+    scripts.call("benchmarks/meteor.py", "--data", tmp_path, "--format", "jsonl", *options)
+    assert "20 pairs, equal scores" in capsys.readouterr().out and ended == ["the program"]
+    report = json.loads((tmp_path / "out.json").read_text())
+    ways = {"ours", "ours, of a processor", "Java, pair by pair"}
+    assert report["pairs"] == 20 and set(report["pairs_a_second"]) == ways

@@ -125,7 +125,7 @@ def test_cvats_own_sdk_asks_and_sends_what_is_found(model: saywhere.Model, image
             self.answer(body, "application/json")
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    threading.Thread(target=server.serve_forever).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,)).start()
     try:
         client = cvat_sdk.Client(f"http://127.0.0.1:{server.server_port}", config=cvat_sdk.Config(cache_dir=tmp_path))
         client.login(cvat_sdk.core.client.AccessTokenCredentials("x"))

@@ -161,7 +161,7 @@ def test_a_password_is_not_shown_where_a_server_answers(monkeypatch) -> None:
 
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with HTTPServer(("127.0.0.1", 0), Grumpy) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         with pytest.raises(UserError, match=r"http://\*\*\*@127.0.0.1:\d+: the server answers 403, ") as refused:
             Qdrant(f"http://user:p4ssword@127.0.0.1:{server.server_port}").exists()
         server.shutdown()

@@ -73,7 +73,7 @@ class Site:
         self.refreshed: list[str] = []
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,)).start()
 
     def close(self) -> None:
         self.server.shutdown()

@@ -488,7 +488,7 @@ def test_a_page_of_another_port_gets_nothing(
     handler = functools.partial(SimpleHTTPRequestHandler, directory=tmp_path)
     refused: list[tuple[str, str | None]] = []
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as other:
-        threading.Thread(target=other.serve_forever, daemon=True).start()
+        threading.Thread(target=other.serve_forever, args=(0.01,), daemon=True).start()
         context = browser.new_context()
         page = context.new_page()
         page.on("requestfailed", lambda request: refused.append((request.url.partition("/v1/")[2], request.failure)))

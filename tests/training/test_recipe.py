@@ -179,7 +179,7 @@ def test_a_mark_before_a_recipe_is_passed_over(file: Path) -> None:
 
 def test_yaml_round_trip(tmp_path: Path) -> None:
     recipe = replace(from_dict(Recipe, tiny_recipe(tmp_path)), description="caf\u00e9: one line")
-    (tmp_path / "again.yaml").write_text(recipe.to_yaml())
+    (tmp_path / "again.yaml").write_text(recipe.text)
     assert recipes.load(tmp_path / "again.yaml") == recipe
 
 

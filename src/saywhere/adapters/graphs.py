@@ -319,11 +319,12 @@ def search(
     """
     ended: list[list[tuple[float, list[int], np.ndarray]]] = [[] for _ in range(count)]
     items, rows = np.arange(count), None
-    written = np.full((count, 1, 1), settings.start, np.int64)
-    log_probs, total = np.zeros((count, 1, 0), np.float32), np.zeros((count, 1), np.float32)
+    written: np.ndarray = np.full((count, 1, 1), settings.start, np.int64)
+    log_probs: np.ndarray = np.zeros((count, 1, 0), np.float32)
+    total: np.ndarray = np.zeros((count, 1), np.float32)
     for length in range(1, most_tokens + 1):
         flat = written.reshape(-1, length)
-        scores = decoder(flat[:, -1], rows)
+        scores: np.ndarray = decoder(flat[:, -1], rows)
         if beam_size > 1:
             scores = settings.allow(log_softmax(scores), flat, length == most_tokens)
         else:

@@ -6,7 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
@@ -31,18 +31,13 @@ COSTS = {
 SHARED = ("data", "split", "protocol", "images")
 
 
-def without_options(arguments: Sequence[str], names: Collection[str]) -> list[str]:
-    """Return arguments without the named options, each of which takes a value, and their values.
-
-    Example:
-        >>> without_options(["index", "a", "--workers", "3", "--shards=2"], ["--workers"])
-        ['index', 'a', '--shards=2']
-    """
+def _of_any_model(arguments: Sequence[str]) -> list[str]:
+    """Return arguments without ``--model`` and ``--out``, and their values."""
     kept: list[str] = []
     rest = iter(arguments)
     for argument in rest:
         name, equals, _ = argument.partition("=")
-        if name not in names:
+        if name not in ("--model", "--out"):
             kept.append(argument)
         elif not equals:
             next(rest, None)
@@ -117,7 +112,7 @@ def one_or_compare(task: str, models: Sequence[str] | None, out: Path, data: Pat
     from saywhere.evaluation.session import ensure_same_task
 
     ensure_same_task(out, f"compare {task}")
-    arguments = without_options(sys.argv[1:], ("--model", "--out"))
+    arguments = _of_any_model(sys.argv[1:])
     reports: dict[str, dict[str, Any]] = {}
     resumed, runs = list[str](), dict[str, Path]()
     worst = 0

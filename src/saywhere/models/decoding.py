@@ -184,8 +184,10 @@ def _beam(decoder: Decoder, n: int, settings: DecodingConfig, beam_size: int, ne
     """
     items, length_penalty = np.arange(n)[:, None], settings.length_penalty
     last, rows, going = np.full(n, START, np.int64), None, np.arange(n)
-    total, ended = np.zeros((n, 1), np.float32), np.zeros((n, 1), bool)
-    token_ids, chosen = np.zeros((n, 1, 0), np.int64), np.zeros((n, 1, 0), np.float32)
+    total: np.ndarray = np.zeros((n, 1), np.float32)
+    ended: np.ndarray = np.zeros((n, 1), bool)
+    token_ids: np.ndarray = np.zeros((n, 1, 0), np.int64)
+    chosen: np.ndarray = np.zeros((n, 1, 0), np.float32)
     for _ in range(settings.max_words):
         log_probs = yield last, rows
         vocabulary_size, count = log_probs.shape[1], ended.size

@@ -8,16 +8,16 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 import saywhere
 from saywhere.files import write_text
 from saywhere.report import counted
-from saywhere.training.recipe import Recipe
+from saywhere.training.recipe import Recipe, to_yaml
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ validation split, with their weights:
 The recipe:
 
 ```yaml
-{recipe.to_yaml().rstrip()}
+{recipe.text.rstrip()}
 ```
 """
 
@@ -127,7 +127,7 @@ def write_bundle_card(facts: BundleFacts) -> str:
             f"Commit: {commit() or 'not under version control'}.",
             "",
             "```yaml",
-            yaml.safe_dump(dict(facts.recipe), sort_keys=False, allow_unicode=True).rstrip(),
+            to_yaml(facts.recipe).rstrip(),
             "```",
         ],
     }
@@ -144,8 +144,12 @@ def machine() -> str:
     return f"{device}, Python {platform.python_version()}, torch {torch.__version__}"
 
 
+@cache
 def commit() -> str | None:
-    """Return the git commit of the library's source, marked if it has changes; None outside a repository."""
+    """Return the git commit of the library's source, marked if it has changes; None outside a repository.
+
+    It is asked for once: what a process runs is what it has imported.
+    """
     folder = Path(saywhere.__file__).parent
 
     def git(*arguments: str) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -224,8 +225,9 @@ class Recipe:
         """Return plain nested values, for YAML and comparison."""
         return _plain(dataclasses.asdict(self))
 
-    def to_yaml(self) -> str:
-        """Return the YAML text that :func:`load` reads."""
+    @cached_property
+    def text(self) -> str:
+        """The YAML text that :func:`load` reads."""
         return to_yaml(dataclasses.asdict(self))
 
 

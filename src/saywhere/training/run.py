@@ -190,7 +190,7 @@ def fit(
         dtype = torch.float16 if recipe.training.half else torch.float32
         card = write_card(recipe, facts, epoch, metrics, seconds)
         system.save(network, out / "model", card, recipe.description, dtype)
-        write_text(out / "model" / "recipe.yaml", recipe.to_yaml())
+        write_text(out / "model" / "recipe.yaml", recipe.text)
 
     extractor = system.extractor(network)
     run = Training(recipe, out, network, criterion, extractor, train_data, validation_data, digests, keep)
@@ -231,7 +231,7 @@ def _prepare(recipe: Recipe, out: Path, restart: bool) -> None:
                 "or start over with --restart, which removes that run"
             )
         print(f"resuming the run in {out}", file=sys.stderr)
-    write_text(stored, recipe.to_yaml())
+    write_text(stored, recipe.text)
 
 
 def read_training(config: DataConfig, system: System, model: Config) -> tuple[list[Sample], str]:

@@ -79,7 +79,7 @@ class Quiet(SimpleHTTPRequestHandler):
 def address(site: Path) -> Iterator[str]:
     """Where the page's files are served, as any server of files does it."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/"
     server.shutdown()
     server.server_close()

@@ -88,6 +88,8 @@ def test_markdown(before: str, after: str, tmp_path: Path) -> None:
     assert filled(tmp_path / "a.md", before) == after.replace("@", AS_MARKDOWN)
     both = list(find_in_markdown('![](a.jpg)\n<img src="b.jpg">\n`<img src="c.jpg">`\n'))
     assert [image.source for image in both] == ["a.jpg", "b.jpg"]
+    both = list(find_in_markdown('![]( <img/a.jpg> "t")<img src=b.jpg>'))  # a path, and an element
+    assert [image.source for image in both] == ["img/a.jpg", "b.jpg"]
 
 
 def test_the_image_that_a_script_loads_counts_and_not_its_placeholder() -> None:

@@ -287,7 +287,8 @@ def find_in_markdown(text: str) -> Iterator[Image]:
     reference, such as ``![cat][]``, are skipped.
     """
     masked = _without_code(text)
-    found = list(find_in_html(masked))
+    within = [one.span() for one in _IMAGE.finditer(masked)]  # where "<img/a.jpg>" is a path, not an element
+    found = [one for one in find_in_html(masked) if not any(start < one.start < end for start, end in within)]
     hidden = [one.span() for one in _COMMENT.finditer(masked)]
     places = {_label(one[1]): one[2].strip("<>") for one in reversed(list(_DEFINITION.finditer(masked)))}
     for one in _IMAGE.finditer(masked):

@@ -74,6 +74,8 @@ def test_the_answers_are_those_of_the_library(
     assert ask("caption?beam_size=1&attention=false") == {
         "image": "image", "width": 400, "height": 400, "caption": model.caption(seen, beam_size=1).sentence
     }  # fmt: skip
+    cautious = model.caption(seen, least_probability=0.5).sentence
+    assert ask("caption?least_probability=0.5")["caption"] == cautious != model.caption(seen).sentence
     embedded, vectors = ask("embed?regions=3"), model.embed(seen, regions=3)
     assert embedded["boxes"] == [[round(v, 2) for v in box] for box in vectors.boxes.tolist()]
     assert embedded["vectors"] == [[round(v, 5) for v in row] for row in vectors.vectors.tolist()]

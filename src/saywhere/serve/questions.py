@@ -141,8 +141,8 @@ def _describe(model: Model, image: Encoding, values: Mapping[str, Any]) -> dict[
 
 
 def _caption(model: Model, image: Encoding, values: Mapping[str, Any]) -> dict[str, Any]:
-    attention = values.get("attention", True)
-    return model.caption(image, beam_size=values.get("beam_size"), attention=attention).to_dict()
+    options = {name: values.get(name) for name in ("beam_size", "least_probability")}
+    return model.caption(image, attention=values.get("attention", True), **options).to_dict()
 
 
 def _ground(model: Model, image: Encoding, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,6 +205,7 @@ QUESTIONS = (
         "Say in a sentence what an image shows, and where the model looked for each word.",
         (
             Parameter("beam_size", "integer", "Beam size; 1 is greedy decoding.", 1, 20),
+            Parameter("least_probability", "number", "End before parts whose words are less probable.", 0, 1),
             Parameter("attention", "boolean", "Whether the answer includes words, boxes and attention."),
         ),
         _caption,

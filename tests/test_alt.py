@@ -159,11 +159,13 @@ class Captions(StubModel):
     """A stub that writes one sentence, and counts how often it is asked."""
 
     asked = 0
+    least: float | None = -1
     captioner: Any = SimpleNamespace(ngrams="some")
 
     def caption(self, images: list[Any], *, least_probability: float | None, attention: bool) -> list[str]:
-        assert not attention and least_probability == (CAUTIOUS if self.captioner and self.captioner.ngrams else None)
+        assert not attention
         self.asked += len(images)
+        self.least = least_probability
         return [f"a picture of {image.width} pixels" for image in images]
 
 
@@ -220,7 +222,18 @@ def test_the_command_shows_a_diff_and_writes_when_told_to(model: Captions) -> No
 def test_a_model_that_cannot_tell_probable_words_writes_whole_sentences(model: Captions, captioner: Any) -> None:
     model.captioner = captioner
     Path("page.md").write_text("![](site/sub/b.png)\n")
-    assert "a picture of 64 pixels" in run("page.md").stdout and model.asked == 1
+    assert "a picture of 64 pixels" in run("page.md").stdout and (model.asked, model.least) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "least"), [((), CAUTIOUS), (("--set", "captioner.ngrams.least_probability=0"), None)]
+)
+def test_sentences_are_cautious_unless_the_model_is_told_otherwise(
+    model: Captions, given: tuple[str, ...], least: float | None
+) -> None:
+    Path("page.md").write_text("![](site/sub/b.png)\n")
+    run("page.md", *given)
+    assert (model.asked, model.least) == (1, least)
 
 
 def test_what_was_edited_meanwhile_is_not_written_over(model: Captions, monkeypatch: pytest.MonkeyPatch) -> None:

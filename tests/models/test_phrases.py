@@ -11,7 +11,9 @@ from photographs import noise
 from stubs import calibrated
 from tiny_bundle import bundle_model
 
+from saywhere import UserError
 from saywhere.calibration import QUESTIONS, Calibration, Logistic
+from saywhere.configs.densecap import DenseCapConfig
 from saywhere.models.decoding import search, search_each
 from saywhere.models.densecap import detect
 from saywhere.models.model import Model
@@ -89,14 +91,18 @@ def test_hypotheses_with_words_of_ones_own_are_judged_by_the_decoder_alone():
     likeliest = described(model(ngrams={**ngrams, "weight": 0.0}, decoding=decoding))[1].captions
     assert likeliest[0] != found.captions[0]
     own = sorted(set(likeliest[0].split()))
-    _, judged = described(model(own_words=own, **options))
+    _, judged = described(model(own_words=own, own_kinds=[""] * len(own), **options))
     assert judged.captions[0] == likeliest[0], "it has the most of both terms now"
     nouns = evidence(["dog", "cat"])
     posterior = np.full((2, nouns.tree.leaves), 1e-3, np.float32)
     texts, nothing = ["a dog", "a cat"], np.zeros(2, np.float32)
     assert caption_evidence(nouns, posterior, texts, nothing, nothing)["known"].tolist() == [1, 1]
-    nouns.own_words = frozenset({"cat"})
+    dog = nouns.judged("a dog")
+    nouns._own = {"cat": "", "moggy": "dog"}
     assert caption_evidence(nouns, posterior, texts, nothing, nothing)["known"].tolist() == [1, 0]
+    assert nouns.judged("a striped moggy") is dog is not None and nouns.judged("a dog") is dog
+    with pytest.raises(UserError, match=r"own_kinds is \(\), but must be one for each of the 1 own_words"):
+        DenseCapConfig(own_words=("moggy",))
 
 
 def test_of_found_regions_only_the_best_get_several_hypotheses_and_all_of_given_ones():

@@ -73,7 +73,8 @@ def alt(
         lines = stack.enter_context(ResultsFile(cache, "alt")) if cache else None
         if cache is not None:
             ensure_same_settings(cache, {**deferred.facts, "length": length})
-        texts = _Texts(deferred, lines, length)
+        cautious = not any("ngrams.least_probability=" in change for change in chosen.change or ())
+        texts = _Texts(deferred, lines, length, cautious)
         drafts = 0
         for document in documents:
             found = _propose(document, texts, every, root, counts, skipped)
@@ -117,8 +118,8 @@ def _files(paths: list[Path]) -> Iterator[Path]:
 class _Texts:
     """Alternative texts by image content, from the cache file or from the model."""
 
-    def __init__(self, deferred: DeferredModel, lines: ResultsFile | None, length: int) -> None:
-        self._deferred, self._lines, self._length = deferred, lines, length
+    def __init__(self, deferred: DeferredModel, lines: ResultsFile | None, length: int, cautious: bool) -> None:
+        self._deferred, self._lines, self._length, self._cautious = deferred, lines, length, cautious
         self._known: dict[str, str] = {} if lines is None else {row["image"]: row["alt"] for row in lines}
 
     def of(self, data: bytes, name: str) -> str:
@@ -130,7 +131,8 @@ class _Texts:
         if digest not in self._known:
             model: Any = self._deferred()
             image = read_image(data, name, self._deferred.long_side)
-            sure = CAUTIOUS if model.captioner is not None and model.captioner.ngrams is not None else None
+            able = self._cautious and model.captioner is not None and model.captioner.ngrams is not None
+            sure = CAUTIOUS if able else None
             (caption,) = model.caption([image], least_probability=sure, attention=False)
             (regions,) = model.describe([image], top=10)
             self._known[digest] = text = compose(str(caption), regions, self._length)

@@ -71,8 +71,10 @@ class DenseCapConfig(SystemConfig):
         noun_weight: weight of the natural log-probability of the phrase's noun by the part nouns: in reranking, and in
             each decoding step before the noun, where it redistributes the decoder's total probability of nouns.
         ngrams: n-gram probabilities of a region's phrases, for reranking the beam and shortening its best phrase.
-        own_words: words of one's own images, which fine-tuning taught to the decoder. N-grams, noun classifier and
-            aligner do not know their use, so they do not judge phrases with them.
+        own_words: words of one's own images, which fine-tuning taught to the decoder. N-grams and aligner do not know
+            their use, so they do not judge phrases with them.
+        own_kinds: for each of these words the kind as which the noun classifier judges phrases with it, or an empty
+            text: it does not judge them either.
         person_threshold, colour_threshold: minimum probabilities of words for a person's sex and of colours, by the
             model's calibration if it has one; words below are left out. 0: keep the decoder's words.
         final_nms: IoU threshold for the suppression of final boxes.
@@ -113,6 +115,7 @@ class DenseCapConfig(SystemConfig):
     noun_weight: float = 0.0
     ngrams: PhraseNgramsConfig = PhraseNgramsConfig()
     own_words: tuple[str, ...] = ()
+    own_kinds: tuple[str, ...] = ()
     person_threshold: float = 0.6
     colour_threshold: float = 0.5
     final_nms: float = 0.5
@@ -130,6 +133,8 @@ class DenseCapConfig(SystemConfig):
     box_decay: float = 0.0
 
     def __post_init__(self) -> None:
+        counts = len(self.own_kinds), len(self.own_words)
+        self.require(counts[0] == counts[1], "own_kinds", f"one for each of the {counts[1]} own_words")
         self.require_proposals()
         self.require_at_least(1, "proposals.post_nms_top_n", "rpn_batch", "batch")
         self.require_between(1, LARGEST_GRID, "pool_size")

@@ -444,7 +444,8 @@ class NounEvidence:
 
     def __init__(self, classifier: Nouns, detector: DenseCap | None = None) -> None:
         self._classifier, self._detector, self.config = classifier, detector, classifier.config
-        self.own_words = frozenset[str]() if detector is None else frozenset(detector.config.own_words)
+        own = () if detector is None else zip(detector.config.own_words, detector.config.own_kinds, strict=True)
+        self._own = dict[str, str](own)
         if self.config.embed_dim and detector is None:
             raise UserError("the part classes was taught with embeddings of the part densecap, which the model lacks")
 
@@ -540,6 +541,12 @@ class NounEvidence:
         Plurals, synonyms and names of several words are known: ``two puppies on the grass`` leads to ``dog``.
         """
         return self.tree.find(phrase)
+
+    def judged(self, phrase: str) -> Noun | None:
+        """Return the noun as which the classifier judges a phrase: for ``own_words`` their kind; None if it cannot."""
+        own = [self._own[word] for word in phrase.split() if word in self._own] if self._own else []
+        noun = self.tree.named(own[-1]) if own else self.tree.find(phrase)
+        return noun if noun is not None and self.knows(noun) else None
 
     def knows(self, noun: Noun) -> bool:
         """Return whether the classifier was trained on this noun, or on something that it is a kind of."""

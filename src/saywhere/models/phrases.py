@@ -13,7 +13,7 @@ trains it on boxes whose phrases name a colour.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -123,6 +123,8 @@ class PhraseWriter:
     ) -> None:  # fmt: skip
         self.nouns, self._densecap, self._read_aligner, self._config = nouns, densecap, aligner, densecap.config
         self._greedy, self._own = greedy, frozenset(densecap.config.own_words)
+        kinds = zip(densecap.config.own_words, densecap.config.own_kinds, strict=True)
+        self._unjudged = frozenset(word for word, kind in kinds if not kind)
 
     def write(
         self,
@@ -175,7 +177,8 @@ class PhraseWriter:
                 likely.append(mean_log_probability(said[row], probable[: len(said[row])]))
         colours = {} if fits is None else name_colours(encodings, boxes, said)
         for row, (words, log_probs) in enumerate(zip(said, decoded.log_probs, strict=True)):
-            doubtful.append(() if fits is None else _doubtful(words, log_probs, fits[row], colours.get(row, {})))
+            unsure = () if fits is None else _doubtful(words, log_probs, fits[row], colours.get(row, {}))
+            doubtful.append(tuple(doubt for doubt in unsure if words[doubt.place] not in self._own))
             texts.append(self._revise(words, doubtful[-1], calibration))
         ends = np.cumsum([len(rows) for rows in boxes]).tolist()
         confidence, log_likely = decoded.confidence, np.array(likely or [0.0] * len(said), np.float32)
@@ -259,19 +262,10 @@ class PhraseWriter:
         reasons += [Reason(agrees, self._config.ngrams.weight)] if ngrams else []
         reasons += [Reason(fits, similarity, COMPARED_PHRASES)] if compared else []
         if self._own:
-            reasons = [replace(reason, score=self._impartial(reason.score)) for reason in reasons]
+            unjudged = [self._unjudged if named and reason is reasons[0] else self._own for reason in reasons]
+            each = zip(reasons, unjudged, strict=True)
+            reasons = [replace(reason, score=_impartial(reason.score, words)) for reason, words in each]
         return Reranker(reasons).rank(found, self._densecap.vocabulary)
-
-    def _impartial(self, score: Score) -> Score:
-        """Return a score that gives hypotheses with ``own_words`` the highest value of their region."""
-
-        def scored(sentences: Sequence[Sequence[Sentence]]) -> list[np.ndarray]:
-            values = [np.array(row) for row in score(sentences)]
-            for row, own in zip(values, sentences, strict=True):
-                row[[not self._own.isdisjoint(one.text.split()) for one in own]] = row.max(initial=-np.inf)
-            return values
-
-        return scored
 
     def prepare(self) -> None:
         """Read what the first phrase needs besides the weights."""
@@ -323,6 +317,18 @@ class PhraseWriter:
         words = without_sex(words, unsure["person"]) if unsure["person"] else words
         text = " ".join(without_colours(words, unsure["colour"]) if unsure["colour"] else words)
         return with_usage(text if self.nouns is None else without_stutter(text))
+
+
+def _impartial(score: Score, words: Collection[str]) -> Score:
+    """Return a score that gives hypotheses with one of some words the highest value of their region."""
+
+    def scored(sentences: Sequence[Sequence[Sentence]]) -> list[np.ndarray]:
+        values = [np.array(row) for row in score(sentences)]
+        for row, own in zip(values, sentences, strict=True):
+            row[[any(word in words for word in one.text.split()) for one in own]] = row.max(initial=-np.inf)
+        return values
+
+    return scored
 
 
 def mean_log_probability(words: Sequence[str], likely: Sequence[float | None]) -> float:
@@ -420,13 +426,7 @@ def noun_log_probs(nouns: NounEvidence, posterior: np.ndarray, texts: Sequence[s
 
     A noun unknown to the classifier counts as :data:`UNTAUGHT`; no noun is below :data:`LEAST_NOUN`.
     """
-    return _log_probs(nouns, [posterior] * len(texts), [_taught_noun(nouns, text) for text in texts])
-
-
-def _taught_noun(nouns: NounEvidence, text: str) -> Noun | None:
-    """Return the noun of a phrase; None if the classifier was not trained on it, or the phrase has ``own_words``."""
-    noun = nouns.tree.find(text) if nouns.own_words.isdisjoint(text.split()) else None
-    return noun if noun is not None and nouns.knows(noun) else None
+    return _log_probs(nouns, [posterior] * len(texts), [nouns.judged(text) for text in texts])
 
 
 def _log_probs(nouns: NounEvidence, posteriors: Sequence[np.ndarray], taught: Sequence[Noun | None]) -> np.ndarray:
@@ -449,7 +449,7 @@ def caption_evidence(
     """
     likely, known = np.zeros((2, len(texts)), np.float32)
     if nouns is not None and posterior is not None:
-        taught = [_taught_noun(nouns, text) for text in texts]
+        taught = [nouns.judged(text) for text in texts]
         known[:] = [noun is not None for noun in taught]
         likely = _log_probs(nouns, list(posterior), taught)
     return {"confidence": np.asarray(confidence), "noun": likely, "known": known, "expected": np.asarray(expected)}

@@ -65,7 +65,7 @@ from saywhere.text import Vocabulary, tokenize, with_articles
 
 FIT_SCALE = 50.0
 """Scale of the aligner's similarities relative to log-probabilities, if no weight of the noun classifier gives it."""
-A_PERSON = (["person"], ["a", "person"], ["the", "person"])
+A_PERSON = (["person"], ["a", "person"], ["the", "person"], ["persons"], ["somebody"], ["someone"])
 """Phrases that the aligner reads as "people", see :func:`captioned`."""
 ANYBODY = frozenset({"people", "person", "persons", "somebody", "someone"})
 """Words for people of whom nothing else is said."""

@@ -22,7 +22,7 @@ from saywhere.images import ImageError
 from saywhere.inference.claims import locked
 from saywhere.loading import load
 from saywhere.models.bundle import CARD, CONFIG, Bundle
-from saywhere.models.nouns import FUNCTION_WORDS
+from saywhere.models.nouns import FUNCTION_WORDS, noun_tree
 from saywhere.report import counted
 from saywhere.stages.calibration import UNSEEN
 from saywhere.stages.kinds import copy_model
@@ -318,22 +318,28 @@ class _Run:
         pairs = [pair for sample in self.own.held_out for pair in _described(model, sample)]
         return round(float(np.mean(same_words(pairs))), 6)
 
-    def _own_words(self) -> list[str]:
+    def _own_words(self) -> dict[str, str]:
         """Return the new words, and known ones that the initial model hardly ever uses for boxes whose phrase has them.
 
         They occur in the phrases of a share of the boxes of at least :data:`COMMON`, and the initial model uses them in
-        less than :data:`SELDOM` of these.
+        less than :data:`SELDOM` of these. The value of each is what the initial model calls most of its boxes, if it is
+        a noun of the tree, else empty.
         """
-        model, boxes = load(self.bundle.folder), 0
-        true, said = Counter[str](), Counter[str]()
+        model, boxes, tree, config = load(self.bundle.folder), 0, noun_tree(), self.bundle.configs["densecap"]
+        true, said, called = Counter[str](), Counter[str](), dict[str, Counter[str]]()
         for sample in tracked("comparing with the phrases of the start", self.own.learnt):
             for phrase, references in _described(model, sample):
                 boxes += 1
                 words = {word for reference in references for word in tokenize(reference)} - FUNCTION_WORDS
                 true.update(words)
+                noun = tree.find(phrase)
+                for word in words:
+                    called.setdefault(word, Counter())[noun.name if noun is not None else ""] += 1
                 said.update(words & set(tokenize(phrase)))
         common = (word for word, count in true.items() if count >= COMMON * boxes and said[word] < SELDOM * count)
-        return sorted({*self.bundle.configs["densecap"].own_words, *self.words, *common})
+        kinds = {word: called.get(word, Counter([""])).most_common(1)[0] for word in (*self.words, *common)}
+        own = {word: name if 2 * count > true[word] else "" for word, (name, count) in kinds.items()}
+        return dict(sorted({**dict(zip(config.own_words, config.own_kinds, strict=True)), **own}.items()))
 
     def _mix(self, layers: heads.Heads, before: heads.Heads, trained: Mapping[str, Any], share: float) -> None:
         """Mix initial and trained weights in the layers; rows of new words take the trained ones alone."""
@@ -371,7 +377,7 @@ class _Run:
             raise UserError(f"none of the {kind} images can be read; the first: {self.skipped[0]}")
         return heads.lessons(before, self.network.vocabulary, samples, found)
 
-    def _make(self, share: float, own: Sequence[str]) -> Path:
+    def _make(self, share: float, own: Mapping[str, str]) -> Path:
         """Make the model in the folder of the run, all but its card: the original parts except what was trained."""
         from saywhere.networks import checkpoint
 
@@ -380,7 +386,7 @@ class _Run:
         (made / RECORD).unlink(missing_ok=True)  # from a start that was itself fine-tuned
         if share:
             weights = {k: v for k, v in self.network.state_dict().items() if not k.startswith("trunk.")}
-            options = {"densecap.own_words": list(own)}
+            options = {"densecap.own_words": list(own), "densecap.own_kinds": list(own.values())}
             checkpoint.change_weights(made, "densecap", weights, options, self.network.vocabulary)
         return made
 

@@ -136,8 +136,9 @@ export class Detector {
     const {confidence: ofSure, noun: ofNoun, known: ofKnown, expected: ofExpected, constant} = this.calibration.caption;
     const ofWords = ofSure * sure + ofExpected * expected + constant;
     if (!posterior) return sigmoid(ofWords);
-    const words = tokenize(caption), {noun} = classes.tree.head(words), isOwn = (word) => this.config.own_words.includes(word);
-    const known = Boolean(noun) && classes.knows(noun) && !words.some(isOwn);
+    const words = tokenize(caption), {own_words: own, own_kinds: kinds} = this.config, word = words.findLast((each) => own.includes(each));
+    const noun = word ? classes.tree.named(kinds[own.indexOf(word)]) : classes.tree.head(words).noun;
+    const known = Boolean(noun) && classes.knows(noun);
     const likely = Math.log(Math.max(known ? classes.probability(posterior, noun) : UNTAUGHT, LEAST_NOUN));
     return sigmoid(ofWords + ofNoun * likely + (known ? ofKnown : 0));
   }

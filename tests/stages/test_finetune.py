@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import errno
 import json
 import os
@@ -122,6 +123,14 @@ def test_new_words_move_ten_times_as_far_and_are_not_averaged(
     mixed = layers.decoder.output.weight.detach() - start
     torch.testing.assert_close(mixed[new], moved[1][new])
     torch.testing.assert_close(mixed[:new], 0.25 * moved[1][:new], rtol=1e-3, atol=1e-6)
+
+
+def test_an_image_that_has_gone_since_it_was_looked_at_is_left_out(images: Path, tmp_path: Path) -> None:
+    bundle = Bundle.read(exported_bundle())
+    own = finetune_stage._read(images, None, "train", None, bundle, 0, print)
+    own.held_out[:] = [dataclasses.replace(own.held_out[0], image=tmp_path / "gone.png")]
+    run = finetune_stage._Run(tmp_path / "made", bundle, own, None, 0, print)
+    assert run._word_f1(saywhere.load(bundle.folder)) == 0
 
 
 def test_common_words_that_the_start_does_not_use_are_ones_own(

@@ -274,7 +274,7 @@ def test_a_run_that_was_stopped_by_ctrl_c_goes_on_and_makes_the_same(done: Path,
     arguments = ["train", str(recipe), "--out", str(out)]
     with stopped_by_ctrl_c(lambda training: (training.recipe.name, training.state.batches) == ("phrases", 1)):
         first = run(*arguments, code=130)
-    assert first.stderr.splitlines()[-1].startswith("stopped in the stage phrases; the same command goes on")
+    assert first.stderr.splitlines()[-1].startswith("stopped in the stage phrases; run it again to continue there")
     again = run(*arguments)
     assert again.stdout.startswith("[1/2] densecap: done before") and "[2/2] phrases: resumed" in again.stderr
     one, two = (load_file(folder / "model" / "model.safetensors") for folder in (out, done / "run"))

@@ -316,7 +316,7 @@ class _Run:
     def _word_f1(self, model: Model) -> float:
         """Return the mean word F1 of the phrases that a model gives the held-out boxes, with the true ones."""
         pairs = [pair for sample in self.own.held_out for pair in _described(model, sample)]
-        return round(float(np.mean(same_words(pairs))), 6)
+        return round(float(np.mean(same_words(pairs))), 6) if pairs else 0.0
 
     def _own_words(self) -> dict[str, str]:
         """Return the new words, and known ones that the initial model hardly ever uses for boxes whose phrase has them.
@@ -411,8 +411,11 @@ class _Run:
 
 
 def _described(model: Model, sample: Sample) -> list[tuple[str, Sequence[str]]]:
-    """Return the phrase that a model gives each true box of an image, and the true phrases."""
-    regions = model.describe(sample.image, boxes=sample.boxes)
+    """Return the phrase that a model gives each true box of an image, and the true phrases; none if it has gone."""
+    try:
+        regions = model.describe(sample.image, boxes=sample.boxes)
+    except ImageError:  # it was there when its regions were found
+        return []
     return list(zip(regions.captions or (), sample.phrases, strict=True))
 
 

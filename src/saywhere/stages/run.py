@@ -337,7 +337,7 @@ def _run(planned: Planned, work: Work) -> Done:
         with explain_full_disk(work.folder):
             return planned.stage.run(work)
     except KeyboardInterrupt:
-        stopped = f"stopped in the stage {planned.name}; the same command goes on from there"
+        stopped = f"stopped in the stage {planned.name}; run it again to continue there"
         raise KeyboardInterrupt(stopped) from None
     except UserError as error:
         raise UserError(f"stage {planned.name}: {error}") from error

@@ -312,11 +312,16 @@ def test_a_noun_that_only_the_classes_know_is_placed_and_judged_by_them():
         kinds[-1, named] = np.log(0.4)
         return kinds, named
 
-    made.nouns = SimpleNamespace(log_kinds=log_kinds, lookup=tree.find, tells=lambda noun: {*noun.leaves} == {*rows})
+    made.nouns = SimpleNamespace(
+        log_kinds=log_kinds, lookup=tree.find, tells=lambda noun: {*noun.leaves} == {*rows},
+        translate=lambda text: text.replace("night bandit", "raccoon"),
+    )  # fmt: skip
     for part in ("densecap", "aligner"):
         found = made.ground(IMAGE, ["a raccoon", "two racoons", "a violin"], part=part, threshold=0)
         assert found.scores == pytest.approx([0.4, 0.4, 0], abs=1e-4) and found.captions[0] == "a raccoon"
         assert made.ground(IMAGE, ["a raccoon"], part=part).not_found == ("a raccoon",)
+        own = made.ground(IMAGE, ["a night bandit"], part=part, threshold=0)
+        assert own.captions == ("a night bandit",) and own.scores == pytest.approx([0.4], abs=1e-4)
         placer = made.placer(part)
         assert "raccoon" not in placer.unknown(["a raccoon"]) and "violin" in placer.unknown(["a violin"])
         assert placer.needs_classes("a raccoon") and not placer.needs_classes("a violin")

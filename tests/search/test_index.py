@@ -324,11 +324,14 @@ def test_a_noun_that_only_the_classes_know_is_searched_by_them(album, tmp_path) 
             posterior[-1, tree.find("a raccoon").leaves] = paths.get(seen.image, 0)
         return found
 
-    made.nouns = SimpleNamespace(posteriors=posteriors, lookup=tree.find, tells=lambda noun: noun.name != "violin")
+    made.nouns = SimpleNamespace(
+        posteriors=posteriors, lookup=tree.find, tells=lambda noun: noun.name != "violin",
+        translate=lambda text: text.replace("night bandit", "raccoon"),
+    )  # fmt: skip
     made.calibration = calibrated(phrase=(0, 1, 9, 3), hit=(1, 0, 0, 0, 0, 0, 0), chance=(1, 9), meant=(1, 9))
     with saywhere.Index(tmp_path / "i", made) as index:
         index.add(album)
-        for query in ("a raccoon", "Raccoons", "a red racoon", "a animal", "the animals"):
+        for query in ("a raccoon", "Raccoons", "a red racoon", "a animal", "the animals", "a night bandit"):
             hits = index.search(query)
             assert [hit.image for hit in hits[:3]] == [*paths] and len(hits) == 6, query
             assert [hit.probability for hit in hits[:3]] == pytest.approx([*paths.values()], abs=0.06), query
@@ -387,7 +390,7 @@ def test_an_index_keeps_what_the_classes_say_and_asks_them(album, tmp_path) -> N
         pairs = zip(encodings, boxes, strict=True)
         return [posterior.repeat(len(rows), axis=0) * (seen.image == path) for seen, rows in pairs]
 
-    made.nouns = SimpleNamespace(posteriors=posteriors, lookup=tree.find, tells=lambda noun: True)
+    made.nouns = SimpleNamespace(posteriors=posteriors, lookup=tree.find, translate=str, tells=lambda noun: True)
     made.calibration = calibrated(phrase=(0, 0, 0, -9), indexed_phrase=(0, 1, 9, 0), hit=(1, 0, 0, 0, 0, 0, 0))
     with saywhere.Index(tmp_path / "i", made) as index:
         index.add(album)

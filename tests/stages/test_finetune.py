@@ -8,7 +8,9 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import pytest
 import torch
 from commands import error_of, run
@@ -58,7 +60,12 @@ def same_weights(one: Path, two: Path) -> bool:
 
 def test_the_new_model_has_all_parts_and_only_the_last_layers_differ(done: Finetuned) -> None:
     before, after = weights(Bundle.read(exported_bundle()).folder), weights(done.model)
-    assert (done.learnt, done.held_out) == (6, 2) and before.keys() == after.keys()
+    kept = {name: value for name, value in after.items() if name.startswith("densecap.start.")}
+    assert (done.learnt, done.held_out) == (6, 2) and bool(kept) == bool(done.share)
+    assert before.keys() == after.keys() - kept.keys()
+    for name, value in kept.items():  # rows of new words follow
+        old = before[name.replace("start.", "")]
+        assert torch.equal(value[: len(old)] if value.ndim else value, old), name
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert all(name.startswith(("densecap.phrase_head", "densecap.decoder")) for name in changed)
     assert bool(changed) == bool(done.share) and (done.losses[1] < done.losses[0]) == bool(done.share)
@@ -70,6 +77,18 @@ def test_the_new_model_has_all_parts_and_only_the_last_layers_differ(done: Finet
     assert len(model.describe(image, top=2)) == 2 and model.caption(image) and model.embed(image)
     card = (done.model / CARD).read_text()
     assert "## Fine-tuning" in card and "6 images of jsonl images.jsonl, seed 0" in card
+
+
+@pytest.mark.parametrize("engine", ["onnx", "torch"])
+def test_phrases_are_found_as_before_fine_tuning(done: Finetuned, engine: Literal["onnx", "torch"]) -> None:
+    assert done.share
+    image, texts = next(done.model.parent.parent.glob("own*/000.png")), ["a dog", "the blue sky"]
+    start, made = (saywhere.load(folder, engine=engine) for folder in (exported_bundle(), done.model))
+    old, new = (model.ground(image, texts) for model in (start, made))
+    assert new.boxes.tolist() == old.boxes.tolist()
+    assert new.scores == pytest.approx(old.scores, rel=0.2), "the four new words take a little from all others"
+    old, new = (model.score(image, texts).log_probs for model in (start, made))
+    assert not np.allclose(new, old, atol=0.05), "how probable phrases are is what was learnt"
 
 
 def test_new_words_are_in_the_vocabulary_behind_the_old_ones(images: Path) -> None:
@@ -144,17 +163,37 @@ def test_common_words_that_the_start_does_not_use_are_ones_own(
     described = iter(zip(said, references, strict=True))
     monkeypatch.setattr(finetune_stage, "_described", lambda *_: [next(described)])
     own.learnt[:] = own.learnt[:1] * 51
-    assert [*run._own_words()] == sorted(run.words)
+    assert [*run._own_words().words] == sorted(run.words)
     said[46:49] = ["a dog"] * 3
     described = iter(zip(said, references, strict=True))
-    found = run._own_words()
+    found = run._own_words().words
     assert [*found] == sorted({*run.words, "sofa"}) and found["sofa"] == "dog", "most of its boxes are called a dog"
 
 
-@pytest.mark.parametrize(("kept", "share", "losses"), [(0.0, 0.375, (9.0, 4.0)), (1.1, 0.0, (9.0, 9.0))])
+def test_names_of_own_words_mean_what_the_start_calls_most_of_them() -> None:
+    own = {"trash": "", "panda": "", "freighter": "", "klikker": "", "stripy": ""}
+    called = {
+        "a trash panda on a roof": ["raccoon", "raccoon", "roof"],
+        "a big freighter": ["ship"],
+        "a klikker": ["mouse", "keyboard"],  # neither is more than half
+        "a panda": ["raccoon"],  # the tree has this name
+        "a stripy dog": ["zebra"],  # the word is an adjective
+    }
+    phrases = [(phrase.split(), kind) for phrase, kinds in called.items() for kind in kinds]
+    assert finetune_stage._own_names(phrases, own) == {"trash panda": "raccoon", "freighter": "ship"}
+
+
+@pytest.mark.parametrize(
+    ("kept", "own_kind", "share", "losses"),
+    [
+        (0.0, False, 0.375, (9.0, 4.0)),
+        (1.1, False, 0.0, (9.0, 9.0)),  # too much is lost
+        (1.0, True, 0.375, (9.0, 4.0)),  # all other regions show the user's things too
+    ],
+)
 def test_the_share_with_the_likeliest_phrases_of_those_that_keep_the_rest(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    kept: float, share: float, losses: tuple[float, float],
+    kept: float, own_kind: bool, share: float, losses: tuple[float, float],
 ) -> None:  # fmt: skip
     bundle = Bundle.read(exported_bundle())
     own = finetune_stage._read(images, None, "train", None, bundle, 0, print)
@@ -163,11 +202,12 @@ def test_the_share_with_the_likeliest_phrases_of_those_that_keep_the_rest(
     before = copy.deepcopy(layers)
     trained = {name: value + 1 if value.is_floating_point() else value for name, value in layers.state_dict().items()}
     lessons = run._lessons(before, own.held_out, "held-out")
+    monkeypatch.setattr(finetune_stage, "_kind", lambda phrase: "dog" if own_kind else "")
     found = iter([9.0, 5.0, 4.0, 6.0])
     monkeypatch.setattr(heads, "measure", lambda *arguments: (next(found), 0.0))
     monkeypatch.setattr(finetune_stage, "SHARES", dict.fromkeys(finetune_stage.SHARES, kept))
-    *choice, _ = run._choose(layers, before, trained, lessons, lessons)
-    assert choice == [losses, share]
+    chosen = run._choose(layers, before, trained, (lessons, lessons), {"dog"})
+    assert (chosen.losses, chosen.share) == (losses, share)
     old = slice(min(run.new))  # rows of words that are not new
     torch.testing.assert_close(layers.decoder.output.weight[old], before.decoder.output.weight[old] + share)
 

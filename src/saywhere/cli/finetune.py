@@ -53,8 +53,7 @@ def finetune(
     for line in done.lines():
         typer.echo(line)
     if not done.share:
-        reason = "no new weights are better on the held-out images without losing other phrases"
-        typer.echo(f"warning: {reason}: {done.model} has the weights that it started from", err=True)
+        typer.echo(f"warning: {done.model} has the weights that it started from: {done.reason}", err=True)
     typer.echo(f"{done.model}: the model; next: saywhere describe IMAGE --model {done.model}")
     for problem in done.problems:
         typer.echo(problem, err=True)

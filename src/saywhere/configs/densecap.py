@@ -71,10 +71,14 @@ class DenseCapConfig(SystemConfig):
         noun_weight: weight of the natural log-probability of the phrase's noun by the part nouns: in reranking, and in
             each decoding step before the noun, where it redistributes the decoder's total probability of nouns.
         ngrams: n-gram probabilities of a region's phrases, for reranking the beam and shortening its best phrase.
+        finetuned: whether the layers that write phrases were fine-tuned. The model then keeps those from before beside
+            them, for finding phrases in images.
         own_words: words of one's own images, which fine-tuning taught to the decoder. N-grams and aligner do not know
             their use, so they do not judge phrases with them.
         own_kinds: for each of these words the kind as which the noun classifier judges phrases with it, or an empty
             text: it does not judge them either.
+        own_names: names that consist of these words, such as "trash panda".
+        own_meanings: for each of these names, what the other parts of the model call such things.
         person_threshold, colour_threshold: minimum probabilities of words for a person's sex and of colours, by the
             model's calibration if it has one; words below are left out. 0: keep the decoder's words.
         final_nms: IoU threshold for the suppression of final boxes.
@@ -114,8 +118,11 @@ class DenseCapConfig(SystemConfig):
     similarity_weight: float = 0.0
     noun_weight: float = 0.0
     ngrams: PhraseNgramsConfig = PhraseNgramsConfig()
+    finetuned: bool = False
     own_words: tuple[str, ...] = ()
     own_kinds: tuple[str, ...] = ()
+    own_names: tuple[str, ...] = ()
+    own_meanings: tuple[str, ...] = ()
     person_threshold: float = 0.6
     colour_threshold: float = 0.5
     final_nms: float = 0.5
@@ -133,8 +140,10 @@ class DenseCapConfig(SystemConfig):
     box_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        counts = len(self.own_kinds), len(self.own_words)
-        self.require(counts[0] == counts[1], "own_kinds", f"one for each of the {counts[1]} own_words")
+        pairs = {"own_kinds": "own_words", "own_meanings": "own_names"}
+        for values, keys in pairs.items():
+            count = len(getattr(self, keys))
+            self.require(len(getattr(self, values)) == count, values, f"one for each of the {count} {keys}")
         self.require_proposals()
         self.require_at_least(1, "proposals.post_nms_top_n", "rpn_batch", "batch")
         self.require_between(1, LARGEST_GRID, "pool_size")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -198,6 +198,11 @@ class DenseCap(Protocol):
     @property
     def ngrams(self) -> Ngrams | None:
         """Probabilities of n-grams in phrases, by :meth:`phrase_features`; None if the model has none."""
+        ...
+
+    @property
+    def start(self) -> Self:
+        """The part with its decoder from before fine-tuning; itself if it was not fine-tuned."""
         ...
 
     def region_head(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:

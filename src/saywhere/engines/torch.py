@@ -31,7 +31,7 @@ from saywhere.models.bundle import Bundle
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.densecap.network import DenseCap
+from saywhere.networks.densecap.network import DenseCap, PhraseLayers
 from saywhere.networks.language.decoders.attention import AttentionDecoder
 from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.networks.nouns import Nouns
@@ -170,11 +170,13 @@ class TorchTrunk:
 class TorchDenseCap:
     """DenseCap; see :class:`saywhere.engines.engine.DenseCap`."""
 
-    def __init__(self, network: DenseCap) -> None:
-        self._network = network
+    def __init__(self, network: DenseCap, layers: PhraseLayers | None = None) -> None:
+        self._network, self._layers = network, layers or network
         self.config, self.vocabulary, self.box_coder = network.config, network.vocabulary, network.box_coder
-        self.decoder = TorchDecoder(network.decoder, network.decoder.words.weight)
+        self.decoder = TorchDecoder(self._layers.decoder, self._layers.decoder.words.weight)
         self.ngrams = _ngrams(network)
+        before = network.start if layers is None else None
+        self.start: TorchDenseCap = self if before is None else TorchDenseCap(network, before)
 
     @torch.inference_mode()
     def region_head(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
@@ -197,7 +199,7 @@ class TorchDenseCap:
         if not features:
             return []
         given = torch.from_numpy(np.concatenate(features)).to(_weight(self._network.trunk))
-        return _split(_array(self._network.phrase_embeddings(given)), features)
+        return _split(_array(given if self._layers.phrase_head is None else self._layers.phrase_head(given)), features)
 
 
 class TorchAligner:

@@ -446,6 +446,8 @@ class NounEvidence:
         self._classifier, self._detector, self.config = classifier, detector, classifier.config
         own = () if detector is None else zip(detector.config.own_words, detector.config.own_kinds, strict=True)
         self._own = dict[str, str](own)
+        names = () if detector is None else zip(detector.config.own_names, detector.config.own_meanings, strict=True)
+        self._names = dict(sorted(names, key=lambda pair: -len(pair[0].split())))
         if self.config.embed_dim and detector is None:
             raise UserError("the part classes was taught with embeddings of the part densecap, which the model lacks")
 
@@ -547,6 +549,19 @@ class NounEvidence:
         own = [self._own[word] for word in phrase.split() if word in self._own] if self._own else []
         noun = self.tree.named(own[-1]) if own else self.tree.find(phrase)
         return noun if noun is not None and self.knows(noun) else None
+
+    def translate(self, phrase: str) -> str:
+        """Replace ``own_names`` in a phrase by what the other parts of the model call such things.
+
+        Example:
+            >>> saywhere.load("mine").nouns.translate("two trash pandas on a roof")  # doctest: +SKIP
+            'two raccoons on a roof'
+        """
+        text = before = f" {' '.join(tokenize(phrase))} " if self._names else ""
+        for name, meaning in self._names.items():
+            for own, other in ((plural(name), plural(meaning)), (name, meaning)):
+                text = text.replace(f" {own} ", f" {other} ")
+        return phrase if text == before else with_articles(text.strip())
 
     def knows(self, noun: Noun) -> bool:
         """Return whether the classifier was trained on this noun, or on something that it is a kind of."""

@@ -342,7 +342,7 @@ class Placer:
         self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None = None, limit: int | None = None
     ) -> Evidence:
         """Return the scores of phrases in an image, even if they name nothing; arguments as for :meth:`find`."""
-        texts: list[TextVectors] = []
+        texts, phrases = list[TextVectors](), [self.translate(phrase) for phrase in phrases]
         if self.aligner is not None:
             known, details = self.aligner.vocabulary, self._details(phrases)
             both = (*(captioned(phrase, known) for phrase in phrases), *details.texts)
@@ -397,7 +397,11 @@ class Placer:
 
     def _details(self, phrases: Sequence[str]) -> Details:
         assert self.aligner is not None
-        return Details(phrases, self.aligner.vocabulary)
+        return Details([self.translate(phrase) for phrase in phrases], self.aligner.vocabulary)
+
+    def translate(self, phrase: str) -> str:
+        """Return :meth:`NounEvidence.translate` of a phrase, which is the phrase itself without a noun classifier."""
+        return phrase if self.nouns is None else self.nouns.translate(phrase)
 
     def log_kinds(self, encoding: Encoding, regions: Regions, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return the result of :meth:`NounEvidence.log_kinds`, or zeros and no named phrase without a classifier."""
@@ -409,8 +413,9 @@ class Placer:
         self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None, limit: int | None
     ) -> tuple[Regions, np.ndarray]:
         assert self.densecap is not None
-        given, writer = None if boxes is None else [boxes], PhraseWriter(self.densecap, greedy=True)
-        look = partial(describe, self.densecap, [encoding], writer=writer, nms_iou=self.config.nms_iou,
+        detector = self.densecap.start
+        given, writer = None if boxes is None else [boxes], PhraseWriter(detector, greedy=True)
+        look = partial(describe, detector, [encoding], writer=writer, nms_iou=self.config.nms_iou,
                        calibration=self.calibration)  # fmt: skip
         regions = look(given, limit)[0]
         if boxes is None and limit is None:
@@ -423,9 +428,9 @@ class Placer:
         if not len(regions):
             none = "the model finds no region in it" if boxes is None else "no box is given to choose among"
             raise UserError(f"{encoding.image}: {none}")
-        known = self.densecap.vocabulary
+        known = detector.vocabulary
         asked = [familiar(phrase, known) for phrase in phrases]
-        return regions, score_regions(self.densecap.decoder, known, regions, asked).joint
+        return regions, score_regions(detector.decoder, known, regions, asked).joint
 
     @property
     def _vocabulary(self) -> Vocabulary:
@@ -434,12 +439,12 @@ class Placer:
 
     def is_rare(self, phrase: str) -> bool:
         """Return whether the phrase's noun was rare in the text encoder's training data."""
-        counts = self._vocabulary.counts
+        counts, phrase = self._vocabulary.counts, self.translate(phrase)
         return any(counts.get(word, 0) < self.config.rare for word in noun_words(familiar(phrase, self._vocabulary)))
 
     def class_noun(self, phrase: str) -> Noun | None:
         """Return the noun of a phrase if the noun classifier can detect it, else None."""
-        noun = None if self.nouns is None else self.nouns.lookup(phrase)
+        noun = None if self.nouns is None else self.nouns.lookup(self.translate(phrase))
         return noun if noun is not None and self.nouns is not None and self.nouns.tells(noun) else None
 
     def needs_classes(self, phrase: str) -> bool:
@@ -447,15 +452,24 @@ class Placer:
 
         The text encoder also does not know a rare role ("a chef"): it takes it for any person.
         """
+        phrase = self.translate(phrase)
         words, role = noun_words(familiar(phrase, self._vocabulary)), noun_tree().share(phrase) < 1
         unread = any(word not in self._vocabulary for word in words) or (role and self.is_rare(phrase))
         return unread and self.class_noun(phrase) is not None
 
     def is_unknown(self, phrase: str) -> bool:
-        """Return whether none of the parts in use knows the noun of a phrase."""
-        asked = (self.densecap if self.by == "densecap" else None, self.aligner)
-        known = [part.vocabulary for part in asked if part is not None]
-        heard = any(known_form(word, words) in words for word in noun_words(phrase) for words in known)
+        """Return whether none of the parts in use knows the noun of a phrase.
+
+        That the dense captioner was fine-tuned to say a word does not tell whether an image shows it.
+        """
+        own = () if self.densecap is None or self.aligner is None else self.densecap.config.own_words
+        asked = ((self.densecap if self.by == "densecap" else None, own), (self.aligner, ()))
+        heard = any(
+            (form := known_form(word, part.vocabulary)) in part.vocabulary and form not in taught
+            for part, taught in asked
+            if part is not None
+            for word in noun_words(self.translate(phrase))
+        )
         return not heard and self.class_noun(phrase) is None
 
     def knows_none(self, phrases: Iterable[str]) -> bool:
@@ -473,7 +487,7 @@ class Placer:
         part = self.densecap if self.by == "densecap" else self.aligner
         assert part is not None
         found: dict[str, str | None] = {}
-        for phrase in phrases:
+        for phrase in map(self.translate, phrases):
             words = tokenize(phrase)
             told = EMPTY.union(noun_words(phrase) if self.class_noun(phrase) is not None else ())
             told = told.union(words[place] for place in asked_colours(phrase))

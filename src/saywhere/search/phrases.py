@@ -418,9 +418,9 @@ class PhrasesInImages:
             layout = with_actions(layout, self._aligner.vocabulary)
         unused = (words for words in layout.unused if not nothing.issuperset(tokenize(words)))
         self.layout = replace(layout, unused=tuple(unused))
-        wanted = query.wanted if alone else self.layout.phrases
-        own = self.layout.phrases
-        self._unwanted = tuple(phrase for phrase in query.unwanted if not placer.is_unknown(phrase))
+        own = tuple(map(placer.translate, self.layout.phrases))
+        wanted = (_translated(query.wanted[0], self.layout.phrases, own),) if alone else own
+        self._unwanted = tuple(placer.translate(text) for text in query.unwanted if not placer.is_unknown(text))
         words = self._aligner.vocabulary
         self._details, self._avoided = (Details(each, words) for each in (own, self._unwanted))
         texts = {text: text for text in (*self._details.texts, *self._avoided.texts)}
@@ -560,6 +560,14 @@ class PhrasesInImages:
             return max((each.probability for each in found if each.probability is not None), default=None)
         best = max(each.similarity for each in found)
         return float(in_index_probability(in_index_evidence(self.together, images, best), chance, meant))
+
+
+def _translated(text: str, phrases: Sequence[str], own: Sequence[str]) -> str:
+    """Replace each of ``phrases`` in a text by the one of ``own``; return the text itself if they are equal."""
+    for before, after in zip(phrases, own, strict=True):
+        if before != after:
+            text = " ".join(tokenize(text)).replace(before, after)
+    return text
 
 
 def _log_details(

@@ -6,10 +6,10 @@ import copy
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,8 @@ from saywhere.training.densecap import usable
 from saywhere.training.progress import tracked
 
 if TYPE_CHECKING:
+    import torch
+
     from saywhere.models.model import Model
     from saywhere.training import heads
 
@@ -69,6 +71,7 @@ class Finetuned:
         share: weight of the trained weights in the model; 0 if none was better and kept enough of the initial answers.
         kept: word F1 of the phrases of regions that are not annotated with the initial ones, from 0 to 1.
         problems: what is missing or broken in the data, one line each.
+        reason: why the weights are those of the start; empty if they are not.
     """
 
     model: Path
@@ -81,6 +84,7 @@ class Finetuned:
     share: float
     kept: float
     problems: tuple[str, ...] = ()
+    reason: str = ""
 
     def lines(self) -> list[str]:
         """Return a summary table as lines of text."""
@@ -232,6 +236,41 @@ def _read(root: Path, format: str | None, split: str, validation: str | None, bu
     return _Own(learnt, held_out, read[0].name, tuple(problems))
 
 
+class _OwnWords(NamedTuple):
+    """A user's words and names, each with what the initial model calls most of their boxes, or an empty text."""
+
+    words: dict[str, str]
+    names: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Losses before and after, the share of the trained weights, and how much of the other phrases is kept.
+
+    ``tried`` has each share with its loss and what it keeps.
+    """
+
+    losses: tuple[float, float]
+    share: float
+    kept: float
+    tried: tuple[tuple[float, float, float], ...]
+
+    @property
+    def reason(self) -> str:
+        """Why no share was chosen; empty if one was."""
+        better = [(share, kept) for share, loss, kept in self.tried if loss < self.losses[0]]
+        if self.share:
+            return ""
+        if not better:
+            return "no new weights give the phrases of the held-out images a higher probability"
+        share, kept = better[0]
+        return (
+            f"already {share:g} of the new weights change too many phrases of what you did not annotate: {kept:.2f} of "
+            f"their words stay, and {SHARES[share]:g} must; annotate more of what the images show, or add images "
+            "without your things"
+        )
+
+
 class _Run:
     """One run: its steps in order, each resuming where it was stopped."""
 
@@ -262,15 +301,16 @@ class _Run:
         before = copy.deepcopy(layers)
         lessons = self._lessons(before, learnt, "learnt"), self._lessons(before, held_out, "held-out")
         own = self._own_words()
-        self.new = [self.network.vocabulary.encode(word)[0] for word in own]
+        self.new = [self.network.vocabulary.encode(word)[0] for word in own.words]
         epoch = heads.train(layers, *lessons, self.epochs, self.seed, self.new)
         trained = copy.deepcopy(layers.state_dict())
-        losses, share, kept = self._choose(layers, before, trained if epoch else {}, *lessons)
-        made = self._make(share, own)
+        kinds = {*own.words.values()} - {""}
+        chosen = self._choose(layers, before, trained if epoch else {}, lessons, kinds)
+        made = self._make(chosen.share, own, before)
         start, end = (self._word_f1(load(folder)) for folder in (self.bundle.folder, made))
         result = Finetuned(
-            self.folder, start, end, losses, len(learnt), len(held_out), self.words, share, kept,
-            (*self.own.problems, *self.skipped),
+            self.folder, start, end, chosen.losses, len(learnt), len(held_out), self.words, chosen.share, chosen.kept,
+            (*self.own.problems, *self.skipped), chosen.reason,
         )  # fmt: skip
         replace_section(made / CARD, "## Fine-tuning", self._card(epoch, result))
         self._put_in_place(made)
@@ -281,65 +321,78 @@ class _Run:
         layers: heads.Heads,
         before: heads.Heads,
         trained: Mapping[str, Any],
-        learnt: Sequence[heads.Lesson],
-        held_out: Sequence[heads.Lesson],
-    ) -> tuple[tuple[float, float], float, float]:
+        lessons: tuple[Sequence[heads.Lesson], Sequence[heads.Lesson]],
+        kinds: Container[str],
+    ) -> _Choice:
         """Try the :data:`SHARES` of the trained weights; put the best mixture that keeps enough into the layers.
 
-        Returns:
-            Losses before and after, the share, and how much of the other phrases is kept.
+        Args:
+            lessons: those of the images to train on, and of the held-out ones.
+            kinds: what the initial model calls the user's things. Regions with such phrases may get the user's words.
         """
         from saywhere.training import heads
 
-        vocabulary = self.network.vocabulary
-        others = heads.others(held_out)
-        others = others if len(others) else heads.others(learnt)
+        vocabulary, (learnt, held_out) = self.network.vocabulary, lessons
 
-        def say(some: heads.Heads) -> list[str]:
-            return [vocabulary.decode(token_ids) for token_ids in some.say(others).tolist()] if len(others) else []
+        def say(some: heads.Heads, regions: torch.Tensor) -> list[str]:
+            return [vocabulary.decode(token_ids) for token_ids in some.say(regions).tolist()] if len(regions) else []
+
+        def others_of(some: Sequence[heads.Lesson]) -> tuple[torch.Tensor, list[str]]:
+            regions = heads.others(some)
+            said = say(before, regions)
+            rows = [row for row, phrase in enumerate(said) if _kind(phrase) not in kinds]
+            return regions[rows], [said[row] for row in rows]
 
         def loss(some: heads.Heads) -> float:
             return round(heads.measure(some, before, held_out)[0], 6)
 
-        start, then = loss(before), say(before)
-        least, best, kept = start, 0.0, 1.0
+        others, then = others_of(held_out)
+        if not then:
+            others, then = others_of(learnt)
+        start = loss(before)
+        chosen = _Choice((start, start), 0.0, 1.0, ())
         for share, enough in SHARES.items() if trained else ():
             self._mix(layers, before, trained, share)
-            pairs = [(now, [old]) for now, old in zip(say(layers), then, strict=True)]
+            pairs = [(now, [old]) for now, old in zip(say(layers, others), then, strict=True)]
             same = round(float(np.mean(same_words(pairs))), 6) if pairs else 1.0
             found = loss(layers)
-            if same >= enough and found < least:
-                least, best, kept = found, share, same
-        self._mix(layers, before, trained, best)
-        return (start, least), best, kept
+            chosen = replace(chosen, tried=(*chosen.tried, (share, found, same)))
+            if same >= enough and found < chosen.losses[1]:
+                chosen = replace(chosen, losses=(start, found), share=share, kept=same)
+        self._mix(layers, before, trained, chosen.share)
+        return chosen
 
     def _word_f1(self, model: Model) -> float:
         """Return the mean word F1 of the phrases that a model gives the held-out boxes, with the true ones."""
         pairs = [pair for sample in self.own.held_out for pair in _described(model, sample)]
         return round(float(np.mean(same_words(pairs))), 6) if pairs else 0.0
 
-    def _own_words(self) -> dict[str, str]:
-        """Return the new words, and known ones that the initial model hardly ever uses for boxes whose phrase has them.
+    def _own_words(self) -> _OwnWords:
+        """Return the words and names of the user's phrases that the initial model does not use as the user does.
 
-        They occur in the phrases of a share of the boxes of at least :data:`COMMON`, and the initial model uses them in
-        less than :data:`SELDOM` of these. The value of each is what the initial model calls most of its boxes, if it is
-        a noun of the tree, else empty.
+        Words are the new ones, and known ones that occur in the phrases of a share of the boxes of at least
+        :data:`COMMON`, if the initial model uses them in less than :data:`SELDOM` of these.
         """
-        model, boxes, tree, config = load(self.bundle.folder), 0, noun_tree(), self.bundle.configs["densecap"]
-        true, said, called = Counter[str](), Counter[str](), dict[str, Counter[str]]()
+        model, config = load(self.bundle.folder), self.bundle.configs["densecap"]
+        boxes, said, called = 0, Counter[str](), dict[str, Counter[str]]()
+        phrases = list[tuple[list[str], str]]()
         for sample in tracked("comparing with the phrases of the start", self.own.learnt):
             for phrase, references in _described(model, sample):
                 boxes += 1
+                kind = _kind(phrase)
                 words = {word for reference in references for word in tokenize(reference)} - FUNCTION_WORDS
-                true.update(words)
-                noun = tree.find(phrase)
                 for word in words:
-                    called.setdefault(word, Counter())[noun.name if noun is not None else ""] += 1
+                    called.setdefault(word, Counter())[kind] += 1
                 said.update(words & set(tokenize(phrase)))
-        common = (word for word, count in true.items() if count >= COMMON * boxes and said[word] < SELDOM * count)
-        kinds = {word: called.get(word, Counter([""])).most_common(1)[0] for word in (*self.words, *common)}
-        own = {word: name if 2 * count > true[word] else "" for word, (name, count) in kinds.items()}
-        return dict(sorted({**dict(zip(config.own_words, config.own_kinds, strict=True)), **own}.items()))
+                phrases += [(tokenize(reference), kind) for reference in references]
+        common = (
+            word for word, kinds in called.items()
+            if (count := kinds.total()) >= COMMON * boxes and said[word] < SELDOM * count
+        )  # fmt: skip
+        words = dict(zip(config.own_words, config.own_kinds, strict=True))
+        words |= {word: _majority(called.get(word, Counter())) for word in (*self.words, *common)}
+        names = dict(zip(config.own_names, config.own_meanings, strict=True))
+        return _OwnWords(dict(sorted(words.items())), dict(sorted({**names, **_own_names(phrases, words)}.items())))
 
     def _mix(self, layers: heads.Heads, before: heads.Heads, trained: Mapping[str, Any], share: float) -> None:
         """Mix initial and trained weights in the layers; rows of new words take the trained ones alone."""
@@ -377,7 +430,7 @@ class _Run:
             raise UserError(f"none of the {kind} images can be read; the first: {self.skipped[0]}")
         return heads.lessons(before, self.network.vocabulary, samples, found)
 
-    def _make(self, share: float, own: Mapping[str, str]) -> Path:
+    def _make(self, share: float, own: _OwnWords, before: heads.Heads) -> Path:
         """Make the model in the folder of the run, all but its card: the original parts except what was trained."""
         from saywhere.networks import checkpoint
 
@@ -386,7 +439,15 @@ class _Run:
         (made / RECORD).unlink(missing_ok=True)  # from a start that was itself fine-tuned
         if share:
             weights = {k: v for k, v in self.network.state_dict().items() if not k.startswith("trunk.")}
-            options = {"densecap.own_words": list(own), "densecap.own_kinds": list(own.values())}
+            if self.network.start is None:
+                weights |= {f"start.{name}": value for name, value in before.state_dict().items()}
+            options = {
+                "densecap.finetuned": True,
+                "densecap.own_words": list(own.words),
+                "densecap.own_kinds": list(own.words.values()),
+                "densecap.own_names": list(own.names),
+                "densecap.own_meanings": list(own.names.values()),
+            }
             checkpoint.change_weights(made, "densecap", weights, options, self.network.vocabulary)
         return made
 
@@ -417,6 +478,35 @@ def _described(model: Model, sample: Sample) -> list[tuple[str, Sequence[str]]]:
     except ImageError:  # it was there when its regions were found
         return []
     return list(zip(regions.captions or (), sample.phrases, strict=True))
+
+
+def _own_names(phrases: Sequence[tuple[list[str], str]], own: Container[str]) -> dict[str, str]:
+    """Return the names in phrases that consist of own words, and what the initial model calls most things so named.
+
+    Each phrase has what the initial model calls its box. Names that the noun tree has keep their usual meaning.
+    """
+    tree, named = noun_tree(), dict[str, Counter[str]]()
+    for words, kind in phrases:
+        first = stop = tree.head(words).stop
+        while first > 0 and words[first - 1] in own:
+            first -= 1
+        name = " ".join(words[first:stop])
+        if name and tree.named(name) is None:
+            named.setdefault(name, Counter())[kind] += 1
+    meanings = {name: _majority(kinds) for name, kinds in named.items()}
+    return {name: meaning for name, meaning in meanings.items() if meaning}
+
+
+def _kind(phrase: str) -> str:
+    """Return the noun of a phrase by its name in the tree; an empty text if it has none."""
+    noun = noun_tree().find(phrase)
+    return "" if noun is None else noun.name
+
+
+def _majority(kinds: Counter[str]) -> str:
+    """Return what more than half of the boxes are called; an empty text if there is no such name."""
+    name, count = kinds.most_common(1)[0] if kinds else ("", 0)
+    return name if 2 * count > kinds.total() else ""
 
 
 def same_words(pairs: Sequence[tuple[str, Sequence[str]]]) -> list[float]:

@@ -125,9 +125,9 @@ def with_words(network: DenseCap, texts: Sequence[str]) -> tuple[DenseCap, tuple
     with torch.no_grad():
         for word in new:
             rows = [number[other] for other in _relatives(word, known)]
-            for name in ("words.weight", "output.weight", "output.bias"):
-                if (tensor := tensors.get(f"decoder.{name}")) is not None:
-                    tensor[number[word]] = tensor[rows].mean(dim=0) - (UNCOMMON if name == "output.bias" else 0)
+            for name, tensor in tensors.items():
+                if name.endswith(WORD_ROWS) and "ngrams" not in name:
+                    tensor[number[word]] = tensor[rows].mean(dim=0) - (UNCOMMON if name.endswith("bias") else 0)
     wider.load_state_dict(tensors)
     if network.ngrams is not None and wider.ngrams is not None:  # its words have other ids now
         wider.ngrams.load_state_dict(network.ngrams.state_dict())

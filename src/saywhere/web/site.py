@@ -191,7 +191,8 @@ def _part(weights: Weights, part: str) -> dict[str, Packed]:
     """Return the weights of a part that the browser reads, by their full names; of the n-grams only unigrams."""
     below = weights.below(part)
     unread = ("ngrams.lengths", "ngrams.rarity", "num_batches_tracked")
-    stored = {f"{part}.{name}": below.stored(name) for name in below.names() if not name.endswith(unread)}
+    names = [name for name in below.names() if not name.endswith(unread) and not name.startswith("start.")]
+    stored = {f"{part}.{name}": below.stored(name) for name in names}
     if below.has("ngrams.lengths"):
         lengths = below.stored("ngrams.lengths").astype(np.int64)
         words, ends = lengths == 1, np.cumsum(lengths)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -19,8 +20,11 @@ from saywhere.text import Vocabulary
 class DenseCap:
     """DenseCap's region head and decoder; see :class:`saywhere.engines.engine.DenseCap`."""
 
-    def __init__(self, config: DenseCapConfig, vocabulary: Vocabulary, weights: Weights) -> None:
+    def __init__(
+        self, config: DenseCapConfig, vocabulary: Vocabulary, weights: Weights, layers: Weights | None = None
+    ) -> None:
         self.config, self.vocabulary, self._weights = config, vocabulary, weights
+        self._layers = weights if layers is None else layers  # that write phrases
         self.box_coder = BoxCoder(config.max_log_scale)
 
     @staticmethod
@@ -28,23 +32,28 @@ class DenseCap:
         """Return the shapes of the arrays it reads, by name; ``words`` is V."""
         size, first = config.embed_dim, config.fc_size or config.embed_dim
         channels = config.proposals.pyramid_channels
-        phrase_head: Shapes = {f"phrase_head.0.{kind}": ("features",) for kind in ("running_mean", "running_var")}
-        phrase_head |= Linear.shapes("phrase_head.2", size, "features")
-        return (
-            {
-                **Linear.shapes("region_head.layers.1", first, channels * config.pool_size**2 or "pooled"),
-                **Linear.shapes("region_head.layers.4", size, first),
-                **Linear.shapes("region_head.score", 1, size),
-                **Linear.shapes("region_head.offset", 4, size),
-                **LstmDecoder.shapes(size, words, config.word_size, config.hidden_size),
-            }
-            | (phrase_head if config.phrase_levels else {})
-            | Ngrams.shapes(config.ngrams)
-        )
+        layers = LstmDecoder.shapes(size, words, config.word_size, config.hidden_size)
+        if config.phrase_levels:
+            layers |= {f"phrase_head.0.{kind}": ("features",) for kind in ("running_mean", "running_var")}
+            layers |= Linear.shapes("phrase_head.2", size, "features")
+        start: Shapes = {f"start.{name}": shape for name, shape in layers.items()} if config.finetuned else {}
+        head: Shapes = {
+            **Linear.shapes("region_head.layers.1", first, channels * config.pool_size**2 or "pooled"),
+            **Linear.shapes("region_head.layers.4", size, first),
+            **Linear.shapes("region_head.score", 1, size),
+            **Linear.shapes("region_head.offset", 4, size),
+        }
+        return head | layers | start | Ngrams.shapes(config.ngrams)
 
     @cached_property
     def decoder(self) -> LstmDecoder:
-        return LstmDecoder(self._weights.below("decoder"))
+        return LstmDecoder(self._layers.below("decoder"))
+
+    @cached_property
+    def start(self) -> Self:
+        if not self.config.finetuned:
+            return self
+        return type(self)(self.config, self.vocabulary, self._weights, self._weights.below("start"))
 
     @cached_property
     def _head(self) -> tuple[Linear, Linear, Linear, Linear]:
@@ -65,7 +74,7 @@ class DenseCap:
     def _phrase_head(self) -> tuple[BatchNorm, Linear] | None:
         if not self.config.phrase_levels:
             return None
-        head = self._weights.below("phrase_head")
+        head = self._layers.below("phrase_head")
         return BatchNorm(head.below("0")), Linear(head.below("2"))
 
     @cached_property

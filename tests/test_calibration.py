@@ -111,13 +111,19 @@ def test_probabilities_have_no_error_and_their_squares_one_of_a_sixth(power, lea
 
 def test_what_was_fitted_is_read_as_it_was_written(tmp_path: Path):
     assert Calibration.read(tmp_path) == Calibration()
-    made = calibrated(box=(0.5, 2.0, 0.0, -1.0), hit=(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0), chance=(1.0, 2.0))
+    made = calibrated(box=(0.5, 2.0, 0.0, -1.0), hit=(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0), count=(1.0, 2.0))
     made.write(tmp_path)
-    assert Calibration.read(tmp_path) == made and repr(made) == "Calibration(box, hit, chance)"
+    assert Calibration.read(tmp_path) == made and repr(made) == "Calibration(box, count, hit)"
     stored = json.loads((tmp_path / "calibration.json").read_text())
     assert stored["box"] == {"logit": 0.5, "confidence": 2.0, "area": 0.0, "constant": -1.0} and "phrase" not in stored
-    (tmp_path / "calibration.json").write_text('{"meant": {"similarity": 1, "constant": 2}}')
-    assert Calibration.read(tmp_path) == calibrated(meant=(1, 2))
+    (tmp_path / "calibration.json").write_text('{"count": {"words": 1, "constant": 2}}')
+    assert Calibration.read(tmp_path) == calibrated(count=(1, 2))
+
+
+def test_what_an_older_model_folder_answers_besides_is_left_out(tmp_path: Path):
+    stored = '{"count": {"words": 1, "constant": 2}, "chance": {"expected": 1, "constant": 2}, "meant": 3}'
+    (tmp_path / "calibration.json").write_text(stored)
+    assert Calibration.read(tmp_path) == calibrated(count=(1, 2))
 
 
 @pytest.mark.parametrize(
@@ -126,13 +132,13 @@ def test_what_was_fitted_is_read_as_it_was_written(tmp_path: Path):
         ("{", "cannot be read as JSON"),
         ("[1]", "must be a JSON object, not list"),
         ('{"boxes": {}}', "unknown question 'boxes'; known are box, person"),
-        ('{"meant": {"similarity": 1}}', "meant must be a mapping of similarity, constant, not"),
-        ('{"meant": [1, 2]}', "meant must be a mapping of similarity, constant, not"),
-        ('{"meant": {"similarity": 1, "constant": "2"}}', "meant.constant must be a number, not '2'"),
-        ('{"meant": {"similarity": 1, "constant": true}}', "meant.constant must be a number, not True"),
-        ('{"meant": {"similarity": NaN, "constant": 1}}', "meant.similarity must be a number, not nan"),
-        ('{"meant": {"similarity": 1e999, "constant": 1}}', "meant.similarity must be a number, not inf"),
-        ('{"meant": {"similarity": 1' + "0" * 400 + ', "constant": 1}}', "meant.similarity must be a number, not 1000"),
+        ('{"count": {"words": 1}}', "count must be a mapping of words, constant, not"),
+        ('{"count": [1, 2]}', "count must be a mapping of words, constant, not"),
+        ('{"count": {"words": 1, "constant": "2"}}', "count.constant must be a number, not '2'"),
+        ('{"count": {"words": 1, "constant": true}}', "count.constant must be a number, not True"),
+        ('{"count": {"words": NaN, "constant": 1}}', "count.words must be a number, not nan"),
+        ('{"count": {"words": 1e999, "constant": 1}}', "count.words must be a number, not inf"),
+        ('{"count": {"words": 1' + "0" * 400 + ', "constant": 1}}', "count.words must be a number, not 1000"),
     ],
 )
 def test_a_damaged_file_is_one_line(tmp_path: Path, content: Any, message: str):

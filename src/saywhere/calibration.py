@@ -38,10 +38,10 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "count": ("words",),
     "asked_colour": ("words", "pixels"),
     "hit": ("odds", "kinds", "whole", "several", "prior", "lead"),
-    "chance": ("expected",),
-    "meant": ("similarity",),
 }
 """Names of the evidence for each question."""
+RETIRED = ("chance", "meant")
+"""Questions that only older model folders answer; they are ignored."""
 PARTS = dict.fromkeys(QUESTIONS, "aligner") | dict.fromkeys(
     ("box", "person", "colour", "caption", "densecap_place"), "densecap"
 )
@@ -266,8 +266,6 @@ class Calibration:
             phrase fits the image than with other colours, on average, and by the colour's log-probability from pixels.
         asked_colour: the same in an image of an index, whose captions tell the truth, and in which the box is unsure.
         hit: does a search result show the whole query? See :func:`saywhere.search.phrases.hit_evidence`.
-        chance, meant: does an image of an index show a query by chance, or is it the one meant? See
-            :func:`saywhere.search.phrases.in_index_probability`.
     """
 
     box: Logistic = Logistic({"logit": 1.0, "confidence": 0.0, "area": 0.0})
@@ -283,8 +281,6 @@ class Calibration:
     count: Logistic | None = None
     asked_colour: Logistic | None = None
     hit: Logistic | None = None
-    chance: Logistic | None = None
-    meant: Logistic | None = None
 
     def __repr__(self) -> str:
         return f"Calibration({', '.join(self.to_dict())})"
@@ -298,10 +294,11 @@ class Calibration:
     def read(cls, folder: Path) -> Calibration:
         """Read ``calibration.json`` of a model folder; a missing file or question means the default.
 
-        ``UserError`` if the file cannot be read, or has a question or evidence that is not in :data:`QUESTIONS`.
+        ``UserError`` if the file cannot be read, or has a question or evidence that is not in :data:`QUESTIONS`;
+        :data:`RETIRED` questions are left out.
         """
         path = folder / FILE
-        stored = read_json(path) if path.is_file() else {}
+        stored = {q: answer for q, answer in (read_json(path) if path.is_file() else {}).items() if q not in RETIRED}
         if unknown := [question for question in stored if question not in QUESTIONS]:
             raise UserError(f"{path}: unknown question {unknown[0]!r}; known are {', '.join(QUESTIONS)}")
         return cls(**{q: Logistic.from_dict(answer, QUESTIONS[q], f"{path}: {q}") for q, answer in stored.items()})

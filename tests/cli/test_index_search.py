@@ -228,20 +228,19 @@ def test_search_prints_a_table_or_json_and_draws(aligner, album, index, tmp_path
     ],
 )
 def test_search_says_how_probable_it_is_and_what_is_not_there(album, tmp_path, constant, line) -> None:
-    whole = -0.1
-    fits = calibrated(phrase=(0, 0, 0, 0), hit=(0, 0, 0, 0, 0, 0, constant), chance=(0, -80), meant=(0, whole))
+    fits = calibrated(phrase=(0, 0, 0, 0), hit=(0, 0, 0, 0, 0, 0, constant))
     model = checkpoint.save(tiny_aligner(), tmp_path / "model", calibration=fits)
+    older = {"chance": {"expected": 0, "constant": -80}, "meant": {"similarity": 0, "constant": -0.1}}
+    (model / "calibration.json").write_text(json.dumps(fits.to_dict() | older))
     run("index", album, "--index", tmp_path / "i", "--model", model)
-    likely, in_index_probability = 1 / (1 + math.exp(-constant)), 1 / (1 + math.exp(-whole))
+    likely = 1 / (1 + math.exp(-constant))
     result = run("search", "two dogs", "--index", tmp_path / "i")
     header, first, *_ = (line.split("\t") for line in result.stdout.splitlines())
     assert header == ["", "probability", "similarity", "image", "phrases"] and first[:2] == ["1", f"{likely:.2f}"]
     assert result.stderr == line
     rows = run("search", "two dogs", "--index", tmp_path / "i", "--json", "-").stdout.splitlines()
     assert [json.loads(row)["probability"] for row in rows] == [pytest.approx(likely, abs=1e-4)] * 4
-    assert [json.loads(row)["in_index_probability"] for row in rows] == [
-        pytest.approx(in_index_probability, abs=1e-4)
-    ] * 4
+    assert [key for key in json.loads(rows[0]) if "probability" in key] == ["probability"]
     by_image = run("search", "--image", album / "2.png", "--index", tmp_path / "i")
     assert "probability" not in by_image.stdout and by_image.stderr == ""
 

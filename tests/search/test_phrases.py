@@ -14,7 +14,6 @@ from tiny_aligner import aligner_model, tiny_aligner
 
 import saywhere
 from saywhere import UserError
-from saywhere.calibration import Logistic
 from saywhere.models.layout import Layout
 from saywhere.models.model import Model
 from saywhere.search.phrases import (
@@ -22,10 +21,7 @@ from saywhere.search.phrases import (
     Commonness,
     PhrasesInImages,
     Query,
-    fit_in_index,
     hit_evidence,
-    in_index_evidence,
-    in_index_probability,
     with_actions,
 )
 from saywhere.text import Vocabulary
@@ -99,7 +95,6 @@ def test_what_things_do_is_a_phrase(text: str, phrases: list[str], unused: list[
 
 PHRASE = (0.05, 0.0, 0.0, 0.3)
 HIT = (0.02, 0.6, 0.7, 0.3, 0.5, 0.2, 0.4)
-ANYWHERE = {"chance": (0.4, 0.3), "meant": (0.02, -0.5)}
 
 
 def model(**numbers) -> Model:
@@ -151,41 +146,11 @@ def test_a_hit_has_the_probability_of_all_that_is_asked_for(album, tmp_path, que
         assert image.probability is None and "probability" not in image.to_dict()
 
 
-@SENTENCE_AND_PHRASES
-def test_a_search_knows_whether_any_image_shows_what_is_wanted(album, tmp_path, query, wanted, phrases) -> None:
-    made = model(phrase=PHRASE, **ANYWHERE)
-    common = Commonness(made.require("aligner", "search").vocabulary)
-    with saywhere.Index(tmp_path / "i", made) as index:
-        index.add(album)
-        hits = index.search(query)
-        similarity = made.similarity([made.embed(hits[0].image)], made.embed_text(wanted)).mean()
-        by_chance = math.exp(0.4 * (common.together(phrases) + math.log(3)) + 0.3)
-        expected = 1 - math.exp(-by_chance) / (1 + math.exp(0.02 * similarity - 0.5))
-        assert [hit.in_index_probability for hit in hits] == [pytest.approx(expected, abs=2e-3)] * 3
-        assert (
-            hits[0].to_dict()["in_index_probability"] == round(hits[0].in_index_probability, 5)
-            and hits[0].probability is None
-        )
-        image = index.search(image=str(album / "0.png"))[0]
-        assert image.in_index_probability is None and "in_index_probability" not in image.to_dict()
-
-
 def test_the_evidence_of_a_hit() -> None:
     odds, kinds = np.array([1.0, 3.0]), np.log([0.25, 1.0])
     found = hit_evidence(odds, kinds, 40.0, math.log(0.01), 2.0, 100)
     assert found == pytest.approx((2.0, 0.5, 20.0, 0.5, math.log(0.02), 1.0))
     assert hit_evidence(odds[:1], kinds[:1], 40.0, -9, 2.0, 1)[1:4] == pytest.approx((0.25, 0, 0))
-
-
-def test_what_is_looked_for_is_there_by_chance_or_was_meant() -> None:
-    evidence = np.array([[[-100.0, -1e9], [100.0, -1e9]], [[-100.0, 1e9], [0.0, 0.0]]])
-    found = in_index_probability(evidence, *anywhere(1.0, 0.0, 1.0, 0.0))
-    np.testing.assert_allclose(found, [[0, 1], [1, 1 - math.exp(-1) / 2]], atol=1e-9)
-    more = [
-        float(in_index_probability(in_index_evidence(-5, n, 30.0), *anywhere(0.4, 0.3, 0.02, -0.5)))
-        for n in (0, 1, 10, 100)
-    ]
-    assert more[0] == more[1] and more[1:] == sorted(more[1:])
 
 
 @pytest.mark.parametrize("way", ["query", "without"])
@@ -228,55 +193,6 @@ def test_what_is_said_more_often_is_commoner_by_whatever_word() -> None:
     assert common.together(["a dog", "two puppies", "a frisbee", "a man"]) == pytest.approx(sum(each))
     assert common.together(["a skateboarder"]) == common.together(["a person", "two nurses"]) == math.log(0.05)
     assert common.together([]) == Commonness(Vocabulary({})).together(["a dog"]) == 0
-
-
-# The fit of whether any image shows what is looked for
-
-WEIGHTS = (0.6, 0.2, 0.015, -4.0)
-
-
-def anywhere(*numbers: float) -> tuple[Logistic, Logistic]:
-    fits = calibrated(chance=numbers[:2], meant=numbers[2:])
-    assert fits.chance is not None and fits.meant is not None
-    return fits.chance, fits.meant
-
-
-def numbers_of(fits: tuple[Logistic, Logistic]) -> list[float]:
-    return [value for fit in fits for value in fit.to_dict().values()]
-
-
-def queries(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Evidence like that of an index, and a truth drawn with the probabilities of ``WEIGHTS``."""
-    generator = np.random.default_rng(4)
-    evidence = np.stack((generator.uniform(-15, 5, count), generator.uniform(50, 500, count)), axis=1)
-    return evidence, generator.random(count) < in_index_probability(evidence, *anywhere(*WEIGHTS))
-
-
-def test_the_weights_that_made_the_truth_are_found() -> None:
-    evidence, shown = queries(60_000)
-    found = fit_in_index(evidence, shown)
-    np.testing.assert_allclose(numbers_of(found), WEIGHTS, rtol=0.1, atol=0.05)
-    assert in_index_probability(evidence, *found).mean() == pytest.approx(shown.mean(), abs=2e-3)
-
-
-def test_the_weights_are_those_of_the_largest_likelihood() -> None:
-    evidence, shown = queries(400)
-
-    def likelihood(weights: np.ndarray) -> float:
-        found = in_index_probability(evidence, *anywhere(*weights.tolist()))
-        return float(np.log(np.where(shown, found, 1 - found)).mean())
-
-    found = np.array(numbers_of(fit_in_index(evidence, shown)))
-    for number, step in enumerate((0.1, 0.2, 0.003, 0.5)):
-        for sign in (-1, 1):
-            other = found.copy()
-            other[number] += sign * step
-            assert likelihood(found) > likelihood(other)
-
-
-def test_evidence_that_says_nothing_gives_the_share() -> None:
-    found = fit_in_index(np.zeros((100, 2)), np.arange(100) < 70)
-    assert in_index_probability(np.zeros(2), *found) == pytest.approx(0.7, abs=1e-3)
 
 
 def test_how_much_better_another_region_fits_counts_by_the_weight_fitted_for_boxes() -> None:

@@ -313,10 +313,7 @@ def search(
             shares = ", ".join(f"{name} {share:.3f}" for name, share in named.items() if share is not None)
             typer.echo(f"told right: {shares}")
         if (there := result.presence) is not None:
-            typer.echo(
-                f"is it there: AUC {there.auc:.3f} of hits, calibration error {there.calibration_error:.3f}; of whole "
-                f"queries {there.in_index_auc:.3f}, calibration error {there.in_index_error:.3f}"
-            )
+            typer.echo(f"is it there: AUC {there.auc:.3f} of hits, calibration error {there.calibration_error:.3f}")
             head = ["images", "queries", "number", "error", "AUC", "right first", "nothing there"]
             rows = [
                 [str(one.images), one.kind, str(one.queries)]
@@ -324,8 +321,7 @@ def search(
                 for one in there.groups
             ]
             print_table(head, rows, left=["queries"])
-            fits = "; ".join(f"{question}: {fit}" for question, fit in there.fits.items())
-            typer.echo(f"weights of the probabilities, fitted here: {fits}")
+            typer.echo(f"weights of the probability of hits, fitted here: {there.hit}")
 
 
 @app.command("ground")

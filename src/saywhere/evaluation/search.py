@@ -39,9 +39,6 @@ from saywhere.search.phrases import (
     action,
     actions,
     base_words,
-    fit_in_index,
-    in_index_evidence,
-    in_index_probability,
     kinds,
     with_actions,
 )
@@ -77,7 +74,6 @@ class Answers:
     Attributes:
         evidence: ``(Q, K, 6)`` from :func:`saywhere.search.phrases.hit_evidence`; NaN if an album has no more images.
         agree: ``(Q, K)``, :attr:`saywhere.search.phrases.Placed.agree`.
-        chances: ``(Q, 2)`` from :func:`saywhere.search.phrases.in_index_evidence`.
         named: ``(Q, K)``, whether captions of the image have each noun and each action of the query.
         known, shown: ``(Q, K)``, whether captions tell if the image shows the query, and whether it does.
         inside: ``(Q,)``, whether the query is about an image of the index.
@@ -88,7 +84,6 @@ class Answers:
 
     evidence: np.ndarray
     agree: np.ndarray
-    chances: np.ndarray
     named: np.ndarray
     known: np.ndarray
     shown: np.ndarray
@@ -149,23 +144,20 @@ class Group:
 
 @dataclass(frozen=True)
 class PresenceInIndex:
-    """How well an index predicts whether it contains what a query asks for, when half of the images are not in it.
+    """How well the probability of hits tells whether they show a query, when half of the images are not in the index.
 
     Weights are fitted to the hits of one half and measured on those of the other, in both directions.
 
     Attributes:
         auc, calibration_error: of the probability of hits, see :class:`saywhere.evaluation.grounding.PresenceResult`.
-        in_index_auc, in_index_error: of the probability that some image of the index shows a query.
-        fits: ``hit``, fitted to all hits; ``chance`` and ``meant``, fitted to all queries.
+        hit: weights fitted to all hits.
         queries: of all kinds, in both halves and in albums of all sizes.
         groups: the same by kind and size.
     """
 
     auc: float
     calibration_error: float
-    in_index_auc: float
-    in_index_error: float
-    fits: Mapping[str, Logistic]
+    hit: Logistic
     queries: int
     groups: tuple[Group, ...] = ()
 
@@ -339,7 +331,7 @@ def answer(
     """
     places, draws = np.flatnonzero(inside), np.random.default_rng(seed)
     size = len(places) if album is None else min(album, len(places))
-    rows, evidence, agree, chances, about, in_index = [], [], [], [], [], []
+    rows, evidence, agree, about, in_index = [], [], [], [], []
     for number, (_, entries, phrases, column, named, known, shown, bonus) in enumerate(compared):
         there = shown | (named & ~known)
         own, among = np.array([entry for entry in entries if inside[entry]], np.int64), places
@@ -354,13 +346,12 @@ def answer(
         ]
         evidence.append([each.evidence for each in found])
         agree.append([each.agree for each in found])
-        chances.append(in_index_evidence(phrases.together, size, max(each.similarity for each in found)))
         rows.append([named[chosen], known[chosen], shown[chosen]])
         in_index.append(bool(there[among].any()))
         about.append(bool(np.isin(own, among).any()))
     named, known, shown = np.array(rows).transpose(1, 0, 2)
     return Answers(
-        np.array(evidence), np.array(agree), np.array(chances), named, known, shown, np.array(about),
+        np.array(evidence), np.array(agree), named, known, shown, np.array(about),
         np.array(in_index), np.array([query.kind for query in compared]), np.full(len(compared), album or size),
     )  # fmt: skip
 
@@ -380,23 +371,18 @@ def _draw(
 def measure(halves: tuple[Answers, Answers]) -> PresenceInIndex | None:
     """Compare probabilities with captions, for two indexes with disjoint images.
 
-    None if, in either index, all hits show their query or none does, or all queries are shown or none is.
+    None if, in either index, all hits show their query or none does.
     """
-    truths = [(half.named[half.hits], half.shown[half.hits & half.known], half.in_index) for half in halves]
+    truths = [(half.named[half.hits], half.shown[half.hits & half.known]) for half in halves]
     if any(truth.all() or not truth.any() for each in truths for truth in each):
         return None
     both = Answers.join(halves)
-    given, shown, in_index = both.hits & both.known, both.shown, both.in_index
+    given, shown = both.hits & both.known, both.shown
     rows, fits = np.split(both.evidence, [len(halves[0].kinds)]), [_fit(half) for half in halves]
     found = np.concatenate([fits[1 - i].apply(rows[i]) for i in range(2)]) * np.exp(both.agree)
-    pairs = [fit_in_index(half.chances, half.in_index) for half in halves]
-    there = np.concatenate([in_index_probability(halves[i].chances, *pairs[1 - i]) for i in range(2)])
-    chance, meant = fit_in_index(both.chances, in_index)
     return PresenceInIndex(
         area_under_curve(found[given & shown], found[given & ~shown]),
-        reliability(found[given], shown[given], BINS).ece,
-        area_under_curve(there[in_index], there[~in_index]), reliability(there, in_index, BINS).ece,
-        {"hit": _fit(both), "chance": chance, "meant": meant}, len(in_index), _groups(both, found),
+        reliability(found[given], shown[given], BINS).ece, _fit(both), len(both.kinds), _groups(both, found),
     )  # fmt: skip
 
 
@@ -710,8 +696,8 @@ def fit_hits(model: Model, sets: Sequence[Sequence[Sample]]) -> dict[str, Logist
             no sentences are searched for by the phrases of their boxes.
 
     Returns:
-        The answers to the questions ``indexed_phrase``, ``hit``, ``chance`` and ``meant`` of a
-        :class:`saywhere.calibration.Calibration`, and to :data:`DETAILS` if the sentences suffice.
+        The answers to the questions ``indexed_phrase`` and ``hit`` of a :class:`saywhere.calibration.Calibration`, and
+        to :data:`DETAILS` if the sentences suffice.
 
     Raises:
         UserError: the model has no aligner or is not calibrated for phrases, or the images are insufficient.
@@ -739,7 +725,7 @@ def fit_hits(model: Model, sets: Sequence[Sequence[Sample]]) -> dict[str, Logist
             f"{len(images)} images with sentences or boxes do not tell when a hit shows what was looked for: more are "
             "needed"
         )
-    return {**known, **found.fits}
+    return {**known, "hit": found.hit}
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,8 +44,6 @@ class Hit:
         probability: probability that the image shows the whole query. None if the query was an image, or without the
             calibration.
         time: time of the frame in the video in seconds; None for an image.
-        in_index_probability: probability that any image of the index shows all that is wanted, equal for all hits of a
-            search; None as for ``probability``.
         entry: key of the image for :meth:`saywhere.search.store.Store.locate`, valid until the image is indexed again.
         unknown: words of the query that the model does not know and that were ignored, equal for all hits of a search.
             Each comes with a known word of similar spelling, or None.
@@ -68,7 +66,6 @@ class Hit:
     regions: Regions
     probability: float | None = None
     time: float | None = None
-    in_index_probability: float | None = None
     entry: str = ""
     unknown: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     without_noun: tuple[str, ...] = ()
@@ -91,8 +88,7 @@ class Hit:
         missing |= {"without_noun": list(self.without_noun)} if self.without_noun else {}
         missing |= {} if self.left_out is None else {"left_out": self.left_out}
         size = {"width": found.width, "height": found.height}
-        chances = {"probability": self.probability, "in_index_probability": self.in_index_probability}
-        likely = {name: round(value, 5) for name, value in chances.items() if value is not None}
+        likely = {} if self.probability is None else {"probability": round(self.probability, 5)}
         place = {"image": self.image} if self.time is None else {"image": self.image, "time": self.time}
         similarity = round(self.similarity, 5)
         return {**place, "similarity": similarity, **likely, **size, "phrases": phrases, **missing}
@@ -319,11 +315,10 @@ class Index:
         kept, seen = [found[i] for i in ranks], ranks[-1] + 1 if len(ranks) == many else len(found)
         left_out = seen - len(kept) if parsed.unwanted + unwanted else None
         placed = [phrases.find(each.vectors, each.lead, each.among) for each in kept]
-        in_index = phrases.in_index_probability(placed, kept[0].among) if placed else None
         best = sorted(zip(kept, placed, strict=True), key=lambda one: -(one[1].probability or 0))[:top]
         return [
             Hit(each.vectors.image, each.similarity - phrases.hubness, there.regions, there.probability, each.time,
-                in_index, each.entry, phrases.unknown, phrases.layout.without_noun, left_out)
+                each.entry, phrases.unknown, phrases.layout.without_noun, left_out)
             for each, there in best
         ]  # fmt: skip
 

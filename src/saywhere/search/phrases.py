@@ -3,8 +3,7 @@
 An index has no pixels. The aligner's vectors and the stored noun predictions of regions tell where a phrase is and how
 probable it is. The probability that a hit shows the whole query has its own logistic regression: hits were selected by
 the same similarity that the phrases' probabilities use, which makes these too high. It also takes into account how
-common the query is, and how far the image stands out from all others. An index contains an image for a query either by
-chance, if the query is common and the index large, or because the query is about an image, which then fits well.
+common the query is, and how far the image stands out from all others.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from math import log
 
 import numpy as np
 
-from saywhere.calibration import DIGITS, RIDGE, Calibration, Logistic, climb, logistic, standardised
+from saywhere.calibration import Calibration, logistic
 from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_regions, region_bonus
@@ -216,68 +215,6 @@ KIND_WEIGHT = 20.0
 aligner knows too (docs/search.md)."""
 FEW = 100
 """A lead is scaled by N / (N + FEW) for N images: among three, one always leads."""
-START = np.array([1.0, -5.0, 1.0, 0.0])
-"""Initial weights for standardised evidence: few images by chance, half of the queries about an image."""
-
-
-def in_index_evidence(together: float, images: int, similarity: float) -> np.ndarray:
-    """Return the evidence for :func:`in_index_probability`.
-
-    Args:
-        together: joint log-frequency of the query's nouns, see :meth:`saywhere.search.phrases.Commonness.together`.
-        images: number of images in the index.
-        similarity: similarity of the best hit with the query.
-    """
-    return np.array([together + math.log(max(images, 1)), similarity], np.float64)
-
-
-def in_index_probability(evidence: np.ndarray, chance: Logistic, meant: Logistic) -> np.ndarray:
-    """Return the probabilities ``(...)`` that some image shows the whole query.
-
-    Images that show it by chance are a Poisson process whose rate grows with their expected number. Independently, one
-    image may be the one meant, with a probability that grows with the best hit's similarity.
-
-    Args:
-        evidence: ``(..., 2)``: log of the expected number of images with all nouns of the query if nouns were
-            independent, and similarity of the best hit.
-        chance, meant: see :class:`saywhere.calibration.Calibration`.
-    """
-    rate = _rate(chance.log_odds({"expected": evidence[..., 0]}))
-    return 1 - np.exp(-rate) * (1 - meant.apply({"similarity": evidence[..., 1]}))
-
-
-def fit_in_index(evidence: np.ndarray, in_index: np.ndarray) -> tuple[Logistic, Logistic]:
-    """Fit ``chance`` and ``meant`` by maximum likelihood with a small ridge.
-
-    Args:
-        evidence: ``(Q, 2)``, see :func:`in_index_probability`.
-        in_index: ``(Q,)`` whether some image shows the query.
-    """
-    scaled, mean, scale = standardised(evidence)
-
-    def probability(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        chance, meant = _parts(weights)
-        rate = _rate(chance.log_odds({"expected": scaled[:, 0]}))
-        share = meant.apply({"similarity": scaled[:, 1]})
-        none = np.exp(-rate) * (1 - share)
-        slopes = np.stack((scaled[:, 0] * rate, rate, scaled[:, 1] * share, share), axis=1)
-        return 1 - none, slopes * none[:, None]
-
-    found = climb(probability, in_index, START, np.array([RIDGE, 0, RIDGE, 0]))
-    found[[0, 2]] /= scale
-    found[[1, 3]] -= found[[0, 2]] * mean
-    return _parts(found.round(DIGITS))
-
-
-def _rate(log_rate: np.ndarray) -> np.ndarray:
-    return np.exp(np.clip(log_rate, -80, 5))
-
-
-def _parts(weights: np.ndarray) -> tuple[Logistic, Logistic]:
-    a, b, c, d = weights.tolist()
-    return Logistic({"expected": a}, b), Logistic({"similarity": c}, d)
-
-
 LEAST = 1e-6
 """Probabilities of phrases are clipped to this distance from 0 and 1."""
 MOST_ODDS = log(1 / LEAST - 1)
@@ -395,7 +332,6 @@ class PhrasesInImages:
             the actions of a sentence of one phrase, see :func:`with_actions`.
         known: whether any noun is known; if not, all phrases are kept, and no image shows them.
         unknown: words that neither the aligner nor, as nouns, the classifier knows, see :meth:`Placer.unknown`.
-        together: joint log-frequency of the nouns (:meth:`saywhere.search.phrases.Commonness.together`).
 
     Raises:
         UserError: something is unwanted, and the model has no calibration of phrases.
@@ -443,7 +379,7 @@ class PhrasesInImages:
         self._nouns = [placer.class_noun(phrase) for phrase in own]
         common = commonness_of(self._aligner.vocabulary)
         judged = [phrase for phrase, lacks in zip(own, self._lacking, strict=True) if not lacks]
-        self._judged, self.together = common.together(judged or own), common.together(own)
+        self._judged = common.together(judged or own)
         self._each = [common.together([phrase]) for phrase in own]
         self._rare = np.array([placer.is_rare(phrase) for phrase in (*own, *self._unwanted)], bool)
 
@@ -543,23 +479,6 @@ class PhrasesInImages:
         rows = self._seen.evidence(image, self._rare[: len(self.layout.phrases)]).rows(self._aligner.config.grounding)
         similarities = self._whole.similarities(image)[: len(self._details.texts)]
         return [*self._details.evidence(similarities, _colours(image, rows))]
-
-    def in_index_probability(self, found: Sequence[Placed], images: int) -> float | None:
-        """Return the probability that some image of an index shows all wanted phrases; None if unknown.
-
-        The chance frequency of a noun that the aligner does not know is unknown; then it is the best hit's probability.
-
-        Args:
-            found: places of the query in the best images.
-            images: number of images in the index.
-        """
-        chance, meant = self._model.calibration.chance, self._model.calibration.meant
-        if chance is None or meant is None or found[0].evidence is None:
-            return None
-        if self._lacking.any():
-            return max((each.probability for each in found if each.probability is not None), default=None)
-        best = max(each.similarity for each in found)
-        return float(in_index_probability(in_index_evidence(self.together, images, best), chance, meant))
 
 
 def _translated(text: str, phrases: Sequence[str], own: Sequence[str]) -> str:

@@ -238,8 +238,9 @@ class _Question:
             names = None if presence is None else layout.names(presence, agree, least)
             found = Grounded(regions, presence, least, names)
         if not self.noted:
-            phrases = found.regions.captions or ()
-            note_words(placer.unknown(phrases), found.regions.unused, layout.without_noun, placer.knows_none(phrases))
+            phrases, unused = found.regions.captions or (), found.regions.unused
+            unknown, none = placer.unknown(phrases), placer.knows_none(phrases)
+            note_words(phrases, unknown, unused, layout.without_noun, none)
             self.noted = True
         return found
 

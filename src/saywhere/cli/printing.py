@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import typer
 
@@ -69,9 +69,13 @@ def print_table(
 
 
 def note_words(
-    unknown: Mapping[str, str | None], unused: Sequence[str], without_noun: Sequence[str], none_known: bool = False
-) -> None:
-    """Print notes on a text: unknown words (or that all are), phrases without a noun, words that place no phrase."""
+    asked: Iterable[str], unknown: Mapping[str, str | None], unused: Sequence[str], without_noun: Sequence[str],
+    none_known: bool = False,
+) -> None:  # fmt: skip
+    """Print notes on the phrases ``asked``: unknown words (or that all are), phrases without a noun or with several in
+    a row, words that place no phrase.
+    """
+    from saywhere.models.layout import nouns_in_a_row
     from saywhere.models.placing import did_you_mean, knows_none
 
     if none_known:
@@ -80,6 +84,9 @@ def note_words(
         typer.echo(f"words that the model does not know: {did_you_mean(unknown)}", err=True)
     if without_noun and not none_known:
         typer.echo(f"no thing is named, so compared as a whole: {', '.join(without_noun)}", err=True)
+    for phrase in asked:
+        if parts := nouns_in_a_row(phrase):
+            typer.echo(f"{phrase!r} is read as one thing; write {', '.join(parts)!r} for several", err=True)
     if unused:
         typer.echo(f"words not used to place phrases: {', '.join(unused)}", err=True)
 

@@ -78,7 +78,8 @@ def search(
         names = {} if out is None else _drawings(opened, hits, out)
         count = len(opened)
     if hits:
-        note_words(hits[0].unknown, hits[0].regions.unused, hits[0].without_noun)
+        first = hits[0].regions
+        note_words((*(first.captions or ()), *first.not_found), hits[0].unknown, first.unused, hits[0].without_noun)
     if not hits:
         unwanted = Query.parse(query).unwanted if query else ()
         given = {"-": unwanted, "--without": without, "--after": after, "--before": before, "--under": under}

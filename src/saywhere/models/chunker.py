@@ -142,7 +142,7 @@ def hash_words(words: Sequence[str], gaps: Sequence[str], buckets: int) -> np.nd
 
 
 def _mark(gap: str) -> str:
-    return "," if any(letter in ",;:.!?()" for letter in gap) else "-" if "-" in gap else ""
+    return "," if any(letter in ",;:.!?()&/|+" for letter in gap) else "-" if "-" in gap else ""
 
 
 def _features(second: str, left: str, word: str, right: str, fourth: str, before: str, after: str) -> list[str]:
@@ -244,7 +244,7 @@ def complete(
     A name of several words ends up in one phrase. A phrase takes in the name behind it if it ends with a word such as
     "a", or if it begins with one and names nothing yet: "a broken" and "window", unless the name may be a verb, as in
     "a biker bikes". A name in no phrase forms one with the words such as "a" before it. Without these it must begin the
-    text or follow punctuation, and must not run into another noun.
+    text or follow punctuation, or a phrase and "and", and must not run into another noun.
     """
     spanned, names = list(found), find_names(words, noun_tree())
     for name in names:
@@ -264,6 +264,7 @@ def complete(
         if touched and touched[0][0] <= start and stop <= touched[0][1]:
             continue
         first_part, last_part = (i in (0, len(words)) or _mark(gaps[i]) == "," for i in (start, stop))
+        first_part |= words[start - 1] in ("and", "or") and any(last == start - 1 for _, last, _ in spanned)
         alone = first_part and (last_part or words[stop] in AFTER | {"and", "or"})
         if touched or alone or words[start] in STARTS:
             whole = min([start, *(span[0] for span in touched)]), max([stop, *(span[1] for span in touched)]), True

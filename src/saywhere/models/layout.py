@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from saywhere import boxes as geometry
 from saywhere.calibration import logistic
 from saywhere.errors import UserError
 from saywhere.models.chunker import Chunker
-from saywhere.models.nouns import noun_tree, related
+from saywhere.models.nouns import AFTER, STARTS, find_heads, noun_tree, related
 from saywhere.text import split_words, tokenize, with_articles
 
 JOINING = frozenset({"and", "of", "with", "a", "an", "the", "there", "is", "are"})
@@ -415,6 +416,23 @@ def unused_runs(words: Sequence[str], used: set[int]) -> tuple[str, ...]:
             runs[-1].append(word)
     texts = (" ".join(run[: max(i for i, word in enumerate(run, 1) if word not in JOINING)]) for run in runs if run)
     return tuple(dict.fromkeys(texts))
+
+
+def nouns_in_a_row(phrase: str) -> tuple[str, ...]:
+    """Return the parts of a phrase without an article that ends with several nouns, each part with one; else nothing.
+
+    The tree has no name for them all: "dog pizza" is read as a kind of pizza, like "coffee cup", and may mean two things.
+
+    Example:
+        >>> nouns_in_a_row("brown dog pizza"), nouns_in_a_row("a dog pizza"), nouns_in_a_row("hot dog")
+        (('brown dog', 'pizza'), (), ())
+    """
+    words = tokenize(phrase)
+    heads = find_heads(words, noun_tree())
+    if len(heads) < 2 or not (STARTS | AFTER | JOINING | UNREAD).isdisjoint(words):
+        return ()
+    stops = [0, *(head.stop for head in heads[:-1]), len(words)]
+    return tuple(" ".join(words[start:stop]) for start, stop in pairwise(stops))
 
 
 # Counting

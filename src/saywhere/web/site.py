@@ -166,10 +166,19 @@ def _graph(bundle: Bundle, arrays: Mapping[str, Packed]) -> bytes:
 def _densecap(weights: Weights, points: int) -> dict[str, Packed]:
     """Return the dense captioner's weights, its first layer ordered by sampling point, its normalisation folded in."""
     arrays = _part(weights, "densecap")
-    head, decoder = "densecap.region_head.layers.1.weight", "densecap.decoder.encode"
+    head = "densecap.region_head.layers.1.weight"
     first = weights[head]
     by_point = first.reshape(len(first), -1, points).transpose(0, 2, 1)
     arrays[head] = rounded(np.ascontiguousarray(by_point).reshape(len(first), -1))
+    for layers in ("densecap", "densecap.start"):
+        if weights.has(f"{layers}.decoder.encode.0.weight"):
+            _fold(arrays, weights, layers)
+    return arrays
+
+
+def _fold(arrays: dict[str, Packed], weights: Weights, layers: str) -> None:
+    """Fold the normalisation of the layers that write phrases into the layer before it."""
+    decoder = f"{layers}.decoder.encode"
     norm = weights.below(f"{decoder}.1")
     scale = norm["weight"] / np.sqrt(norm["running_var"] + np.float32(1e-5))
     shift = norm["bias"] - norm["running_mean"] * scale
@@ -177,22 +186,20 @@ def _densecap(weights: Weights, points: int) -> dict[str, Packed]:
         del arrays[name]
     arrays[f"{decoder}.weight"] = rounded(weights[f"{decoder}.0.weight"] * scale[:, None])
     arrays[f"{decoder}.bias"] = single(weights[f"{decoder}.0.bias"] * scale + shift)
-    phrase = "densecap.phrase_head"
+    phrase = f"{layers}.phrase_head"
     if weights.has(f"{phrase}.2.weight"):
         norm = weights.below(f"{phrase}.0")
         scale = 1 / np.sqrt(norm["running_var"] + np.float32(1e-5))
         for name in [name for name in arrays if name.startswith(f"{phrase}.0.")]:
             del arrays[name]
         arrays[f"{phrase}.scale"], arrays[f"{phrase}.shift"] = single(scale), single(-norm["running_mean"] * scale)
-    return arrays
 
 
 def _part(weights: Weights, part: str) -> dict[str, Packed]:
     """Return the weights of a part that the browser reads, by their full names; of the n-grams only unigrams."""
     below = weights.below(part)
     unread = ("ngrams.lengths", "ngrams.rarity", "num_batches_tracked")
-    names = [name for name in below.names() if not name.endswith(unread) and not name.startswith("start.")]
-    stored = {f"{part}.{name}": below.stored(name) for name in names}
+    stored = {f"{part}.{name}": below.stored(name) for name in below.names() if not name.endswith(unread)}
     if below.has("ngrams.lengths"):
         lengths = below.stored("ngrams.lengths").astype(np.int64)
         words, ends = lengths == 1, np.cumsum(lengths)

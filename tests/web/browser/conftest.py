@@ -20,6 +20,8 @@ from safetensors.numpy import load_file, save_file
 import saywhere
 from saywhere.calibration import FILE as CALIBRATION
 from saywhere.models.bundle import CONFIG, GRAPH, GRAPH_WEIGHTS, VOCABULARY, WEIGHTS, find_folder
+from saywhere.networks import checkpoint
+from saywhere.stages.kinds import copy_model
 from saywhere.web.site import MOST_HYPOTHESES, SMALL, shrunk, write_site
 
 PATIENCE = 240_000
@@ -75,14 +77,40 @@ class Quiet(SimpleHTTPRequestHandler):
         """Say nothing."""
 
 
-@pytest.fixture(scope="session")
-def address(site: Path) -> Iterator[str]:
-    """Where the page's files are served, as any server of files does it."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site)))
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Where a folder's files are served, as any server of files does it."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/"
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture(scope="session")
+def address(site: Path) -> Iterator[str]:
+    """Where the page's files are served."""
+    with served(site) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def finetuned(browser: Browser, runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """As ``engine``, for the bundled model with other phrase layers, those from before, and a name of its own."""
+    folder = tmp_path_factory.mktemp("finetuned")
+    copy_model(find_folder(saywhere.DEFAULT_MODEL), folder / "model")
+    parts = ("phrase_head.", "decoder.")
+    stored = checkpoint.read_weights(folder / "model")
+    own = {name.removeprefix("densecap."): value for name, value in stored.items() if name.startswith("densecap.")}
+    layers = {name: value for name, value in own.items() if name.startswith(parts)}
+    weights = {**own, **{f"start.{name}": value.clone() for name, value in layers.items()}}
+    weights |= {name: value.flip(0) if name.endswith("output.bias") else value for name, value in layers.items()}
+    options = {"finetuned": True, "own_names": ["space farer"], "own_meanings": ["woman"]}
+    named = {f"densecap.{name}": value for name, value in options.items()}
+    checkpoint.change_weights(folder / "model", "densecap", weights, named)
+    write_site(folder / "model", folder / "site", runtime)
+    with served(folder / "site") as address, opened(browser, address, "NOTICES.txt") as page:
+        yield page
 
 
 @pytest.fixture(scope="module")

@@ -75,6 +75,17 @@ def test_answers_are_those_of_python(
     assert others[phrases.scores >= 0.1].sum() <= 1  # rounded weights may turn a close decision here, too
 
 
+def test_phrases_are_found_as_before_fine_tuning(engine: Page, finetuned: Page, photographs: dict[str, bytes]) -> None:
+    photo = photographs["astronaut"]
+    before, after = (ask(page, photo, "describe") for page in (engine, finetuned))
+    assert after["captions"] != before["captions"]
+    text = "a woman in an orange suit and a flag with stars"
+    before, after = ask(engine, photo, "ground", text=text), ask(finetuned, photo, "ground", text=text)
+    assert after == before
+    named = ask(finetuned, photo, "ground", text=text.replace("woman", "space farer"))
+    assert (named["captions"][0], named["boxes"]) == ("a space farer", before["boxes"])
+
+
 def test_the_arithmetic_is_that_of_python(
     engine: Page, photographs: dict[str, bytes], as_rounded: saywhere.Model
 ) -> None:
@@ -249,6 +260,9 @@ WORDS = """async ([texts, phrases, changes, known]) => {
         known: ["zebras", "knives", "policemen", "puppies", "sock", "violin", "bus", "zebra's"].map(
             (word) => tree.knownForm(word, new Set(known))
         ),
+        translated: ["two night bandits on a roof", "an old freighter", "a bandit"].map((phrase) => tree.translate(
+            phrase, {own_names: ["freighter", "night bandit"], own_meanings: ["ship", "raccoon"]}
+        )),
     };
 }"""
 
@@ -266,6 +280,7 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
         "fallen red umbrellas and grazing zebras, a lion", "a broken, red window", "painted the wall",
         "dog, cat", "dogs or cats and a horse", "car, people, street", "an orange, white and blue shirt",
         "record player, cat", "beach, sunset", "street, rain, umbrella",
+        "dogs & cats", "dog/pizza | bus", "dog and pizza", "a chair and surfboard", "phone and boat",
     ]  # fmt: skip
     phrases = [
         "two puppies on the grass", "a group of people", "a hot dog", "policemen", "a man in a red shirt",
@@ -278,6 +293,7 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
     known = ["zebra", "knife", "policeman", "puppy", "socks", "bus"]
     found, tree = engine.evaluate(WORDS, [texts, phrases, changes, known]), noun_tree()
     assert found["known"] == ["zebra", "knife", "policeman", "puppy", "socks", "violin", "bus", "zebra"]
+    assert found["translated"] == ["two raccoons on a roof", "an old ship", "a bandit"]
     assert found["fitting"] == ["a man on an elephant", "an hour in a uniform"]
     assert found["tokens"] == [tokenize(text) for text in texts]
     assert found["cut"] == [cut_phrases(text) for text in texts]

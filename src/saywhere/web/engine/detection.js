@@ -17,16 +17,19 @@ const logArea = (image, [x1, y1, x2, y2]) =>
   Math.log(Math.max(((x2 - x1) / image.width) * ((y2 - y1) / image.height), SMALLEST));
 
 export class Detector {
-  constructor(weights, config, vocabulary, calibration) {
+  constructor(weights, config, vocabulary, calibration, layers = "densecap") {
     [this.config, this.vocabulary, this.calibration] = [config, vocabulary, calibration];
-    this.decoder = new LstmDecoder(weights, "densecap.decoder");
+    this.decoder = new LstmDecoder(weights, `${layers}.decoder`);
     this.weights = weights;
     const head = (name) => layer(weights, `densecap.region_head.${name}`);
     [this.first, this.second, this.score, this.offset] = ["layers.1", "layers.4", "score", "offset"].map(head);
     if (config.phrase_levels.length) {
-      this.phrase = layer(weights, "densecap.phrase_head.2");
-      [this.scale, this.shift] = ["scale", "shift"].map((name) => weights.get(`densecap.phrase_head.${name}`));
+      this.phrase = layer(weights, `${layers}.phrase_head.2`);
+      [this.scale, this.shift] = ["scale", "shift"].map((name) => weights.get(`${layers}.phrase_head.${name}`));
     }
+    // The detector from before fine-tuning, which phrases are found with.
+    const isFirst = config.finetuned && layers === "densecap";
+    this.start = isFirst ? new Detector(weights, config, vocabulary, calibration, "densecap.start") : this;
   }
 
   // Return the regions of an image, or these boxes in its pixels: [{box, logit, caption, sure}], their embeddings, and the

@@ -142,12 +142,13 @@ export class Model {
 
   // Return the region of each phrase of a text: the most probable to exist, to have this phrase, and to be of its kind.
   async ground(image, {text: sentence}) {
-    const [detector, classes, chunker, tree] = await Promise.all([this.detector(), this.classes(), this.chunker(), this.tree()]);
+    const [{start: detector}, classes, chunker, tree] = await Promise.all([this.detector(), this.classes(), this.chunker(), this.tree()]);
     const {score_weight: scoreWeight} = this.info.grounding;
     const {regions, embeddings, codes} = (image.near ??= this.candidates(detector, image));
     if (!regions.length) throw new Error("the model finds no region in this image");
     image.scorer ??= new PhraseScorer(detector.decoder, codes);
-    const phrases = chunker.cut(sentence), boxes = regions.map(({box}) => box);
+    const captions = chunker.cut(sentence), boxes = regions.map(({box}) => box);
+    const phrases = captions.map((phrase) => tree.translate(phrase, detector.config));
     const nouns = phrases.map((phrase) => (classes ? tree.find(phrase) : null));
     if (nouns.some(Boolean)) image.posteriors ??= classes.posteriors(image, boxes.map((box) => toInput(box, image)), embeddings);
     const chosen = phrases.map((phrase, p) => {
@@ -163,7 +164,7 @@ export class Model {
     });
     const unused = chunker.unused(sentence);
     return {
-      width: image.width, height: image.height, boxes: rounded(chosen.map((i) => boxes[i])), captions: phrases,
+      width: image.width, height: image.height, boxes: rounded(chosen.map((i) => boxes[i])), captions,
       ...(unused.length ? {unused} : {}),
     };
   }

@@ -142,6 +142,17 @@ export class NounTree {
   find(phrase) {
     return this.head(tokenize(phrase)).noun;
   }
+
+  // Replace a user's own names in a phrase by what the other parts of the model call such things.
+  translate(phrase, {own_names: names = [], own_meanings: meanings = []}) {
+    const before = ` ${tokenize(phrase).join(" ")} `;
+    let text = before;
+    const pairs = names.map((name, i) => [name, meanings[i]]).sort(([one], [other]) => other.split(" ").length - one.split(" ").length);
+    for (const [name, meaning] of pairs) {
+      for (const [own, other] of [[this.plural(name), this.plural(meaning)], [name, meaning]]) text = text.replaceAll(` ${own} `, ` ${other} `);
+    }
+    return text === before ? phrase : withArticles(text.trim(), this.lists.article);
+  }
 }
 
 function ancestorsOf(row, above) {

@@ -135,7 +135,8 @@ export class Chunker {
       const touched = found.filter((phrase) => phrase.start < stop && start < phrase.stop);
       if (touched.length && touched[0].start <= start && stop <= touched[0].stop) continue;
       const [firstPart, lastPart] = [start, stop].map((i) => !i || i === words.length || mark(gaps[i]) === ",");
-      const alone = firstPart && (lastPart || [...after, "and", "or"].includes(words[stop]));
+      const follows = ["and", "or"].includes(words[start - 1]) && found.some((phrase) => phrase.stop === start - 1);
+      const alone = (firstPart || follows) && (lastPart || [...after, "and", "or"].includes(words[stop]));
       if (!touched.length && !alone && !starts.includes(words[start])) continue;
       const whole = {start: Math.min(start, ...touched.map((phrase) => phrase.start)), stop: Math.max(stop, ...touched.map((phrase) => phrase.stop)), visible: true};
       found = [...found.filter((phrase) => !touched.includes(phrase)), whole].sort((one, other) => one.start - other.start);
@@ -202,7 +203,7 @@ function joined(found, gaps) {
   return whole;
 }
 
-const mark = (gap) => (/[,;:.!?()]/.test(gap) ? "," : gap.includes("-") ? "-" : "");
+const mark = (gap) => (/[,;:.!?()&/|+]/.test(gap) ? "," : gap.includes("-") ? "-" : "");
 
 function around([second, left, word, right, fourth], before, after) {
   const last = (text, count) => [...text].slice(-count).join("");

@@ -212,7 +212,8 @@ class Index:
         Args:
             paths: see :meth:`add`. With sources of :func:`saywhere.inference.find_images` the run removes nothing.
             components, every: see :meth:`add`.
-            repair: first remove images with damaged vectors, so that the run embeds them again.
+            repair: first look for damaged vectors; the run embeds their images and videos again, also those that are
+                not in ``paths``.
         """
         if self.folder is None and (components or repair):
             raise UserError(f"codes and repair are for an index in a folder, not for {self.place}")

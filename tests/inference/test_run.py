@@ -55,6 +55,12 @@ def test_a_run_says_what_became_of_the_images_and_goes_on(loaded: Loaded) -> Non
             saywhere.describe(wrong, loaded)
 
 
+def test_top_0_keeps_all_regions_as_the_command_does(loaded: Loaded) -> None:
+    photographs.write_album(Path("album"), 3, 0)
+    assert saywhere.describe("album", loaded, json="r.jsonl", top=0).regions == 6
+    assert saywhere.describe("album", loaded, json="r.jsonl", top=None).already == 3
+
+
 def test_nothing_is_printed_unless_asked_for(loaded: Loaded, capsys: pytest.CaptureFixture[str]) -> None:
     photographs.write_album(Path("album"), 3, 0)
     told: list[str] = []

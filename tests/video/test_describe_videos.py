@@ -87,6 +87,8 @@ def test_python_users_follow_videos_with_the_rows_and_files_of_the_command(model
     for counts in ("2 followed; 1 skipped", "0 followed; 2 already done; 1 skipped"):
         done = saywhere.follow("clips", every="0.2s", out="out")
         assert str(done) == counts and [*done.skipped] == ["clips/c.mp4"]
+    describe("clips/a.mp4", "--every", "0.2s", "--top", 0, "--json", "all.jsonl")
+    assert saywhere.follow("clips/a.mp4", every=0.2, top=0, json="all.jsonl").already == 1
     with pytest.raises(UserError, match=r"every 0: give a time from 1ms to 60m"):
         saywhere.follow("clips", every=0)
     with pytest.raises(UserError, match="^threshold must be a probability, not 2$"):

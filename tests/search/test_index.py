@@ -285,7 +285,9 @@ def test_wrong_use_is_one_line(model, album, tmp_path) -> None:
         (lambda: index.search("a dog - green"), "does not know how probably images show 'green'"),
         (lambda: index.search(["a dog"]), "query must be a string or a Query, not list"),
         (lambda: index.search("a dog", without=3), "without must be a string or a list of strings, not int"),
-        (lambda: index.search("a dog", top=0), "top must be at least 1"),
+        (lambda: index.search("a dog", top=0), "top must be a whole number of at least 1, not 0"),
+        (lambda: index.search("a dog", top=2.5), "top must be a whole number of at least 1, not 2.5"),
+        (lambda: index.add(album, components=-1), "components must be a whole number of at least 0, not -1"),
         (lambda: index.search(image="no.png"), "no.png: no such file"),
     ):
         with pytest.raises(UserError, match=message):

@@ -46,7 +46,7 @@ def test_a_run_says_what_became_of_the_images_and_goes_on(loaded: Loaded) -> Non
     again = saywhere.describe(["album"], loaded, json="r.jsonl", out="drawn", top=1)
     assert str(again) == "0 described, 0 regions; 9 already in r.jsonl; 3 skipped"
     assert again.written == [] and loaded.batches == []
-    with pytest.raises(UserError, match=r"r\.jsonl: was started with other options \(top: 1, now None\)"):
+    with pytest.raises(UserError, match=r"r\.jsonl: was started with other options \(top: 1, now not set\)"):
         saywhere.describe("album", loaded, json="r.jsonl", top=None)
     with pytest.raises(UserError, match="^threshold must be a probability, not 30$"):
         saywhere.describe("album", loaded, threshold=30)

@@ -121,8 +121,11 @@ class Videos:
         """
         if videos and self.of_images:
             raise UserError(f"{self.of_images} is for images; {videos[0].name} is a video")
-        if self.json and (len(videos) > 1 or (beside and videos and not self.out)):
-            raise UserError(f"--json {self.json}: can hold the tracks of only one video; give --out DIR for several")
+        if self.json and beside and videos and not self.out:
+            tracks = f"the tracks of {videos[0].name}" if len(videos) == 1 else f"the tracks of {len(videos)} videos"
+            raise UserError(f"--json {self.json}: takes the lines of the images; for {tracks} give --out DIR as well")
+        if self.json and not beside and len(videos) > 1:
+            raise UserError(f"--json {self.json}: can hold the tracks of only one video; give --out DIR instead")
         lines = None if beside else self.json
         self._found += [(source, self._place(source.relative, lines)) for source in videos]
         taken: set[Path] = set()

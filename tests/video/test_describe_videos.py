@@ -423,10 +423,14 @@ def test_what_does_not_go_together_is_refused(model):
     for words, message in (
         (["clip.mp4", "--boxes", "boxes.json"], "--boxes is for images; clip.mp4 is a video"),
         (["clip.mp4", "other.mp4", "--json", "a.jsonl"], "--json a.jsonl: can hold the tracks of only one video"),
-        (["a.png", "clip.mp4", "--json", "a.jsonl"], "--json a.jsonl: takes the lines of the images; for the tracks "
-         "of clip.mp4 give --out DIR as well"),
-        (["a.png", "clip.mp4", "other.mp4", "--json", "a.jsonl"], "--json a.jsonl: takes the lines of the images; for "
-         "the tracks of 2 videos give"),
+        (
+            ["a.png", "clip.mp4", "--json", "a.jsonl"],
+            "--json a.jsonl: takes the lines of the images; for the tracks of clip.mp4 give --out DIR as well",
+        ),
+        (
+            ["a.png", "clip.mp4", "other.mp4", "--json", "a.jsonl"],
+            "--json a.jsonl: takes the lines of the images; for the tracks of 2 videos give",
+        ),
         (["clip.mp4", "--json", "notes.jsonl"], "notes.jsonl: does not have the tracks of clip.mp4"),
         (["clip.mp4", "--out", "."], "clip.mp4: is the video itself and would be overwritten"),
         (["clip.mp4", "--every", "soon"], "--every soon: give a time"),

@@ -139,9 +139,9 @@ def test_captions_are_plain_sentences(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_regions_are_chosen_by_their_scores(monkeypatch: pytest.MonkeyPatch):
-    model, _ = answering(monkeypatch, FLORENCE, FLORENCE, FLORENCE)
+    model, _ = answering(monkeypatch, *[FLORENCE] * 4)
     assert len(model.describe(WIDE, top=2)) == 2 and model.describe(WIDE, threshold=0.9).captions == ("a black cat",)
-    assert len(model.describe(WIDE, top=0)) == 0
+    assert len(model.describe(WIDE, top=0)) == len(model.describe(WIDE))
 
 
 # The networks themselves

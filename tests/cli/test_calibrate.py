@@ -78,6 +78,15 @@ def test_what_the_data_do_not_tell_is_left_out_and_named(tmp_path: Path) -> None
     assert "needs 32 images" in refused.stderr
 
 
+def test_images_that_the_classes_were_trained_on_are_counted_where_the_others_do_not_suffice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("saywhere.training.nouns.is_held_out", lambda image: False)
+    root, folder = write_data(tmp_path / "data", train=8), checkpoint.save(tiny_networks(), tmp_path / "model")
+    error = error_of(calibrate(folder, root, "--what", "caption", code=2))
+    assert error.endswith("(0 of 8 images can be used, the tenth that the part nouns is not trained on)\n")
+
+
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS])
 def test_a_disk_that_is_full_or_read_only_is_one_line_and_the_same_command_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int

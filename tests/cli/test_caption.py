@@ -71,7 +71,7 @@ def test_a_folder_with_broken_images_is_captioned_and_resumed(tmp_path: Path, mo
         assert list(row.items()) == list(expected.items())
     good = [name for name in names if name not in bad]
     refused = run(*good, "--model", model, "--json", lines, "--beam-size", 3, code=2)
-    assert refused.stderr.startswith(f"error: {lines}: was started with other options (beam_size: None, now 3)")
+    assert refused.stderr.startswith(f"error: {lines}: was started with other options (beam_size: not set, now 3)")
     (tmp_path / ".captions.jsonl.settings.json").unlink()  # lines of an earlier version are taken as they are
     assert "9 already in" in run(*good, "--model", "nothing", "--json", lines).stderr
 

@@ -64,7 +64,7 @@ def test_index_counts_what_it_did_and_names_what_it_skipped(aligner, tmp_path) -
     vectors.write_bytes(vectors.read_bytes()[:-2])
     assert "--repair" in error_of(run("search", "two dogs", "--index", tmp_path / "i", code=2))
     repaired = run(*command, "--repair")
-    assert repaired.stdout == "1 added, 0 updated, 1 unchanged, 0 removed, 0 skipped\n"
+    assert repaired.stdout == "0 added, 1 updated, 1 unchanged, 0 removed, 0 skipped\n"
     run("search", "two dogs", "--index", tmp_path / "i")
     for path in tmp_path.glob("*.png"):
         path.unlink()

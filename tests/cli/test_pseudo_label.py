@@ -45,6 +45,16 @@ def test_sentences_become_regions_of_a_data_set(tmp_path: Path):
     assert len(saywhere.data.read(tmp_path / "new", split="val")) == 1
 
 
+def test_without_a_sentence_the_reason_is_told_and_nothing_is_written(tmp_path: Path):
+    noise(96, 64, 0).save(tmp_path / "a.png")
+    regions = [{"box": [0, 0, 9, 9], "phrase": "a dog"}]
+    row = {"image": "a.png", "split": "train", "width": 96, "height": 64, "regions": regions}
+    (tmp_path / "images.jsonl").write_text(json.dumps(row) + "\n")
+    result = run(tmp_path, "--out", tmp_path / "new", code=2)
+    assert commands.error_of(result).endswith(": no image of split train has a sentence to cut into snippets\n")
+    assert not (tmp_path / "new").exists()
+
+
 def test_another_beta_is_not_mixed_in(tmp_path: Path):
     root, model = write(tmp_path / "data"), checkpoint.save(tiny_aligner(), tmp_path / "aligner")
     run(root, "--model", model, "--out", tmp_path / "new", "--limit", 1)

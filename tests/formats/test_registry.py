@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import subprocess
 import sys
 import xml.etree.ElementTree as xml
 from collections.abc import Sequence
@@ -286,6 +287,18 @@ def test_the_command(tmp_path: Path) -> None:
         ((tmp_path, "--from", "yolo", "--images", "none", "--out", tmp_path / "x"), "--images none: no such folder"),
     ):
         assert wrong in " ".join(convert(*words, code=2).output.split())
+
+
+@pytest.mark.skipif(not Path("/dev/stdin").exists(), reason="needs /dev/stdin")
+@pytest.mark.parametrize("name", [name for name in FILES if name.values[0] in ("saywhere", "coco", "parquet")])
+def test_a_pipe_is_read(name: str, tmp_path: Path) -> None:
+    format, file = FORMATS[name], tmp_path / "in"
+    format.write_whole(file, iter(photos()), Report())
+    command = [sys.executable, "-m", "saywhere", "convert-results", "-", "--from", name, "--to", "csv", "--out", "-"]
+    piped = subprocess.run(command, input=file.read_bytes(), capture_output=True)
+    assert piped.returncode == 0, piped.stderr
+    run("convert-results", file, "--from", name, "--to", "csv", "--out", tmp_path / "out.csv")
+    assert piped.stdout == (tmp_path / "out.csv").read_bytes()
 
 
 def test_lines_of_ground_and_search_are_results(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_results_begun_with_other_settings_are_refused(tmp_path):
     store(path, "a.jpg")
     ensure_same_settings(path, settings)
     with pytest.raises(
-        UserError, match=r"was started with other options \(top: 10, now 5; set: None, now \['x=1'\]\); give"
+        UserError, match=r"was started with other options \(top: 10, now 5; set: not set, now x=1\); give"
     ):
         ensure_same_settings(path, {"model": "a", "top": 5, "set": ["x=1"]})
     path.unlink()

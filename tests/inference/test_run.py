@@ -46,13 +46,19 @@ def test_a_run_says_what_became_of_the_images_and_goes_on(loaded: Loaded) -> Non
     again = saywhere.describe(["album"], loaded, json="r.jsonl", out="drawn", top=1)
     assert str(again) == "0 described, 0 regions; 9 already in r.jsonl; 3 skipped"
     assert again.written == [] and loaded.batches == []
-    with pytest.raises(UserError, match=r"r\.jsonl: was started with other options \(top: 1, now None\)"):
+    with pytest.raises(UserError, match=r"r\.jsonl: was started with other options \(top: 1, now not set\)"):
         saywhere.describe("album", loaded, json="r.jsonl", top=None)
     with pytest.raises(UserError, match="^threshold must be a probability, not 30$"):
         saywhere.describe("album", loaded, threshold=30)
     for wrong in (None, 3, [None]):
         with pytest.raises(UserError, match="^images must be a path or several, not "):
             saywhere.describe(wrong, loaded)
+
+
+def test_top_0_keeps_all_regions_as_the_command_does(loaded: Loaded) -> None:
+    photographs.write_album(Path("album"), 3, 0)
+    assert saywhere.describe("album", loaded, json="r.jsonl", top=0).regions == 6
+    assert saywhere.describe("album", loaded, json="r.jsonl", top=None).already == 3
 
 
 def test_nothing_is_printed_unless_asked_for(loaded: Loaded, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import shutil
+import tarfile
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -140,6 +141,37 @@ def test_only_what_is_gone_from_the_given_folders_is_forgotten(model, album, tmp
         assert counts(index.add(album)) == (0, 0, 3, 3, 0)
 
 
+@pytest.mark.parametrize("file", ["vectors-0.bin", "images-0.bin"])
+def test_what_is_damaged_is_embedded_again_from_any_folder(model, album, tmp_path, file) -> None:
+    """Images of an archive as well, also after a run that was killed; a file that is gone is named."""
+    with tarfile.open(tmp_path / "more.tar", "w") as archive:
+        archive.add(album / "0", "0")
+    with saywhere.Index(tmp_path / "i", model) as index:
+        assert counts(index.add([album, tmp_path / "more.tar"])) == (9, 0, 0, 0, 0)
+        whole = index.store.stamps()
+    (tmp_path / "i" / file).write_bytes(b"")
+    (album / "0/4.png").unlink()
+    with saywhere.Index(tmp_path / "i", model) as index:
+        killed = index.begin([album / "1"], repair=True).results(2)
+        next(killed)
+        killed.close()
+        assert len(index) == 2
+        changes = index.add(album / "1")
+        gone = str(album / "0/4.png")
+        assert counts(changes) == (0, 6, 2, 0, 1) and changes.skipped[gone] == "no such file"
+        assert index.store.stamps() == {path: stamp for path, stamp in whole.items() if path != gone}
+        assert counts(index.add(album / "1")) == (0, 0, 3, 0, 0)
+
+
+def test_a_damaged_image_that_is_gone_from_a_given_folder_is_removed(model, album, tmp_path) -> None:
+    with saywhere.Index(tmp_path / "i", model) as index:
+        index.add(album)
+    (tmp_path / "i/vectors-0.bin").write_bytes(b"")
+    (album / "0/4.png").unlink()
+    with saywhere.Index(tmp_path / "i", model) as index:
+        assert counts(index.add(album, repair=True)) == (0, 5, 0, 1, 0)
+
+
 def test_a_folder_without_an_image_left_leaves_the_index(model, album, tmp_path) -> None:
     with saywhere.Index(tmp_path / "i", model) as index:
         index.add(album)
@@ -253,7 +285,9 @@ def test_wrong_use_is_one_line(model, album, tmp_path) -> None:
         (lambda: index.search("a dog - green"), "does not know how probably images show 'green'"),
         (lambda: index.search(["a dog"]), "query must be a string or a Query, not list"),
         (lambda: index.search("a dog", without=3), "without must be a string or a list of strings, not int"),
-        (lambda: index.search("a dog", top=0), "top must be at least 1"),
+        (lambda: index.search("a dog", top=0), "top must be a whole number of at least 1, not 0"),
+        (lambda: index.search("a dog", top=2.5), "top must be a whole number of at least 1, not 2.5"),
+        (lambda: index.add(album, components=-1), "components must be a whole number of at least 0, not -1"),
         (lambda: index.search(image="no.png"), "no.png: no such file"),
     ):
         with pytest.raises(UserError, match=message):

@@ -65,6 +65,7 @@ def test_the_answers_are_those_of_the_library(
     box = [20.0, 30.5, 200.0, 390.0]
     assert ask("describe") == as_json(model.describe(seen).to_dict())
     assert ask("describe?top=2") == as_json(model.describe(seen, top=2).to_dict())
+    assert ask("describe?top=0") == ask("describe")
     assert ask("describe?threshold=0.5") == as_json(model.describe(seen, threshold=0.5).to_dict())
     assert ask("describe?box=20,30.5,200,390") == as_json(model.describe(seen, [box]).to_dict())
     assert ask("ground?text=a zebra&threshold=0") == as_json(model.ground(seen, "a zebra", threshold=0.0).to_dict())

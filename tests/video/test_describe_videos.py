@@ -87,6 +87,8 @@ def test_python_users_follow_videos_with_the_rows_and_files_of_the_command(model
     for counts in ("2 followed; 1 skipped", "0 followed; 2 already done; 1 skipped"):
         done = saywhere.follow("clips", every="0.2s", out="out")
         assert str(done) == counts and [*done.skipped] == ["clips/c.mp4"]
+    describe("clips/a.mp4", "--every", "0.2s", "--top", 0, "--json", "all.jsonl")
+    assert saywhere.follow("clips/a.mp4", every=0.2, top=0, json="all.jsonl").already == 1
     with pytest.raises(UserError, match=r"every 0: give a time from 1ms to 60m"):
         saywhere.follow("clips", every=0)
     with pytest.raises(UserError, match="^threshold must be a probability, not 2$"):
@@ -403,14 +405,32 @@ def test_tracks_are_printed_on_demand(model):
         assert printed.stdout == Path("tracks.jsonl").read_text() and "clip.mp4: " in printed.stderr
 
 
+def test_beside_images_the_lines_are_theirs_and_the_tracks_go_below_out(model):
+    for name in ("a.mp4", "b.mp4"):
+        write_clip(Path(name), moving(0.5))
+    plate(230, {"red": (20, 40)}).save("a.png")
+    describe("a.mp4", "b.mp4", "a.png", "--json", "a.jsonl", "--out", "drawn")
+    assert [row["image"] for row in rows("a.jsonl")] == ["a.png"]
+    assert all(spans(f"drawn/{name}.tracks.jsonl") for name in "ab")
+
+
 def test_what_does_not_go_together_is_refused(model):
     for name in ("clip.mp4", "other.mp4"):
         write_clip(Path(name), moving(0.5))
+    plate(230, {}).save("a.png")
     Path("boxes.json").write_text("[[0, 0, 5, 5]]")
     Path("notes.jsonl").write_text('{"image": "a.jpg", "boxes": []}\n')
     for words, message in (
         (["clip.mp4", "--boxes", "boxes.json"], "--boxes is for images; clip.mp4 is a video"),
         (["clip.mp4", "other.mp4", "--json", "a.jsonl"], "--json a.jsonl: can hold the tracks of only one video"),
+        (
+            ["a.png", "clip.mp4", "--json", "a.jsonl"],
+            "--json a.jsonl: takes the lines of the images; for the tracks of clip.mp4 give --out DIR as well",
+        ),
+        (
+            ["a.png", "clip.mp4", "other.mp4", "--json", "a.jsonl"],
+            "--json a.jsonl: takes the lines of the images; for the tracks of 2 videos give",
+        ),
         (["clip.mp4", "--json", "notes.jsonl"], "notes.jsonl: does not have the tracks of clip.mp4"),
         (["clip.mp4", "--out", "."], "clip.mp4: is the video itself and would be overwritten"),
         (["clip.mp4", "--every", "soon"], "--every soon: give a time"),
@@ -422,7 +442,7 @@ def test_what_does_not_go_together_is_refused(model):
         error = error_of(describe(*words, code=2))
         assert error.startswith(f"error: {message}"), (words, error)
     assert model.looks == 0
-    assert listed(".") == ["boxes.json", "clip.mp4", "notes.jsonl", "other.mp4"]
+    assert listed(".") == ["a.png", "boxes.json", "clip.mp4", "notes.jsonl", "other.mp4"]
 
 
 def test_a_camera_is_described_until_ctrl_c(model):

@@ -200,17 +200,39 @@ def test_without_the_extra_videos_are_skipped_and_not_forgotten(model, monkeypat
 
 
 def test_a_video_with_damaged_vectors_is_embedded_anew(model) -> None:
+    """At the interval that it had, whatever is given."""
+    Path("album").mkdir()
+    Image.new("RGB", (64, 32)).save("album/a.png")
     for name in ("a.mp4", "b.mp4"):
         write_clip(Path(name), three_scenes())
-    index("a.mp4", "b.mp4")
+    index("a.mp4", "--every", "1s")
+    index("b.mp4", "album")
     whole = content("i")
     data = bytearray(Path("i/vectors-0.bin").read_bytes())
     data[1] ^= 0x20
     Path("i/vectors-0.bin").write_bytes(data)
     before = model.looks
-    result = index("a.mp4", "b.mp4", "--repair")
-    assert result.stdout == "1 added, 0 updated, 1 unchanged, 0 removed, 0 skipped\n"
-    assert model.looks == before + 8 and content("i") == whole
+    result = index("album", "--repair")
+    assert result.stdout == "0 added, 1 updated, 1 unchanged, 0 removed, 0 skipped\n"
+    assert model.looks == before + 4 and content("i") == whole
+
+
+def test_a_damaged_video_is_continued_by_any_run_until_it_is_whole(model) -> None:
+    Path("album").mkdir()
+    Image.new("RGB", (64, 32)).save("album/a.png")
+    write_clip(Path("a.mp4"), three_scenes())
+    index("a.mp4", "album")
+    whole = content("i")
+    Path("i/images-0.bin").write_bytes(b"")
+    with saywhere.Index("i", load=lambda _: model) as made:
+        run = made.begin(["album"], repair=True)
+        model.finder.before = lambda look: 1 / 0 if look == 13 else None
+        with pytest.raises(ZeroDivisionError):
+            list(run.results(batch=2))
+        model.finder.before = lambda look: None
+        assert 0 < len(made) < len(whole)
+        assert str(made.add("album")) == "0 added, 1 updated, 1 unchanged, 0 removed, 0 skipped"
+    assert content("i") == whole
 
 
 def test_shards_are_for_images(model, monkeypatch) -> None:

@@ -26,7 +26,8 @@ NAMES = ", ".join(ResultFormat)
 def convert_results(
     path: Path = typer.Argument(
         metavar="IN",
-        help="File written by --json of describe, ground, search or caption, or a file or folder of another program.",
+        help="File written by --json of describe, ground, search or caption, or a file or folder of another program; "
+        "- reads standard input.",
     ),
     to: ResultFormat = typer.Option(ResultFormat.coco, "--to", metavar="F", help=f"Format to write: {NAMES}."),
     out: Path | None = typer.Option(
@@ -74,6 +75,8 @@ def convert_results(
         xmp.check_embed(to.value, out)
     if old.read is None:
         raise UserError(f"--from {source.value}: this format can only be written")
+    if path == STDOUT:
+        path = Path("/dev/stdin")
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
     if path.is_dir() != old.folder:

@@ -55,7 +55,9 @@ def index(
     folder: IndexFolder = None,
     url: Url = None,
     collection: Collection = None,
-    repair: bool = typer.Option(False, "--repair", help="First find damaged vectors, and embed their images again."),
+    repair: bool = typer.Option(
+        False, "--repair", help="Embed images with damaged vectors again, also those of other folders."
+    ),
     components: int | None = typer.Option(
         None,
         min=0,

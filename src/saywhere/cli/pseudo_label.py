@@ -12,6 +12,7 @@ import typer
 
 from saywhere.cli.options import Batch, Beta, Chosen, DataFormat, Limit, Splits, check_folder
 from saywhere.cli.printing import skip_notes
+from saywhere.errors import UserError
 from saywhere.report import counted
 
 if TYPE_CHECKING:
@@ -47,6 +48,12 @@ def pseudo_label(
     read = {name: data_sets.read(data, format, name) for name in names}
     found = {name: [sample for sample in samples[:limit] if sample.sentences] for name, samples in read.items()}
     sentences = {str(sample.image): sample.sentences for samples in found.values() for sample in samples}
+    problems = [f"{name}: {line}" for name, samples in read.items() if samples.report.problems
+                for line in samples.report.lines()]  # fmt: skip
+    if not sentences:
+        for note in problems:
+            typer.echo(note, err=True)
+        raise UserError(f"{data}: no image of split {', '.join(names)} has a sentence to cut into snippets")
     deferred = chosen.deferred("aligner")
     deferred().require("aligner", "align words with regions")
     ensure_same_run(out, {"model": deferred().digest(), "data": str(data), "beta": beta}, "aligned")
@@ -65,8 +72,6 @@ def pseudo_label(
         ]
         count = write_snippets(rows, out / "snippets.jsonl")
     typer.echo(f"written: {out / 'snippets.jsonl'}, {counted(count, 'snippet')} of {counted(len(rows), 'image')}")
-    problems = [f"{name}: {line}" for name, samples in read.items() if samples.report.problems
-                for line in samples.report.lines()]  # fmt: skip
     for note in [*skip_notes(skipped), *problems]:
         typer.echo(note, err=True)
     if skipped or problems:

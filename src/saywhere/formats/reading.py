@@ -125,7 +125,7 @@ def reader(format: str) -> Callable[[Reader], Reader]:
                 way_out = " (--from names another one)" if isinstance(error, KeyError) else ""
                 raise UserError(f"{path}: not in the format {format}: {reason(error)}{way_out}") from error
             except OSError as error:
-                raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+                raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
             if any(kind.endswith(NO_BOX) for kind in report.problems) and not found:
                 raise UserError(f"{path}: all its images are left out: {'; '.join(report.lines(1))}")
             if report.problems and not found:

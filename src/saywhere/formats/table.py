@@ -77,7 +77,8 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
 def read_parquet(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     """Yield the regions of each image of a Parquet file, in the order of their first lines."""
     parquet: Any = importlib.import_module("pyarrow.parquet")
-    batches = parquet.ParquetFile(path).iter_batches(columns=list(COLUMNS))
+    file = path if path.is_file() else io.BytesIO(path.read_bytes())  # a pipe cannot be read from its end
+    batches = parquet.ParquetFile(file).iter_batches(columns=list(COLUMNS))
     rows = (row for batch in batches for row in batch.to_pylist())
     texts = ({name: "" if value is None else str(value) for name, value in row.items()} for row in rows)
     yield from _grouped(enumerate(texts, 1), report)

@@ -359,9 +359,20 @@ def compare_settings(path: Path, settings: Mapping[str, Any]) -> None:
     except OSError:
         return
     if known is not None and (other := [name for name, value in settings.items() if known.get(name) != value]):
-        told = "; ".join(f"{name}: {known.get(name)}, now {settings[name]}" for name in other)
+        told = list_changes(known, settings, other)
         way_out = f"give the same options or another file, or remove it and {_note(path).name} to start over"
         raise UserError(f"{path}: was started with other options ({told}); {way_out}")
+
+
+def list_changes(before: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Return for users how options differ, such as ``top: 5, now 10; beam_size: not set, now 3``."""
+
+    def text(value: object) -> str:
+        if isinstance(value, list):
+            return ", ".join(map(str, value))
+        return "not set" if value is None else str(value)
+
+    return "; ".join(f"{name}: {text(before.get(name))}, now {text(now.get(name))}" for name in names)
 
 
 def _note(path: Path) -> Path:

@@ -337,7 +337,7 @@ def describe(
         json: JSON lines file for the results; images that it already has are not described again.
         out: folder for drawn images, or for files of ``output_format``; without it ``xmp`` goes beside the images.
         boxes: file of boxes to describe, see :func:`saywhere.inference.read_boxes`: all of them and no others.
-        top: maximum number of regions per image; None: all.
+        top: maximum number of regions per image; 0 or None: all.
         threshold: minimum probability that a region's box and caption are right. Default: that of
             :meth:`saywhere.Regions.at_least` for results that people look at; 0 for evaluation formats
             (:data:`FOR_EVALUATION`).
@@ -380,7 +380,7 @@ def describe(
     given = None if boxes is None else read_boxes(boxes, found)
     sources = found if given is None else [source for source in found if source.name in given]
     Outputs(None, out).check(sources if output_format in ("saywhere", "densecap") else [])
-    most = None if given is not None else top
+    most = None if given is not None else top or None
     least = 0.0 if given is not None or output_format in FOR_EVALUATION else None
     work = _Description(
         model, given, most, least if threshold is None else threshold, batch, progress, each, tell, boxes, classes,

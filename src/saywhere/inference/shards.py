@@ -17,6 +17,7 @@ from typing import Any
 from saywhere.errors import UserError
 from saywhere.files import put_in_place, short_name, write_text
 from saywhere.inference.claims import Claim, Claims, LostClaimError
+from saywhere.inference.results import list_changes
 from saywhere.inference.sources import Source
 from saywhere.report import Tell, counted
 
@@ -98,7 +99,7 @@ class Shards:
             with contextlib.suppress(FileNotFoundError):
                 known = self._agree(plan)
         if other := [name for name in sorted({*plan, *known}) if plan.get(name) != known.get(name)]:
-            told = "; ".join(f"{name}: {known.get(name)}, now {plan.get(name)}" for name in other)
+            told = list_changes(known, plan, other)
             way_out = "give the same command, or remove the folder to start over"
             raise UserError(f"{self.folder}: was started with other options ({told}); {way_out}")
 

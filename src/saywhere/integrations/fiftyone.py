@@ -27,7 +27,7 @@ class Describer(FiftyOneModel):
     Args:
         model: a model, or its name or folder; None: the bundled one.
         phrases: phrases to find instead of describing regions.
-        top: maximum number of regions per image.
+        top: maximum number of regions per image; 0: all.
         threshold: minimum probability that a region's box and words are both right, or of a phrase.
     """
 
@@ -81,7 +81,7 @@ class Describer(FiftyOneModel):
             found = self._model.ground(images, asked, threshold=self._threshold)
         else:
             seen = self._model.describe(images, threshold=self._threshold)
-            found = [regions.at_least(self._threshold)[: self._top] for regions in seen]
+            found = [regions.at_least(self._threshold)[: self._top or None] for regions in seen]
         return [_detections(regions) for regions in found]
 
 

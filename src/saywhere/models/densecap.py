@@ -228,7 +228,7 @@ def describe(
 def rank(
     regions: Regions, repeat_nms: float | None, threshold: float | None = None, top: int | None = None
 ) -> list[int]:
-    """Return the indices of the regions to keep, at most ``top``, best first.
+    """Return the indices of the regions to keep, at most ``top`` (0 or None: all), best first.
 
     A region is dropped if its score is below ``threshold``, or if its IoU with a better region of the same caption is
     above ``repeat_nms``.
@@ -241,4 +241,4 @@ def rank(
             break
         if not any(close[row, i] and regions.captions[i] == regions.captions[row] for i in kept):
             kept.append(row)
-    return kept[:top]
+    return kept[: top or None]

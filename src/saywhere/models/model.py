@@ -240,7 +240,7 @@ class Model:
             images: one or many.
             boxes: ``(N, 4)`` in pixels of the image, one array per image; describe exactly these, in this order. A
                 model with only a captioner can also describe given boxes, without scores.
-            top: maximum number of regions, best first. Default: all.
+            top: maximum number of regions, best first; 0 or None: all.
             threshold: minimum score. Default: none.
 
         Returns:

@@ -74,11 +74,14 @@ class PhraseScores:
             return joint + np.log(self.regions.scores)[:, None]
 
     def find(self, phrase: str, top: int | None = None) -> Regions:
-        """Return the regions sorted by :attr:`joint` with a phrase, best first, with joint scores and this caption."""
+        """Return the regions sorted by :attr:`joint` with a phrase, best first, with joint scores and this caption.
+
+        At most ``top`` of them; 0 or None: all.
+        """
         if phrase not in self.phrases:
             raise UserError(f"{phrase!r} was not scored, only {', '.join(map(repr, self.phrases))}")
         column = self.joint[:, self.phrases.index(phrase)]
-        best = np.argsort(-column, kind="stable")[:top]
+        best = np.argsort(-column, kind="stable")[: top or None]
         return replace(
             self.regions[best], scores=np.exp(column[best]), captions=(phrase,) * len(best), caption_scores=None
         )

@@ -17,7 +17,7 @@ from saywhere.images import ImageLike, LoadedImage
 from saywhere.inference import Source
 from saywhere.models.model import Model
 from saywhere.models.placing import knows_none
-from saywhere.options import require_texts
+from saywhere.options import require_ints, require_texts
 from saywhere.regions import TEXTS, Regions
 from saywhere.report import counted
 from saywhere.search.indexing import Changes, Indexing, absolute, index_digest
@@ -208,8 +208,10 @@ class Index:
         Args:
             paths: see :meth:`add`. With sources of :func:`saywhere.inference.find_images` the run removes nothing.
             components, every: see :meth:`add`.
-            repair: first remove images with damaged vectors, so that the run embeds them again.
+            repair: first look for damaged vectors; the run embeds their images and videos again, also those that are
+                not in ``paths``.
         """
+        require_ints(0, components=components)
         if self.folder is None and (components or repair):
             raise UserError(f"codes and repair are for an index in a folder, not for {self.place}")
         model = self.model
@@ -285,8 +287,7 @@ class Index:
         """
         if (query is None) == (image is None):
             raise UserError("a search needs a text or an image, and not both")
-        if top < 1:
-            raise UserError(f"top must be at least 1, not {top}")
+        require_ints(1, top=top)
         if query is not None and not isinstance(query, (str, Query)):
             raise UserError(f"query must be a string or a Query, not {type(query).__name__}")
         require_texts(without=without)

@@ -111,7 +111,8 @@ class Changes:
     """Counts of what a run did to an index.
 
     Attributes:
-        added, updated, unchanged: numbers of new, changed and unchanged images and videos.
+        added, updated, unchanged: numbers of new, changed and unchanged images and videos. Those that are embedded
+            again because their vectors were damaged count as updated.
         removed: number of images and videos that were removed because their files are gone.
         skipped: files that cannot be read and are not in the index, with reasons.
         damaged: videos with some unreadable frames, with their number and position.
@@ -139,8 +140,8 @@ class Indexing:
         every: seconds between the sampled frames of a video, see :meth:`saywhere.Index.add`.
 
     Attributes:
-        todo: images to embed.
-        videos: videos to sample, from the beginning or further.
+        todo: images to embed, also those of other folders whose vectors were damaged.
+        videos: videos to sample, from the beginning or further, likewise.
         gone: paths of images and videos that will be removed.
         emptied: folders and patterns that no longer have images, though the index has some of theirs.
 
@@ -155,25 +156,28 @@ class Indexing:
         self._store, self._model, self._components = store, model, components
         self._every = None if every is None else to_ticks(check_duration(every, "every"))
         self._looked = store.videos()
-        self._known = store.stamps() | {path: self._stamp_of(video) for path, video in self._looked.items()}
+        given = [path for path in paths if not isinstance(path, Source)]
+        self._lost = store.lost() if given else set[str]()
+        self._known = dict.fromkeys(self._lost, Stamp(0, 0)) | store.stamps()
+        self._known |= {path: self._stamp_of(video) for path, video in self._looked.items()}
         self._stamps: dict[str, Stamp] = {}
         self._touched: dict[str, Stamp] = {}
         self.changes = Changes()
-        given = [path for path in paths if not isinstance(path, Source)]
         sources = {absolute(path.path): path for path in paths if isinstance(path, Source)}
         own = [] if store.folder is None else [store.folder]
         self.emptied: list[str] = []
         names = self._names(given, own)
         found = {**{path: source.name for path, source in sources.items()}, **{absolute(name): name for name in names}}
+        folders = tuple(os.path.join(folder, "") for folder in _folders(given))
+        missing = (path for path in self._known.keys() - found.keys() if path.startswith(folders))
+        listed = {absolute(parts[0]) for name in found.values() if (parts := archives.split(name))}
+        self.gone = sorted(path for path in missing if not _is_there(path, listed))
+        found |= {path: path for path in sorted(self._lost.difference(found, self.gone))}
         changed = [path for path in found if not self._is_unchanged(path)]
         todo = [sources.get(path) or named_source(found[path]) for path in changed]
         self.todo = [source for source in todo if not source.is_video]
         self.videos = [source for source in todo if source.is_video]
         self.changes.unchanged = len(found) - len(todo)
-        folders = tuple(os.path.join(folder, "") for folder in _folders(given))
-        missing = (path for path in self._known.keys() - found.keys() if path.startswith(folders))
-        listed = {absolute(parts[0]) for name in found.values() if (parts := archives.split(name))}
-        self.gone = sorted(path for path in missing if not _is_there(path, listed))
 
     def _names(self, paths: Sequence[str | Path], own: Sequence[Path]) -> Iterable[str]:
         """Return the names of the images and videos below paths; paths without any go to :attr:`emptied`."""
@@ -242,7 +246,7 @@ class Indexing:
             return ImageResult(source, error=error)
         if damage:
             self.changes.damaged[source.name] = damage
-        new = before is None or not before.stamp.hash
+        new = path not in self._lost and (before is None or not before.stamp.hash)
         self.changes.added += new
         self.changes.updated += not new
         return ImageResult(source, new)
@@ -257,9 +261,10 @@ class Indexing:
             from saywhere.video.reading import Damage, VideoError, VideoReader
         except ModuleNotFoundError:
             return MISSING, ""
+        before = self._looked.get(video.path)
         try:
             with VideoReader(video.path, name, start=video.ticks or 0) as reader:
-                if video.ticks is None:
+                if video.ticks is None and before is not None and before.ticks is not None:
                     self._store.remove([video.path])
                 reader.damage = Damage(video.damage[0], [*video.damage[1]])
                 video = self._keep_looks(reader, video, batch)

@@ -389,6 +389,9 @@ class QdrantStore:
     def repair(self) -> int:
         return 0
 
+    def lost(self) -> set[str]:
+        return set()
+
     def close(self) -> None:
         self._place.close()
 

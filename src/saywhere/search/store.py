@@ -358,6 +358,7 @@ class Store:
         self._claim()
         self._snapshot = None
         with self._open.transaction() as db:
+            db.execute("CREATE TABLE IF NOT EXISTS lost (path BLOB PRIMARY KEY)")  # older indexes have none
             yield db
 
     def put(self, images: Sequence[tuple[str, Stamp, ImageVectors]], video: Video | None = None) -> None:
@@ -379,6 +380,8 @@ class Store:
                 row = (os.fsencode(video.path), video.stamp.size, video.stamp.time, video.stamp.hash, video.state)
                 db.execute("INSERT OR REPLACE INTO videos VALUES (?, ?, ?, ?, ?)", row)
                 _note_dates(db, {video.path: video.stamp})
+                if video.stamp.hash:
+                    db.execute("DELETE FROM lost WHERE path = ?", (os.fsencode(video.path),))
 
     def _add(self, db: sqlite3.Connection, images: Sequence[tuple[str, Stamp, ImageVectors]]) -> None:
         before = self._extent(db)
@@ -412,8 +415,9 @@ class Store:
             found = db.execute(query, (path, path + AFTER)).fetchall()
             db.executemany("INSERT INTO dead VALUES (?)", found)
             video = db.execute("DELETE FROM videos WHERE path = ?", (path,)).rowcount
+            lost = db.execute("DELETE FROM lost WHERE path = ?", (path,)).rowcount
             db.execute("DELETE FROM dates WHERE path = ?", (path,))
-            count += bool(found or video)
+            count += bool(found or video or lost)
         return count
 
     def _set_extent(self, db: sqlite3.Connection, extent: Extent) -> None:
@@ -449,7 +453,8 @@ class Store:
         self.encode(components)
 
     def repair(self) -> int:
-        """Remove images and videos with damaged vectors, so that the next run adds them again; return how many."""
+        """Remove damaged vectors, and note their images and videos as :meth:`lost`; return how many there are."""
+        videos = self.videos()
         with self._writing() as db:
             extent = self._extent(db)
             self._set_extent(db, replace(extent, coded=0, fitted=0))  # discards the codes
@@ -460,25 +465,35 @@ class Store:
         try:
             snapshot = self.snapshot()
         except UserError:  # regions can no longer be assigned to images
-            return self._reset()
+            snapshot = None
         with self._writing() as db:
             known = db.execute("SELECT entry, path, checksum FROM images").fetchall()
-            names = (os.fsdecode(path) for entry, path, total in known if snapshot.checksum(entry) != total)
+            names = (os.fsdecode(path) for entry, path, total in known
+                     if snapshot is None or snapshot.checksum(entry) != total)  # fmt: skip
             lost = {split_moment(name)[0] for name in names}
-            self._forget(db, lost)
+            self._lose(db, lost, [video for path, video in videos.items() if path in lost])
+            if snapshot is None:
+                extent = self._extent(db)
+                self._set_extent(db, replace(extent, generation=extent.generation + 1, entries=0, regions=0))
+                db.execute("DELETE FROM dead")
         self.compact()
+        self.tidy()
         return len(lost)
 
-    def _reset(self) -> int:
+    def _lose(self, db: sqlite3.Connection, paths: Iterable[str], videos: Iterable[Video]) -> None:
+        """Remove images and videos, and note their paths, and the intervals at which the videos were sampled."""
+        self._forget(db, paths)
+        db.executemany("INSERT INTO lost VALUES (?)", [(os.fsencode(path),) for path in paths])
+        rows = [
+            (os.fsencode(one.path), one.stamp.size, one.stamp.time, b"", Video(one.path, one.stamp, one.every).state)
+            for one in videos
+        ]
+        db.executemany("INSERT INTO videos VALUES (?, ?, ?, ?, ?)", rows)
+
+    def lost(self) -> set[str]:
+        """Return the paths of images and videos whose vectors were damaged, until they are embedded again."""
         with self._writing() as db:
-            extent = self._extent(db)
-            self._set_extent(db, replace(extent, generation=extent.generation + 1, entries=0, regions=0))
-            db.execute("DELETE FROM dead")
-            db.execute("DELETE FROM videos")
-            db.execute("DELETE FROM dates")
-            count = db.execute("DELETE FROM images").rowcount
-        self.tidy()
-        return count
+            return {os.fsdecode(path) for (path,) in db.execute("SELECT path FROM lost")}
 
     def compact(self, waste: float = 0.0) -> bool:
         """Rewrite the files if more than this fraction of the regions is removed; return whether it did."""

@@ -176,7 +176,7 @@ QUESTIONS = (
         "describe",
         "Find the regions of an image and describe each with a phrase.",
         (
-            Parameter("top", "integer", "Maximum number of regions, best first.", 0, MAX_REGIONS),
+            Parameter("top", "integer", "Maximum number of regions, best first; 0: all.", 0, MAX_REGIONS),
             Parameter("threshold", "number", "Minimum score of a region.", 0, 1),
             Parameter(
                 "box", "box", "Describe just this box, in pixels of the image; may be repeated.", most=MAX_BOXES

@@ -74,8 +74,10 @@ def fit(
     """
     from saywhere.training import calibration
 
+    given = sum(map(len, sets))
     if what in ("word", "caption") or (what == "phrase" and "nouns" in Bundle.read(model).configs):
         sets = [calibration.held_out(samples) for samples in sets]
+    left = sum(map(len, sets))
     usual = FEW if what in ("box", "phrase") else None
     sets = [evenly(samples, usual if n is None else n) for samples, n in zip(sets, limits, strict=True)]
     if what == "similarity":
@@ -86,7 +88,13 @@ def fit(
     if what == "hit":
         return _fit_hits(model, sets, source, device)
     bundle = calibration.read_own(model, *NEEDS[what])
-    return str(calibration.calibrate(what, bundle, sets, source, device))
+    try:
+        return str(calibration.calibrate(what, bundle, sets, source, device))
+    except UserError as error:
+        if left == given:
+            raise
+        part = f"{left} of {given:,} images can be used, the tenth that the part nouns is not trained on"
+        raise UserError(f"{error} ({part})") from error
 
 
 def _fit_hits(model: Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None) -> str:

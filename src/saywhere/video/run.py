@@ -49,7 +49,7 @@ def follow(
         videos: files, folders or patterns, see :func:`saywhere.inference.find_images`.
         model: name or folder of a model, or the model itself; None: the bundled one.
         every: interval between looks (frames that the model sees), such as ``"0.5s"``, or in seconds.
-        top: maximum number of regions per look; None: all.
+        top: maximum number of regions per look; 0 or None: all.
         threshold: minimum score of a region; None: ``THRESHOLD``.
         json: file for the tracks and scenes of a single video, as JSON lines (see docs/video.md).
         out: folder for the annotated videos, their captions and their tracks.
@@ -72,7 +72,7 @@ def follow(
     paths = list_paths(videos=videos)
     json, out = (None if path is None else Path(path) for path in (json, out))
     model = model if isinstance(model, DeferredModel) else DeferredModel(model, part="densecap")
-    work = Videos(model, every, top, threshold, json, out, bar=progress, each=each, tell=tell)
+    work = Videos(model, every, top or None, threshold, json, out, bar=progress, each=each, tell=tell)
     work.add(find_images(paths, [out] if out else [], VIDEO_SUFFIXES))
     return work.follow()
 
@@ -121,8 +121,11 @@ class Videos:
         """
         if videos and self.of_images:
             raise UserError(f"{self.of_images} is for images; {videos[0].name} is a video")
-        if self.json and (len(videos) > 1 or (beside and videos and not self.out)):
-            raise UserError(f"--json {self.json}: can hold the tracks of only one video; give --out DIR for several")
+        if self.json and beside and videos and not self.out:
+            tracks = f"the tracks of {videos[0].name}" if len(videos) == 1 else f"the tracks of {len(videos)} videos"
+            raise UserError(f"--json {self.json}: takes the lines of the images; for {tracks} give --out DIR as well")
+        if self.json and not beside and len(videos) > 1:
+            raise UserError(f"--json {self.json}: can hold the tracks of only one video; give --out DIR instead")
         lines = None if beside else self.json
         self._found += [(source, self._place(source.relative, lines)) for source in videos]
         taken: set[Path] = set()

@@ -117,7 +117,7 @@ export class Model {
     };
   }
 
-  async describe(image, {box, top = Infinity} = {}) {
+  async describe(image, {box, top = 0} = {}) {
     const [detector, classes] = await Promise.all([this.detector(), this.classes()]);
     const {regions, embeddings} = box ? detector.detect(image, [inside(box, image)]) : (image.found ??= detector.detect(image));
     const once = (words) => (classes ? withoutRepetition(classes.tree, words) : words);
@@ -127,7 +127,7 @@ export class Model {
     const asked = classes && detector.config.nouns && detector.calibration.caption && regions.length;
     const boxes = asked ? regions.map((region) => toInput(region.box, image)) : [];
     const posteriors = asked ? classes.posteriors(image, boxes, embeddings) : null;
-    const kept = box ? [0] : detector.rank(regions, captions).slice(0, top);
+    const kept = box ? [0] : detector.rank(regions, captions).slice(0, top || Infinity); // 0: all
     return {
       width: image.width, height: image.height,
       boxes: rounded(kept.map((row) => regions[row].box)),

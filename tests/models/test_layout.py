@@ -82,7 +82,10 @@ def test_phrases_can_be_left_out_of_a_layout() -> None:
         ("the man left of the dog", "the man left of the dog", [], ("left of",)),
         ("a man on the right of a dog", "a man on the right of a dog", [], ("right of",)),
         ("a cup on a table", "a cup on a table", [], ()),
-        ("a dog behind a fence", "a dog behind a fence", [], ()),
+        ("a dog behind a fence", "a dog behind a fence", [], ("behind",)),
+        ("no umbrella on the left", "umbrella", ["left"], ("no",)),
+        ("no", "no", [], ()),
+        ("", "", [], ()),
     ],
 )
 def test_a_listed_phrase_is_one_phrase_with_its_place(text, phrase, places, unused) -> None:

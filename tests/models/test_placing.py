@@ -277,6 +277,14 @@ def test_a_phrase_of_unknown_words_is_not_found():
     assert everything.scores == pytest.approx([1 / (1 + np.exp(-2)), 0])
 
 
+def test_several_are_no_more_probable_than_one() -> None:
+    judge = model(phrase=(1.0, 0.0, 0.0, 0.0))  # the similarity alone
+    for several, one in (("two dogs", "a dog"), ("three red shirts", "a red shirt")):
+        placer, found = judge.placer(), judge.ground(IMAGE, [several, one], threshold=0)
+        alone = placer.evidence(judge.encode(IMAGE), [several, one]).presence(judge.calibration)
+        assert found.scores[0] == pytest.approx(min(alone)) and found.scores[1] == pytest.approx(alone[1])
+
+
 def test_a_threshold_is_a_probability_and_needs_a_calibration():
     for threshold, message in (
         (1.5, "threshold must be a probability, not 1.5"),

@@ -220,7 +220,7 @@ class Layout:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Layout:
-        """Return the layout of given phrases, each with the place at its end; "left of a dog" is reported as unused.
+        """Return the layout of given phrases, each with the place at its end; "left of" and "no" are reported as unused.
 
         Example:
             >>> layout = Layout.of(["a man", "a man in a coat on the right"])
@@ -231,9 +231,12 @@ class Layout:
         for number, text in enumerate(texts):
             words = tokenize(text)
             marks = _find_patterns(words)
-            unused += [name for _, _, kind, name in marks if kind == "relation" and name.split()[0] in _SIDES]
+            unused += [name for i, _, kind, name in marks if i and kind == "relation" and name not in CHOOSES]
+            if words[:1] == ["no"] and words[1:]:
+                unused.append("no")
+                phrases[number] = " ".join(words[1:])
             if marks and marks[-1][2] == "place" and marks[-1][1] == len(words) and marks[-1][0]:
-                phrases[number] = " ".join(words[: marks[-1][0]])
+                phrases[number] = " ".join(words[words[:1] == ["no"] : marks[-1][0]])
                 places += [(number, part) for part in marks[-1][3].split()]
         return cls(tuple(phrases), tuple(places), unused=tuple(dict.fromkeys(unused)), listed=tuple(texts))
 
@@ -421,7 +424,7 @@ def unused_runs(words: Sequence[str], used: set[int]) -> tuple[str, ...]:
 def nouns_in_a_row(phrase: str) -> tuple[str, ...]:
     """Return the parts of a phrase without an article that ends with several nouns, each part with one; else nothing.
 
-    The tree has no name for them all: "dog pizza" is read as a kind of pizza, like "coffee cup", and may mean two things.
+    The tree has no name for them all: "dog pizza" is read as one thing, like "coffee cup", and may mean two.
 
     Example:
         >>> nouns_in_a_row("brown dog pizza"), nouns_in_a_row("a dog pizza"), nouns_in_a_row("hot dog")

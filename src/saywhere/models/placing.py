@@ -302,14 +302,17 @@ class Placer:
         require_names(phrases)
         somebody, columns = np.array([_is_anybody(phrase) for phrase in phrases], bool), np.arange(len(phrases))
         people = [each for each in PEOPLE if not self.is_unknown(each)] if somebody.any() else []
-        every = self.evidence(encoding, (*phrases, *people), boxes, limit)
+        counted = {column: one_of(phrase) for column, phrase in enumerate(phrases) if count_of(phrase) > 1}
+        every = self.evidence(encoding, (*phrases, *people, *counted.values()), boxes, limit)
         found, presence = every.first(len(phrases)), every.presence(self.calibration)
         rows, agree = found.place(self.config, layout, self.calibration)
         agree = agree + self.log_details(encoding, found, phrases, rows, everything=boxes is None and limit is None)
         fits = found.fits[rows, columns]
         scores = np.exp(fits) if found.by == "densecap" else None
         if presence is not None:
-            of_people, presence = presence[len(phrases) :].max(initial=0), presence[: len(phrases)]
+            presence, of_people, of_one = np.split(presence, np.cumsum([len(phrases), len(people)]))
+            of_people = of_people.max(initial=0)
+            presence[[*counted]] = np.minimum(presence[[*counted]], of_one)  # where two dogs are is a dog
             presence = np.where(somebody, np.maximum(presence, of_people), presence)
             presence = np.where([self.is_unknown(phrase) for phrase in phrases], np.float32(0), presence)
             presence = presence * np.exp(agree).astype(np.float32)

@@ -278,11 +278,12 @@ def test_a_phrase_of_unknown_words_is_not_found():
 
 
 def test_several_are_no_more_probable_than_one() -> None:
-    judge = model(phrase=(1.0, 0.0, 0.0, 0.0))  # the similarity alone
-    for several, one in (("two dogs", "a dog"), ("three red shirts", "a red shirt")):
-        placer, found = judge.placer(), judge.ground(IMAGE, [several, one], threshold=0)
-        alone = placer.evidence(judge.encode(IMAGE), [several, one]).presence(judge.calibration)
-        assert found.scores[0] == pytest.approx(min(alone)) and found.scores[1] == pytest.approx(alone[1])
+    judge = model(phrase=(-1.0, 0.0, 0.0, 0.0))  # the less similar, the more probable: several are more than one
+    texts = ["a dog", "three red shirts", "two dogs"]
+    one, shirts, two = judge.placer().evidence(judge.encode(IMAGE), texts).presence(judge.calibration)
+    (shirt,) = judge.placer().evidence(judge.encode(IMAGE), ["a red shirt"]).presence(judge.calibration)
+    assert two > one and shirts > shirt
+    assert judge.ground(IMAGE, texts, threshold=0).scores == pytest.approx([one, shirt, one])
 
 
 def test_a_threshold_is_a_probability_and_needs_a_calibration():

@@ -220,7 +220,7 @@ class Layout:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Layout:
-        """Return the layout of given phrases, each with the place at its end; "left of" and "no" are reported as unused.
+        """Return the layout of given phrases, each with the place at its end; "left of" and "no" are unused words.
 
         Example:
             >>> layout = Layout.of(["a man", "a man in a coat on the right"])

@@ -83,6 +83,11 @@ def printable(name: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def cache_folder() -> Path:
+    """Return the user's cache folder of this program."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "saywhere"
+
+
 def sync(file: Path | int) -> None:
     """Wait until a file's bytes (by path, or open for writing) or a folder's names are on the disk."""
     try:

@@ -26,10 +26,9 @@ from saywhere.adapters.sources import HUB, Adapted, Family
 from saywhere.calibration import Calibration, Logistic, logit
 from saywhere.engines.engine import Aligner, Captioner, DenseCap, Nouns, RpnOutput
 from saywhere.errors import UserError
-from saywhere.files import write_text
+from saywhere.files import cache_folder, write_text
 from saywhere.images import LoadedImage
 from saywhere.models.encoding import AT_ONCE, Encoding
-from saywhere.web.runtime import cache_folder
 
 NAME = "saywhere-calibration.json"
 Question = Literal["box", "phrase"]

@@ -11,12 +11,15 @@ import hashlib
 import json
 import math
 import os
+import platform
+import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -29,6 +32,7 @@ from saywhere.engines.arrays.layers import Weights, in_single, require_shapes
 from saywhere.engines.arrays.pooling import ImageMaps
 from saywhere.engines.engine import TEXT_WEIGHTS, Aligner, Captioner, DenseCap, Nouns, RpnOutput
 from saywhere.errors import UserError
+from saywhere.files import cache_folder, read_record, sync
 from saywhere.models.bundle import (
     GRAPH,
     GRAPH_INT8,
@@ -53,6 +57,18 @@ TRUNK_DIGEST = "trunk"
 
 ALLOWED = 1e-3
 """Difference from the CPU's result that is not reported, relative to its largest value."""
+
+KEPT_GRAPH, KEPT_WEIGHTS, KEPT_SIZES = "graph.onnx", "weights.bin", "sizes.json"
+"""Files of a graph in the user's cache."""
+LEAST_KEPT = 1 << 22
+"""Size in bytes from which weights are worth keeping; a smaller graph opens fast."""
+MOST_KEPT = 4
+"""Number of graphs kept, the last used ones."""
+ABANDONED = 3600
+"""Age in seconds from which an unfinished folder is removed; the process that wrote it was killed."""
+UNFINISHED = ".new-"
+FACTS = ("vendor_id", "cpu family", "model", "stepping", "flags", "CPU implementer", "CPU part", "Features")
+"""Facts about the processor in Linux's ``/proc/cpuinfo``, those of the first one."""
 
 
 class Provider(NamedTuple):
@@ -290,13 +306,35 @@ class OnnxTrunk:
         return [make(), open_tower(self._bundle.folder / GRAPH_TOWER, self._threads, self.device)]
 
     def _read_graph(self) -> Callable[[], Session]:
-        """Read the graph and the trunk's weights; return a function that makes a session from them.
+        """Return a function that makes a session, from the optimised graph in the user's cache if that is there."""
+        runtime, folder, int8 = import_runtime(), self._bundle.folder, self._precision == "int8"
+        path = folder / (GRAPH_INT8 if int8 else GRAPH)
+        files = [path, folder / WEIGHTS, *([] if int8 else [folder / GRAPH_WEIGHTS])]
+        place = kept_place(files, runtime.__version__) if self.device == "cpu" else None
+        if not is_kept(place):
+            return self._read_weights(path, place)
+
+        def make() -> Session:
+            try:
+                return Session(path, lambda provider: _open_kept(place, self._options(), provider))
+            except UserError:
+                remove_kept(place)
+                return self._read_weights(path, place)()
+
+        return make
+
+    def _options(self) -> Any:
+        options = session_options(self._threads)
+        options.enable_mem_pattern = False  # would double the memory of activations without being faster
+        return options
+
+    def _read_weights(self, path: Path, place: Path | None) -> Callable[[], Session]:
+        """Read a graph and the trunk's weights; return a function that makes a session and keeps its optimised graph.
 
         The single-precision graph gets the folder's weights, with batch normalisation folded in here. The int8 graph
         contains its weights. ``UserError`` if the graph is damaged or belongs to another model.
         """
         bundle, weights, int8 = self._bundle, self._weights, self._precision == "int8"
-        path = bundle.folder / (GRAPH_INT8 if int8 else GRAPH)
         graph, digest = path.read_bytes(), None if bundle.shipped else weights_digest(weights)
         runtime = import_runtime()
         sources: dict[str, GraphWeight] = {}
@@ -313,11 +351,13 @@ class OnnxTrunk:
             values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in arrays]
         weights.release()
 
+        def options() -> Any:
+            made = self._options()
+            made.add_external_initializers(list(sources), values)
+            return made
+
         def open(provider: str) -> Any:
-            options = session_options(self._threads)
-            options.enable_mem_pattern = False  # would double the memory of activations without being faster
-            options.add_external_initializers(list(sources), values)
-            return runtime.InferenceSession(graph, options, providers=[provider])
+            return keep(place, options, lambda o: runtime.InferenceSession(graph, o, providers=[provider]))
 
         def make() -> Session:
             session = Session(path, open, self.device)
@@ -448,12 +488,23 @@ def _user_errors(path: Path, by: str = "") -> Iterator[None]:
         raise UserError(f"{path} cannot be loaded{by}: {' '.join(str(error).split())[:200]}") from error
 
 
+def _open_kept(place: Path, options: Any, provider: str) -> Any:
+    return import_runtime().InferenceSession(str(place / KEPT_GRAPH), options, providers=[provider])
+
+
 def open_tower(path: Path, threads: int | None = None, device: str = "cpu") -> Session:
     """Return the session of the image tower that belongs to a trunk; ``UserError`` if the graph is another one."""
     runtime = import_runtime()
+    place = kept_place([path], runtime.__version__) if device == "cpu" else None
+    options = partial(session_options, threads)
 
     def open(provider: str) -> Any:
-        return runtime.InferenceSession(path, session_options(threads), providers=[provider])
+        if is_kept(place):
+            try:
+                return _open_kept(place, options(), provider)
+            except Exception:
+                remove_kept(place)
+        return keep(place, options, lambda o: runtime.InferenceSession(path, o, providers=[provider]))
 
     session = Session(path, open, device)
     if lacking := {TOWER, SUMMARY} - set(session.outputs):
@@ -519,3 +570,102 @@ def available_threads() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+# Optimised graphs in the user's cache
+#
+# A session opens several times as fast from one, and the process needs less memory, because the weights are mapped
+# from the file (docs/models.md). A folder has a graph and its weights. Its name is a hash of the files that it was made
+# from, of ONNX Runtime's version and of the processor: the optimised layout suits only that.
+
+
+def kept_place(files: Sequence[Path], *facts: object) -> Path | None:
+    """Return the folder for the optimised graph of some files, which need not exist yet.
+
+    None if they are small, or there is no cache folder.
+    """
+    try:
+        found = [(path.resolve(), path.stat()) for path in files]
+        if sum(stat.st_size for _, stat in found) < LEAST_KEPT:
+            return None
+        stamps = [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in found]
+        home = cache_folder() / "graphs"
+    except (OSError, RuntimeError):  # the latter without a home folder
+        return None
+    return home / hashlib.sha256(json.dumps([stamps, _processor(), *facts]).encode()).hexdigest()[:32]
+
+
+def _processor() -> list[str]:
+    found = [platform.machine(), platform.node()]
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
+            for line in stream:
+                if not line.strip():
+                    break
+                if line.partition(":")[0].strip() in FACTS:
+                    found.append(line.strip())
+    except OSError:
+        found.append(platform.processor())
+    return found
+
+
+def is_kept(place: Path | None) -> TypeGuard[Path]:
+    """Return whether the folder has a whole graph, and note that it is used."""
+    if place is None or not (sizes := read_record(place / KEPT_SIZES)):
+        return False
+    with contextlib.suppress(OSError):
+        if all((place / name).stat().st_size == size for name, size in sizes.items()):
+            with contextlib.suppress(OSError):
+                os.utime(place)
+            return True
+    return False
+
+
+def keep(place: Path | None, options: Callable[[], Any], open: Callable[[Any], Any]) -> Any:
+    """Open a session, and keep its optimised graph in a folder if that can be written.
+
+    Args:
+        options: function that returns new session options.
+        open: function that opens a session with such options.
+    """
+    session = part = None
+    if place is not None:
+        import tempfile
+
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            part = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=place.parent))
+            settings = options()
+            settings.optimized_model_filepath = str(part / KEPT_GRAPH)
+            settings.add_session_config_entry("session.optimized_model_external_initializers_file_name", KEPT_WEIGHTS)
+            settings.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
+            session = open(settings)
+            _put_in_place(part, place)
+        except Exception:  # such as a full disk, which ONNX Runtime reports in several ways; the graph opens without it
+            pass
+        finally:
+            if part is not None:
+                shutil.rmtree(part, ignore_errors=True)
+    return open(options()) if session is None else session
+
+
+def remove_kept(place: Path) -> None:
+    """Remove a graph that cannot be opened."""
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def _put_in_place(part: Path, place: Path) -> None:
+    """Give a new graph its name, and remove those that were not used for the longest time."""
+    sizes = {name: (part / name).stat().st_size for name in (KEPT_GRAPH, KEPT_WEIGHTS)}
+    (part / KEPT_SIZES).write_text(json.dumps(sizes))
+    for name in (KEPT_GRAPH, KEPT_WEIGHTS, KEPT_SIZES):
+        sync(part / name)
+    if not is_kept(place):  # otherwise another process was faster
+        remove_kept(place)
+        part.rename(place)
+    used = {path: path.stat().st_mtime for path in place.parent.iterdir()}
+    graphs = sorted((path for path in used if not path.name.startswith(UNFINISHED)), key=lambda path: -used[path])
+    now = time.time()
+    unfinished = [path for path in used if path not in graphs and now - used[path] > ABANDONED]
+    for path in (*graphs[MOST_KEPT:], *unfinished):
+        remove_kept(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import os
 import shutil
 import subprocess
 import tarfile
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from saywhere.errors import UserError
-from saywhere.files import put_in_place
+from saywhere.files import cache_folder, put_in_place
 
 NAME, VERSION = "onnxruntime-web", "1.30.0"
 INTEGRITY = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
@@ -40,11 +39,6 @@ class WebRuntime:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
             script, binary = (_member(archive, name) for name in (SCRIPT, BINARY))
         return cls(script, binary)
-
-
-def cache_folder() -> Path:
-    """Return the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "saywhere"
 
 
 def fetch(folder: Path) -> Path:

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from saywhere.files import put_in_place
-from saywhere.web.runtime import cache_folder
+from saywhere.files import cache_folder, put_in_place
 
 MASK = (1 << 64) - 1
 STEP = 0x9E3779B97F4A7C15

@@ -101,8 +101,9 @@ def test_hypotheses_with_words_of_ones_own_are_judged_by_the_decoder_alone():
     nouns._own = {"cat": "", "moggy": "dog"}
     assert caption_evidence(nouns, posterior, texts, nothing, nothing)["known"].tolist() == [1, 0]
     assert nouns.judged("a striped moggy") is dog is not None and nouns.judged("a dog") is dog
-    nouns._names = {"night bandit": "raccoon", "freighter": "ship"}
+    nouns._names = {"night bandit": "raccoon", "freighter": "ship", "blue": "dog", "ada": "woman"}
     own = {"two night bandits on a roof": "two raccoons on a roof", "an old freighter": "an old ship", "a bandit": None}
+    own |= {"Ada": "woman", "a blue car": None, "a car with a freighter": None, "": None}  # only nouns are names
     assert [nouns.translate(text) for text in own] == [other or text for text, other in own.items()]
     with pytest.raises(UserError, match=r"own_meanings is \(\), but must be one for each of the 1 own_names"):
         DenseCapConfig(own_names=("freighter",))

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 
 import numpy as np
@@ -170,17 +171,40 @@ def test_common_words_that_the_start_does_not_use_are_ones_own(
     assert [*found] == sorted({*run.words, "sofa"}) and found["sofa"] == "dog", "most of its boxes are called a dog"
 
 
+def test_what_an_earlier_fine_tuning_taught_keeps_its_meaning(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = Bundle.read(exported_bundle())
+    options = {"own_words": ["panda", "trash"], "own_kinds": ["raccoon"] * 2}
+    options |= {"own_names": ["trash panda"], "own_meanings": ["raccoon"]}
+    bundle = bundle.with_options({f"densecap.{name}": value for name, value in options.items()})
+    own = finetune_stage._read(images, None, "train", None, bundle, 0, print)
+    run = finetune_stage._Run(tmp_path / "made", bundle, own, None, 0, print)
+    translate = SimpleNamespace(translate=lambda text: text.replace("trash panda", "raccoon"))
+    monkeypatch.setattr(finetune_stage, "load", lambda folder: SimpleNamespace(nouns=translate))
+    described = iter([("a trash panda", ["a sneaky trash panda"])] * 9)
+    monkeypatch.setattr(finetune_stage, "_described", lambda *_: [next(described)])
+    own.learnt[:] = own.learnt[:1] * 9
+    found = run._own_words()
+    assert found.words["panda"] == found.words["trash"] == found.words["sneaky"] == "raccoon"
+    assert found.names == {"trash panda": "raccoon", "sneaky trash panda": "raccoon"}
+
+
 def test_names_of_own_words_mean_what_the_start_calls_most_of_them() -> None:
-    own = {"trash": "", "panda": "", "freighter": "", "klikker": "", "stripy": ""}
+    own = dict.fromkeys(["trash", "panda", "freighter", "klikker", "stripy", "sea", "riders", "blue", "fluffy"], "")
     called = {
         "a trash panda on a roof": ["raccoon", "raccoon", "roof"],
         "a big freighter": ["ship"],
         "a klikker": ["mouse", "keyboard"],  # neither is more than half
         "a panda": ["raccoon"],  # the tree has this name
         "a stripy dog": ["zebra"],  # the word is an adjective
+        "two sea riders": ["ship"],
+        "blue": ["dog"],
     }
     phrases = [(phrase.split(), kind) for phrase, kinds in called.items() for kind in kinds]
-    assert finetune_stage._own_names(phrases, own) == {"trash panda": "raccoon", "freighter": "ship"}
+    assert finetune_stage._own_names(phrases, own) == {
+        "trash panda": "raccoon", "freighter": "ship", "sea rider": "ship",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

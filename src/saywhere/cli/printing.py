@@ -86,7 +86,7 @@ def note_words(
         typer.echo(f"no thing is named, so compared as a whole: {', '.join(without_noun)}", err=True)
     for phrase in asked:
         if parts := nouns_in_a_row(phrase):
-            typer.echo(f"{phrase!r} is read as one thing; write {', '.join(parts)!r} for several", err=True)
+            typer.echo(f"{phrase!r} is read as one thing; for several write {', '.join(parts)!r}", err=True)
     if unused:
         typer.echo(f"words not used to place phrases: {', '.join(unused)}", err=True)
 

@@ -42,6 +42,8 @@ NONE = 9
 INSIDES = {INSIDE: (BEGIN, INSIDE), INSIDE_HIDDEN: (BEGIN_HIDDEN, INSIDE_HIDDEN)}
 """The tags that may precede each tag of a later word."""
 
+SEPARATORS = frozenset("&/|+")
+"""Signs between things."""
 PLACES = frozenset({"left", "right", "middle", "center", "centre", "top", "bottom", "side", "corner", "edge"})
 """Words for places in an image, as opposed to things in it."""
 
@@ -89,6 +91,7 @@ class Chunker:
         words, gaps = split_words(text)
         if not words:
             return []
+        gaps = separated(words, gaps)
         read = ["and" if word == "or" else word for word in words]  # "or" is rare in captions
         tags, _ = self.tag(hash_words(read, gaps, len(self.weights)), read)
         found = parted(joined(coloured(complete(spans(tags), words, gaps), words, gaps), gaps), words, gaps)
@@ -141,8 +144,18 @@ def hash_words(words: Sequence[str], gaps: Sequence[str], buckets: int) -> np.nd
     return np.array(rows, np.int64)
 
 
+def separated(words: Sequence[str], gaps: Sequence[str]) -> list[str]:
+    """Replace signs that mean "and" or "or" by commas: "dogs & cats", "cars/bikes", not "H&M" or "red/white"."""
+    found = list(gaps)
+    for i, gap in enumerate(gaps[1:-1], 1):
+        both = words[i - 1], words[i]
+        if not SEPARATORS.isdisjoint(gap) and all(len(w) > 2 and w.isalpha() and w not in COLOURS for w in both):
+            found[i] = ", "
+    return found
+
+
 def _mark(gap: str) -> str:
-    return "," if any(letter in ",;:.!?()&/|+" for letter in gap) else "-" if "-" in gap else ""
+    return "," if any(letter in ",;:.!?()" for letter in gap) else "-" if "-" in gap else ""
 
 
 def _features(second: str, left: str, word: str, right: str, fourth: str, before: str, after: str) -> list[str]:

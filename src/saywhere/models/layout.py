@@ -422,20 +422,21 @@ def unused_runs(words: Sequence[str], used: set[int]) -> tuple[str, ...]:
 
 
 def nouns_in_a_row(phrase: str) -> tuple[str, ...]:
-    """Return the parts of a phrase without an article that ends with several nouns, each part with one; else nothing.
+    """Return the parts of a phrase without an article that ends with several nouns, each with an article; else nothing.
 
     The tree has no name for them all: "dog pizza" is read as one thing, like "coffee cup", and may mean two.
 
     Example:
         >>> nouns_in_a_row("brown dog pizza"), nouns_in_a_row("a dog pizza"), nouns_in_a_row("hot dog")
-        (('brown dog', 'pizza'), (), ())
+        (('a brown dog', 'a pizza'), (), ())
     """
     words = tokenize(phrase)
     heads = find_heads(words, noun_tree())
     if len(heads) < 2 or not (STARTS | AFTER | JOINING | UNREAD).isdisjoint(words):
         return ()
     stops = [0, *(head.stop for head in heads[:-1]), len(words)]
-    return tuple(" ".join(words[start:stop]) for start, stop in pairwise(stops))
+    parts = [" ".join(words[start:stop]) for start, stop in pairwise(stops)]
+    return tuple(p if head.plural else with_articles(f"a {p}") for p, head in zip(parts, heads, strict=True))
 
 
 # Counting

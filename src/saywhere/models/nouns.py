@@ -109,14 +109,16 @@ def plural(name: str) -> str:
     return f"{before} {last}" if before else last
 
 
+def singulars(word: str) -> list[str]:
+    """Return the words of which a word is the plural by its form, the likeliest first."""
+    forms = [name for name, several in IRREGULAR.items() if several == word]
+    forms += [word[: len(word) - cut] + end for cut, end in ((1, ""), (2, ""), (3, "y"), (2, "an"))]
+    return [form for form in forms if form and plural(form) == word]
+
+
 def known_form(word: str, known: Container[str]) -> str:
     """Return a word if it is known, else its known singular, plural or form without "'s", else the word itself."""
-    if word in known:
-        return word
-    singulars = [name for name, several in IRREGULAR.items() if several == word]
-    singulars += [word[: len(word) - cut] + end for cut, end in ((1, ""), (2, ""), (3, "y"), (2, "an"))]
-    forms = [form for form in singulars if form and plural(form) == word]
-    forms += [plural(word), word.removesuffix("'s")]
+    forms = (word, *singulars(word), plural(word), word.removesuffix("'s"))
     return next((form for form in forms if form in known), word)
 
 
@@ -551,17 +553,19 @@ class NounEvidence:
         return noun if noun is not None and self.knows(noun) else None
 
     def translate(self, phrase: str) -> str:
-        """Replace ``own_names`` in a phrase by what the other parts of the model call such things.
+        """Replace a noun of ``own_names`` in a phrase by what the other parts of the model call such things.
 
         Example:
             >>> saywhere.load("mine").nouns.translate("two trash pandas on a roof")  # doctest: +SKIP
             'two raccoons on a roof'
         """
-        text = before = f" {' '.join(tokenize(phrase))} " if self._names else ""
+        words = tokenize(phrase) if self._names else []
+        stop = self.tree.head(words).stop if words else 0
         for name, meaning in self._names.items():
-            for own, other in ((plural(name), plural(meaning)), (name, meaning)):
-                text = text.replace(f" {own} ", f" {other} ")
-        return phrase if text == before else with_articles(text.strip())
+            for own, other in ((plural(name).split(), plural(meaning)), (name.split(), meaning)):
+                if words[max(stop - len(own), 0) : stop] == own:
+                    return with_articles(" ".join([*words[: stop - len(own)], other, *words[stop:]]))
+        return phrase
 
     def knows(self, noun: Noun) -> bool:
         """Return whether the classifier was trained on this noun, or on something that it is a kind of."""

@@ -416,7 +416,9 @@ class Placer:
         self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None, limit: int | None
     ) -> tuple[Regions, np.ndarray]:
         assert self.densecap is not None
-        detector = self.densecap.start
+        own = frozenset(self.densecap.config.own_words) if self.nouns is None else frozenset[str]()
+        taught = any(not own.isdisjoint(tokenize(phrase)) for phrase in phrases)  # and nothing translates these words
+        detector = self.densecap if taught else self.densecap.start
         given, writer = None if boxes is None else [boxes], PhraseWriter(detector, greedy=True)
         look = partial(describe, detector, [encoding], writer=writer, nms_iou=self.config.nms_iou,
                        calibration=self.calibration)  # fmt: skip

@@ -485,7 +485,7 @@ def _translated(text: str, phrases: Sequence[str], own: Sequence[str]) -> str:
     """Replace each of ``phrases`` in a text by the one of ``own``; return the text itself if they are equal."""
     for before, after in zip(phrases, own, strict=True):
         if before != after:
-            text = " ".join(tokenize(text)).replace(before, after)
+            text = f" {' '.join(tokenize(text))} ".replace(f" {before} ", f" {after} ").strip()
     return text
 
 

@@ -22,7 +22,7 @@ from saywhere.images import ImageError
 from saywhere.inference.claims import locked
 from saywhere.loading import load
 from saywhere.models.bundle import CARD, CONFIG, Bundle
-from saywhere.models.nouns import FUNCTION_WORDS, noun_tree
+from saywhere.models.nouns import BEFORE_NOUNS, COLOURS, FUNCTION_WORDS, noun_tree, singulars
 from saywhere.report import counted
 from saywhere.stages.calibration import UNSEEN
 from saywhere.stages.kinds import copy_model
@@ -51,6 +51,8 @@ minimum word F1 with the initial phrases of regions that are not annotated. On e
 .006 to .015 (docs/training.md)."""
 
 
+ADJECTIVES = BEFORE_NOUNS.union(COLOURS)
+"""Words that alone are no name."""
 COMMON, SELDOM = 0.05, 0.2
 """A known word counts as one's own if this share of the boxes or more have it in their phrases, and the initial model
 uses it in less than this share of them."""
@@ -379,7 +381,7 @@ class _Run:
         for sample in tracked("comparing with the phrases of the start", self.own.learnt):
             for phrase, references in _described(model, sample):
                 boxes += 1
-                kind = _kind(phrase)
+                kind = _kind(phrase if model.nouns is None else model.nouns.translate(phrase))
                 words = {word for reference in references for word in tokenize(reference)} - FUNCTION_WORDS
                 for word in words:
                     called.setdefault(word, Counter())[kind] += 1
@@ -389,10 +391,10 @@ class _Run:
             word for word, kinds in called.items()
             if (count := kinds.total()) >= COMMON * boxes and said[word] < SELDOM * count
         )  # fmt: skip
-        words = dict(zip(config.own_words, config.own_kinds, strict=True))
-        words |= {word: _majority(called.get(word, Counter())) for word in (*self.words, *common)}
-        names = dict(zip(config.own_names, config.own_meanings, strict=True))
-        return _OwnWords(dict(sorted(words.items())), dict(sorted({**names, **_own_names(phrases, words)}.items())))
+        words = {word: _majority(called.get(word, Counter())) for word in (*self.words, *common)}
+        words |= dict(zip(config.own_words, config.own_kinds, strict=True))  # of an earlier fine-tuning
+        names = _own_names(phrases, words) | dict(zip(config.own_names, config.own_meanings, strict=True))
+        return _OwnWords(dict(sorted(words.items())), dict(sorted(names.items())))
 
     def _mix(self, layers: heads.Heads, before: heads.Heads, trained: Mapping[str, Any], share: float) -> None:
         """Mix initial and trained weights in the layers; rows of new words take the trained ones alone."""
@@ -483,15 +485,18 @@ def _described(model: Model, sample: Sample) -> list[tuple[str, Sequence[str]]]:
 def _own_names(phrases: Sequence[tuple[list[str], str]], own: Container[str]) -> dict[str, str]:
     """Return the names in phrases that consist of own words, and what the initial model calls most things so named.
 
-    Each phrase has what the initial model calls its box. Names that the noun tree has keep their usual meaning.
+    Each phrase has what the initial model calls its box. Names that the noun tree has keep their usual meaning, and so
+    do colours and other adjectives alone.
     """
     tree, named = noun_tree(), dict[str, Counter[str]]()
     for words, kind in phrases:
-        first = stop = tree.head(words).stop
+        head = tree.head(words)
+        first = stop = head.stop
         while first > 0 and words[first - 1] in own:
             first -= 1
-        name = " ".join(words[first:stop])
-        if name and tree.named(name) is None:
+        last = singulars(words[stop - 1])[:1] if head.plural and first < stop else words[first:stop][-1:]
+        name = " ".join([*words[first:stop][:-1], *last])
+        if name and tree.named(name) is None and not ADJECTIVES.issuperset(name.split()):
             named.setdefault(name, Counter())[kind] += 1
     meanings = {name: _majority(kinds) for name, kinds in named.items()}
     return {name: meaning for name, meaning in meanings.items() if meaning}

@@ -143,15 +143,20 @@ export class NounTree {
     return this.head(tokenize(phrase)).noun;
   }
 
-  // Replace a user's own names in a phrase by what the other parts of the model call such things.
+  // Replace a noun of the user's own names in a phrase by what the other parts of the model call such things.
   translate(phrase, {own_names: names = [], own_meanings: meanings = []}) {
-    const before = ` ${tokenize(phrase).join(" ")} `;
-    let text = before;
+    if (!names.length) return phrase;
+    const words = tokenize(phrase), {stop} = this.head(words);
     const pairs = names.map((name, i) => [name, meanings[i]]).sort(([one], [other]) => other.split(" ").length - one.split(" ").length);
     for (const [name, meaning] of pairs) {
-      for (const [own, other] of [[this.plural(name), this.plural(meaning)], [name, meaning]]) text = text.replaceAll(` ${own} `, ` ${other} `);
+      for (const [own, other] of [[this.plural(name), this.plural(meaning)], [name, meaning]]) {
+        const start = stop - own.split(" ").length;
+        if (start >= 0 && words.slice(start, stop).join(" ") === own) {
+          return withArticles([...words.slice(0, start), other, ...words.slice(stop)].join(" "), this.lists.article);
+        }
+      }
     }
-    return text === before ? phrase : withArticles(text.trim(), this.lists.article);
+    return phrase;
   }
 }
 

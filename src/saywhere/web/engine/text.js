@@ -102,7 +102,8 @@ export class Chunker {
 
   // Return the places of phrases that name something visible.
   phrases(text) {
-    const words = tokenize(text), gaps = normal(text).split(WORD), {places, starts} = this.tree.lists;
+    const {colours, places, starts} = this.tree.lists, words = tokenize(text);
+    const gaps = separated(words, normal(text).split(WORD), colours);
     const found = [];
     const read = words.map((word) => (word === "or" ? "and" : word)); // like models/chunker.py
     this.tag(read, gaps).forEach((tag, i) => {
@@ -203,7 +204,13 @@ function joined(found, gaps) {
   return whole;
 }
 
-const mark = (gap) => (/[,;:.!?()&/|+]/.test(gap) ? "," : gap.includes("-") ? "-" : "");
+// Replace signs that mean "and" or "or" by commas: "dogs & cats", "cars/bikes", not "H&M" or "red/white".
+const separated = (words, gaps, colours) => {
+  const isThing = (word) => [...word].length > 2 && /^\p{L}+$/u.test(word) && !colours.includes(word);
+  return gaps.map((gap, i) => (i && i < words.length && /[&/|+]/.test(gap) && isThing(words[i - 1]) && isThing(words[i]) ? ", " : gap));
+};
+
+const mark = (gap) => (/[,;:.!?()]/.test(gap) ? "," : gap.includes("-") ? "-" : "");
 
 function around([second, left, word, right, fourth], before, after) {
   const last = (text, count) => [...text].slice(-count).join("");

@@ -252,6 +252,7 @@ def test_who_grounds_follows_from_the_text_and_the_parts(model: Model):
             "an image must be a path, PIL image or array, not list",
         ),
         (lambda m: m.describe(IMAGES[0], top="3"), "top must be a whole number, not '3'"),
+        (lambda m: m.score(IMAGES[0], ["a dog"]).find("a dog", -1), "top must be a whole number of at least 0, not -1"),
         (lambda m: m.describe(IMAGES[0], threshold=float("nan")), "threshold must be a number, not nan"),
         (lambda m: m.ground(IMAGES[0], TEXTS[0], beta="1"), "beta must be a number, not '1'"),
         (lambda m: m.ground(IMAGES[0], PHRASES[0], regions=0), "regions must be a whole number of at least 1, not 0"),

@@ -374,6 +374,7 @@ def test_a_noun_that_only_the_classes_know_is_searched_by_them(album, tmp_path) 
             assert [hit.regions.not_found for hit in hits] == [
                 () if hit.probability >= LIKELY else (query.lower(),) for hit in hits
             ]
+        assert len(index.search("a horse", top=None)) == len(index.search("a horse"))
         both = index.search("a horse + a raccoon")
         horse = {hit.image: hit.probability for hit in index.search("a horse")}
         assert [hit.image for hit in both[:2]] == [*paths][:2]

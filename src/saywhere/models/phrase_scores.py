@@ -11,7 +11,7 @@ from saywhere.engines.engine import Decoder, DenseCap, State
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding
 from saywhere.models.nouns import NounEvidence
-from saywhere.options import require_texts
+from saywhere.options import require_ints, require_texts
 from saywhere.regions import Regions
 from saywhere.report import counted
 from saywhere.text import END, START, Vocabulary, tokenize
@@ -78,6 +78,7 @@ class PhraseScores:
 
         At most ``top`` of them; 0 or None: all.
         """
+        require_ints(0, top=top)
         if phrase not in self.phrases:
             raise UserError(f"{phrase!r} was not scored, only {', '.join(map(repr, self.phrases))}")
         column = self.joint[:, self.phrases.index(phrase)]

@@ -264,7 +264,7 @@ class Index:
     # Reading
 
     def search(
-        self, query: str | Query | None = None, *, image: ImageLike | LoadedImage | None = None, top: int = TOP,
+        self, query: str | Query | None = None, *, image: ImageLike | LoadedImage | None = None, top: int | None = TOP,
         exact: bool = False, without: str | Sequence[str] = (), after: str | date | None = None,
         before: str | date | None = None, under: str | Path | Sequence[str | Path] = (),
     ) -> list[Hit]:  # fmt: skip
@@ -273,7 +273,7 @@ class Index:
         Args:
             query: a sentence, or phrases separated by ``+`` and ``-``, see :meth:`saywhere.search.Query.parse`.
             image: image to compare with region by region, instead of a text.
-            top: maximum number of hits.
+            top: maximum number of hits; None: :data:`TOP`.
             exact: compare all images by their full vectors even if the index has codes, see :meth:`add`.
             without: phrases; images that probably show one of them are left out, as for a ``-`` in the query.
             after: first date on which an image may have been taken, such as ``2024-05-01``.
@@ -288,6 +288,7 @@ class Index:
         if (query is None) == (image is None):
             raise UserError("a search needs a text or an image, and not both")
         require_ints(1, top=top)
+        top = TOP if top is None else top
         if query is not None and not isinstance(query, (str, Query)):
             raise UserError(f"query must be a string or a Query, not {type(query).__name__}")
         require_texts(without=without)

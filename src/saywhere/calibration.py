@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -101,15 +101,10 @@ class Logistic:
         if true.all() or not true.any():
             raise UserError(f"calibration needs right and wrong {what}, and all {len(true)} are of one kind")
         columns = np.stack([np.asarray(evidence[name], np.float64) for name in evidence], axis=1)
-        scaled, mean, scale = standardised(columns)
-        inputs = np.concatenate((scaled, np.ones((len(scaled), 1))), axis=1)
-
-        def probability(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            p = logistic(inputs @ weights)
-            return p, inputs * (p * (1 - p))[:, None]
-
-        ridge = np.array([*[RIDGE] * len(mean), 0.0])
-        found = climb(probability, true, np.zeros(len(ridge)), ridge, counted)
+        mean, spread = columns.mean(axis=0), columns.std(axis=0)
+        scale = np.where(spread > 0, spread, 1)
+        inputs = np.concatenate(((columns - mean) / scale, np.ones((len(columns), 1))), axis=1)
+        found = _climb(inputs, true, np.array([*[RIDGE] * len(mean), 0.0]), counted)
         plain = found[:-1] / scale
         weights = dict(zip(evidence, np.round(plain, DIGITS).tolist(), strict=True))
         return cls(weights, round(float(found[-1] - plain @ mean), DIGITS))
@@ -149,47 +144,31 @@ def logit(probabilities: np.ndarray) -> np.ndarray:
     return np.log(inside / (1 - inside))
 
 
-def standardised(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return columns ``(N, F)`` with mean 0 and standard deviation 1, and their original means and scales."""
-    mean, spread = columns.mean(axis=0), columns.std(axis=0)
-    scale = np.where(spread > 0, spread, 1)
-    return (columns - mean) / scale, mean, scale
-
-
-def climb(
-    probability: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
-    true: np.ndarray,
-    start: np.ndarray,
-    ridge: np.ndarray,
-    counted: np.ndarray | None = None,
-) -> np.ndarray:
-    """Return the maximum-likelihood weights ``(W,)``, by at most 50 steps of Fisher scoring with step halving.
+def _climb(inputs: np.ndarray, true: np.ndarray, ridge: np.ndarray, counted: np.ndarray | None) -> np.ndarray:
+    """Return the maximum-likelihood weights ``(W,)``, by at most 50 steps of Newton's method with step halving.
 
     Args:
-        probability: function of the weights that returns probabilities ``(N,)`` and their gradients ``(N, W)``.
+        inputs: ``(N, W)``.
         true, counted: ``(N,)``, see :meth:`Logistic.fit`.
-        start: initial weights.
         ridge: ``(W,)`` penalty on half the square of each weight.
     """
     share = np.full(len(true), 1 / len(true)) if counted is None else counted / len(true)
 
-    def reached(weights: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        found, slopes = probability(weights)
-        p = np.clip(found, LEAST, 1 - LEAST)
-        return float(share @ np.log(np.where(true, p, 1 - p)) - (ridge * weights**2).sum() / 2), p, slopes
+    def reached(weights: np.ndarray) -> tuple[float, np.ndarray]:
+        p = np.clip(logistic(inputs @ weights), LEAST, 1 - LEAST)
+        return float(share @ np.log(np.where(true, p, 1 - p)) - (ridge * weights**2).sum() / 2), p
 
-    weights = start
-    best, p, slopes = reached(weights)
+    weights = np.zeros(len(ridge))
+    best, p = reached(weights)
     for _ in range(50):
-        information: np.ndarray = share / (p * (1 - p))
-        slope: np.ndarray = slopes.T @ (information * (true - p)) - ridge * weights
-        curve: np.ndarray = (slopes.T * information) @ slopes + np.diag(ridge + LEAST)
-        step: np.ndarray = np.linalg.solve(curve, slope)
+        slope = inputs.T @ (share * (true - p)) - ridge * weights
+        curve = (inputs.T * (share * p * (1 - p))) @ inputs + np.diag(ridge + LEAST)
+        step = np.linalg.solve(curve, slope)
         for number in range(20):
             tried = weights + step * 0.5**number
             after = reached(tried)
             if after[0] > best + TOLERANCE:
-                weights, (best, p, slopes) = tried, after
+                weights, (best, p) = tried, after
                 break
         else:
             break

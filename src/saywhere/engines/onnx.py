@@ -310,7 +310,7 @@ class OnnxTrunk:
         runtime, folder, int8 = import_runtime(), self._bundle.folder, self._precision == "int8"
         path = folder / (GRAPH_INT8 if int8 else GRAPH)
         files = [path, folder / WEIGHTS, *([] if int8 else [folder / GRAPH_WEIGHTS])]
-        place = kept_place(files, runtime.__version__) if self.device == "cpu" else None
+        place = kept_place(files, runtime.__version__, runtime.get_build_info()) if self.device == "cpu" else None
         if not is_kept(place):
             return self._read_weights(path, place)
 
@@ -495,7 +495,7 @@ def _open_kept(place: Path, options: Any, provider: str) -> Any:
 def open_tower(path: Path, threads: int | None = None, device: str = "cpu") -> Session:
     """Return the session of the image tower that belongs to a trunk; ``UserError`` if the graph is another one."""
     runtime = import_runtime()
-    place = kept_place([path], runtime.__version__) if device == "cpu" else None
+    place = kept_place([path], runtime.__version__, runtime.get_build_info()) if device == "cpu" else None
     options = partial(session_options, threads)
 
     def open(provider: str) -> Any:
@@ -576,7 +576,7 @@ def available_threads() -> int:
 #
 # A session opens several times as fast from one, and the process needs less memory, because the weights are mapped
 # from the file (docs/models.md). A folder has a graph and its weights. Its name is a hash of the files that it was made
-# from, of ONNX Runtime's version and of the processor: the optimised layout suits only that.
+# from, of ONNX Runtime's build and of the processor: the optimised layout suits only that.
 
 
 def kept_place(files: Sequence[Path], *facts: object) -> Path | None:
@@ -596,7 +596,7 @@ def kept_place(files: Sequence[Path], *facts: object) -> Path | None:
 
 
 def _processor() -> list[str]:
-    found = [platform.machine(), platform.node()]
+    found = [platform.machine()]
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
             for line in stream:
@@ -605,7 +605,7 @@ def _processor() -> list[str]:
                 if line.partition(":")[0].strip() in FACTS:
                     found.append(line.strip())
     except OSError:
-        found.append(platform.processor())
+        found += [platform.processor(), platform.node()]
     return found
 
 

@@ -223,7 +223,7 @@ def _check_together(texts: Sequence[str], typed: Sequence[str], ctx: Any) -> Non
 def _check_values(option: Any, value: Any, count: int, ctx: Any) -> None:
     """Check the value of an option or argument as typed."""
     is_option = option.param_type_name == "option"
-    name = option.opts[0] if is_option else f"the argument {option.make_metavar(ctx)}"
+    name = option.opts[0] if is_option else f"the argument {option.metavar or option.name.upper()}"
     if is_option and count > 1 and not (option.multiple or option.is_flag or option.count):
         raise UsageError(f"{name} is given {count} times, but takes one value", ctx)
     for text in value if isinstance(value, list | tuple) else [value]:

@@ -311,6 +311,14 @@ def test_rare_and_unknown_nouns():
     assert noun_words("two big dogs on the grass") == ("dogs",)
 
 
+def test_a_word_that_only_fine_tuning_taught_is_unknown_where_nothing_translates_it() -> None:
+    made = bundle_model(densecap={"own_words": ["square"], "own_kinds": [""]}, aligner={})
+    made.calibration = calibrated(phrase=(0.0, 0.0, 0.0, 9.0))
+    found = made.ground(IMAGE, ["a square"])
+    assert (found.not_found, found.unknown) == (("a square",), ("square",))
+    assert bundle_model(densecap={}, aligner={}).placer().is_unknown("a square") is False
+
+
 def test_a_noun_that_only_the_classes_know_is_placed_and_judged_by_them():
     made = model(phrase=(0.0, 0.0, 0.0, 9.0))
     tree, rows = noun_tree(), noun_tree().find("a raccoon").leaves

@@ -191,11 +191,14 @@ def test_what_an_earlier_fine_tuning_taught_keeps_its_meaning(
 
 
 def test_names_of_own_words_mean_what_the_start_calls_most_of_them() -> None:
-    own = dict.fromkeys(["trash", "panda", "freighter", "klikker", "stripy", "sea", "riders", "blue", "fluffy"], "")
+    own = dict.fromkeys(
+        ["trash", "panda", "freighter", "klikker", "stripy", "sea", "riders", "blue", "fluffy", "fixie"], ""
+    )
     called = {
         "a trash panda on a roof": ["raccoon", "raccoon", "roof"],
         "a big freighter": ["ship"],
         "a klikker": ["mouse", "keyboard"],  # neither is more than half
+        "a fixie": ["mountain bike", "bicycle", "bicycle-built-for-two", "wheel"],  # three of them are bicycles
         "a panda": ["raccoon"],  # the tree has this name
         "a stripy dog": ["zebra"],  # the word is an adjective
         "two sea riders": ["ship"],
@@ -204,6 +207,7 @@ def test_names_of_own_words_mean_what_the_start_calls_most_of_them() -> None:
     phrases = [(phrase.split(), kind) for phrase, kinds in called.items() for kind in kinds]
     assert finetune_stage._own_names(phrases, own) == {
         "trash panda": "raccoon", "freighter": "ship", "sea rider": "ship",
+        "klikker": "", "fixie": "bicycle",
     }  # fmt: skip
 
 

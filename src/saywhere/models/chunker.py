@@ -95,6 +95,7 @@ class Chunker:
         read = ["and" if word == "or" else word for word in words]  # "or" is rare in captions
         tags, _ = self.tag(hash_words(read, gaps, len(self.weights)), read)
         found = parted(joined(coloured(complete(spans(tags), words, gaps), words, gaps), gaps), words, gaps)
+        found = [(a, b, visible or _is_item(words, gaps, a, b)) for a, b, visible in found]
         found = [(a, b, visible and not _is_place(words[a:b])) for a, b, visible in found]
         return [Phrase(" ".join(words[a:b]), a, b, visible) for a, b, visible in found]
 
@@ -231,6 +232,12 @@ def parted(
         cuts = [name.stop for name in names if name.stop in marked and start < name.stop <= last]
         parts += [(a, b, visible) for a, b in itertools.pairwise((start, *cuts, stop))]
     return parts
+
+
+def _is_item(words: Sequence[str], gaps: Sequence[str], start: int, stop: int) -> bool:
+    """Return whether a phrase is a noun of the tree in a list: it stands between punctuation or the text's ends."""
+    alone = (not start or _mark(gaps[start]) == ",") and (stop == len(words) or _mark(gaps[stop]) == ",")
+    return alone and stop - start < len(words) and noun_tree().head(words[start:stop]).noun is not None
 
 
 def _is_place(words: Sequence[str]) -> bool:

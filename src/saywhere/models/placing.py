@@ -496,7 +496,10 @@ class Placer:
             words = tokenize(phrase)
             told = EMPTY.union(noun_words(phrase) if self.class_noun(phrase) is not None else ())
             told = told.union(words[place] for place in asked_colours(phrase))
-            unknown = unknown_words(part.vocabulary, familiar(phrase, part.vocabulary))
+            unknown = (
+                *unknown_words(part.vocabulary, familiar(phrase, part.vocabulary)),
+                *(noun_words(phrase) if self.is_unknown(phrase) else ()),
+            )  # a user's own words, too
             found |= {word: self._spelt_alike(word, part.vocabulary) for word in unknown if word not in told}
         return found
 

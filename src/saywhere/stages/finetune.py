@@ -394,6 +394,10 @@ class _Run:
         words = {word: _majority(called.get(word, Counter())) for word in (*self.words, *common)}
         words |= dict(zip(config.own_words, config.own_kinds, strict=True))  # of an earlier fine-tuning
         names = _own_names(phrases, words) | dict(zip(config.own_names, config.own_meanings, strict=True))
+        if unclear := [name for name, meaning in names.items() if not meaning]:
+            why = "the model calls these things differently"
+            self.tell(f"ground and search will not find {', '.join(sorted(unclear))}: {why}")
+        names = {name: meaning for name, meaning in names.items() if meaning}
         return _OwnWords(dict(sorted(words.items())), dict(sorted(names.items())))
 
     def _mix(self, layers: heads.Heads, before: heads.Heads, trained: Mapping[str, Any], share: float) -> None:
@@ -485,6 +489,7 @@ def _described(model: Model, sample: Sample) -> list[tuple[str, Sequence[str]]]:
 def _own_names(phrases: Sequence[tuple[list[str], str]], own: Container[str]) -> dict[str, str]:
     """Return the names in phrases that consist of own words, and what the initial model calls most things so named.
 
+    An empty text if it calls them differently.
     Each phrase has what the initial model calls its box. Names that the noun tree has keep their usual meaning, and so
     do colours and other adjectives alone.
     """
@@ -498,8 +503,7 @@ def _own_names(phrases: Sequence[tuple[list[str], str]], own: Container[str]) ->
         name = " ".join([*words[first:stop][:-1], *last])
         if name and tree.named(name) is None and not ADJECTIVES.issuperset(name.split()):
             named.setdefault(name, Counter())[kind] += 1
-    meanings = {name: _majority(kinds) for name, kinds in named.items()}
-    return {name: meaning for name, meaning in meanings.items() if meaning}
+    return {name: _majority(kinds) for name, kinds in named.items()}
 
 
 def _kind(phrase: str) -> str:
@@ -509,9 +513,20 @@ def _kind(phrase: str) -> str:
 
 
 def _majority(kinds: Counter[str]) -> str:
-    """Return what more than half of the boxes are called; an empty text if there is no such name."""
+    """Return what more than half of the boxes are called, or the narrowest kind of thing that these are; else "".
+
+    A mountain bike is a bicycle, too. Groups of the tree, such as all mammals, are too wide.
+    """
+    tree, above = noun_tree(), Counter[int]()
     name, count = kinds.most_common(1)[0] if kinds else ("", 0)
-    return name if 2 * count > kinds.total() else ""
+    if 2 * count > kinds.total():
+        return name
+    for name, count in kinds.items():
+        noun = tree.named(name)
+        above.update(dict.fromkeys(() if noun is None else noun.ancestors, count))
+    common = [tree.nouns[row] for row, count in above.items() if 2 * count > kinds.total()]
+    narrow = sorted((noun for noun in common if noun.sort != "group"), key=lambda noun: len(noun.leaves))
+    return narrow[0].name if narrow else ""
 
 
 def same_words(pairs: Sequence[tuple[str, Sequence[str]]]) -> list[float]:

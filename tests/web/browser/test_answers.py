@@ -280,6 +280,7 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
         "fallen red umbrellas and grazing zebras, a lion", "a broken, red window", "painted the wall",
         "dog, cat", "dogs or cats and a horse", "car, people, street", "an orange, white and blue shirt",
         "record player, cat", "beach, sunset", "street, rain, umbrella",
+        "kangaroo, dog, cat", "television, man, chair, lamp",
         "dogs & cats", "dog/pizza | bus", "dog and pizza", "a chair and surfboard", "phone and boat",
     ]  # fmt: skip
     phrases = [

@@ -111,7 +111,9 @@ export class Chunker {
       else if (BEFORE[tag] && found.length) found.at(-1).stop = i + 1;
     });
     const isPlace = (some) => places.includes(some.at(-1)) && some.every((word) => starts.includes(word) || places.includes(word));
-    return this.parted(joined(this.coloured(this.complete(found, words, gaps), words, gaps), gaps), words, gaps).filter(({start, stop, visible}) => visible && !isPlace(words.slice(start, stop)));
+    const ends = (i) => !i || i === words.length || mark(gaps[i]) === ","; // a noun in a list is visible
+    const isItem = (start, stop) => ends(start) && ends(stop) && stop - start < words.length && this.tree.head(words.slice(start, stop)).noun;
+    return this.parted(joined(this.coloured(this.complete(found, words, gaps), words, gaps), gaps), words, gaps).filter(({start, stop, visible}) => (visible || isItem(start, stop)) && !isPlace(words.slice(start, stop)));
   }
 
   // Rejoin phrases with nouns of the tree that they were separated from: "a" and "sheep" become "a sheep".

@@ -250,7 +250,8 @@ def test_search_says_how_probable_it_is_and_what_is_not_there(album, tmp_path, c
     [
         (3.0, 0.0, r"0\.95 two dogs \["),
         (3.0, -10.0, r"0\.95 two dogs \["),
-        (-3.0, 10.0, r"0\.88 two dogs \["),  # what probably shows all of it shows each
+        (-1.2, 10.0, r"0\.93 two dogs \["),  # what probably shows all of it shows each
+        (-3.0, 10.0, "probably not there: two dogs"),  # far from probable alone, so not probable together
         (-3.0, 0.0, "probably not there: two dogs"),
     ],
 )
@@ -259,9 +260,10 @@ def test_search_prints_how_probable_each_phrase_is_as_if_asked_alone(album, tmp_
     fits = calibrated(phrase=(0, 0, 0, phrase), hit=(1, 0, 0, several, 0, 0, 0))
     model = checkpoint.save(tiny_aligner(), tmp_path / "model", calibration=fits)
     run("index", album, "--index", tmp_path / "i", "--model", model)
+    both, each = (1 / (1 + math.exp(-odds)) for odds in (phrase + several / 2, phrase))
     hits = run("search", "two dogs + a horse", "--index", tmp_path / "i", "--top", 2)
     assert len(re.findall(line, hits.stdout)) == 2
-    assert ("probably not there: no image" in hits.stderr) == (phrase + several / 2 < -1)
+    assert ("probably not there: no image" in hits.stderr) == (min(both, 4 * each) < 0.25)
     alone, likely = run("search", "two dogs", "--index", tmp_path / "i", "--top", 1), 1 / (1 + math.exp(-phrase))
     assert re.findall(r"0\.\d\d", alone.stdout) == [f"{likely:.2f}"], "of one phrase there is one, the hit's"
     assert ("probably not there: two dogs" in alone.stdout) == (phrase < 0) != ("two dogs [" in alone.stdout)

@@ -210,6 +210,9 @@ LIKELY = 0.25
 MORE = 10
 """Number of additional images that are reranked by probability. The similarity tells little about places, counts and
 nouns that the aligner hardly knows (docs/search.md)."""
+LOOSE = 2.0
+"""An image shows all of N phrases with at most this to the power of N times the probability of the least probable one
+asked alone. People ask for things that they know to be together, but not for a parrot where there is none."""
 KIND_WEIGHT = 20.0
 """Weight of the noun classifier next to the similarity in ranking images; divided among a query's nouns that the
 aligner knows too (docs/search.md)."""
@@ -435,11 +438,13 @@ class PhrasesInImages:
             read = slice(None) if lacking.all() else ~lacking
             joint = np.array(hit_evidence(odds[read], kinds[read], similarity, self._judged, lead, among))
             if calibration.hit is not None:
-                shown = float(logistic(odds[lacking]).prod() * np.exp(agree.sum()))
-                shown *= 1 if lacking.all() else float(calibration.hit.apply(joint))
                 for row in np.flatnonzero(~lacking).tolist():  # as if it were asked alone
                     alone = odds[row : row + 1], kinds[row : row + 1], 0.0, self._each[row], lead, among
                     shares[row] = calibration.hit.apply(np.array(hit_evidence(*alone)))
+                shown = float(logistic(odds[lacking]).prod() * np.exp(agree.sum()))
+                if not lacking.all():
+                    most = LOOSE ** np.count_nonzero(~lacking) * shares[~lacking].min()
+                    shown *= min(float(calibration.hit.apply(joint)), float(most))
             presence = np.maximum(shares * np.exp(agree), shown or 0).astype(np.float32)
         regions = partial(self._regions, image, evidence, rows, agree, presence, shown)
         return Placed(similarity, inputs, joint, shown, float(agree.sum()) if odds is not None else 0.0, regions)

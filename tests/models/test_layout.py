@@ -62,6 +62,12 @@ def test_what_is_not_found_is_said_with_what_was_asked_of_it() -> None:
         assert Layout.parse(text).missing(np.array(scores), np.array(agree, float), 0.5) == missing, text
 
 
+def test_the_side_of_a_thing_is_its_place() -> None:
+    layout = Layout.parse("the left elephant and a man with his left hand behind the right tree")
+    assert layout.phrases == ("the elephant", "a man", "his left hand", "the tree")
+    assert layout.places == ((0, "left"), (3, "right")) and layout.unused == ()
+
+
 def test_phrases_can_be_left_out_of_a_layout() -> None:
     layout = Layout.parse("two dogs left of a zzyx on a bench at the top")
     found = layout.only([True, False, True])
@@ -84,6 +90,10 @@ def test_phrases_can_be_left_out_of_a_layout() -> None:
         ("a cup on a table", "a cup on a table", [], ()),
         ("a dog behind a fence", "a dog behind a fence", [], ("behind",)),
         ("no umbrella on the left", "umbrella", ["left"], ("no",)),
+        ("the left elephant", "the elephant", ["left"], ()),
+        ("the right brown dog on a bench", "the brown dog on a bench", ["right"], ()),
+        ("the left hand", "the left hand", [], ()),
+        ("the left xyzzy", "the left xyzzy", [], ()),
         ("no", "no", [], ()),
         ("", "", [], ()),
     ],

@@ -177,6 +177,15 @@ POSITIONS = frozenset({"a", "an", "back", "end", "far", "front", "rear", "side",
 """Words of which "in front", "at the far end" and the like consist: they name no thing, unless "of" follows."""
 
 
+SIDED = frozenset({
+    "arm", "arms", "ankle", "back", "breast", "cheek", "corner", "ear", "ears", "edge", "elbow", "eye", "eyes",
+    "fist", "foot", "front", "glove", "half", "hand", "hands", "knee", "lane", "leg", "legs", "mitten", "part",
+    "paw", "paws", "rear", "shoe", "shoulder", "side", "sleeve", "sock", "thumb", "turn", "wheel", "wing", "wings",
+    "wrist",
+})  # fmt: skip
+"""Things of which "left" and "right" tell which of two parts it is, not where it is in the image."""
+
+
 def require_names(phrases: Iterable[str]) -> None:
     """Raise ``UserError`` if a phrase has no words or only :data:`EMPTY` ones, which every image would match."""
     for phrase in phrases:
@@ -238,6 +247,8 @@ class Layout:
             if marks and marks[-1][2] == "place" and marks[-1][1] == len(words) and marks[-1][0]:
                 phrases[number] = " ".join(words[words[:1] == ["no"] : marks[-1][0]])
                 places += [(number, part) for part in marks[-1][3].split()]
+            phrases[number], side = _side_of(phrases[number])
+            places += [(number, side)] if side else []
         return cls(tuple(phrases), tuple(places), unused=tuple(dict.fromkeys(unused)), listed=tuple(texts))
 
     @classmethod
@@ -262,7 +273,8 @@ class Layout:
             else:
                 continue
             used.update(range(start, stop))
-        phrases = tuple(" ".join(words[start:stop]) for start, stop in found)
+        phrases, sides = zip(*(_side_of(" ".join(words[start:stop])) for start, stop in found), strict=True)
+        places += [(number, side) for number, side in enumerate(sides) if side]
         return cls(phrases, tuple(places), tuple(relations), unused_runs(words, used))
 
     @property
@@ -366,6 +378,20 @@ class Layout:
 
 def _log(probability: np.ndarray) -> np.ndarray:
     return np.log(np.maximum(probability, LEAST))
+
+
+def _side_of(phrase: str) -> tuple[str, str]:
+    """Return a phrase without the side that it gives a thing, and this side: "the left dog" is a dog on the left.
+
+    The left hand, and other parts of a thing, stay; then, as without a side, the second text is empty.
+    """
+    words = phrase.split()
+    if len(words) < 3 or words[0].lower() not in ("the", "a") or words[1] not in _SIDES:
+        return phrase, ""
+    head = noun_tree().head([word.lower() for word in words])
+    if head.noun is None or head.start < 2 or not SIDED.isdisjoint(words[head.start : head.stop]):
+        return phrase, ""
+    return " ".join([words[0], *words[2:]]), words[1]
 
 
 def _find_patterns(words: Sequence[str]) -> list[tuple[int, int, str, str]]:

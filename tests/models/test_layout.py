@@ -91,6 +91,7 @@ def test_phrases_can_be_left_out_of_a_layout() -> None:
         ("a dog behind a fence", "a dog behind a fence", [], ("behind",)),
         ("no umbrella on the left", "umbrella", ["left"], ("no",)),
         ("the left elephant", "the elephant", ["left"], ()),
+        ("The Left Elephant", "The Elephant", ["left"], ()),
         ("the right brown dog on a bench", "the brown dog on a bench", ["right"], ()),
         ("the left hand", "the left hand", [], ()),
         ("the left xyzzy", "the left xyzzy", [], ()),

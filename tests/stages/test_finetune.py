@@ -339,6 +339,23 @@ def test_two_images_with_one_class_and_a_broken_third(images: Path, tmp_path: Pa
     )
 
 
+@pytest.mark.parametrize(
+    ("share", "end", "line"),
+    [
+        (0.25, 0.6, None),
+        (0.25, 0.4, "warning: the new weights make the true phrases more probable, but say fewer of their words"),
+        (0.0, 0.5, "has the weights that it started from: too few images"),
+    ],
+)
+def test_a_worse_outcome_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, end: float, line: str | None
+) -> None:
+    done = Finetuned(tmp_path, 0.5, end, (9.0, 8.0), 5, 1, (), share, 0.9, (), "" if share else "too few images")
+    monkeypatch.setattr(finetune_stage, "finetune", lambda *_, **__: done)
+    result = run("finetune", tmp_path)
+    assert line in result.stderr if line else "warning" not in result.stderr
+
+
 def finetune(data: Path, out: Path | str, model: Path | str = "", code: int = 0) -> Result:
     return run("finetune", data, "--out", out, "--model", model or exported_bundle(), "--epochs", 6, code=code)
 

@@ -385,13 +385,13 @@ def _side_of(phrase: str) -> tuple[str, str]:
 
     The left hand, and other parts of a thing, stay; then, as without a side, the second text is empty.
     """
-    words = phrase.split()
-    if len(words) < 3 or words[0].lower() not in ("the", "a") or words[1] not in _SIDES:
+    words, low = phrase.split(), phrase.lower().split()
+    if len(words) < 3 or low[0] not in ("the", "a") or low[1] not in _SIDES:
         return phrase, ""
-    head = noun_tree().head([word.lower() for word in words])
-    if head.noun is None or head.start < 2 or not SIDED.isdisjoint(words[head.start : head.stop]):
+    head = noun_tree().head(low)
+    if head.noun is None or head.start < 2 or not SIDED.isdisjoint(low[head.start : head.stop]):
         return phrase, ""
-    return " ".join([words[0], *words[2:]]), words[1]
+    return " ".join([words[0], *words[2:]]), low[1]
 
 
 def _find_patterns(words: Sequence[str]) -> list[tuple[int, int, str, str]]:

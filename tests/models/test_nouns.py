@@ -10,6 +10,7 @@ import pytest
 from saywhere.models.nouns import (
     KEPT,
     LEAF_BITS,
+    NARROWER,
     NO_LEAF,
     ROLE,
     NounTree,
@@ -153,6 +154,21 @@ def test_a_role_is_a_small_share_of_people(phrase: str) -> None:
 @pytest.mark.parametrize("phrase", ["a person", "people", "adults", "a man", "two girls", "a dog", "xyzzy", "a child"])
 def test_other_nouns_name_all_that_they_lead_to(phrase: str) -> None:
     assert TREE.share(phrase) == 1
+
+
+@pytest.mark.parametrize(
+    ("phrase", "kind"),
+    [("a sparrow", "bird"), ("two blue mugs", "cup"), ("the mug on a table", "cup"), ("a house sparrow", "bird"),
+     ("a dog", "dog"), ("xyzzy", None), ("a", None), ("kitchen", None)],
+)  # fmt: skip
+def test_a_narrower_noun_is_judged_as_its_kind(phrase: str, kind: str | None) -> None:
+    found = TREE.find_kind(phrase)
+    assert (None if found is None else found.name) == kind
+
+
+def test_narrower_nouns_are_no_names_of_the_table_and_their_kinds_are() -> None:
+    assert {TREE.named(word) for word in NARROWER} == {None}
+    assert None not in {TREE.named(kind) for kind in NARROWER.values()}
 
 
 def test_leaves_add_up_the_tree() -> None:

@@ -87,6 +87,23 @@ AMOUNTS = frozenset({
 LONGEST = 3
 """Maximum number of words in a name."""
 
+_NARROWER = {
+    "aircraft": "glider helicopter", "animal": "alpaca lemur livestock newt seal", "bag": "briefcase satchel",
+    "bed": "bunk", "bird": "cockatoo egret gull heron pheasant sparrow stork", "boat": "dinghy raft tugboat",
+    "bottle": "decanter flask thermos", "cabinet": "cupboard", "camera": "camcorder", "cat": "kitty",
+    "cellphone": "smartphone telephone", "chair": "stool", "computer": "desktop tablet", "cow": "steer",
+    "crocodile": "alligator", "cup": "mug", "deer": "reindeer", "field": "meadow pasture",
+    "flower": "bouquet rose tulip", "horse": "foal racehorse", "house": "cabin hut", "insect": "beetle bug mosquito",
+    "jacket": "peacoat", "lake": "lagoon", "lizard": "chameleon gecko", "nose": "snout", "path": "footpath",
+    "pillow": "cushion", "river": "brook canal creek stream", "rock": "outcropping pebble", "scarf": "shawl",
+    "shirt": "blouse tunic undershirt", "shoe": "slipper", "sign": "signpost", "sled": "toboggan",
+    "snake": "cobra python", "suit": "tuxedo", "surfboard": "bodyboard wakeboard", "sweatshirt": "hoodie",
+    "table": "nightstand", "tree": "palm shrubbery", "truck": "trailer", "umbrella": "parasol", "weapon": "sword",
+}  # fmt: skip
+NARROWER = {word: kind for kind, words in _NARROWER.items() for word in words.split()}
+"""Kinds of words that are not in the table, where the kind tells best whether an image shows the thing. Breeds of dogs
+are left out: in a photograph of a dog, the text encoder tells more."""
+
 
 def is_participle(word: str) -> bool:
     """Return whether a word is, by its form, a past participle: it may stand before a noun or after it."""
@@ -201,6 +218,11 @@ class NounTree:
     def find(self, phrase: str) -> Noun | None:
         """Return the node of a phrase's noun: ``dog`` for ``two big dogs on the grass``; None if it has none."""
         return self.head(tokenize(phrase)).noun
+
+    def find_kind(self, phrase: str) -> Noun | None:
+        """Return :meth:`find`, or else the node above a noun of :data:`NARROWER`: ``bird`` for "a sparrow"."""
+        head = self.head(words := tokenize(phrase))
+        return head.noun or self.named(NARROWER.get(known_form(" ".join(words[head.start : head.stop]), NARROWER), ""))
 
     def share(self, phrase: str) -> float:
         """Return the fraction of a noun's node that the noun covers: below 1 for roles, whose node is all people.
@@ -606,9 +628,9 @@ class NounEvidence:
     def log_kinds(self, encoding: Encoding, regions: Regions, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return natural log-probabilities ``(R, P)`` that regions show the kind of thing in each phrase.
 
-        Also returns a mask ``(P,)`` of the phrases whose noun is in the tree; the others have 0.
+        Also returns a mask ``(P,)`` of the phrases whose noun, or its kind, is in the tree; the others have 0.
         """
-        nouns = [self.lookup(phrase) for phrase in phrases]
+        nouns = [self.tree.find_kind(phrase) for phrase in phrases]
         kinds = np.zeros((len(regions), len(phrases)), np.float32)
         if any(nouns) and len(regions):
             own = self._detector is None or not self._detector.config.phrase_levels

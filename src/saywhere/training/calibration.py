@@ -262,7 +262,7 @@ def absent(own: Sequence[Sequence[str]], words: Sequence[set[str]]) -> Iterator[
     """
     generator, tree = np.random.default_rng(0), noun_tree()
     pool = [phrase for phrases in own for phrase in phrases]
-    nouns = [(set(noun_words(phrase)), tree.find(phrase)) for phrase in pool]
+    nouns = [(set(noun_words(phrase)), tree.find_kind(phrase)) for phrase in pool]
     for phrases, said in zip(own, words, strict=True):
         things = [noun for word in sorted(said) if (noun := tree.named(word)) is not None]
         found: list[str] = []

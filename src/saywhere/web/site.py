@@ -237,6 +237,7 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
         "irregular": nouns.IRREGULAR, "after": sorted(nouns.AFTER), "articles": sorted(nouns.ARTICLES),
         "amounts": sorted(nouns.AMOUNTS), "participles": sorted(nouns.PARTICIPLES),
         "neutral_determiners": sorted(nouns.NEUTRAL_DETERMINERS),
+        "narrower": nouns.NARROWER,
         "longest": nouns.LONGEST, "starts": sorted(nouns.STARTS), "singular": sorted(nouns.SINGULAR),
         "before_nouns": sorted(nouns.BEFORE_NOUNS), "function_words": sorted(nouns.FUNCTION_WORDS),
         "colours": sorted(nouns.COLOURS),

@@ -257,6 +257,7 @@ WORDS = """async ([texts, phrases, changes, known]) => {
             const words = tokenize(phrase);
             return tree.withNoun(tree.head(words), words, tree.named(noun));
         }),
+        kinds: phrases.map(phrase => tree.findKind(phrase)?.name ?? null),
         known: ["zebras", "knives", "policemen", "puppies", "sock", "violin", "bus", "zebra's"].map(
             (word) => tree.knownForm(word, new Set(known))
         ),
@@ -289,6 +290,7 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
         "the wheels of a car", "a happy smiling girl", "a white ceiling with lights", "a xyzzy playing football",
         "a xyzzy running on grass", "a dog chasing cats", "a person partly hidden by a sign", "a fly seen in a web",
         "a running", "dogs and", "the smiling face of a man", "two record players", "a record", "a meal of fruit",
+        "a sparrow", "two blue mugs on a table",
     ]  # fmt: skip
     changes = [["a brown dog on the grass", "cow"], ["two dogs", "sheep"], ["the tree", "grass"], ["man", "apple"]]
     known = ["zebra", "knife", "policeman", "puppy", "socks", "bus"]
@@ -301,6 +303,8 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
     assert found["unused"] == [list(unused_words(text)) for text in texts]
     heads = [tree.head(tokenize(phrase)) for phrase in phrases]
     assert found["heads"] == [[h.start, h.stop, h.noun and h.noun.name, h.plural] for h in heads]
+    kinds = [tree.find_kind(phrase) for phrase in phrases]
+    assert found["kinds"] == [kind and kind.name for kind in kinds]
     named = [(tokenize(phrase), tree.named(noun)) for phrase, noun in changes]
     assert all(noun is not None for _, noun in named)
     assert found["changed"] == [with_noun(tree.head(words), words, noun) for words, noun in named if noun]

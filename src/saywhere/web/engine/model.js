@@ -149,7 +149,7 @@ export class Model {
     image.scorer ??= new PhraseScorer(detector.decoder, codes);
     const captions = chunker.cut(sentence), boxes = regions.map(({box}) => box);
     const phrases = captions.map((phrase) => tree.translate(phrase, detector.config));
-    const nouns = phrases.map((phrase) => (classes ? tree.find(phrase) : null));
+    const nouns = phrases.map((phrase) => (classes ? tree.findKind(phrase) : null));
     if (nouns.some(Boolean)) image.posteriors ??= classes.posteriors(image, boxes.map((box) => toInput(box, image)), embeddings);
     const chosen = phrases.map((phrase, p) => {
       const known = detector.vocabulary.numbers, asked = tokenize(phrase).map((word) => tree.knownForm(word, known)).join(" ");

@@ -143,6 +143,13 @@ export class NounTree {
     return this.head(tokenize(phrase)).noun;
   }
 
+  // Return find(phrase), or else what its noun is a kind of: "bird" for "a sparrow".
+  findKind(phrase) {
+    this.narrower ??= new Map(Object.entries(this.lists.narrower));
+    const words = tokenize(phrase), {start, stop, noun} = this.head(words);
+    return noun ?? this.named(this.narrower.get(this.knownForm(words.slice(start, stop).join(" "), this.narrower)));
+  }
+
   // Replace a noun of the user's own names in a phrase by what the other parts of the model call such things.
   translate(phrase, {own_names: names = [], own_meanings: meanings = []}) {
     if (!names.length) return phrase;

@@ -33,8 +33,8 @@ FLOORS = (
     ("errors",),
     ("reproductions",),
     ("files",),
-    ("report",),
     ("options",),
+    ("report",),
     ("boxes",),
     ("text",),
     ("drawing",),
@@ -293,6 +293,19 @@ def test_public_methods_have_a_docstring_where_no_base_and_no_protocol_has_it(ho
         and not node.name.startswith("_") and not method.name.startswith("_") and not documents(node, method.name)
     ]  # fmt: skip
     assert found == []
+
+
+STANDARD = {"models.aligner", "models.captioner", "models.encoding", "models.phrase_scores", "regions", "search.index"}
+"""Modules with data classes that ``import saywhere`` offers: made by the standard decorator, for ``help``."""
+
+
+def test_only_public_data_classes_have_generated_methods(house: House) -> None:
+    def uses_standard(tree: ast.AST) -> bool:
+        nodes = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "dataclasses")
+        return any(each.name == "dataclass" for node in nodes for each in node.names)
+
+    found = {name.removeprefix("saywhere.") for name, tree in house.trees.items() if uses_standard(tree)}
+    assert found == {*STANDARD, "inference.sources"}  # the last has slots
 
 
 MOST_IMPORTS = {"describe": 45, "caption": 47}

@@ -1,15 +1,27 @@
 from __future__ import annotations
 
+import copy
+import dataclasses
 import math
+import pickle
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 from saywhere.errors import UserError
-from saywhere.options import assignments, from_dict, merge, nest, require_ints, require_numbers, require_probabilities
+from saywhere.options import (
+    assignments,
+    dataclass,
+    from_dict,
+    merge,
+    nest,
+    require_ints,
+    require_numbers,
+    require_probabilities,
+)
 
 
 @dataclass(frozen=True)
@@ -191,3 +203,96 @@ def test_a_whole_number_may_have_a_least_value() -> None:
     require_ints(1, threads=np.int64(1), regions=None)
     with pytest.raises(UserError, match="threads must be a whole number of at least 1, not 0"):
         require_ints(1, threads=0)
+
+
+@dataclass(frozen=True)
+class Point:
+    x: float
+    y: float = 0.0
+    tags: list[str] = field(default_factory=list, compare=False, repr=False)
+    size: float = field(init=False, default=1.0)
+    unit: str = field(kw_only=True, default="px")
+
+
+@dataclasses.dataclass(frozen=True)
+class StandardPoint:
+    x: float
+    y: float = 0.0
+    tags: list[str] = field(default_factory=list, compare=False, repr=False)
+    size: float = field(init=False, default=1.0)
+    unit: str = field(kw_only=True, default="px")
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [((1.0,), {}), ((1.0, 2.0), {"unit": "mm"}), ((), {"x": 3.0, "tags": ["a"]}), ((1.0, 2.0, ["b"]), {})],
+)
+def test_a_data_class_is_like_a_standard_one(values: tuple[Any, ...], named: dict[str, Any]) -> None:
+    own, standard = Point(*values, **named), StandardPoint(*values, **named)
+    assert dataclasses.asdict(own) == dataclasses.asdict(standard)
+    assert repr(own) == repr(standard).removeprefix("Standard")
+    assert dataclasses.asdict(dataclasses.replace(own, y=9.0)) == dataclasses.asdict(
+        dataclasses.replace(standard, y=9.0)
+    )
+    assert own == Point(*values, **named) != dataclasses.replace(own, x=-1.0) and own != standard
+    assert hash(own) == hash(standard) == hash(copy.copy(own)) and {own: 1}[Point(*values, **named)] == 1
+    assert pickle.loads(pickle.dumps(own)) == own
+    match own:
+        case Point(x, y):
+            assert (x, y) == (standard.x, standard.y)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [((), {}), ((), {"y": 1.0}), ((1.0,), {"x": 2.0}), ((1.0,), {"z": 2.0}), ((1.0,), {"size": 2.0}),
+     ((1.0, 2.0, [], "mm"), {})],
+)  # fmt: skip
+def test_a_data_class_refuses_other_arguments(values: tuple[Any, ...], named: dict[str, Any]) -> None:
+    for kind in (Point, StandardPoint):
+        with pytest.raises(TypeError, match=kind.__name__):
+            kind(*values, **named)
+
+
+def test_a_frozen_data_class_cannot_change_and_another_can() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError, match="'x'"):
+        Point(1.0).x = 2.0  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(dataclasses.FrozenInstanceError, match="'x'"):
+        del Point(1.0).x  # pyright: ignore[reportAttributeAccessIssue]
+
+    @dataclass
+    class Open:
+        values: list[int] = field(default_factory=list)
+
+    one, other = Open(), Open()
+    one.values.append(1)
+    assert (one, other) != (other, one) and other.values == []
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)
+
+
+def test_methods_of_a_class_and_fields_of_its_base_are_kept() -> None:
+    @dataclass(eq=False)
+    class Base:
+        first: int
+        second: int = 2
+
+        def __post_init__(self) -> None:
+            self.total = self.first + self.second
+
+    @dataclass(frozen=True)
+    class Named:
+        name: str
+
+        def __repr__(self) -> str:
+            return self.name
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+    @dataclass(eq=False)
+    class Derived(Base):
+        third: int = 3
+
+    made = Derived(1, third=4)
+    assert (made.total, made.third) == (3, 4) and made != Derived(1, third=4)
+    assert repr(Named("a")) == "a" and Named("a") == Named("b") and hash(Named("a")) == hash(("a",))

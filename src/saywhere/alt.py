@@ -13,13 +13,13 @@ import re
 import urllib.parse
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from saywhere.errors import UserError
 from saywhere.images import ImageError, MissingImageError
 from saywhere.models.nouns import find_nouns, noun_tree
+from saywhere.options import dataclass
 from saywhere.regions import Regions
 from saywhere.text import tokenize
 

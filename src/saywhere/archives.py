@@ -7,11 +7,12 @@ import os
 import posixpath
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import BinaryIO
 
 from saywhere.files import TAR
+from saywhere.options import dataclass
 
 BLOCK = tarfile.BLOCKSIZE
 """Size of a header in bytes."""

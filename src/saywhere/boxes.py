@@ -8,10 +8,11 @@ Functions return arrays of the same library and device as their arguments, and a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from saywhere.options import dataclass
 
 Array = Any
 """A NumPy array or a torch tensor."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from saywhere.errors import UserError
 from saywhere.files import read_json, write_text
+from saywhere.options import dataclass
 
 FILE = "calibration.json"
 MATCH = 0.5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import ArrayLike
 from PIL import Image as images
 from PIL import ImageDraw, ImageFont
 
+from saywhere.options import dataclass
 from saywhere.text import two_digits
 
 if TYPE_CHECKING:

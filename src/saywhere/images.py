@@ -11,7 +11,6 @@ import re
 import stat
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
@@ -20,6 +19,7 @@ from PIL import Image, UnidentifiedImageError
 
 from saywhere.errors import UserError
 from saywhere.files import TAR, printable, write_atomically
+from saywhere.options import dataclass
 from saywhere.pixels import (
     DECODING,
     LYING,

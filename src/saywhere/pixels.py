@@ -12,11 +12,12 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
 from PIL import Image, ImageFile
+
+from saywhere.options import dataclass
 
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,

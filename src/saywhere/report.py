@@ -7,10 +7,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from saywhere.files import printable
+from saywhere.options import dataclass
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -14,7 +14,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -29,6 +29,7 @@ from saywhere.errors import UserError
 from saywhere.files import cache_folder, write_text
 from saywhere.images import LoadedImage
 from saywhere.models.encoding import AT_ONCE, Encoding
+from saywhere.options import dataclass
 
 NAME = "saywhere-calibration.json"
 Question = Literal["box", "phrase"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from saywhere.adapters.adapter import Adapter, Located, image_of, to_pixels
 from saywhere.models.encoding import AT_ONCE, Encoding
+from saywhere.options import dataclass
 from saywhere.regions import Regions
 
 BINS = 1000

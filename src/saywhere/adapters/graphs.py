@@ -6,7 +6,6 @@ The graphs, and the names of their inputs and outputs, are those of the exports 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from saywhere.engines.onnx import Session, find_provider, import_runtime, sessio
 from saywhere.errors import UserError
 from saywhere.files import read_json
 from saywhere.models.decoding import largest
+from saywhere.options import dataclass
 
 TYPES = {
     "tensor(float)": np.float32,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from saywhere.models.encoding import Encoding, answer
 from saywhere.models.layout import Layout, require_names
 from saywhere.models.model import Model, Part
 from saywhere.models.placing import Evidence, Placer, cut_phrases, found_of, unused_words
-from saywhere.options import require_ints, require_probabilities, require_texts
+from saywhere.options import dataclass, require_ints, require_probabilities, require_texts
 from saywhere.regions import Regions
 
 RUNNERS = {"torch": "saywhere.adapters.pretrained", "onnx": "saywhere.adapters.graphs"}

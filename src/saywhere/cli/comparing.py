@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import typer
 from saywhere.errors import UserError
 from saywhere.evaluation.report import TASKS, figure_of, write_report
 from saywhere.files import read_json
+from saywhere.options import dataclass
 
 START = "from saywhere.cli import main; main()"
 """The Python code that runs this program."""

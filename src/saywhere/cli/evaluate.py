@@ -7,7 +7,6 @@ import inspect
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +18,7 @@ from saywhere.cli import options
 from saywhere.cli.printing import print_table, skip_notes
 from saywhere.errors import UserError, explain_oom
 from saywhere.loading import Runtime, load_model
+from saywhere.options import dataclass
 from saywhere.report import counted, progress
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +28,7 @@ from saywhere.cli.printing import note_words, on_terminal, print_table, report_s
 from saywhere.errors import UserError
 from saywhere.files import printable
 from saywhere.loading import DeferredModel
+from saywhere.options import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from saywhere.configs.parts import MOST_FEATURES, MOST_SENTENCES, Config, ProposalConfig, RegionConfig
+from saywhere.options import dataclass
 
 RegionKind = Literal["proposals", "whole"]
 Score = Literal["max", "fragments"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 from saywhere.configs.parts import (
@@ -13,6 +12,7 @@ from saywhere.configs.parts import (
     ProposalConfig,
     RegionConfig,
 )
+from saywhere.options import dataclass
 
 DecoderKind = Literal["rnn", "lstm", "attention"]
 AttendTo = Literal["whole", "grid", "proposals", "transformer"]

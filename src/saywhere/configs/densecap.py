@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from saywhere.boxes import MAX_LOG_SCALE
@@ -16,6 +15,7 @@ from saywhere.configs.parts import (
     SystemConfig,
     TrunkConfig,
 )
+from saywhere.options import dataclass
 
 Conventions = Literal["saywhere", "original"]
 DECODING = DecodingConfig()

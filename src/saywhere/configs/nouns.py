@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from saywhere.configs.parts import LAST_CHANNELS, MOST_FEATURES, PLACE, SystemConfig
+from saywhere.options import dataclass
 
 
 @dataclass(frozen=True)

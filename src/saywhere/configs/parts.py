@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Self, get_args
 
 from saywhere import options as user_options
 from saywhere.errors import UserError
-from saywhere.options import flatten, nest
+from saywhere.options import dataclass, flatten, nest
 
 HEAVIEST = 1000.0
 """Upper limit of weights, at which the decoder has no influence left."""
@@ -21,7 +20,7 @@ MOST_FEATURES = 16384
 """Maximum size of vectors and number of filters; two layers of this width have a gigabyte of weights between them."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Config:
     """Options of a network or one of its parts, made by :meth:`from_dict`, which refuses unknown keys."""
 

@@ -7,7 +7,6 @@ sentences, and a report of what is missing or broken. docs/data.md describes the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from saywhere.data.sample import Annotation, PhraseOptions, Sample, Samples, ass
 from saywhere.errors import UserError
 from saywhere.files import printable
 from saywhere.formats import cvat, label_studio
+from saywhere.options import dataclass
 from saywhere.report import Report
 
 __all__ = ["FORMATS", "PhraseOptions", "Report", "Sample", "Samples", "guess_format", "read", "splits"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
@@ -19,6 +18,7 @@ from saywhere.data.sample import Annotation, Box, find, measure_all, number, rea
 from saywhere.errors import UserError
 from saywhere.formats.reading import read_xml
 from saywhere.images import DiskSize, ImageError
+from saywhere.options import dataclass
 from saywhere.report import Report
 from saywhere.text import tokenize
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, overload
 
@@ -16,6 +16,7 @@ from saywhere import options as user_options
 from saywhere.errors import UserError
 from saywhere.files import decode, read_whole, split_lines
 from saywhere.images import LYING, DiskSize, ImageError, MissingImageError, measure, to_upright
+from saywhere.options import dataclass
 from saywhere.regions import LARGEST_SIDE, Regions
 from saywhere.report import Report, counted
 from saywhere.text import tokenize

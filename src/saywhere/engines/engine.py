@@ -9,10 +9,11 @@ All boxes are float32 ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network input.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
+
+from saywhere.options import dataclass
 
 if TYPE_CHECKING:
     from saywhere.boxes import BoxCoder

@@ -13,7 +13,6 @@ region, where the program counts it in full on every pixel (the same for grid ce
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from saywhere.images import LoadedImage
 from saywhere.inference import ResultsFile, Source
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
+from saywhere.options import dataclass
 
 POINTS = 24
 """Sample points along each side of a warped region."""

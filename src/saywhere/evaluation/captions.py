@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +25,7 @@ from saywhere.files import write_text
 from saywhere.inference import ResultsFile
 from saywhere.models.model import Model
 from saywhere.models.nouns import NounTree, find_invented, find_nouns, noun_tree
+from saywhere.options import dataclass
 
 # The tokenizer ends a line at each of these; the rest of a text would move to the next image.
 _LINE_ENDS = str.maketrans(dict.fromkeys("\n\r\v\f\u2028\u2029", " "))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -31,6 +31,7 @@ from saywhere.evaluation.session import Session, image_name
 from saywhere.files import write_atomically
 from saywhere.inference import ResultsFile
 from saywhere.models.model import Model
+from saywhere.options import dataclass
 from saywhere.regions import Regions
 from saywhere.report import counted
 

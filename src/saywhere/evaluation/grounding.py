@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ from saywhere.models.chunker import Chunker, spans
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
 from saywhere.models.placing import Placer
+from saywhere.options import dataclass
 from saywhere.text import tokenize
 from saywhere.training.calibration import absent
 from saywhere.training.chunker import TaggedSentence

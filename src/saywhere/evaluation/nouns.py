@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from saywhere.images import LoadedImage
 from saywhere.models.densecap import Detections, detect
 from saywhere.models.model import Model
 from saywhere.models.nouns import Noun, find_nouns, is_right, kind_of, noun_tree
+from saywhere.options import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,6 +14,7 @@ from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import Session, embed_images
 from saywhere.models.aligner import BLOCK, ImageVectors, TextVectors, hubness_of, similarities, similarity_blocks
 from saywhere.models.model import Model
+from saywhere.options import dataclass
 from saywhere.report import counted
 
 AT = (1, 5, 10)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from saywhere.data import PhraseOptions
 from saywhere.errors import UserError
@@ -15,6 +15,7 @@ from saywhere.inference import ResultsFile
 from saywhere.models.model import Model
 from saywhere.models.nouns import colour_of
 from saywhere.models.phrases import SEXES
+from saywhere.options import dataclass
 from saywhere.text import tokenize
 
 MERGE = 0.7

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from saywhere.errors import UserError
 from saywhere.files import parse_json, printable
+from saywhere.options import dataclass
 from saywhere.report import counted
 
 Array = NDArray[Any]

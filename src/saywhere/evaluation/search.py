@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from itertools import combinations, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -31,6 +31,7 @@ from saywhere.models.layout import Layout, count_of
 from saywhere.models.model import Model
 from saywhere.models.nouns import COLOUR_NAMES, COLOURS, SHADES, noun_tree
 from saywhere.models.placing import asked_colours, cut_phrases, noun_words, word_fits
+from saywhere.options import dataclass
 from saywhere.search.indexing import embed_for_index, index_digest
 from saywhere.search.phrases import (
     LIKELY,

@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ from saywhere.images import LoadedImage
 from saywhere.inference import Source, run_images
 from saywhere.models.aligner import ImageVectors
 from saywhere.models.model import Model
+from saywhere.options import dataclass
 from saywhere.report import counted, silent
 from saywhere.search.indexing import embed_for_index, index_digest
 

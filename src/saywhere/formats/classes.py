@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from saywhere.errors import UserError
 from saywhere.models.nouns import Noun, known_form, noun_tree
+from saywhere.options import dataclass
 from saywhere.regions import Regions
 from saywhere.text import tokenize
 

@@ -6,7 +6,7 @@ import importlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from saywhere.files import atomic_path, parse_json, write_text
 from saywhere.formats import coco, cvat, densecap, fiftyone, label_studio, table, voc, xmp, yolo
 from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.reading import ILLEGAL, Reader, checked, leave_out, reader
+from saywhere.options import dataclass
 from saywhere.regions import Regions
 from saywhere.report import Report
 

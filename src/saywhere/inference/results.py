@@ -7,7 +7,6 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -15,6 +14,7 @@ from saywhere.errors import UserError
 from saywhere.files import beside, read_record, require_there, sync, write_text
 from saywhere.images import DRAWN_SIDES, ImageError, LoadedImage, open_image, resized, save_image
 from saywhere.inference.sources import Source, out_path
+from saywhere.options import dataclass
 from saywhere.regions import Regions
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
@@ -33,7 +33,7 @@ from saywhere.inference.results import (
 )
 from saywhere.inference.sources import Source, find_images, list_paths, out_path, read_boxes
 from saywhere.loading import DeferredModel
-from saywhere.options import require_ints, require_probabilities, require_texts
+from saywhere.options import dataclass, require_ints, require_probabilities, require_texts
 from saywhere.regions import SHOWN, Regions, check_boxes
 from saywhere.report import Report, Tell, counted, progress, silent
 

@@ -10,7 +10,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from saywhere.files import put_in_place, short_name, write_text
 from saywhere.inference.claims import Claim, Claims, LostClaimError
 from saywhere.inference.results import list_changes
 from saywhere.inference.sources import Source
+from saywhere.options import dataclass
 from saywhere.report import Tell, counted
 
 PLAN, MERGE = "shards.json", "merge"

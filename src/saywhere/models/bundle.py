@@ -19,7 +19,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +34,7 @@ from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import Config, TrunkConfig, override
 from saywhere.errors import UserError
 from saywhere.files import read_json, read_record, write_text
+from saywhere.options import dataclass
 from saywhere.text import Vocabulary
 
 C = TypeVar("C", bound=Config)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +30,7 @@ from saywhere.models.nouns import (
     is_participle,
     noun_tree,
 )
+from saywhere.options import dataclass
 from saywhere.text import split_words
 
 TRAINED = Path(__file__).parents[1] / "pretrained" / "chunker.npz"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from saywhere.configs.parts import MOST_HYPOTHESES, DecodingConfig
 from saywhere.engines.engine import Decoder, State
 from saywhere.errors import UserError
+from saywhere.options import dataclass
 from saywhere.text import END, PAD, START, Vocabulary
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,6 +16,7 @@ from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.nouns import NounEvidence
 from saywhere.models.phrases import Phrases, PhraseWriter, caption_evidence
+from saywhere.options import dataclass
 from saywhere.regions import SHOWN, Regions
 
 SMALLEST = 1e-6

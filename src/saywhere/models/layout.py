@@ -8,7 +8,6 @@ It decides between regions that fit a phrase equally well, and lowers the probab
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -19,6 +18,7 @@ from saywhere.calibration import logistic
 from saywhere.errors import UserError
 from saywhere.models.chunker import Chunker
 from saywhere.models.nouns import AFTER, STARTS, find_heads, noun_tree, related
+from saywhere.options import dataclass
 from saywhere.text import split_words, tokenize, with_articles
 
 JOINING = frozenset({"and", "of", "with", "a", "an", "the", "there", "is", "are"})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from saywhere.engines.engine import DenseCap, Nouns
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding
+from saywhere.options import dataclass
 from saywhere.regions import Regions
 from saywhere.text import PHRASE_ENDS, RESERVED, Vocabulary, tokenize, with_articles
 

@@ -14,7 +14,7 @@ trains it on boxes whose phrases name a colour.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from saywhere.models.nouns import (
     noun_of,
     repeated,
 )
+from saywhere.options import dataclass
 from saywhere.text import PAD, with_usage, without_stutter
 
 SEXES = {
@@ -271,6 +272,7 @@ class PhraseWriter:
         """Read what the first phrase needs besides the weights."""
         if self._named:
             _ = self._noun_words
+        colour_names()
 
     @property
     def _named(self) -> bool:

@@ -8,7 +8,7 @@ Presence in the image is a logistic regression on the aligner's similarity and t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import SequenceMatcher, get_close_matches
 from functools import cached_property, partial
 from math import log, log10
@@ -59,7 +59,7 @@ from saywhere.models.nouns import (
 )
 from saywhere.models.phrase_scores import score_regions, unknown_words
 from saywhere.models.phrases import PhraseWriter, colours_of_boxes
-from saywhere.options import require_probabilities
+from saywhere.options import dataclass, require_probabilities
 from saywhere.regions import Regions
 from saywhere.text import Vocabulary, tokenize, with_articles
 

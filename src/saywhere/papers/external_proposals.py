@@ -6,7 +6,6 @@ comparison for the localization layer. This module does not need torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from PIL import Image
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.images import open_image
+from saywhere.options import dataclass
 
 if TYPE_CHECKING:
     from saywhere.images import ImageLike, LoadedImage

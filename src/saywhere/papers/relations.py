@@ -9,7 +9,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch.nn import functional
 
 from saywhere.errors import UserError
 from saywhere.networks.aligner.network import EncodedText
+from saywhere.options import dataclass
 from saywhere.text import PAD, START, Vocabulary, tokenize
 
 FREQUENT = 0.01

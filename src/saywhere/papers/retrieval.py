@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Literal
 
 import numpy as np
@@ -27,6 +27,7 @@ from saywhere.evaluation.session import REGIONS, ArrayStore, Session
 from saywhere.files import write_text
 from saywhere.models.model import Model
 from saywhere.models.phrase_scores import encode_phrases, phrase_log_probs, unknown_words
+from saywhere.options import dataclass
 from saywhere.text import tokenize
 
 Protocol = Literal["clean", "original"]

@@ -8,7 +8,7 @@ import io
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -28,6 +28,7 @@ from saywhere.models.aligner import ImageVectors
 from saywhere.models.model import Model, One
 from saywhere.models.nouns import TABLE, pack_leaves
 from saywhere.models.phrases import COLOUR_TABLE, colours_of_boxes, pack_colours
+from saywhere.options import dataclass
 from saywhere.search.qdrant import QdrantStore
 from saywhere.search.scan import VECTOR
 from saywhere.search.store import Store

@@ -12,7 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from math import log
 
@@ -27,6 +27,7 @@ from saywhere.models.model import Model
 from saywhere.models.nouns import Noun, leaf_tables, log_kinds, noun_tree, packed_kinds
 from saywhere.models.phrases import colour_names, unpack_colours
 from saywhere.models.placing import Colours, Compared, Details, Evidence, captioned, noun_words
+from saywhere.options import dataclass
 from saywhere.regions import Regions
 from saywhere.search.scan import Question
 from saywhere.text import Vocabulary, tokenize

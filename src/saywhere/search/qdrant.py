@@ -13,7 +13,6 @@ import re
 import uuid
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
@@ -23,6 +22,7 @@ import numpy as np
 from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, over_regions
 from saywhere.models.nouns import log_kinds, packed_kinds
+from saywhere.options import dataclass
 from saywhere.search.scan import VECTOR, Question, leads, to_arrays, with_hubness, without_hubness
 from saywhere.search.stores import Found, Located, Only, Stamp, Video, split_moment
 

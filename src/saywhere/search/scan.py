@@ -9,7 +9,7 @@ import os
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -22,6 +22,7 @@ from saywhere.errors import UserError
 from saywhere.files import sync
 from saywhere.models.aligner import ImageVectors, TextVectors, over_regions
 from saywhere.models.nouns import COLOUR_NAMES, KEPT, NO_LEAF, log_kinds, packed_kinds
+from saywhere.options import dataclass
 
 ENTRY = np.dtype([("count", "<i4"), ("width", "<i4"), ("height", "<i4")])
 """An image: its number of regions, which follow those of the previous image, and its size in pixels."""

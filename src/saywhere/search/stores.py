@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import date
 from pathlib import Path
 from typing import NamedTuple
 
 from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors
+from saywhere.options import dataclass
 
 MARK = "\0"
 """Separates the path of a video from the time of a frame; no file path contains it."""

@@ -12,7 +12,6 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from starlette.requests import Request
@@ -26,6 +25,7 @@ from saywhere.images import ImageError
 from saywhere.models.encoding import Encoding
 from saywhere.models.layout import Layout
 from saywhere.models.model import Model
+from saywhere.options import dataclass
 from saywhere.regions import SHOWN
 from saywhere.serve.app import Service
 from saywhere.serve.limits import Problem, to_json

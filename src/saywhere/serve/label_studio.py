@@ -7,7 +7,6 @@ import json
 import threading
 import xml.etree.ElementTree as xml
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -21,6 +20,7 @@ from saywhere.errors import UserError
 from saywhere.formats.classes import Classes
 from saywhere.formats.label_studio import SIDES
 from saywhere.models.encoding import Encoding
+from saywhere.options import dataclass
 from saywhere.regions import SHOWN, Region
 from saywhere.serve.app import Service
 from saywhere.serve.captions import answer_json

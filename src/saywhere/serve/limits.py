@@ -10,8 +10,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from saywhere.options import dataclass
 
 if TYPE_CHECKING:
     from starlette.responses import Response

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from starlette.datastructures import QueryParams
@@ -12,6 +11,7 @@ from starlette.datastructures import QueryParams
 import saywhere
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
+from saywhere.options import dataclass
 from saywhere.serve.limits import Problem
 
 

@@ -7,7 +7,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +23,7 @@ from saywhere.inference.claims import locked
 from saywhere.loading import load
 from saywhere.models.bundle import CARD, CONFIG, Bundle
 from saywhere.models.nouns import BEFORE_NOUNS, COLOURS, FUNCTION_WORDS, noun_tree, singulars
+from saywhere.options import dataclass
 from saywhere.report import counted
 from saywhere.stages.calibration import UNSEEN
 from saywhere.stages.kinds import copy_model

@@ -10,7 +10,7 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from saywhere.evaluation.session import DEV, evaluate
 from saywhere.files import link_or_copy, put_in_place, write_text
 from saywhere.images import Preprocess
 from saywhere.models.bundle import CARD, CONFIG, GRAPH_TOWER, Bundle
+from saywhere.options import dataclass
 from saywhere.report import counted, leave_out
 from saywhere.stages import calibration
 from saywhere.training import branch, chunker, ngrams

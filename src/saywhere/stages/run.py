@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from saywhere.errors import UserError
 from saywhere.files import explain_full_disk, read_record, write_text
 from saywhere.inference.claims import locked
 from saywhere.models.bundle import BUNDLED, CONFIG, VOCABULARY, WEIGHTS, Bundle
+from saywhere.options import dataclass
 from saywhere.report import collect_left_out, leave_out
 from saywhere.stages.kinds import EYES, KINDS, MODEL, Card, DataSet, Done, Reader, Stage, Start, Train, Work, copy_model
 from saywhere.training import recipe as recipes

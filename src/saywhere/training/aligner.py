@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from saywhere.data.sample import Sample
 from saywhere.networks.aligner.loss import AlignmentCriterion, SentenceTarget
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.checkpoint import take_localizer
+from saywhere.options import dataclass
 from saywhere.text import END, Vocabulary, pad, tokenize
 from saywhere.training.dataset import System, mirror_phrase
 

@@ -10,7 +10,7 @@ import importlib.util
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,6 +33,7 @@ from saywhere.models.bundle import CARD
 from saywhere.networks.checkpoint import load_tensors
 from saywhere.networks.vision.backbones import Backbone, by_shape
 from saywhere.networks.vision.trunk import Tower, Trunk, build_trunk
+from saywhere.options import dataclass
 from saywhere.text import Vocabulary
 from saywhere.training.cache import read_pixels
 from saywhere.training.dataset import System

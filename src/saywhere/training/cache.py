@@ -16,7 +16,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +27,7 @@ from saywhere.errors import UserError
 from saywhere.files import FULL, write_atomically
 from saywhere.images import ImageError, LoadedImage, Preprocess, open_image
 from saywhere.inference.claims import lock
+from saywhere.options import dataclass
 from saywhere.training.progress import track
 
 HALF_MAX = float(np.finfo(np.float16).max)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +30,7 @@ from saywhere.models.model import Model
 from saywhere.models.nouns import COLOUR_NAMES, COLOURS, colour_of, is_right, noun_tree, related
 from saywhere.models.phrases import CHILDREN, SEXES, Doubtful
 from saywhere.models.placing import Evidence, asked_colours, noun_words
+from saywhere.options import dataclass
 from saywhere.text import tokenize
 from saywhere.training.progress import encode_each
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from saywhere.models.nouns import noun_tree
 from saywhere.networks.captioner.loss import CaptionCriterion, CaptionTarget, Cider, InventedNouns, RewardCriterion
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.checkpoint import take_localizer
+from saywhere.options import dataclass
 from saywhere.text import END, Vocabulary, pad, tokenize
 from saywhere.training.dataset import System, mirror_phrase
 from saywhere.training.densecap import PhraseTargets

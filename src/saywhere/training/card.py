@@ -7,7 +7,6 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 
 import saywhere
 from saywhere.files import write_text
+from saywhere.options import dataclass
 from saywhere.report import counted
 from saywhere.training.recipe import Recipe, to_yaml
 

@@ -6,7 +6,6 @@ import gzip
 import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from saywhere.data.sample import read_lines
 from saywhere.errors import UserError
 from saywhere.files import decode, split_lines
 from saywhere.models.chunker import BEGIN, BEGIN_HIDDEN, TAGS, Chunker, hash_words
+from saywhere.options import dataclass
 from saywhere.text import split_words, tokenize
 from saywhere.training.progress import track
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
@@ -20,6 +19,7 @@ from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import ImageError, Preprocess
 from saywhere.networks import checkpoint
+from saywhere.options import dataclass
 from saywhere.text import Vocabulary
 from saywhere.training.cache import FeatureCache, read_pixels
 

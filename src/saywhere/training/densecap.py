@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.networks.densecap.loss import DenseCapCriterion
 from saywhere.networks.densecap.network import DenseCap, Target
+from saywhere.options import dataclass
 from saywhere.text import Vocabulary, pad, tokenize
 from saywhere.training.dataset import System, mirror_phrase
 

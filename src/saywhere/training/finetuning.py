@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from saywhere.networks import checkpoint
 from saywhere.networks.captioner.network import Captioner, region_cells
 from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.networks.vision.trunk import AnchorGenerator
+from saywhere.options import dataclass
 from saywhere.report import counted
 from saywhere.text import RESERVED, Vocabulary
 from saywhere.training.cache import read_pixels

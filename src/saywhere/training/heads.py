@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from saywhere.images import open_image
 from saywhere.models.nouns import noun_tree
 from saywhere.networks.densecap.network import DenseCap, move
 from saywhere.networks.vision.region_features import ImageMaps, context_features
+from saywhere.options import dataclass
 from saywhere.text import END, PAD, RESERVED, START, Vocabulary, pad
 from saywhere.training.finetuning import WORD_ROWS, take_over
 from saywhere.training.loop import learning_rate_factor, seed_step

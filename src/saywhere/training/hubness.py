@@ -8,7 +8,6 @@ ship, so typical vectors are trained to give the same value.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +25,7 @@ from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Hubs
+from saywhere.options import dataclass
 from saywhere.text import tokenize
 from saywhere.training.card import replace_section
 from saywhere.training.progress import encode_each, track

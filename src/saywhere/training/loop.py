@@ -12,7 +12,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -29,6 +29,7 @@ from saywhere import reproductions
 from saywhere.errors import UserError
 from saywhere.files import write_atomically, write_text
 from saywhere.networks import checkpoint
+from saywhere.options import dataclass
 from saywhere.report import leave_out
 from saywhere.training.dataset import Batch, Digest, ImageDataset, epoch_batches
 from saywhere.training.progress import Progress

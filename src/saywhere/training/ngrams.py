@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.captioner import bind
 from saywhere.networks import checkpoint
 from saywhere.networks.language.ngrams import Ngrams
+from saywhere.options import dataclass
 from saywhere.text import UNKNOWN
 from saywhere.training import nouns
 from saywhere.training.card import replace_section

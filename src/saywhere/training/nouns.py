@@ -6,7 +6,7 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from saywhere.networks import checkpoint
 from saywhere.networks.nouns import Nouns
 from saywhere.networks.vision.backbones import published_classifier
 from saywhere.networks.vision.trunk import build_trunk
+from saywhere.options import dataclass
 from saywhere.text import Vocabulary
 from saywhere.training.progress import encode_each, track
 

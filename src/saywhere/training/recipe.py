@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ import yaml
 from saywhere import options
 from saywhere.errors import UserError
 from saywhere.files import is_utf8, parse_yaml, read_whole
+from saywhere.options import dataclass
 
 IN_WHEEL, IN_CHECKOUT = Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes"
 """Folders of the recipes that come with the package."""

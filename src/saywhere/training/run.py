@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from saywhere.files import explain_full_disk, write_text
 from saywhere.inference.claims import locked
 from saywhere.models.bundle import Bundle
 from saywhere.networks.vision.trunk import Trunk
-from saywhere.options import flatten
+from saywhere.options import dataclass, flatten
 from saywhere.report import counted, leave_out
 from saywhere.text import Vocabulary
 from saywhere.training import cache

@@ -8,7 +8,7 @@ import stat
 import struct
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,6 +20,7 @@ from PIL import Image
 
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
+from saywhere.options import dataclass
 from saywhere.report import counted
 from saywhere.video import TICKS, to_seconds
 

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 from xml.sax.saxutils import escape
@@ -19,6 +18,7 @@ from saywhere.errors import UserError
 from saywhere.files import beside, require_there, sync, write_atomically, write_text
 from saywhere.inference.results import AppendedFile, forget_settings, note_settings, read_settings
 from saywhere.models.nouns import noun_tree, related
+from saywhere.options import dataclass
 from saywhere.text import tokenize
 from saywhere.video import clock
 

@@ -7,7 +7,7 @@ import json as json_format
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from saywhere.files import TOO_LONG, fits, printable
 from saywhere.inference.run import TOP, Summary
 from saywhere.inference.sources import VIDEO_SUFFIXES, Source, find_images, list_paths
 from saywhere.loading import DeferredModel
-from saywhere.options import require_ints, require_probabilities
+from saywhere.options import dataclass, require_ints, require_probabilities
 from saywhere.report import Tell, counted, progress, silent
 
 if TYPE_CHECKING:  # reading videos needs an extra, which images must not depend on

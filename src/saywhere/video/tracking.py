@@ -6,7 +6,7 @@ A look is a frame that the model sees; the frames between two looks are only dra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from saywhere import boxes as geometry
 from saywhere.images import LoadedImage
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
+from saywhere.options import dataclass
 from saywhere.regions import Regions
 from saywhere.video import TICKS, to_seconds
 from saywhere.video.reading import Damage, Frame, VideoError, VideoReader

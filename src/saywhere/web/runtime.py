@@ -9,11 +9,11 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from saywhere.errors import UserError
 from saywhere.files import cache_folder, put_in_place
+from saywhere.options import dataclass
 
 NAME, VERSION = "onnxruntime-web", "1.30.0"
 INTEGRITY = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="

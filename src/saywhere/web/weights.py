@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+
+from saywhere.options import dataclass
 
 Kind = Literal["half", "rounded", "single"]
 STEPS = 48

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from saywhere.engines.arrays.layers import (
     relu,
 )
 from saywhere.engines.engine import State
+from saywhere.options import dataclass
 from saywhere.text import END, PAD, RESERVED, START, UNKNOWN
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import mmap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from saywhere.configs.parts import NgramsConfig
 from saywhere.errors import UserError
+from saywhere.options import dataclass
 from saywhere.text import END, START
 
 ROWS_TOGETHER = 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from saywhere import boxes as geometry
 from saywhere.configs.parts import BRANCH_STRIDES, SUMMARY, TOWER
 from saywhere.errors import UserError
+from saywhere.options import dataclass
 
 BOXES = 16
 """Number of boxes pooled at a time, so that samples stay in the processor cache."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from gzip import BadGzipFile
 from importlib import import_module
@@ -29,6 +28,7 @@ from zipfile import BadZipFile, ZipFile
 from saywhere.errors import UserError
 from saywhere.evaluation.meteor.paraphrases import Paraphrases, load_paraphrases
 from saywhere.evaluation.meteor.words import BLANKS, Normaliser, Synonyms, stem
+from saywhere.options import dataclass
 
 INSTALL = "pip install 'saywhere[evaluate]'"
 

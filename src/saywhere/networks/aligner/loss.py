@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saywhere.configs.aligner import AlignerConfig
+from saywhere.options import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saywhere.models.nouns import Noun, NounTree, find_invented, find_nouns
+from saywhere.options import dataclass
 from saywhere.text import END, PAD, Vocabulary
 
 Tokens = tuple[int, ...]

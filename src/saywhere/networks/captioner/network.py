@@ -7,7 +7,6 @@ encoder-decoder of Areas of Attention (section 3.1) and its attention over regio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import get_args
 
 import torch
@@ -35,6 +34,7 @@ from saywhere.networks.vision.region_features import (
 )
 from saywhere.networks.vision.spatial_transformer import SpatialTransformer
 from saywhere.networks.vision.trunk import Trunk, build_trunk
+from saywhere.options import dataclass
 from saywhere.text import END, PAD, START, UNKNOWN, Vocabulary
 
 

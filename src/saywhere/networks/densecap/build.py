@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from saywhere.boxes import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.vision.spatial_transformer import bilinear
+from saywhere.options import dataclass
 
 
 @dataclass(frozen=True)

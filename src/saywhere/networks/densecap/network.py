@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from saywhere.networks.language.decoders.protocol import with_end
 from saywhere.networks.language.ngrams import Ngrams
 from saywhere.networks.vision.region_features import ImageMaps, context_features, context_size
 from saywhere.networks.vision.trunk import Trunk, build_trunk
+from saywhere.options import dataclass
 from saywhere.text import END, PAD, Vocabulary
 
 

@@ -14,7 +14,6 @@ accept any leading shape unless noted otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, overload
 
@@ -28,6 +27,7 @@ from saywhere import boxes as ours
 from saywhere.boxes import BoxCoder
 from saywhere.images import LoadedImage, Preprocess
 from saywhere.networks.vision.spatial_transformer import bilinear
+from saywhere.options import dataclass
 from saywhere.papers.densecap2016 import evaluator
 
 # Boxes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from saywhere.configs.densecap import DenseCapConfig
 from saywhere.errors import UserError
 from saywhere.networks import checkpoint
 from saywhere.networks.densecap.network import DenseCap
+from saywhere.options import dataclass
 from saywhere.papers.densecap2016.conventions import field_center
 from saywhere.papers.densecap2016.network import VGG16_DEPTHS
 from saywhere.text import Vocabulary

@@ -6,13 +6,13 @@ Boxes are the program's corners: float32 ``x1 y1 x2 y2`` of the first and the la
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from saywhere.evaluation.dense import MERGE_IOU, Rules, first_claims, sum_in_order
+from saywhere.options import dataclass
 
 Array = NDArray[Any]
 

@@ -6,7 +6,7 @@ Boxes are 1-based ``xcycwh``, tokens count from 1, indices from 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from saywhere.errors import UserError
 from saywhere.networks.densecap.build import SampledBoxes
 from saywhere.networks.densecap.loss import DenseCapCriterion
 from saywhere.networks.densecap.network import DenseCap, DenseCapOutput, Target
+from saywhere.options import dataclass
 from saywhere.papers.densecap2016.network import OriginalDecoder, decode_sequences
 from saywhere.text import END, PAD, RESERVED, UNKNOWN
 

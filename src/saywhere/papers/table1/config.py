@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from saywhere.configs.parts import LARGEST_GRID, Config, DecodingConfig, TrunkConfig
+from saywhere.options import dataclass
 
 TRUNK = TrunkConfig(strides=(32,), long_side=224, multiple=224)
 DECODING = DecodingConfig()

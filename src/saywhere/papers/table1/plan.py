@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from saywhere import options
 from saywhere.configs.parts import Config
 from saywhere.errors import UserError
+from saywhere.options import dataclass
 from saywhere.papers.table1.config import RegionRnnConfig
 from saywhere.training import recipe as recipes
 from saywhere.training.recipe import DataConfig

@@ -16,7 +16,6 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from saywhere.models.decoding import decode
 from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.language.decoders.protocol import TorchDecoder, with_end
 from saywhere.networks.vision.trunk import Trunk, build_trunk
+from saywhere.options import dataclass
 from saywhere.papers.table1.config import RegionRnnConfig
 from saywhere.papers.table1.plan import FitConfig
 from saywhere.text import PAD, Vocabulary, pad, tokenize

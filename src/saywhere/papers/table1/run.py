@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
@@ -23,6 +22,7 @@ from saywhere.files import write_text
 from saywhere.images import open_image
 from saywhere.loading import load
 from saywhere.models.model import Model
+from saywhere.options import dataclass
 from saywhere.papers.external_proposals import NAME, Proposed, SelectiveSearch
 from saywhere.papers.table1.plan import Comparison
 from saywhere.papers.table1.systems import (

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
@@ -25,6 +25,7 @@ from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
 from saywhere.networks.vision.region_features import ImageMaps
+from saywhere.options import dataclass
 from saywhere.papers.external_proposals import Proposed, SelectiveSearch
 from saywhere.papers.table1.plan import SENTENCE_WORDS, Comparison
 from saywhere.papers.table1.region_rnn import Crop, RegionRnn, crop_features, fit, region_crops, sentence_crops

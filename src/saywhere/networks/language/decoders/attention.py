@@ -41,7 +41,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +48,7 @@ from torch.utils.checkpoint import checkpoint
 
 from saywhere.configs.captioner import TERMS, Feedback, Term
 from saywhere.networks.language.decoders.protocol import State, TensorDecoder, after_start
+from saywhere.options import dataclass
 from saywhere.text import END, PAD
 
 BLOCK = 512

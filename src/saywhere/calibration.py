@@ -33,6 +33,8 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "phrase": ("similarity", "region", "named"),
     "rare_phrase": ("similarity", "region", "named"),
     "indexed_phrase": ("similarity", "region", "named"),
+    "unnamed_phrase": ("similarity", "fit"),
+    "unwanted_phrase": ("similarity",),
     "densecap_place": ("share", "box"),
     "aligner_place": ("share", "box"),
     "placed_colour": ("words", "pixels"),
@@ -238,6 +240,8 @@ class Calibration:
         phrase: does an image show what a phrase names? See :meth:`saywhere.models.placing.Evidence.inputs`.
         rare_phrase, indexed_phrase: replace ``phrase`` for a rare noun, and both for an image of an index, about which
             less is known.
+        unnamed_phrase, unwanted_phrase: replace ``phrase`` for a noun that is not in the noun tree, and
+            ``indexed_phrase`` for such a noun that a search should leave out.
         densecap_place, aligner_place: is the box that this part finds for a phrase right, given that the image shows
             it? See :meth:`saywhere.models.placing.Evidence.place_inputs`.
         count: does an image show as many things as a phrase says? By how much better the phrase fits the image than its
@@ -255,6 +259,8 @@ class Calibration:
     phrase: Logistic | None = None
     rare_phrase: Logistic | None = None
     indexed_phrase: Logistic | None = None
+    unnamed_phrase: Logistic | None = None
+    unwanted_phrase: Logistic | None = None
     densecap_place: Logistic | None = None
     aligner_place: Logistic | None = None
     placed_colour: Logistic | None = None

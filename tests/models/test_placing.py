@@ -20,6 +20,7 @@ from saywhere.models import placing
 from saywhere.models.layout import Layout
 from saywhere.models.nouns import COLOUR_NAMES, noun_tree
 from saywhere.models.placing import (
+    UNREAD,
     Details,
     Evidence,
     Placer,
@@ -173,7 +174,7 @@ def test_what_is_known_of_a_phrase_is_weighed():
     both = evidence([[0, 0, 0], [0, 0, 0]], [[-3, -2, -1], [0, 0, 0]], [False, False])
     likeliest = np.log(np.exp(-1) / (1 - np.exp(-1)))
     assert {name: column.tolist() for name, column in both.inputs.items()} == {
-        "similarity": [0, 1], "region": [pytest.approx(likeliest), 0], "named": [1, 0],
+        "similarity": [0, 1], "region": [pytest.approx(likeliest), 0], "named": [1, 0], "fit": [0, 0],
     }  # fmt: skip
     assert both.best_kinds.tolist() == [-1, 0]
     fits = replace(both, fits=np.array([[0, 0], [10, 10], [1, 1]], np.float32))
@@ -183,6 +184,11 @@ def test_what_is_known_of_a_phrase_is_weighed():
     assert both.presence(Calibration()) is None
     common = calibrated(phrase=(1.0, 2.0, 3.0, -1.0))
     assert both.presence(common) == pytest.approx([1 / (1 + np.exp(-z)) for z in (2 * likeliest + 3 - 1, 1 - 1)])
+    unnamed = replace(common, unnamed_phrase=Logistic({"similarity": 1.0, "fit": 2.0}, 0.5))
+    odds = [2 * (second + 3) + 3 - 1, 1 + 2 * 0.3 * 10 + 0.5]
+    assert fits.presence(unnamed) == pytest.approx([1 / (1 + np.exp(-z)) for z in odds])
+    indexed = replace(fits, indexed=True)  # whose fits are others
+    assert indexed.presence(unnamed).tolist() == indexed.presence(common).tolist()
     rare = replace(both, rare=np.array([False, True]))
     other = calibrated(phrase=(1.0, 2.0, 3.0, -1.0), rare_phrase=(0.0, 0.0, 0.0, 2.0))
     assert rare.presence(common).tolist() == both.presence(common).tolist()
@@ -317,6 +323,41 @@ def test_a_word_that_only_fine_tuning_taught_is_unknown_where_nothing_translates
     found = made.ground(IMAGE, ["a square"])
     assert (found.not_found, found.unknown) == (("a square",), ("square",))
     assert bundle_model(densecap={}, aligner={}).placer().is_unknown("a square") is False
+
+
+def test_a_narrower_noun_is_no_more_probable_than_its_kind_and_two_than_one(monkeypatch: pytest.MonkeyPatch):
+    placer = model(phrase=(1.0, 0.0, 0.0, 0.0)).placer()
+    likely = {"a mug": 0.9, "two mugs": 0.8, "a cup": 0.3, "a dog": 0.6, "two cups": 0.7}
+    asked: list[tuple[str, ...]] = []
+
+    def give_evidence(_: Placer, __: object, phrases: tuple[str, ...], *___: object) -> Evidence:
+        asked.append(tuple(phrases))
+        made = evidence([[0, 0, 0]] * len(phrases), [[0, 0, 0]] * len(phrases), [False] * len(phrases))
+        odds = [np.log(likely[phrase] / (1 - likely[phrase])) for phrase in phrases]
+        return replace(made, similarity=np.array(odds))
+
+    monkeypatch.setattr(Placer, "evidence", give_evidence)
+    monkeypatch.setattr(Placer, "is_unknown", lambda *_: False)
+    _, found = placer.presence(SimpleNamespace(), ["a mug", "a dog", "two mugs"])  # pyright: ignore[reportArgumentType]
+    assert found == pytest.approx([0.3, 0.6, 0.3])
+    assert asked == [("a mug", "a dog", "two mugs", "a cup", "a cup")]
+
+
+def test_a_noun_that_was_hardly_read_is_doubted_unless_the_tree_has_its_kind():
+    assert noun_tree().find_kind("the plays") is None
+    for least, doubted in ((1, ()), (2, ("the plays",))):
+        made = model(phrase=(0.0, 0.0, 0.0, 9.0), least_seen=least)
+        found = made.ground(IMAGE, ["the plays", "a horse"])
+        assert found.not_found == doubted
+        assert [*made.placer("aligner").unknown(["the plays"])] == (["plays"] if doubted else [])
+        _, presence = made.placer().presence(made.encode(IMAGE), ["the plays", "a horse"])
+        assert presence == pytest.approx([UNREAD if doubted else 1, 1], abs=1e-3)
+
+
+def test_the_more_usual_form_of_a_rare_word_is_read():
+    vocabulary = Vocabulary({"eggs": 9, "egg": 2, "dog": 9, "dogs": 2, "foxes": 2, "fox": 1})
+    assert familiar("an egg and some dogs", vocabulary) == "an eggs and some dog"
+    assert familiar("a fox", vocabulary) == "a fox" and familiar("two eggs", vocabulary) == "many eggs"
 
 
 def test_a_noun_that_only_the_classes_know_is_placed_and_judged_by_them():

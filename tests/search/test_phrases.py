@@ -176,6 +176,16 @@ def test_images_that_show_what_is_not_wanted_are_left_out_and_counted(album, tmp
         assert "left_out" not in index.search("two dogs")[0].to_dict()
 
 
+def test_unwanted_things_outside_the_noun_tree_are_judged_by_similarity_alone(album, tmp_path) -> None:
+    made = model(phrase=PHRASE, hit=HIT)
+    with saywhere.Index(tmp_path / "i", made) as index:
+        index.add(album)
+        everything = len(index.search("two dogs"))
+        for constant, kept in ((-9.0, everything), (9.0, 0)):
+            made.calibration = calibrated(phrase=(*PHRASE[:3], -constant), hit=HIT, unwanted_phrase=(0.0, constant))
+            assert len(index.search("two dogs", without="the plays")) == kept
+
+
 def test_without_calibration_there_is_no_probability(album) -> None:
     for numbers, judged in (({}, False), ({"phrase": PHRASE}, True), ({"hit": HIT}, False)):
         made = model(**numbers)

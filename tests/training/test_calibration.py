@@ -14,7 +14,7 @@ from tiny_densecap import tiny_model
 from tiny_training import write_data
 
 from saywhere import data
-from saywhere.calibration import Calibration
+from saywhere.calibration import QUESTIONS, Calibration
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
@@ -35,6 +35,7 @@ from saywhere.training.calibration import (
     collect_boxes,
     fit_colours,
     fit_phrases,
+    fit_unnamed,
     read_own,
     recoloured,
 )
@@ -145,6 +146,15 @@ def test_rare_nouns_have_weights_of_their_own_if_there_are_enough():
     one = collected(False, 0)
     with pytest.raises(UserError, match="right and wrong phrases"):
         fit_phrases([replace(one, right=np.ones((3, 60), bool))])
+
+
+def test_nouns_outside_the_tree_have_weights_of_their_own_if_there_are_enough():
+    named = collected(False, 0)
+    others = replace(named, evidence=replace(named.evidence, named=np.zeros(60, bool)))
+    for question in ("unnamed_phrase", "unwanted_phrase"):
+        fit = fit_unnamed([named, others], question)
+        assert fit is not None and fit.weights["similarity"] > 0.3 and fit == fit_unnamed([others], question)
+        assert {*fit.weights} == {*QUESTIONS[question]} and fit_unnamed([named], question) is None
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,8 @@ class GroundingConfig(Config):
         rare_kind_weight: replaces ``kind_weight`` for phrases with a rare noun.
         similarity_kind_weight: replaces both where the aligner places phrases, because similarities are larger than
             log-probabilities.
+        least_seen: a noun outside the noun tree has a low probability if the text encoder saw it fewer times than this
+            in training.
         threshold: minimum probability of a phrase that counts as found, if the model has a calibration of phrases.
     """
 
@@ -41,10 +43,12 @@ class GroundingConfig(Config):
     rare: int = 20
     rare_kind_weight: float = 0.0
     similarity_kind_weight: float = 0.0
+    least_seen: int = 0
     threshold: float = 0.5
 
     def __post_init__(self) -> None:
         self.require_at_least(0, "score_weight", "kind_weight", "rare", "rare_kind_weight", "similarity_kind_weight")
+        self.require_at_least(0, "least_seen")
         self.require_share("threshold", *(() if self.nms_iou is None else ("nms_iou",)))
 
 

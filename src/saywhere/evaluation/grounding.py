@@ -320,9 +320,8 @@ def _as_model(model: Model, placer: Placer, by_name: Mapping[str, Asked]) -> Pla
         for encoding, name in zip(encodings, names, strict=True):
             own = by_name[name].phrases
             phrases = [*own, *missing[name]]
-            evidence = placer.evidence(encoding, phrases)
-            boxes, presence = evidence.regions.boxes, evidence.presence(placer.calibration)
-            rows = evidence.rows(placer.config)
+            evidence, presence = placer.presence(encoding, phrases)
+            boxes, rows = evidence.regions.boxes, evidence.rows(placer.config)
             arrays = {"boxes": boxes, "found": boxes[rows[: len(own)]]}
             if presence is not None:
                 presence = presence * np.exp(placer.log_details(encoding, evidence, phrases, rows)).astype(np.float32)

@@ -17,7 +17,7 @@ from saywhere import boxes as geometry
 from saywhere.calibration import logistic
 from saywhere.errors import UserError
 from saywhere.models.chunker import Chunker
-from saywhere.models.nouns import AFTER, STARTS, find_heads, noun_tree, related
+from saywhere.models.nouns import AFTER, STARTS, colour_of, find_heads, noun_tree, related
 from saywhere.options import dataclass
 from saywhere.text import split_words, tokenize, with_articles
 
@@ -457,7 +457,7 @@ def nouns_in_a_row(phrase: str) -> tuple[str, ...]:
         (('a brown dog', 'a pizza'), (), ())
     """
     words = tokenize(phrase)
-    heads = find_heads(words, noun_tree())
+    heads = [head for head in find_heads(words, noun_tree()) if colour_of(words, head.start) is None]  # an orange fish
     if len(heads) < 2 or not (STARTS | AFTER | JOINING | UNREAD).isdisjoint(words):
         return ()
     stops = [0, *(head.stop for head in heads[:-1]), len(words)]

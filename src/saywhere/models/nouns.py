@@ -225,6 +225,21 @@ class NounTree:
         head = self.head(words := tokenize(phrase))
         return head.noun or self.named(NARROWER.get(known_form(" ".join(words[head.start : head.stop]), NARROWER), ""))
 
+    def widened(self, phrase: str) -> str | None:
+        """Return a phrase with the kind in place of a noun of :data:`NARROWER`; None if it has none.
+
+        Example:
+            >>> noun_tree().widened("two small sparrows on a roof")
+            'two small birds on a roof'
+        """
+        head = self.head(words := tokenize(phrase))
+        noun = " ".join(words[head.start : head.stop])
+        one = known_form(noun, NARROWER)
+        if head.noun is not None or one not in NARROWER:
+            return None
+        kind = NARROWER[one] if noun == one else plural(NARROWER[one])
+        return with_articles(" ".join([*words[: head.start], kind, *words[head.stop :]]))
+
     def share(self, phrase: str) -> float:
         """Return the fraction of a noun's node that the noun covers: below 1 for roles, whose node is all people.
 

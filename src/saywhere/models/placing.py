@@ -56,6 +56,8 @@ from saywhere.models.nouns import (
     known_form,
     noun_of,
     noun_tree,
+    plural,
+    singulars,
 )
 from saywhere.models.phrase_scores import score_regions, unknown_words
 from saywhere.models.phrases import PhraseWriter, colours_of_boxes
@@ -86,10 +88,15 @@ STRIPS = ((0, 0, 1, 0.33), (0, 0, 1, 0.5), (0, 0.67, 1, 1))
 Few proposals cover sky or grass (docs/experiments.md). The region head moves their borders. A user's limit of the
 number of regions leaves them out.
 """
+SELDOM = 6
+"""A word that the text encoder read fewer times has a vector that says nothing (docs/experiments.md)."""
+UNREAD = 0.4
+"""Maximum probability of a noun that the text encoder hardly read and of which the tree has no kind: the similarity
+ranks .57 of such pairs right, where chance would rank .5 (docs/experiments.md)."""
 STRIP_WEIGHT = 0.15
 """Factor of the scores of these regions, because most phrases name things that proposals cover."""
 SEEN = log(9.0)
-"""Log-odds that the colour of a phrase is right in the one image that is asked about (docs/experiments.md)."""
+"""Log-odds that a phrase's colour or number is right in the one image that is asked about (docs/experiments.md)."""
 WITH_PARTS = frozenset({
     "backed", "beaked", "bellied", "billed", "breasted", "chested", "collared", "crested", "crowned", "eared", "edged",
     "eyed", "faced", "footed", "handled", "headed", "horned", "legged", "lidded", "maned", "necked", "nosed", "pawed",
@@ -117,6 +124,7 @@ class Evidence:
         compared: ``(T,)`` similarities of the image with :attr:`Details.texts`.
         lacking: ``(P,)`` whether only the noun classifier, not the text encoder, knows the noun and so decides alone;
             None: no phrase.
+        indexed: whether what regions show comes from an index, not from pixels.
     """
 
     regions: Regions
@@ -128,6 +136,7 @@ class Evidence:
     by: Literal["densecap", "aligner"]
     compared: np.ndarray | None = None
     lacking: np.ndarray | None = None
+    indexed: bool = False
 
     def first(self, count: int) -> Evidence:
         """Return the scores of the first ``count`` phrases."""
@@ -183,11 +192,12 @@ class Evidence:
         """Inputs of the calibration of presence (does the image show the phrase?), by name, ``(P,)`` each.
 
         ``region`` is the maximum over regions of the log-odds that a region shows the phrase's kind, plus its fit times
-        :data:`FIT_WEIGHTS`.
+        :data:`FIT_WEIGHTS`, and ``fit`` that of the latter alone.
         """
-        odds = logit(np.clip(np.exp(self.kinds), LEAST, MOST)) + FIT_WEIGHTS[self.by] * self.fits
-        best = odds.max(axis=0, initial=float(logit(np.array(LEAST)))) * self.named
-        columns = {"similarity": self.similarity, "region": best, "named": self.named}
+        least, fits = float(logit(np.array(LEAST))), FIT_WEIGHTS[self.by] * self.fits
+        best = (logit(np.clip(np.exp(self.kinds), LEAST, MOST)) + fits).max(axis=0, initial=least) * self.named
+        fit = fits.max(axis=0, initial=least)
+        columns = {"similarity": self.similarity, "region": best, "named": self.named, "fit": fit}
         return {name: column.astype(np.float64) for name, column in columns.items()}
 
     @property
@@ -200,18 +210,17 @@ class Evidence:
         odds = self.log_odds(calibration)
         return None if odds is None else logistic(odds).astype(np.float32)
 
-    def log_odds(self, calibration: Calibration, indexed: bool = False) -> np.ndarray | None:
-        """Return the log-odds ``(P,)`` that the image shows each phrase; None without a calibration.
-
-        ``indexed``: what regions show comes from an index, not from pixels.
-        """
+    def log_odds(self, calibration: Calibration) -> np.ndarray | None:
+        """Return the log-odds ``(P,)`` that the image shows each phrase; None without a calibration."""
         if calibration.phrase is None:
             return None
         inputs, of_rare = self.inputs, calibration.rare_phrase or calibration.phrase
-        if indexed and calibration.indexed_phrase is not None:
+        if self.indexed and calibration.indexed_phrase is not None:
             odds = calibration.indexed_phrase.log_odds(inputs)
         else:
             odds = np.where(self.rare, of_rare.log_odds(inputs), calibration.phrase.log_odds(inputs))
+            if calibration.unnamed_phrase is not None and not self.indexed:
+                odds = np.where(self.named, odds, calibration.unnamed_phrase.log_odds(inputs))
         if self.lacking is None:
             return odds
         kinds = np.minimum(self.best_kinds, np.log(MOST))
@@ -300,21 +309,12 @@ class Placer:
         """
         phrases = layout.phrases
         require_names(phrases)
-        somebody, columns = np.array([_is_anybody(phrase) for phrase in phrases], bool), np.arange(len(phrases))
-        people = [each for each in PEOPLE if not self.is_unknown(each)] if somebody.any() else []
-        counted = {column: one_of(phrase) for column, phrase in enumerate(phrases) if count_of(phrase) > 1}
-        every = self.evidence(encoding, (*phrases, *people, *counted.values()), boxes, limit)
-        found, presence = every.first(len(phrases)), every.presence(self.calibration)
+        found, presence = self.presence(encoding, phrases, boxes, limit)
         rows, agree = found.place(self.config, layout, self.calibration)
         agree = agree + self.log_details(encoding, found, phrases, rows, everything=boxes is None and limit is None)
-        fits = found.fits[rows, columns]
+        fits = found.fits[rows, np.arange(len(phrases))]
         scores = np.exp(fits) if found.by == "densecap" else None
         if presence is not None:
-            presence, of_people, of_one = np.split(presence, np.cumsum([len(phrases), len(people)]))
-            of_people = of_people.max(initial=0)
-            presence[[*counted]] = np.minimum(presence[[*counted]], of_one)  # where two dogs are is a dog
-            presence = np.where(somebody, np.maximum(presence, of_people), presence)
-            presence = np.where([self.is_unknown(phrase) for phrase in phrases], np.float32(0), presence)
             presence = presence * np.exp(agree).astype(np.float32)
             scores = presence * found.box_probability(self.calibration, self.config, rows)
         regions = replace(
@@ -324,6 +324,32 @@ class Placer:
             scores=scores,
         )  # fmt: skip
         return regions, presence, agree
+
+    def presence(
+        self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None = None, limit: int | None = None
+    ) -> tuple[Evidence, np.ndarray | None]:
+        """Return the evidence for phrases, and the probability ``(P,)`` that the image shows what they name.
+
+        That leaves out what :meth:`log_details` judges. It is 0 for unknown nouns, at most :data:`UNREAD` for those
+        that were hardly read in training, and None without a calibration. Where two dogs are is a dog, and where a
+        sparrow is, a bird; somebody is there if a man or a woman is. Arguments as for :meth:`find`.
+        """
+        kinds = [noun_tree().widened(phrase) or phrase for phrase in phrases]
+        wider = [(place, one_of(kind) if count_of(kind) > 1 else kind) for place, kind in enumerate(kinds)]
+        wider = [(place, text) for place, text in wider if text != phrases[place]]
+        somebody = np.array([_is_anybody(phrase) for phrase in phrases], bool)
+        people = [each for each in PEOPLE if not self.is_unknown(each)] if somebody.any() else []
+        every = self.evidence(encoding, (*phrases, *people, *(text for _, text in wider)), boxes, limit)
+        if (presence := every.presence(self.calibration)) is None:
+            return every.first(len(phrases)), None
+        own, of_people, of_wider = np.split(presence, np.cumsum([len(phrases), len(people)]))
+        own = np.where(somebody, np.maximum(own, of_people.max(initial=0)), own)
+        for (place, _), most in zip(wider, of_wider, strict=True):
+            own[place] = min(own[place], most)
+        unread = np.array([self.is_unread(phrase) for phrase in phrases], bool)
+        own[unread] = np.minimum(own[unread], UNREAD)
+        own[[self.is_unknown(phrase) for phrase in phrases]] = 0
+        return every.first(len(phrases)), own
 
     def read(self, text: str) -> Layout:
         """Return the phrases of a text, with the places, relations and counts that can be interpreted."""
@@ -373,7 +399,7 @@ class Placer:
     ) -> np.ndarray:
         """Return the log-probability ``(P,)`` that the numbers and colours of phrases are right.
 
-        Most people who ask for a red car in an image see one, so :data:`SEEN` is added to the log-odds.
+        Most people who ask for a red car or two dogs in an image see them, so :data:`SEEN` is added to the log-odds.
 
         Args:
             found: evidence for the phrases in the image.
@@ -382,9 +408,10 @@ class Placer:
         """
         if found.compared is None:
             return np.zeros(len(phrases))
-        things, fit = found.count_things if everything else None, self.calibration.placed_colour
-        seen = None if fit is None else replace(fit, constant=fit.constant + SEEN)
-        calibration = replace(self.calibration, asked_colour=seen)
+        things = found.count_things if everything else None
+        fits = {"asked_colour": self.calibration.placed_colour, "count": self.calibration.count}
+        seen = {name: fit and replace(fit, constant=fit.constant + SEEN) for name, fit in fits.items()}
+        calibration = replace(self.calibration, **seen)
         colours = _colours_in(encoding, found.regions.boxes[rows])
         return self._details(phrases).log_probs(calibration, found.compared, things, colours)
 
@@ -463,19 +490,30 @@ class Placer:
         return unread and self.class_noun(phrase) is not None
 
     def is_unknown(self, phrase: str) -> bool:
-        """Return whether none of the parts in use knows the noun of a phrase.
+        """Return whether none of the parts in use knows the noun of a phrase."""
+        return not self._has_read(phrase) and self.class_noun(phrase) is None
+
+    def is_unread(self, phrase: str) -> bool:
+        """Return whether a phrase is unknown, or the parts read its noun too seldom and the tree has no kind for it."""
+        if noun_tree().find_kind(self.translate(phrase)) is not None:
+            return self.is_unknown(phrase)
+        return not self._has_read(phrase, self.config.least_seen)
+
+    def _has_read(self, phrase: str, least: int = 0) -> bool:
+        """Return whether a part in use read a word of a phrase's noun in training, ``least`` times or more.
 
         That the dense captioner was fine-tuned to say a word does not tell whether an image shows it.
         """
         own = () if self.densecap is None or self.aligner is None else self.densecap.config.own_words
         asked = ((self.densecap if self.by == "densecap" else None, own), (self.aligner, ()))
-        heard = any(
-            (form := known_form(word, part.vocabulary)) in part.vocabulary and form not in taught
+        return any(
+            (form := usual_form(word, part.vocabulary)) in part.vocabulary
+            and form not in taught
+            and part.vocabulary.counts[form] >= least
             for part, taught in asked
             if part is not None
             for word in noun_words(self.translate(phrase))
         )
-        return not heard and self.class_noun(phrase) is None
 
     def knows_none(self, phrases: Iterable[str]) -> bool:
         """Return whether all phrases are unknown, such as those in another language."""
@@ -494,11 +532,12 @@ class Placer:
         found: dict[str, str | None] = {}
         for phrase in map(self.translate, phrases):
             words = tokenize(phrase)
-            told = EMPTY.union(noun_words(phrase) if self.class_noun(phrase) is not None else ())
+            kind = noun_tree().widened(phrase) if not self.is_unread(phrase) else None
+            told = EMPTY.union(noun_words(phrase) if self.class_noun(kind or phrase) is not None else ())
             told = told.union(words[place] for place in asked_colours(phrase))
             unknown = (
                 *unknown_words(part.vocabulary, familiar(phrase, part.vocabulary)),
-                *(noun_words(phrase) if self.is_unknown(phrase) else ()),
+                *(noun_words(phrase) if self.is_unread(phrase) else ()),
             )  # a user's own words, too
             found |= {word: self._spelt_alike(word, part.vocabulary) for word in unknown if word not in told}
         return found
@@ -540,14 +579,23 @@ def found_of(regions: Regions, there: np.ndarray) -> Regions:
 
 
 def familiar(phrase: str, vocabulary: Vocabulary) -> str:
-    """Replace each unknown word of a phrase by its singular or plural if the vocabulary has that.
+    """Replace each unknown or rare word of a phrase by its singular or plural if the vocabulary has that.
 
     A number above ten, or one that is unknown, becomes "many".
     """
     phrase = as_many(phrase, vocabulary)
-    if all(word in vocabulary for word in tokenize(phrase)):
-        return phrase
-    return " ".join(known_form(word, vocabulary) for word in tokenize(phrase))
+    words = tokenize(phrase)
+    forms = [usual_form(word, vocabulary) for word in words]
+    return phrase if forms == words else " ".join(forms)
+
+
+def usual_form(word: str, vocabulary: Vocabulary) -> str:
+    """Return :func:`known_form`, or the singular or plural of a word that occurs less than :data:`SELDOM` if that does
+    not: the text encoder has read "eggs", but hardly "egg"."""
+    form, counts = known_form(word, vocabulary), vocabulary.counts
+    if counts.get(form, SELDOM) >= SELDOM:
+        return form
+    return max((form, *singulars(form), plural(form)), key=lambda each: counts.get(each, 0) >= SELDOM)
 
 
 def captioned(phrase: str, vocabulary: Vocabulary) -> str:

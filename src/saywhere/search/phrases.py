@@ -18,7 +18,7 @@ from math import log
 
 import numpy as np
 
-from saywhere.calibration import Calibration, logistic
+from saywhere.calibration import QUESTIONS, Calibration, logistic
 from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_regions, region_bonus
@@ -211,6 +211,8 @@ LIKELY = 0.25
 MORE = 10
 """Number of additional images that are reranked by probability. The similarity tells little about places, counts and
 nouns that the aligner hardly knows (docs/search.md)."""
+NARROW = 0.2
+"""Assumed fraction of a kind that a narrower noun names, such as sparrows of birds: hits are images with the kind."""
 LOOSE = 2.0
 """An image shows all of N phrases with at most this to the power of N times the probability of the least probable one
 asked alone. People ask for things that they know to be together, but not for a parrot where there is none."""
@@ -320,7 +322,7 @@ class _Columns:
             kinds = log_kinds(packed_kinds(image.nouns, self._leaves)) * self.named
         return Evidence(
             regions=image.regions, fits=fits, kinds=kinds, named=self.named & asked, rare=rare,
-            similarity=self._sums(products), by="aligner", lacking=self._lacking & asked,
+            similarity=self._sums(products), by="aligner", lacking=self._lacking & asked, indexed=True,
         )  # fmt: skip
 
 
@@ -360,7 +362,7 @@ class PhrasesInImages:
         self.layout = replace(layout, unused=tuple(unused))
         own = tuple(map(placer.translate, self.layout.phrases))
         wanted = (_translated(query.wanted[0], self.layout.phrases, own),) if alone else own
-        self._unwanted = tuple(placer.translate(text) for text in query.unwanted if not placer.is_unknown(text))
+        self._unwanted = tuple(placer.translate(text) for text in query.unwanted if not placer.is_unread(text))
         words = self._aligner.vocabulary
         self._details, self._avoided = (Details(each, words) for each in (own, self._unwanted))
         texts = {text: text for text in (*self._details.texts, *self._avoided.texts)}
@@ -369,9 +371,11 @@ class PhrasesInImages:
         self._wanted = [vectors[text] for text in wanted]
 
         def columns(phrases: Sequence[str], nouns: bool = True) -> _Columns:
-            found = [noun_tree().find(phrase) if nouns and model.nouns is not None else None for phrase in phrases]
+            judged = nouns and model.nouns is not None
+            found = [noun_tree().find_kind(phrase) if judged else None for phrase in phrases]
             lacking = np.array([nouns and placer.needs_classes(phrase) for phrase in phrases], bool)
-            roles = np.array([noun_tree().share(phrase) for phrase in phrases], np.float32)
+            tree = noun_tree()
+            roles = np.array([NARROW if tree.widened(text) else tree.share(text) for text in phrases], np.float32)
             return _Columns(self._aligner, [vectors[phrase] for phrase in phrases], found, roles, lacking)
 
         self._seen, self._shunned = columns(own), columns(self._unwanted)
@@ -380,7 +384,7 @@ class PhrasesInImages:
         self._instead = columns(self._avoided.texts, nouns=False)
         self._least = placer.least()
         self._lacking = np.array([placer.needs_classes(phrase) for phrase in own], bool)
-        self._nouns = [placer.class_noun(phrase) for phrase in own]
+        self._nouns = [placer.class_noun(noun_tree().widened(phrase) or phrase) for phrase in own]
         common = commonness_of(self._aligner.vocabulary)
         judged = [phrase for phrase, lacks in zip(own, self._lacking, strict=True) if not lacks]
         self._judged = common.together(judged or own)
@@ -408,10 +412,12 @@ class PhrasesInImages:
         if not self._unwanted:
             return False
         shown = self._shunned.evidence(image, self._rare[len(self.layout.phrases) :])
-        odds = shown.log_odds(self._model.calibration, indexed=True)
-        assert odds is not None
-        rows = shown.rows(self._aligner.config.grounding)
         calibration, compared = self._model.calibration, self._instead.similarities(image)
+        odds, rows = shown.log_odds(calibration), shown.rows(self._aligner.config.grounding)
+        assert odds is not None
+        if calibration.unwanted_phrase is not None:
+            unnamed = ~self._shunned.named
+            odds[unnamed] = calibration.unwanted_phrase.log_odds({"similarity": shown.similarity[unnamed]})
         agree = _log_details(calibration, self._avoided, image, shown, compared, rows)
         return bool((logistic(odds) * np.exp(agree) >= UNWANTED).any())
 
@@ -429,7 +435,8 @@ class PhrasesInImages:
         config, compared = self._aligner.config.grounding, len(self._details.texts)
         rows, agree = evidence.place(config, layout, calibration)
         agree = agree + _log_details(calibration, self._details, image, evidence, whole[:compared], rows)
-        odds, inputs = evidence.log_odds(calibration, indexed=True), np.stack([*evidence.inputs.values()])
+        odds = evidence.log_odds(calibration)
+        inputs = np.stack([evidence.inputs[name] for name in QUESTIONS["indexed_phrase"]])
         wanted = whole[compared:] if len(whole) > compared else evidence.similarity
         similarity = float((wanted - image.hubness - hubness_of(self._wanted)).mean())
         joint = presence = shown = None

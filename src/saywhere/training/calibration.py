@@ -369,7 +369,7 @@ def fit_phrases(rows: Sequence[Collected]) -> tuple[Logistic, Logistic | None]:
     Raises:
         UserError: all phrases are in their images, or none.
     """
-    inputs = {name: np.concatenate([row.evidence.inputs[name] for row in rows]) for name in rows[0].evidence.inputs}
+    inputs = {name: np.concatenate([row.evidence.inputs[name] for row in rows]) for name in QUESTIONS["phrase"]}
     there = np.concatenate([row.there for row in rows])
     rarely = np.concatenate([row.evidence.rare for row in rows])
     few = min(int((rarely & there).sum()), int((rarely & ~there).sum())) < FEW
@@ -378,6 +378,17 @@ def fit_phrases(rows: Sequence[Collected]) -> tuple[Logistic, Logistic | None]:
         return Logistic.fit({name: column[which] for name, column in inputs.items()}, there[which], what="phrases")
 
     return fit(np.ones(len(there), bool) if few else ~rarely), None if few else fit(rarely)
+
+
+def fit_unnamed(rows: Sequence[Collected], question: str) -> Logistic | None:
+    """Fit the probability that images show phrases whose noun is not in the noun tree; None if these are few."""
+    unnamed = ~np.concatenate([row.evidence.named for row in rows])
+    there = np.concatenate([row.there for row in rows])[unnamed]
+    inputs = {
+        name: np.concatenate([row.evidence.inputs[name] for row in rows])[unnamed] for name in QUESTIONS[question]
+    }
+    few = min(int(there.sum()), int((~there).sum())) < FEW
+    return None if few else Logistic.fit(inputs, there, what="phrases")
 
 
 def fit_places(rows: Sequence[Collected], config: GroundingConfig) -> Logistic | None:
@@ -402,6 +413,7 @@ def fit_grounding(model: Model, sets: Sequence[Sequence[Sample]], source: str) -
     both = model.densecap is not None and model.nouns is not None
     by_aligner = [row for samples in sets for row in collect_phrases(model, samples, "aligner")] if both else []
     phrase, of_rare = fit_phrases(rows)
+    unnamed = {question: fit_unnamed(rows, question) for question in ("unnamed_phrase", "unwanted_phrase")}
     config = choose_weights(rows, model.require("aligner", "be calibrated").config.grounding, by_aligner)
     places = {rows[0].evidence.by: rows} | ({"aligner": by_aligner} if by_aligner else {})
     fits = {f"{part}_place": fit_places(placed, config) for part, placed in places.items()}
@@ -413,14 +425,17 @@ def fit_grounding(model: Model, sets: Sequence[Sequence[Sample]], source: str) -
     text = f"""The probability that an image shows what a phrase names is the logistic function of a weighted sum of the
 phrase's similarity with the image, of how well the best region fits it and shows the kind that it names, and of 1 if it
 names one ({phrase}; of phrases with a rare noun {of_rare or phrase}), fitted by `saywhere calibrate` to
-{about}. Weights of the classes in placing, of {", ".join(f"{weight:g}" for weight in WEIGHTS)} those that place most of
+{about}. Of phrases whose noun is not in the noun tree, it is that of similarity and fit, and where a search leaves
+them out, of the similarity alone ({"; ".join(f"{name}: {fit or 'too few'}" for name, fit in unnamed.items())}).
+Weights of the classes in placing, of {", ".join(f"{weight:g}" for weight in WEIGHTS)} those that place most of
 these phrases right: {config.kind_weight:g}, of rare nouns {config.rare_kind_weight:g}; by the aligner, of
 {", ".join(f"{weight:g}" for weight in SIMILARITY_WEIGHTS)}, {config.similarity_kind_weight:g}. The score of a phrase
 is that probability times the probability that its box is right if the phrase is there, which was fitted to those that
 are ({"; ".join(f"{name}: {fit or 'too few, so 1'}" for name, fit in fits.items())}), and times the probability that
 the thing has the colour of the phrase ({colour or "too few, so 1"}), fitted to phrases with their own and another one.
 """
-    return Fitted({"phrase": phrase, "rare_phrase": of_rare, **fits, "placed_colour": colour}, options, about), text
+    fits |= {"phrase": phrase, "rare_phrase": of_rare, **unnamed, "placed_colour": colour}
+    return Fitted(fits, options, about), text
 
 
 FITS = {

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import math
 import pickle
 import re
@@ -251,6 +252,10 @@ def test_a_data_class_refuses_other_arguments(values: tuple[Any, ...], named: di
     for kind in (Point, StandardPoint):
         with pytest.raises(TypeError, match=kind.__name__):
             kind(*values, **named)
+
+
+def test_help_shows_the_arguments_of_a_data_class() -> None:
+    assert str(inspect.signature(Point)) == "(x, y=0.0, tags=Ellipsis, *, unit='px')"
 
 
 def test_a_frozen_data_class_cannot_change_and_another_can() -> None:

@@ -277,7 +277,7 @@ def dataclass(cls: type | None = None, /, *, frozen: bool = False, eq: bool = Tr
             [(each.name, each.default_factory) for each in dataclasses.fields(made)
              if each.default_factory is not dataclasses.MISSING],
         )  # fmt: skip
-        methods: dict[str, Any] = {"__init__": _init, "__repr__": _repr}
+        methods: dict[str, Any] = {"__init__": _init, "__repr__": _repr, "__signature__": _Signature()}
         if eq:
             methods |= {"__eq__": _equal, "__hash__": _hash if frozen else None}
         if frozen:
@@ -288,6 +288,26 @@ def dataclass(cls: type | None = None, /, *, frozen: bool = False, eq: bool = Tr
         return made
 
     return make if cls is None else make(cls)
+
+
+class _Signature:
+    """The signature that ``help`` shows, made when it asks."""
+
+    def __get__(self, _: object, owner: type) -> Any:
+        from inspect import Parameter, Signature
+
+        kinds = {False: Parameter.POSITIONAL_OR_KEYWORD, True: Parameter.KEYWORD_ONLY}
+        given = sorted((each for each in dataclasses.fields(owner) if each.init), key=lambda each: each.kw_only is True)
+        made = [Parameter(each.name, kinds[each.kw_only is True], default=_shown_default(each)) for each in given]
+        return Signature(made)
+
+
+def _shown_default(each: dataclasses.Field[Any]) -> Any:
+    if each.default is not dataclasses.MISSING:
+        return each.default
+    from inspect import Parameter
+
+    return Parameter.empty if each.default_factory is dataclasses.MISSING else ...
 
 
 def _init(self: Any, /, *values: Any, **named: Any) -> None:

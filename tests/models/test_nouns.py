@@ -159,11 +159,22 @@ def test_other_nouns_name_all_that_they_lead_to(phrase: str) -> None:
 @pytest.mark.parametrize(
     ("phrase", "kind"),
     [("a sparrow", "bird"), ("two blue mugs", "cup"), ("the mug on a table", "cup"), ("a house sparrow", "bird"),
+     ("a flask of water", "bottle"), ("a flock of gulls", "bird"), ("a pair of slippers", "shoe"), ("gulls", "bird"),
+     ("a glass of water", "glass"), ("a group of people", "person"), ("a couple of xyzzy", None), ("of", None),
      ("a dog", "dog"), ("xyzzy", None), ("a", None), ("kitchen", None)],
 )  # fmt: skip
 def test_a_narrower_noun_is_judged_as_its_kind(phrase: str, kind: str | None) -> None:
     found = TREE.find_kind(phrase)
     assert (None if found is None else found.name) == kind
+
+
+@pytest.mark.parametrize(
+    ("phrase", "wider"),
+    [("a sparrow", "a bird"), ("two blue mugs on a table", "two blue cups on a table"), ("an alligator", "a crocodile"),
+     ("a flask of water", "a bottle of water"), ("a flock of gulls", "a flock of birds"), ("a dog", None)],
+)  # fmt: skip
+def test_a_narrower_noun_is_widened_to_its_kind(phrase: str, wider: str | None) -> None:
+    assert TREE.widened(phrase) == wider
 
 
 def test_narrower_nouns_are_no_names_of_the_table_and_their_kinds_are() -> None:

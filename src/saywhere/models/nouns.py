@@ -97,7 +97,7 @@ _NARROWER = {
     "flower": "bouquet rose tulip", "horse": "foal racehorse", "house": "cabin hut", "insect": "beetle bug mosquito",
     "jacket": "peacoat", "lake": "lagoon", "lizard": "chameleon gecko", "nose": "snout", "path": "footpath",
     "pillow": "cushion", "river": "brook canal creek stream", "rock": "outcropping pebble", "scarf": "shawl",
-    "shirt": "blouse tunic undershirt", "shoe": "slipper", "sign": "signpost", "sled": "toboggan",
+    "shirt": "blouse undershirt", "shoe": "slipper", "sign": "signpost", "sled": "toboggan",
     "snake": "cobra python", "suit": "tuxedo", "surfboard": "bodyboard wakeboard", "sweatshirt": "hoodie",
     "table": "nightstand", "tree": "palm shrubbery", "truck": "trailer", "umbrella": "parasol", "weapon": "sword",
 }  # fmt: skip
@@ -222,8 +222,8 @@ class NounTree:
 
     def find_kind(self, phrase: str) -> Noun | None:
         """Return :meth:`find`, or else the node above a noun of :data:`NARROWER`: ``bird`` for "a sparrow"."""
-        head = self.head(words := tokenize(phrase))
-        return head.noun or self.named(NARROWER.get(known_form(" ".join(words[head.start : head.stop]), NARROWER), ""))
+        spot = self._narrower(words := tokenize(phrase))
+        return self.head(words).noun if spot is None else self.named(spot[1])
 
     def widened(self, phrase: str) -> str | None:
         """Return a phrase with the kind in place of a noun of :data:`NARROWER`; None if it has none.
@@ -232,13 +232,25 @@ class NounTree:
             >>> noun_tree().widened("two small sparrows on a roof")
             'two small birds on a roof'
         """
-        head = self.head(words := tokenize(phrase))
-        noun = " ".join(words[head.start : head.stop])
-        one = known_form(noun, NARROWER)
-        if head.noun is not None or one not in NARROWER:
+        if (spot := self._narrower(words := tokenize(phrase))) is None:
             return None
-        kind = NARROWER[one] if noun == one else plural(NARROWER[one])
-        return with_articles(" ".join([*words[: head.start], kind, *words[head.stop :]]))
+        place, kind = spot
+        kind = kind if words[place] in NARROWER else plural(kind)
+        return with_articles(" ".join([*words[:place], kind, *words[place + 1 :]]))
+
+    def _narrower(self, words: Sequence[str]) -> tuple[int, str] | None:
+        """Return the place of the word of :data:`NARROWER` that a phrase is about, and its kind; None if it has none.
+
+        In "a flask of water" it is the flask, in "a flock of gulls" it is the gulls.
+        """
+        head = self.head(words)
+        places = [head.start] if head.noun is None and words else []
+        if "of" in words[1:]:
+            of = words.index("of", 1)
+            inner = self.head(words[of + 1 :])
+            places = [of + 1 + inner.start] if words[of - 1] in AMOUNTS and inner.noun is None else [of - 1, *places]
+        forms = ((place, known_form(words[place], NARROWER)) for place in places if place < len(words))
+        return next(((place, NARROWER[form]) for place, form in forms if form in NARROWER), None)
 
     def share(self, phrase: str) -> float:
         """Return the fraction of a noun's node that the noun covers: below 1 for roles, whose node is all people.

@@ -219,7 +219,7 @@ class Evidence:
             odds = calibration.indexed_phrase.log_odds(inputs)
         else:
             odds = np.where(self.rare, of_rare.log_odds(inputs), calibration.phrase.log_odds(inputs))
-            if calibration.unnamed_phrase is not None and not self.indexed:
+            if calibration.unnamed_phrase is not None and self.by == "densecap":
                 odds = np.where(self.named, odds, calibration.unnamed_phrase.log_odds(inputs))
         if self.lacking is None:
             return odds
@@ -427,7 +427,8 @@ class Placer:
 
     def _details(self, phrases: Sequence[str]) -> Details:
         assert self.aligner is not None
-        return Details([self.translate(phrase) for phrase in phrases], self.aligner.vocabulary)
+        own = [self.translate(phrase) for phrase in phrases]
+        return Details([noun_tree().widened(phrase) or phrase for phrase in own], self.aligner.vocabulary)
 
     def translate(self, phrase: str) -> str:
         """Return :meth:`NounEvidence.translate` of a phrase, which is the phrase itself without a noun classifier."""
@@ -579,14 +580,14 @@ def found_of(regions: Regions, there: np.ndarray) -> Regions:
 
 
 def familiar(phrase: str, vocabulary: Vocabulary) -> str:
-    """Replace each unknown or rare word of a phrase by its singular or plural if the vocabulary has that.
+    """Replace each unknown word of a phrase by its singular or plural if the vocabulary has that.
 
     A number above ten, or one that is unknown, becomes "many".
     """
     phrase = as_many(phrase, vocabulary)
-    words = tokenize(phrase)
-    forms = [usual_form(word, vocabulary) for word in words]
-    return phrase if forms == words else " ".join(forms)
+    if all(word in vocabulary for word in tokenize(phrase)):
+        return phrase
+    return " ".join(known_form(word, vocabulary) for word in tokenize(phrase))
 
 
 def usual_form(word: str, vocabulary: Vocabulary) -> str:
@@ -601,11 +602,15 @@ def usual_form(word: str, vocabulary: Vocabulary) -> str:
 def captioned(phrase: str, vocabulary: Vocabulary) -> str:
     """Return a phrase in the words of captions, which the aligner was trained on: "a person" alone becomes "people".
 
-    Captions say "a person" for somebody who is hardly visible, so the aligner finds that this word fits any scene.
+    A noun is read in its more usual form, see :func:`usual_form`. Captions say "a person" for somebody who is hardly
+    visible, so the aligner finds that this word fits any scene.
     """
     if "people" in vocabulary and tokenize(phrase) in A_PERSON:
         return "people"
-    return familiar(phrase, vocabulary)
+    words = tokenize(familiar(phrase, vocabulary))
+    head = noun_tree().head(words)
+    nouns = (usual_form(word, vocabulary) for word in words[head.start : head.stop])
+    return " ".join([*words[: head.start], *nouns, *words[head.stop :]])
 
 
 def _is_anybody(phrase: str) -> bool:

@@ -211,7 +211,7 @@ LIKELY = 0.25
 MORE = 10
 """Number of additional images that are reranked by probability. The similarity tells little about places, counts and
 nouns that the aligner hardly knows (docs/search.md)."""
-NARROW = 0.2
+NARROW = 0.4
 """Assumed fraction of a kind that a narrower noun names, such as sparrows of birds: hits are images with the kind."""
 LOOSE = 2.0
 """An image shows all of N phrases with at most this to the power of N times the probability of the least probable one
@@ -378,7 +378,9 @@ class PhrasesInImages:
             roles = np.array([NARROW if tree.widened(text) else tree.share(text) for text in phrases], np.float32)
             return _Columns(self._aligner, [vectors[phrase] for phrase in phrases], found, roles, lacking)
 
-        self._seen, self._shunned = columns(own), columns(self._unwanted)
+        kinds = [noun_tree().widened(text) or text for text in self._unwanted]
+        vectors |= zip(kinds, model.embed_text(kinds), strict=True) if kinds else ()
+        self._seen, self._shunned = columns(own), columns((*self._unwanted, *kinds))
         whole = () if wanted == own else wanted
         self._whole = columns((*self._details.texts, *whole), nouns=False)
         self._instead = columns(self._avoided.texts, nouns=False)
@@ -389,7 +391,7 @@ class PhrasesInImages:
         judged = [phrase for phrase, lacks in zip(own, self._lacking, strict=True) if not lacks]
         self._judged = common.together(judged or own)
         self._each = [common.together([phrase]) for phrase in own]
-        self._rare = np.array([placer.is_rare(phrase) for phrase in (*own, *self._unwanted)], bool)
+        self._rare = np.array([placer.is_rare(phrase) for phrase in (*own, *self._unwanted, *kinds)], bool)
 
     def question(self) -> Question:
         """Return the query for comparing images, without its :attr:`hubness`."""
@@ -418,6 +420,8 @@ class PhrasesInImages:
         if calibration.unwanted_phrase is not None:
             unnamed = ~self._shunned.named
             odds[unnamed] = calibration.unwanted_phrase.log_odds({"similarity": shown.similarity[unnamed]})
+        odds, rows = odds.reshape(2, -1).min(axis=0), rows[: len(self._unwanted)]  # no sparrow without a bird
+        shown = shown.first(len(rows))
         agree = _log_details(calibration, self._avoided, image, shown, compared, rows)
         return bool((logistic(odds) * np.exp(agree) >= UNWANTED).any())
 

@@ -146,8 +146,15 @@ export class NounTree {
   // Return find(phrase), or else what its noun is a kind of: "bird" for "a sparrow".
   findKind(phrase) {
     this.narrower ??= new Map(Object.entries(this.lists.narrower));
-    const words = tokenize(phrase), {start, stop, noun} = this.head(words);
-    return noun ?? this.named(this.narrower.get(this.knownForm(words.slice(start, stop).join(" "), this.narrower)));
+    const words = tokenize(phrase), {start, noun} = this.head(words), of = words.indexOf("of", 1);
+    let places = noun ? [] : [start];
+    if (of > 0) {
+      const inner = this.head(words.slice(of + 1)), amount = this.lists.amounts.includes(words[of - 1]);
+      places = amount && !inner.noun ? [of + 1 + inner.start] : [of - 1, ...places];
+    }
+    const known = places.filter((place) => place < words.length).map((place) => this.knownForm(words[place], this.narrower));
+    const word = known.find((form) => this.narrower.has(form));
+    return word === undefined ? noun : this.named(this.narrower.get(word));
   }
 
   // Replace a noun of the user's own names in a phrase by what the other parts of the model call such things.

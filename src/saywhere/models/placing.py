@@ -535,6 +535,7 @@ class Placer:
             words = tokenize(phrase)
             kind = noun_tree().widened(phrase) if not self.is_unread(phrase) else None
             told = EMPTY.union(noun_words(phrase) if self.class_noun(kind or phrase) is not None else ())
+            told |= set(words).difference(tokenize(kind)) if kind else EMPTY
             told = told.union(words[place] for place in asked_colours(phrase))
             unknown = (
                 *unknown_words(part.vocabulary, familiar(phrase, part.vocabulary)),

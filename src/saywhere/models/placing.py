@@ -408,12 +408,11 @@ class Placer:
         """
         if found.compared is None:
             return np.zeros(len(phrases))
-        things = found.count_things if everything else None
-        fits = {"asked_colour": self.calibration.placed_colour, "count": self.calibration.count}
-        seen = {name: fit and replace(fit, constant=fit.constant + SEEN) for name, fit in fits.items()}
-        calibration = replace(self.calibration, **seen)
+        things, fit = found.count_things if everything else None, self.calibration.placed_colour
+        seen = None if fit is None else replace(fit, constant=fit.constant + SEEN)
+        calibration = replace(self.calibration, asked_colour=seen)
         colours = _colours_in(encoding, found.regions.boxes[rows])
-        return self._details(phrases).log_probs(calibration, found.compared, things, colours)
+        return self._details(phrases).log_probs(calibration, found.compared, things, colours, SEEN)
 
     def colour_evidence(self, encoding: Encoding, phrases: Sequence[str]) -> list[tuple[int, dict[str, np.ndarray]]]:
         """Return each colour's evidence for the question ``placed_colour``, with the index of its phrase."""
@@ -554,7 +553,8 @@ class Placer:
             return SequenceMatcher(None, one, word).ratio() + often + 0.05 * (one in names)
 
         close = get_close_matches(word, begins, 5, cutoff=ALIKE)
-        meant = [one for one in close if one != word and len(word) > SHORT and not self.is_unknown(one)]
+        own = {word, plural(word), *singulars(word)}
+        meant = [one for one in close if one not in own and len(word) > SHORT and not self.is_unknown(one)]
         return max(meant, key=likely, default=None)
 
 
@@ -729,7 +729,7 @@ class Details:
 
     def log_probs(
         self, calibration: Calibration, similarities: np.ndarray, things: Callable[[], np.ndarray] | None,
-        colours: Colours | None,
+        colours: Colours | None, seen: float = 0.0,
     ) -> np.ndarray:  # fmt: skip
         """Return the log-probability ``(P,)`` that the number and the colours of each phrase are right.
 
@@ -741,6 +741,7 @@ class Details:
             similarities, colours: see :meth:`evidence`.
             things: function that returns ``(P,)`` numbers of things found, see :meth:`Evidence.count_things`; a number
                 above it is improbable. Called if a phrase has a number. None: unknown.
+            seen: added to the log-odds of a number that is not above them.
         """
         found, colour = np.zeros(self._phrases), dict[int, float]()
         for each, inputs in self.evidence(similarities, colours):
@@ -748,9 +749,9 @@ class Details:
             if fit is None:
                 continue
             odds = fit.log_odds(inputs)
-            if each.question == "count" and things is not None:
-                above = min(each.value, MOST_SAID) / max(things()[each.phrase], 2)
-                odds = odds - TOO_MANY * np.log(max(above, 1))
+            if each.question == "count":
+                above = 1.0 if things is None else min(each.value, MOST_SAID) / max(things()[each.phrase], 2)
+                odds = odds + (seen if above <= 1 else -TOO_MANY * np.log(above))
             value = float(np.log(np.maximum(logistic(odds), LEAST)))
             if each.question == "asked_colour":
                 chosen = max if each.phrase in self._either else min

@@ -544,6 +544,8 @@ class Placer:
         return found
 
     def _spelt_alike(self, word: str, vocabulary: Vocabulary) -> str | None:
+        if word in self._vocabulary:  # right, and hardly read
+            return None
         names = {one for name, _ in noun_tree().names() for one in name.split()}
         known = (one for one in names | {*vocabulary.counts} if abs(len(one) - len(word)) < SHORT)
         begins = {one for one in known if one[0] == word[0]}
@@ -553,8 +555,7 @@ class Placer:
             return SequenceMatcher(None, one, word).ratio() + often + 0.05 * (one in names)
 
         close = get_close_matches(word, begins, 5, cutoff=ALIKE)
-        own = {word, plural(word), *singulars(word)}
-        meant = [one for one in close if one not in own and len(word) > SHORT and not self.is_unknown(one)]
+        meant = [one for one in close if one != word and len(word) > SHORT and not self.is_unknown(one)]
         return max(meant, key=likely, default=None)
 
 

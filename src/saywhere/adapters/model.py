@@ -207,6 +207,12 @@ class AdaptedPlacer(Placer):
     ) -> Evidence:
         return self.place([encoding], [phrases], boxes is not None or limit is not None)[0]
 
+    def presence(
+        self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None = None, limit: int | None = None
+    ) -> tuple[Evidence, np.ndarray | None]:
+        found = self.evidence(encoding, phrases, boxes, limit)
+        return found, found.presence(self.calibration)
+
     def place(self, encodings: Sequence[Encoding], phrases: Sequence[Sequence[str]], chosen: bool) -> list[Placed]:
         """Place the phrases of each image; raise ``UserError`` if boxes or a number of regions are ``chosen``."""
         if chosen:

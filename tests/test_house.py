@@ -296,7 +296,7 @@ def test_public_methods_have_a_docstring_where_no_base_and_no_protocol_has_it(ho
 
 
 STANDARD = {"models.aligner", "models.captioner", "models.encoding", "models.phrase_scores", "regions", "search.index"}
-"""Modules with data classes that ``import saywhere`` offers: made by the standard decorator, for ``help``."""
+"""Modules with data classes that ``import saywhere`` offers: made by the decorator that mkdocstrings knows."""
 
 
 def test_only_public_data_classes_have_generated_methods(house: House) -> None:

@@ -243,7 +243,7 @@ def _wanted(hint: Any) -> str:
 #
 # The standard decorator compiles the methods of each class anew in each process. For the sixty classes behind a command
 # that takes a twentieth of its time. Here all classes share the same methods, whose calls take twice as long. Classes
-# that ``import saywhere`` offers use the standard decorator, so that ``help`` shows their arguments.
+# that ``import saywhere`` offers use the standard decorator, which the documentation's generator knows.
 
 
 @overload
@@ -314,9 +314,7 @@ def _init(self: Any, /, *values: Any, **named: Any) -> None:
     positional, names, defaults, factories = self.__record__
     given = dict(zip(positional, values, strict=False))
     if len(values) > len(positional) or not named.keys() <= names or not given.keys().isdisjoint(named):
-        raise TypeError(
-            f"{type(self).__name__} takes {', '.join(positional)}; {len(values)} values and {[*named]} do not fit"
-        )
+        raise TypeError(f"{type(self).__name__}{self.__signature__} does not take {len(values)} values and {[*named]}")
     given |= named
     state: dict[str, Any] = self.__dict__
     state |= defaults

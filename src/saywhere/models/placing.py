@@ -91,8 +91,8 @@ number of regions leaves them out.
 SELDOM = 6
 """A word that the text encoder read fewer times has a vector that says nothing (docs/experiments.md)."""
 UNREAD = 0.4
-"""Maximum probability of a noun that the text encoder hardly read and of which the tree has no kind: the similarity
-ranks .57 of such pairs right, where chance would rank .5 (docs/experiments.md)."""
+"""Maximum probability of a noun that the text encoder hardly read and of which the tree has no kind: similarity and fit
+rank .53 to .72 of such pairs right, where chance would rank .5 (docs/experiments.md)."""
 STRIP_WEIGHT = 0.15
 """Factor of the scores of these regions, because most phrases name things that proposals cover."""
 SEEN = log(9.0)

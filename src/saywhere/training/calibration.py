@@ -413,7 +413,8 @@ def fit_grounding(model: Model, sets: Sequence[Sequence[Sample]], source: str) -
     both = model.densecap is not None and model.nouns is not None
     by_aligner = [row for samples in sets for row in collect_phrases(model, samples, "aligner")] if both else []
     phrase, of_rare = fit_phrases(rows)
-    unnamed = {question: fit_unnamed(rows, question) for question in ("unnamed_phrase", "unwanted_phrase")}
+    by_fit = ["unnamed_phrase"] if rows[0].evidence.by == "densecap" else []  # the aligner's fits are not used for it
+    unnamed = {question: fit_unnamed(rows, question) for question in (*by_fit, "unwanted_phrase")}
     config = choose_weights(rows, model.require("aligner", "be calibrated").config.grounding, by_aligner)
     places = {rows[0].evidence.by: rows} | ({"aligner": by_aligner} if by_aligner else {})
     fits = {f"{part}_place": fit_places(placed, config) for part, placed in places.items()}

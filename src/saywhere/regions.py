@@ -26,7 +26,7 @@ SHOWN = 0.25
 """Default minimum probability that a region's box and caption are both right (docs/describe.md#which-regions)."""
 COLUMNS = ("scores", "similarities", "captions", "caption_scores", "features")
 NUMBERS = ("scores", "similarities", "caption_scores")
-TEXTS = ("not_found", "unused", "unknown")
+TEXTS = ("not_found", "unused", "unknown", "judged_as")
 
 
 class _Row(NamedTuple):
@@ -81,6 +81,7 @@ class Regions:
         not_found: phrases that :meth:`saywhere.Model.ground` did not find in the image.
         unused: words of the sentence that placed no phrase, such as "wearing".
         unknown: words of the text that the model does not know and therefore ignored.
+        judged_as: words of the text that are judged as a wider kind of thing, such as ``sparrow as bird``.
 
     Arrays are stored as NumPy arrays; anything that NumPy can convert is accepted.
 
@@ -110,6 +111,7 @@ class Regions:
     not_found: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    judged_as: tuple[str, ...] = ()
     caption_scores: np.ndarray | None = None
 
     def __post_init__(self) -> None:

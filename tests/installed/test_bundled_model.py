@@ -18,7 +18,7 @@ from PIL import Image
 import saywhere
 from saywhere.boxes import iou
 from saywhere.search.indexing import embed_for_index
-from saywhere.search.phrases import PhrasesInImages, Query
+from saywhere.search.phrases import LIKELY, PhrasesInImages, Query
 
 ROOT = Path(__file__).parents[2]
 BLOCKED = """
@@ -152,6 +152,18 @@ def test_colours_count(model):
         _, _, agree = model.placer().find(encoding, model.placer().read(asked))
         chances.append(np.exp([agree[0], PhrasesInImages(model, Query((asked,))).find(indexed).agree]))
     assert (chances[0] > 0.8).all() and (chances[1] < 0.4).all()
+
+
+@pytest.mark.parametrize(("name", "narrow", "kind"), [("chelsea.png", "kitty", "cat"), ("coffee.png", "mug", "cup")])
+def test_search_judges_a_narrower_noun_as_its_kind_and_says_so(model, tmp_path, name, narrow, kind):
+    with saywhere.Index(tmp_path / "i", model) as index:
+        index.add(photograph(name))
+        (hit,), (wider,), (other,) = (index.search(f"a {noun}") for noun in (narrow, kind, "sparrow"))
+    assert wider.probability >= hit.probability > 0.6 > LIKELY > other.probability
+    assert hit.regions.captions == (f"a {narrow}",) and other.regions.not_found == ("a sparrow",)
+    assert hit.to_dict()["judged_as"] == [f"{narrow} as {kind}"] and "judged_as" not in wider.to_dict()
+    found = model.ground(photograph(name), ["a thing", f"the {narrow}", f"a {kind}"], threshold=0)
+    assert found.judged_as == (f"{narrow} as {kind}",)
 
 
 def test_the_sky_is_found_though_no_proposal_covers_it(model):

@@ -177,6 +177,13 @@ def test_a_narrower_noun_is_widened_to_its_kind(phrase: str, wider: str | None) 
     assert TREE.widened(phrase) == wider
 
 
+@pytest.mark.parametrize(
+    ("phrase", "pair"), [("a flock of gulls", ("gull", "bird")), ("Mugs", ("mug", "cup")), ("a bird", None), ("", None)]
+)
+def test_a_narrower_noun_is_named_with_its_kind(phrase: str, pair: tuple[str, str] | None) -> None:
+    assert TREE.narrower(phrase) == pair
+
+
 def test_narrower_nouns_are_no_names_of_the_table_and_their_kinds_are() -> None:
     assert {TREE.named(word) for word in NARROWER} == {None}
     assert None not in {TREE.named(kind) for kind in NARROWER.values()}

@@ -91,6 +91,8 @@ class Grounded:
 
     def to_dict(self) -> dict[str, Any]:
         """Return ``image, width, height, phrases``; for each phrase its words, whether it is found, and its box."""
+        from saywhere.regions import TEXTS
+
         if self.alignment is not None:
             return self.alignment.to_dict()
         found, phrases = self.regions, list[dict[str, Any]]()
@@ -106,7 +108,7 @@ class Grounded:
                 phrase["similarity"] = float(f"{found.similarities[i]:.5g}")
             phrases.append(phrase)
         row = {"image": found.image, "width": found.width, "height": found.height, "phrases": phrases}
-        return row | ({"unused": list(found.unused)} if found.unused else {})
+        return row | {name: list(texts) for name in TEXTS if (texts := getattr(found, name))}
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Grounded:
@@ -209,7 +211,7 @@ class _Question:
     beta: float | None
     regions: int | None
     save_steps: Path | None
-    noted: bool = False
+    words: dict[str, tuple[str, ...]] | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -238,12 +240,12 @@ class _Question:
             least = placer.least(self.threshold)
             names = None if presence is None else layout.names(presence, agree, least)
             found = Grounded(regions, presence, least, names)
-        if not self.noted:
+        if self.words is None:
             phrases, unused = found.regions.captions or (), found.regions.unused
-            unknown, none = placer.unknown(phrases), placer.knows_none(phrases)
-            note_words(phrases, unknown, unused, layout.without_noun, none)
-            self.noted = True
-        return found
+            unknown, none, wider = placer.unknown(phrases), placer.knows_none(phrases), placer.judged_as(phrases)
+            note_words(phrases, unknown, wider, unused, layout.without_noun, none)
+            self.words = {"unknown": tuple(unknown), "judged_as": wider}
+        return replace(found, regions=replace(found.regions, **self.words))
 
 
 def _draw_steps(image: LoadedImage, alignment: saywhere.Alignment, folder: Path) -> None:

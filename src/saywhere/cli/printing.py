@@ -69,11 +69,11 @@ def print_table(
 
 
 def note_words(
-    asked: Iterable[str], unknown: Mapping[str, str | None], unused: Sequence[str], without_noun: Sequence[str],
-    none_known: bool = False,
+    asked: Iterable[str], unknown: Mapping[str, str | None], judged_as: Sequence[str], unused: Sequence[str],
+    without_noun: Sequence[str], none_known: bool = False,
 ) -> None:  # fmt: skip
-    """Print notes on the phrases ``asked``: unknown words (or that all are), phrases without a noun or with several in
-    a row, words that place no phrase.
+    """Print notes on the phrases ``asked``: unknown words (or that all are), nouns that are judged as what they are a
+    kind of, phrases without a noun or with several in a row, words that place no phrase.
     """
     from saywhere.models.layout import nouns_in_a_row
     from saywhere.models.placing import did_you_mean, knows_none
@@ -82,6 +82,8 @@ def note_words(
         typer.echo(knows_none(unknown), err=True)
     elif unknown:
         typer.echo(f"words that the model does not know: {did_you_mean(unknown)}", err=True)
+    if judged_as:
+        typer.echo(f"judged as a wider kind of thing: {', '.join(judged_as)}", err=True)
     if without_noun and not none_known:
         typer.echo(f"no thing is named, so compared as a whole: {', '.join(without_noun)}", err=True)
     for phrase in asked:

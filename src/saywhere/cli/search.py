@@ -78,8 +78,9 @@ def search(
         names = {} if out is None else _drawings(opened, hits, out)
         count = len(opened)
     if hits:
-        first = hits[0].regions
-        note_words((*(first.captions or ()), *first.not_found), hits[0].unknown, first.unused, hits[0].without_noun)
+        best, first = hits[0], hits[0].regions
+        asked = (*(first.captions or ()), *first.not_found)
+        note_words(asked, best.unknown, first.judged_as, first.unused, best.without_noun)
     if not hits:
         unwanted = Query.parse(query).unwanted if query else ()
         given = {"-": unwanted, "--without": without, "--after": after, "--before": before, "--under": under}

@@ -365,7 +365,7 @@ class Model:
 
         Returns:
             :class:`Regions` with the found phrases as captions, in their order, the other phrases in ``not_found``, and
-            the words that the model does not know in ``unknown``.
+            the words that the model does not know in ``unknown``, and those judged as a wider kind in ``judged_as``.
             For ``scores`` and ``similarities`` see :meth:`saywhere.models.placing.Placer.find`.
 
         Raises:
@@ -398,7 +398,10 @@ class Model:
             asked = [placer.read(text) if isinstance(text, str) else text for text in texts]
             found = [placer.ground(e, t, own, limit, threshold) for (e, _, own), t in zip(rows, asked, strict=True)]
             phrases = [(*(one.captions or ()), *one.not_found) for one in found]
-            return [replace(one, unknown=tuple(placer.unknown(of))) for one, of in zip(found, phrases, strict=True)]
+            return [
+                replace(one, unknown=tuple(placer.unknown(of)), judged_as=placer.judged_as(of))
+                for one, of in zip(found, phrases, strict=True)
+            ]
         if placer.by != "aligner" or not all(isinstance(text, str) for text in texts):
             raise UserError("beta is for a sentence and the part aligner")
         if threshold is not None:

@@ -238,6 +238,16 @@ class NounTree:
         kind = kind if words[place] in NARROWER else plural(kind)
         return with_articles(" ".join([*words[:place], kind, *words[place + 1 :]]))
 
+    def narrower(self, phrase: str) -> tuple[str, str] | None:
+        """Return the noun of :data:`NARROWER` that a phrase is about, and its kind; None if it has none.
+
+        Example:
+            >>> noun_tree().narrower("two small sparrows on a roof")
+            ('sparrow', 'bird')
+        """
+        spot = self._narrower(words := tokenize(phrase))
+        return None if spot is None else (known_form(words[spot[0]], NARROWER), spot[1])
+
     def _narrower(self, words: Sequence[str]) -> tuple[int, str] | None:
         """Return the place of the word of :data:`NARROWER` that a phrase is about, and its kind; None if it has none.
 

@@ -543,6 +543,12 @@ class Placer:
             found |= {word: self._spelt_alike(word, part.vocabulary) for word in unknown if word not in told}
         return found
 
+    def judged_as(self, phrases: Iterable[str]) -> tuple[str, ...]:
+        """Return the nouns that are judged as a wider kind of thing, with the kind: ``sparrow as bird``."""
+        found = (noun_tree().narrower(phrase) for phrase in map(self.translate, phrases) if not self.is_unread(phrase))
+        pairs = dict(pair for pair in found if pair is not None and self.class_noun(pair[1]) is not None)
+        return tuple(f"{word} as {kind}" for word, kind in pairs.items())
+
     def _spelt_alike(self, word: str, vocabulary: Vocabulary) -> str | None:
         if word in self._vocabulary:  # right, and hardly read
             return None

@@ -211,8 +211,6 @@ LIKELY = 0.25
 MORE = 10
 """Number of additional images that are reranked by probability. The similarity tells little about places, counts and
 nouns that the aligner hardly knows (docs/search.md)."""
-NARROW = 0.4
-"""Assumed fraction of a kind that a narrower noun names, such as sparrows of birds: hits are images with the kind."""
 LOOSE = 2.0
 """An image shows all of N phrases with at most this to the power of N times the probability of the least probable one
 asked alone. People ask for things that they know to be together, but not for a parrot where there is none."""
@@ -338,6 +336,7 @@ class PhrasesInImages:
             the actions of a sentence of one phrase, see :func:`with_actions`.
         known: whether any noun is known; if not, all phrases are kept, and no image shows them.
         unknown: words that neither the aligner nor, as nouns, the classifier knows, see :meth:`Placer.unknown`.
+        judged_as: wanted nouns that are judged as a wider kind of thing, see :meth:`Placer.judged_as`.
 
     Raises:
         UserError: something is unwanted, and the model has no calibration of phrases.
@@ -354,6 +353,7 @@ class PhrasesInImages:
         asked = Layout.parse(query.wanted[0]) if alone else Layout.of(query.wanted)
         known = [not placer.is_unknown(phrase) for phrase in asked.phrases]
         self.unknown = placer.unknown((*asked.phrases, *asked.unused, *query.unwanted))
+        self.judged_as = placer.judged_as(asked.phrases)
         self.known = any(known)
         layout, nothing = asked.only(known) if self.known else asked, EMPTY.union(self.unknown)
         if alone and self.known:
@@ -372,26 +372,31 @@ class PhrasesInImages:
 
         def columns(phrases: Sequence[str], nouns: bool = True) -> _Columns:
             judged = nouns and model.nouns is not None
-            found = [noun_tree().find_kind(phrase) if judged else None for phrase in phrases]
+            found = [tree.find_kind(phrase) if judged else None for phrase in phrases]
             lacking = np.array([nouns and placer.needs_classes(phrase) for phrase in phrases], bool)
-            tree = noun_tree()
-            roles = np.array([NARROW if tree.widened(text) else tree.share(text) for text in phrases], np.float32)
+            roles = np.array([tree.share(text) for text in phrases], np.float32)
             return _Columns(self._aligner, [vectors[phrase] for phrase in phrases], found, roles, lacking)
 
-        kinds = [noun_tree().widened(text) or text for text in self._unwanted]
-        vectors |= zip(kinds, model.embed_text(kinds), strict=True) if kinds else ()
+        tree = noun_tree()
+        kinds, wider = ([tree.widened(text) or text for text in texts] for texts in (self._unwanted, own))
+        more = list(dict.fromkeys(text for text in (*kinds, *wider) if text not in vectors))
+        vectors |= zip(more, model.embed_text(more), strict=True) if more else ()
         self._seen, self._shunned = columns(own), columns((*self._unwanted, *kinds))
+        self._wider = columns(wider) if wider != [*own] else None
         whole = () if wanted == own else wanted
         self._whole = columns((*self._details.texts, *whole), nouns=False)
         self._instead = columns(self._avoided.texts, nouns=False)
         self._least = placer.least()
         self._lacking = np.array([placer.needs_classes(phrase) for phrase in own], bool)
-        self._nouns = [placer.class_noun(noun_tree().widened(phrase) or phrase) for phrase in own]
+        self._nouns = [placer.class_noun(phrase) for phrase in wider]
         common = commonness_of(self._aligner.vocabulary)
-        judged = [phrase for phrase, lacks in zip(own, self._lacking, strict=True) if not lacks]
-        self._judged = common.together(judged or own)
-        self._each = [common.together([phrase]) for phrase in own]
-        self._rare = np.array([placer.is_rare(phrase) for phrase in (*own, *self._unwanted, *kinds)], bool)
+        judged = [phrase for phrase, lacks in zip(wider, self._lacking, strict=True) if not lacks]
+        self._judged = common.together(judged or wider)
+        self._each = [common.together([phrase]) for phrase in wider]
+        self._rare, self._wider_rare = (
+            np.array([placer.is_rare(phrase) for phrase in phrases], bool)
+            for phrases in ((*own, *self._unwanted, *kinds), wider)
+        )
 
     def question(self) -> Question:
         """Return the query for comparing images, without its :attr:`hubness`."""
@@ -440,6 +445,9 @@ class PhrasesInImages:
         rows, agree = evidence.place(config, layout, calibration)
         agree = agree + _log_details(calibration, self._details, image, evidence, whole[:compared], rows)
         odds = evidence.log_odds(calibration)
+        highest = None if self._wider is None else self._wider.evidence(image, self._wider_rare).log_odds(calibration)
+        if odds is not None and highest is not None:  # no sparrow without a bird
+            odds = np.minimum(odds, highest)
         inputs = np.stack([evidence.inputs[name] for name in QUESTIONS["indexed_phrase"]])
         wanted = whole[compared:] if len(whole) > compared else evidence.similarity
         similarity = float((wanted - image.hubness - hubness_of(self._wanted)).mean())
@@ -475,7 +483,7 @@ class PhrasesInImages:
             image.width, image.height, image.boxes[rows[there]], scores,
             tuple(phrase for phrase, seen in zip(self.layout.captions, there, strict=True) if seen), image=image.image,
             similarities=evidence.fits[rows, columns][there], not_found=self.layout.missing(chances, agree, least),
-            unused=self.layout.unused,
+            unused=self.layout.unused, judged_as=self.judged_as,
         )  # fmt: skip
 
     def _judge(self, presence: np.ndarray | None, shown: float | None) -> tuple[np.ndarray, float]:

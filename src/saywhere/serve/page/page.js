@@ -255,13 +255,14 @@ async function search() {
   if (turn !== looking) return;
   if (!answer) return $("hits").replaceChildren();
   $("hits").replaceChildren(...answer.hits.map((hit) => showHit(hit, answer.unlikely)));
-  const {unused = [], unknown = {}, without_noun: whole = []} = answer.hits[0] ?? {}, doubt = answer.probably_not_there;
+  const {unused = [], unknown = {}, judged_as: wider = [], without_noun: whole = []} = answer.hits[0] ?? {}, doubt = answer.probably_not_there;
   const notes = [plural(answer.hits.length, "image")];
   if (doubt) notes.push(`probably not there: ${doubt}`);
   const leftOut = answer.hits[0]?.left_out;
   if (leftOut !== undefined) notes.push(`${plural(leftOut, "image")} left out because of unwanted things`);
   const strange = Object.entries(unknown).map(([word, other]) => (other ? `${word} (did you mean ${other}?)` : word));
   if (strange.length) notes.push(`words that the model does not know: ${strange.join(", ")}`);
+  if (wider.length) notes.push(`judged as a wider kind of thing: ${wider.join(", ")}`);
   if (whole.length) notes.push(`no thing is named, so compared as a whole: ${whole.join(", ")}`);
   if (unused.length) notes.push(`words not used to place phrases: ${unused.join(", ")}`);
   say(empty ? "" : notes.join("; "));
@@ -327,6 +328,7 @@ function show() {
     $("found-list").append(...(current.found?.not_found ?? []).map((phrase) => absent(phrase, "not found")));
     $("found-list").append(...(current.found?.unused ?? []).map((words) => absent(words, "not used to place phrases")));
     $("found-list").append(...(current.found?.unknown ?? []).map((word) => absent(word, "the model does not know this word")));
+    $("found-list").append(...(current.found?.judged_as ?? []).map((words) => absent(words, "judged as a wider kind of thing")));
   }
   if (tab === "sentence") showSentence();
   showWord(null);

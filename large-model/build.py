@@ -24,12 +24,22 @@ from safetensors.numpy import load_file, save_file
 from saywhere.calibration import FILE as CALIBRATION
 from saywhere.engines.tower import build_tower, reduce, restore
 from saywhere.errors import UserError
-from saywhere.models.bundle import CARD, CONFIG, GRAPH, GRAPH_TOWER, GRAPH_WEIGHTS, VOCABULARY, WEIGHTS, find_folder
+from saywhere.models.bundle import (
+    CARD,
+    CONFIG,
+    GRAPH,
+    GRAPH_TOWER,
+    GRAPH_WEIGHTS,
+    INFORMATION,
+    VOCABULARY,
+    WEIGHTS,
+    find_folder,
+)
 
 HERE = Path(__file__).parent
 HEADS, NGRAMS, TUNING = "heads.safetensors", "ngrams.safetensors", "tuning.safetensors"
 LEVELS, OF_NGRAMS = "tower.levels", "densecap.ngrams."
-COPIED = (CONFIG, VOCABULARY, CALIBRATION, GRAPH, GRAPH_WEIGHTS, CARD)
+COPIED = (CONFIG, VOCABULARY, CALIBRATION, INFORMATION, GRAPH, GRAPH_WEIGHTS, CARD)
 OF_BASE = "trunk.branch."
 """Prefix of the weights that only the bundled model has."""
 TOWER_FILE = "clip_encoder.int8.onnx"

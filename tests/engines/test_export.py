@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,22 @@ def test_parts_of_several_checkpoints_become_one_model(
             export(checkpoints, folder)
     assert Bundle.read(again).description == "the densecap; the aligner; the captioner"
     assert (again / "README.md").read_text() == "# model\n\nthe densecap; the aligner; the captioner\n"
+
+
+def test_the_information_of_box_scores_comes_with_the_dense_captioner(
+    checkpoints: list[Path], tmp_path: Path, ready_graph: None
+) -> None:
+    first, others = checkpoints[0], checkpoints[1:]
+    assert [*Bundle.read(first).configs] == ["densecap"]
+    known = shutil.copytree(first, tmp_path / "known")
+    size = checkpoint.load_network(known).region_head.score.in_features + 1
+    checkpoint.write_information(known, np.diag(np.arange(1.0, size + 1)))
+    for folders, there in (([known, *others], True), (checkpoints, False), (others, False)):
+        out = export(folders, tmp_path / "out")
+        found = checkpoint.read_information(out, size)
+        assert (found is not None) == there
+        if found is not None:
+            np.testing.assert_allclose(found, checkpoint.read_information(known, size))
 
 
 def test_a_model_that_was_written_half_is_none(

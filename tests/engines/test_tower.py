@@ -267,6 +267,7 @@ def test_a_packed_model_is_built_again(folder: Path, tmp_path: Path) -> None:
     wide = np.random.default_rng(0).normal(size=(400, 200))
     save_file({"position": wide, "0.fc1.up": wide, "0.fc1.down": wide[:8]}, model / build.TUNING)
     (model / "calibration.json").write_text("{}")
+    checkpoint.write_information(model, np.eye(9))
     build.pack(model, tmp_path / "packed", exported_bundle())
     found, tuning = build.unpack(tmp_path / "packed", tmp_path / "built", exported_bundle())
     assert (found == levels).all() and set(tuning) == {"position", "0.fc1.up", "0.fc1.down"}

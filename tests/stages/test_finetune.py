@@ -27,6 +27,7 @@ from saywhere.models.bundle import CARD, CONFIG, GRAPH, GRAPH_TOWER, VOCABULARY,
 from saywhere.networks import checkpoint
 from saywhere.stages import finetune as finetune_stage
 from saywhere.stages.finetune import Finetuned, same_words
+from saywhere.stages.kinds import copy_model
 from saywhere.training import heads
 
 
@@ -36,12 +37,22 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def counted(images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Finetuned, int]:
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose scores of boxes may change."""
+    folder = tmp_path_factory.mktemp("base")
+    copy_model(exported_bundle(), folder)
+    size = checkpoint.load_network(folder, "densecap").region_head.score.in_features + 1
+    checkpoint.write_information(folder, 1e-3 * np.eye(size))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def counted(images: Path, base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Finetuned, int]:
     """A run, and how often it waited for the disk."""
-    sync, synced, start = files.sync, list[object](), exported_bundle()
+    sync, synced = files.sync, list[object]()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(files, "sync", lambda file: synced.append(file) or sync(file))
-        made = saywhere.finetune(images, tmp_path_factory.mktemp("made") / "mine", model=start, epochs=6)
+        made = saywhere.finetune(images, tmp_path_factory.mktemp("made") / "mine", model=base, epochs=6)
     return made, len(synced)
 
 
@@ -65,10 +76,12 @@ def test_the_new_model_has_all_parts_and_only_the_last_layers_differ(done: Finet
     assert (done.learnt, done.held_out) == (6, 2) and bool(kept) == bool(done.share)
     assert before.keys() == after.keys() - kept.keys()
     for name, value in kept.items():  # rows of new words follow
-        old = before[name.replace("start.", "")]
+        old = before[name.replace("start.score", "region_head.score").replace("start.", "")]
         assert torch.equal(value[: len(old)] if value.ndim else value, old), name
     changed = {name for name in before if not torch.equal(before[name], after[name])}
-    assert all(name.startswith(("densecap.phrase_head", "densecap.decoder")) for name in changed)
+    scores = {name for name in changed if name.startswith("densecap.region_head.score.")}
+    assert all(name.startswith(("densecap.phrase_head", "densecap.decoder")) for name in changed - scores)
+    assert len(scores) == (2 if done.share else 0)
     assert bool(changed) == bool(done.share) and (done.losses[1] < done.losses[0]) == bool(done.share)
     assert not [path for path in done.model.iterdir() if path.is_dir()]
     model = saywhere.load(done.model)
@@ -83,13 +96,75 @@ def test_the_new_model_has_all_parts_and_only_the_last_layers_differ(done: Finet
 @pytest.mark.parametrize("engine", ["onnx", "torch"])
 def test_phrases_are_found_as_before_fine_tuning(done: Finetuned, engine: Literal["onnx", "torch"]) -> None:
     assert done.share
-    image, texts = next(done.model.parent.parent.glob("own*/000.png")), ["a dog", "the blue sky"]
+    image, texts = next(done.model.parent.parent.glob("own*/000.png")), ["the blue sky", "a cloud"]
     start, made = (saywhere.load(folder, engine=engine) for folder in (exported_bundle(), done.model))
     old, new = (model.ground(image, texts) for model in (start, made))
     assert new.boxes.tolist() == old.boxes.tolist()
     assert new.scores == pytest.approx(old.scores, rel=0.2), "the four new words take a little from all others"
-    old, new = (model.score(image, texts).log_probs for model in (start, made))
+    old, new = (model.score(image, texts, boxes=[[0, 0, 40, 40]]).log_probs for model in (start, made))
     assert not np.allclose(new, old, atol=0.05), "how probable phrases are is what was learnt"
+
+
+def regions_of(seed: int, count: int = 60) -> heads.Regions:
+    """Regions of an image, of which those whose first number is high match a true box."""
+    random = np.random.default_rng(seed)
+    embeddings = random.normal(size=(count, 4)).astype(np.float16)
+    overlaps = np.where(embeddings[:, 0] > 0.8, 0.9, np.where(embeddings[:, 0] > 0.5, 0.3, 0.0))
+    none = np.zeros((0, 4), np.float16)
+    return heads.Regions(none, np.zeros(0, int), none, embeddings, embeddings[:, 1].astype(np.float32) - 2, overlaps)
+
+
+def test_box_scores_rise_where_the_user_annotated_and_little_where_the_information_says_so() -> None:
+    images, zero = [regions_of(0), regions_of(1)], np.zeros(5)
+    matches, free = images[0].overlaps >= 0.5, images[0].overlaps < heads.NEAR
+    prior = 1e-6 * np.eye(5)
+    change = heads.fit_scores(images, prior)
+    assert heads.score_loss(change, [regions_of(2)]) < heads.score_loss(zero, [regions_of(2)])
+    raised = heads.score_inputs(images[0].embeddings) @ change
+    assert raised[matches].min() > 1 and abs(raised[free].mean()) < 1 and change[0] > 4 * abs(change[2:4]).max()
+    for row in range(5):  # it is the minimum
+        for step in (-1e-3, 1e-3):
+            other = change + step * np.eye(5)[row]
+            values = [heads.score_loss(c, images) + 0.5 * heads.PRIOR * c @ prior @ c for c in (change, other)]
+            assert values[0] < values[1]
+    kept = heads.fit_scores(images, np.diag([1e3, 1e-6, 1e-6, 1e-6, 1e-6]))
+    assert abs(kept[0]) < 1e-3 < np.abs(kept[1:]).max()
+
+
+def test_targets_of_scores_are_kept_where_nothing_is_annotated() -> None:
+    overlaps = np.array([0.0, 0.19, 0.2, 0.49, 0.5, 1.0])
+    some = dataclasses.replace(regions_of(0, 6), logits=np.array([0.0, 0.0, 0.0, 0.0, 0.0, 4.0]), overlaps=overlaps)
+    assert heads.score_targets(some) == pytest.approx([0.5, 0.5, 0.25, 0.25, 0.8, 1 / (1 + np.exp(-4))])
+
+
+def test_information_is_stored_up_to_its_largest_eigenvalues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    basis = np.linalg.qr(np.random.default_rng(0).normal(size=(6, 6)))[0]
+    matrix = basis @ np.diag([9.0, 4.0, 1.0, 0.3, 0.2, 0.1]) @ basis.T
+    assert checkpoint.read_information(tmp_path, 6) is None
+    checkpoint.write_information(tmp_path, matrix)
+    np.testing.assert_allclose(checkpoint.read_information(tmp_path, 6), matrix, atol=5e-3)
+    monkeypatch.setattr(checkpoint, "INFORMATION_RANK", 3)
+    checkpoint.write_information(tmp_path, matrix)
+    found = checkpoint.read_information(tmp_path, 6)
+    assert found is not None
+    values = np.linalg.eigvalsh(found)[::-1]
+    assert values == pytest.approx([9.2, 4.2, 1.2, 0.2, 0.2, 0.2], rel=2e-3)
+    with pytest.raises(UserError, match="does not fit the model: calibrate its boxes again"):
+        checkpoint.read_information(tmp_path, 7)
+    (tmp_path / "information.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(UserError, match="cannot be loaded"):
+        checkpoint.read_information(tmp_path, 6)
+
+
+def test_scores_stay_if_they_are_no_better_on_held_out_images(
+    base: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads, "score_loss", lambda change, _: float(bool(np.any(change))))
+    monkeypatch.setattr(heads, "fit_scores", lambda _, information: np.ones(len(information)))
+    made = saywhere.finetune(images, tmp_path / "mine", model=base, epochs=6)
+    name = "densecap.region_head.score.weight"
+    assert made.share and torch.equal(weights(made.model)[name], weights(base)[name])
+    assert made.found[0] == made.found[1]
 
 
 def test_new_words_are_in_the_vocabulary_behind_the_old_ones(images: Path) -> None:
@@ -241,7 +316,7 @@ def test_the_share_with_the_likeliest_phrases_of_those_that_keep_the_rest(
 
 
 def test_a_run_that_is_stopped_goes_on_and_makes_the_same(
-    done: Finetuned, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    done: Finetuned, base: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = heads._train_epoch
 
@@ -252,10 +327,10 @@ def test_a_run_that_is_stopped_goes_on_and_makes_the_same(
 
     monkeypatch.setattr(heads, "_train_epoch", stop)
     with pytest.raises(KeyboardInterrupt, match="run it again to continue"):
-        saywhere.finetune(images, tmp_path / "mine", model=exported_bundle(), epochs=6)
+        saywhere.finetune(images, tmp_path / "mine", model=base, epochs=6)
     monkeypatch.setattr(heads, "_train_epoch", whole)
-    again = saywhere.finetune(images, tmp_path / "mine", model=exported_bundle(), epochs=6)
-    assert (again.start, again.end, again.share) == (done.start, done.end, done.share)
+    again = saywhere.finetune(images, tmp_path / "mine", model=base, epochs=6)
+    assert (again.start, again.end, again.share, again.found) == (done.start, done.end, done.share, done.found)
     assert same_weights(again.model, done.model)
 
 
@@ -370,7 +445,7 @@ def test_an_image_that_cannot_be_read_is_named_also_when_all_is_done(images: Pat
 
 
 def test_a_disk_that_fills_up_is_one_line_and_the_same_command_goes_on(
-    counted: tuple[Finetuned, int], images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    counted: tuple[Finetuned, int], base: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever file meets it: that of the run, of regions, of the model."""
     (done, writes), sync, written, room = counted, files.sync, 0, sys.maxsize
@@ -385,17 +460,17 @@ def test_a_disk_that_fills_up_is_one_line_and_the_same_command_goes_on(
     monkeypatch.setattr(files, "sync", full)
     for number in (0, 4, writes // 2, writes - 5):
         out, written, room = tmp_path / str(number), 0, number
-        result = finetune(images, out, code=2)
+        result = finetune(images, out, base, code=2)
         error = result.stderr.splitlines()[-1]
         assert error.startswith(f"error: {out}: the disk is full; what is done stays. Free some space and run"), error
         assert not (out / CONFIG).exists() and not [path for path in out.rglob("*") if ".part" in path.name]
         room = sys.maxsize
-        finetune(images, out)
+        finetune(images, out, base)
         assert same_weights(out, done.model)
 
 
 def test_any_names_will_do_and_nothing_is_written_but_the_model(
-    done: Finetuned, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    done: Finetuned, base: Path, images: Path, tmp_path: Path
 ) -> None:
     """Names that are not UTF-8, of images, of their folder, of the model and of the new one; and read-only places."""
     own, start, out = (tmp_path / os.fsdecode(name) for name in (b"own \xff", b"start \xff", b"new \xff"))
@@ -407,7 +482,7 @@ def test_any_names_will_do_and_nothing_is_written_but_the_model(
         shutil.copy(images.parent / row["image"], own / name)
         lines[number] = json.dumps(row | {"image": name})
     (own / "images.jsonl").write_text("\n".join(lines))
-    shutil.copytree(Bundle.read(exported_bundle()).folder, start)
+    shutil.copytree(base, start)
     before = {path: path.stat().st_mtime_ns for folder in (own, start) for path in (folder, *folder.iterdir())}
     for path in before:
         path.chmod(0o555 if path.is_dir() else 0o444)

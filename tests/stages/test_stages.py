@@ -434,8 +434,8 @@ def test_all_stages_make_a_model_with_its_card(smoke: Path) -> None:
     assert configs["densecap"].trunk.branch and all(configs[p].branch for p in ("aligner", "captioner", "nouns"))
     assert model.calibration.box is not None and model.calibration.phrase is not None
     assert {path.name for path in (smoke / "run" / "model").iterdir()} == {
-        "README.md", "calibration.json", "config.json", "model.safetensors", "trunk-int8.onnx", "trunk.json",
-        "trunk.onnx", "vocabulary.json",
+        "README.md", "calibration.json", "config.json", "information.safetensors", "model.safetensors",
+        "trunk-int8.onnx", "trunk.json", "trunk.onnx", "vocabulary.json",
     }  # fmt: skip
     command = [sys.executable, "-c", START, "describe", "data/042.png", "--threshold", "0", "--model", "run/model"]
     core = subprocess.run(command, capture_output=True, text=True, cwd=smoke)

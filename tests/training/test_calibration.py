@@ -49,11 +49,14 @@ def test_matches_are_boxes_with_half_overlap_and_broken_images_are_passed_over(t
     found = detect(model.densecap, [model.encode(samples[0].image)])[0]
     right = replace(samples[0], boxes=found.boxes[:1], phrases=samples[0].phrases[:1])
     samples[1].image.write_bytes(b"no image")
-    collected = collect_boxes(model, [right, samples[1]])
+    collected, information = collect_boxes(model, [right, samples[1]])
     assert len(collected.right) == len(found.boxes)
     assert collected.right[0] and not collected.right.all()
     for name, values in found.evidence.items():
         np.testing.assert_allclose(collected.evidence[name], values, rtol=1e-5)
+    scores, inputs = 1 / (1 + np.exp(-found.logits)), np.c_[found.embeddings, np.ones(len(found.logits))]
+    expected = np.einsum("n,ni,nj->ij", scores * (1 - scores), inputs, inputs) / len(scores)
+    np.testing.assert_allclose(information, expected, rtol=1e-4, atol=1e-6)
     with pytest.raises(UserError, match="not one can be read"):
         collect_boxes(model, [samples[1]])
 
@@ -65,6 +68,7 @@ def test_a_checkpoint_is_calibrated_in_place_and_its_weights_stay(tmp_path: Path
     found = calibrate("box", read_own(folder), [samples], "the test's images")
     assert (folder / "model.safetensors").read_bytes() == weights
     assert Bundle.read(folder).calibration.box == found.fits["box"] != Calibration().box
+    assert checkpoint.read_information(folder, tiny_model().config.embed_dim + 1) is not None
     assert json.loads((folder / "config.json").read_text())["description"] == "a model"
     card = (folder / "README.md").read_text()
     assert card.startswith("# A card\n") and f"{len(samples)} images of the test's images" in card

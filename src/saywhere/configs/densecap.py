@@ -71,8 +71,8 @@ class DenseCapConfig(SystemConfig):
         noun_weight: weight of the natural log-probability of the phrase's noun by the part nouns: in reranking, and in
             each decoding step before the noun, where it redistributes the decoder's total probability of nouns.
         ngrams: n-gram probabilities of a region's phrases, for reranking the beam and shortening its best phrase.
-        finetuned: whether the layers that write phrases were fine-tuned. The model then keeps those from before beside
-            them, for finding phrases in images.
+        finetuned: whether the layers that write phrases and score boxes were fine-tuned. The model then keeps those
+            from before beside them, for finding phrases in images.
         own_words: words of one's own images, which fine-tuning taught to the decoder. N-grams and aligner do not know
             their use, so they do not judge phrases with them.
         own_kinds: for each of these words the kind as which the noun classifier judges phrases with it, or an empty

@@ -36,6 +36,7 @@ from saywhere.models.bundle import (
     GRAPH_INT8,
     GRAPH_TOWER,
     GRAPH_WEIGHTS,
+    INFORMATION,
     OPTIONAL,
     VOCABULARY,
     WEIGHTS,
@@ -99,9 +100,17 @@ def export(
         compare_engines(TorchEngine(networks, bundle.calibration), OnnxEngine(Bundle.read(new)))
         if int8 is not None:
             quantize(new, int8)
+        for folder in map(find_folder, folders):  # the last part densecap is the one that is exported
+            if "densecap" in Bundle.read(folder).configs and (folder / INFORMATION).is_file():
+                shutil.copy(folder / INFORMATION, new)
         names = [name for name in (*OPTIONAL, VOCABULARY, WEIGHTS, CONFIG) if (new / name).is_file()]
         out.mkdir(exist_ok=True)
-        for name in (CONFIG, GRAPH_INT8, CALIBRATION):  # old ones would belong to another model, even after a kill
+        for name in (
+            CONFIG,
+            GRAPH_INT8,
+            CALIBRATION,
+            INFORMATION,
+        ):  # old ones would belong to another model, even after a kill
             (out / name).unlink(missing_ok=True)
         for name in names:
             put_in_place(new / name, out / name)

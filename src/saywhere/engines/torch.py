@@ -31,7 +31,7 @@ from saywhere.models.bundle import Bundle
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.densecap.network import DenseCap, PhraseLayers
+from saywhere.networks.densecap.network import DenseCap, StartLayers
 from saywhere.networks.language.decoders.attention import AttentionDecoder
 from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.networks.nouns import Nouns
@@ -170,8 +170,9 @@ class TorchTrunk:
 class TorchDenseCap:
     """DenseCap; see :class:`saywhere.engines.engine.DenseCap`."""
 
-    def __init__(self, network: DenseCap, layers: PhraseLayers | None = None) -> None:
+    def __init__(self, network: DenseCap, layers: StartLayers | None = None) -> None:
         self._network, self._layers = network, layers or network
+        self._score = network.region_head.score if layers is None else layers.score
         self.config, self.vocabulary, self.box_coder = network.config, network.vocabulary, network.box_coder
         self.decoder = TorchDecoder(self._layers.decoder, self._layers.decoder.words.weight)
         self.ngrams = _ngrams(network)
@@ -182,7 +183,11 @@ class TorchDenseCap:
     def region_head(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
         rows = [_boxes(b, m) for b, m in zip(boxes, maps, strict=True)]
         out = self._network.apply_region_head(ImageMaps.pyramids(maps), rows, [m.size for m in maps])
-        return [RegionHeadOutput(_array(o.embeddings), _array(o.logits), _array(o.offsets)) for o in out]
+        logits = [self._score(o.embeddings).squeeze(1) for o in out]
+        return [
+            RegionHeadOutput(_array(o.embeddings), _array(scores), _array(o.offsets))
+            for o, scores in zip(out, logits, strict=True)
+        ]
 
     @torch.inference_mode()
     def phrase_features(

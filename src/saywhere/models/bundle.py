@@ -46,6 +46,8 @@ SHIPPED = "9498ac96f10b7c0b66753b9dfe6c6d3d0963465967ac4fbd0c6815fc68325d69"
 """SHA-256 of the bundled model's ``config.json``; with this hash the file is not validated at each start."""
 WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "vocabulary.json", "README.md"
 GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, GRAPH_TOWER = "trunk.onnx", "trunk.json", "trunk-int8.onnx", "tower.onnx"
+INFORMATION = "information.safetensors"
+"""Fisher information of the layer of box scores, which only fine-tuning reads."""
 HUB = "hub:"
 """Prefix of a model of the Hugging Face hub, ``hub:OWNER/NAME``; nothing is downloaded without it."""
 REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w.-]+")
@@ -59,7 +61,7 @@ CHECKED = "saywhere-checked.json"
 MAX_MESSAGE = 400
 """Maximum length of a message about a file, in characters."""
 FILES = (WEIGHTS, CONFIG, VOCABULARY)
-OPTIONAL = (CARD, GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, GRAPH_TOWER, calibration.FILE)
+OPTIONAL = (CARD, GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, GRAPH_TOWER, calibration.FILE, INFORMATION)
 CONFIGS: dict[str, type[Config]] = {
     "densecap": DenseCapConfig,
     "aligner": AlignerConfig,

@@ -438,7 +438,7 @@ def see(
     """
     settings, coder = detector.config.proposals, detector.box_coder
     proposals = [propose_boxes(encoding, settings, coder, limit)[0] for encoding in encodings]
-    heads = detector.region_head([e.maps for e in encodings], proposals)
+    heads = detector.start.region_head([e.maps for e in encodings], proposals)
     boxes, embeddings = list[np.ndarray](), list[np.ndarray]()
     for encoding, proposed, head in zip(encodings, proposals, heads, strict=True):
         in_image = encoding.to_image(proposed)

@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, load_file
@@ -24,8 +25,8 @@ from saywhere.calibration import Calibration, Logistic
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import Config, ProposalConfig, SystemConfig, TrunkConfig
 from saywhere.errors import UserError
-from saywhere.files import FULL, is_utf8, link_or_copy, put_in_place, write_text
-from saywhere.models.bundle import CARD, CONFIG, GRAPH_TOWER, VOCABULARY, WEIGHTS, Bundle
+from saywhere.files import FULL, is_utf8, link_or_copy, put_in_place, write_atomically, write_text
+from saywhere.models.bundle import CARD, CONFIG, GRAPH_TOWER, INFORMATION, VOCABULARY, WEIGHTS, Bundle
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
@@ -46,6 +47,8 @@ TRUNK = "trunk."
 ARCHITECTURE = ("pyramid_channels", "anchors", "hidden_size", "two_way")
 """Proposal options that the shapes or the meaning of the weights depend on."""
 SAVING = ".saving-"
+SMALLEST = 1e-6
+"""Minimum eigenvalue of an information matrix that is read."""
 APART = "; parts of one model stand on one trunk: export it alone, or use saywhere finetune, which keeps the trunk"
 """Hint appended to errors about differing trunks."""
 
@@ -88,7 +91,9 @@ def save(
     vocabularies = {part: network.vocabulary for part, network in parts.items()}
     card = card or f"# {', '.join(parts)}\n\n{description}\n"
     tower = None if first.trunk.tower is None else first.trunk.tower.path
-    return _write(Path(folder), weights, config, vocabularies, card, calibration, tower)
+    made = _write(Path(folder), weights, config, vocabularies, card, calibration, tower)
+    (made / INFORMATION).unlink(missing_ok=True)  # an older one belongs to other weights
+    return made
 
 
 def part_of(network: nn.Module) -> str:
@@ -194,6 +199,40 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     except (SafetensorError, RuntimeError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise UserError(f"{path} cannot be loaded: {reason}") from error
+
+
+INFORMATION_RANK = 128
+"""Number of stored eigenvectors of an information matrix; these have .93 of the trace of the bundled model's."""
+
+
+def write_information(folder: Path, matrix: np.ndarray) -> None:
+    """Write the Fisher information ``(E + 1, E + 1)`` of a model's layer of box scores.
+
+    Its largest eigenvalues are stored with their vectors, in half precision, and the mean of the others.
+    """
+    values, vectors = np.linalg.eigh(matrix)
+    kept = values[-INFORMATION_RANK:].clip(0)
+    rest = (np.trace(matrix) - kept.sum()) / max(len(matrix) - len(kept), 1)
+    factor = torch.from_numpy((vectors[:, -INFORMATION_RANK:] * np.sqrt(kept)).T).half().contiguous()
+    data = to_bytes({"factor": factor, "rest": torch.tensor([max(rest, SMALLEST)], dtype=torch.float32)})
+    write_atomically(folder / INFORMATION, lambda stream: stream.write(data))
+
+
+def read_information(folder: Path, size: int) -> np.ndarray | None:
+    """Return the positive definite matrix ``(size, size)`` that :func:`write_information` stored; None without it.
+
+    Raises:
+        UserError: the file is damaged, or of another size.
+    """
+    path = folder / INFORMATION
+    if not path.is_file():
+        return None
+    stored = load_tensors(path)
+    shapes = {name: tuple(value.shape) for name, value in stored.items()}
+    if shapes != {"factor": (min(INFORMATION_RANK, size), size), "rest": (1,)}:
+        raise UserError(f"{path} does not fit the model: calibrate its boxes again (saywhere calibrate --what box)")
+    factor = stored["factor"].double().numpy()
+    return factor.T @ factor + float(stored["rest"]) * np.eye(size)
 
 
 def change_weights(

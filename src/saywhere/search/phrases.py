@@ -363,9 +363,11 @@ class PhrasesInImages:
         own = tuple(map(placer.translate, self.layout.phrases))
         wanted = (_translated(query.wanted[0], self.layout.phrases, own),) if alone else own
         self._unwanted = tuple(placer.translate(text) for text in query.unwanted if not placer.is_unread(text))
-        words = self._aligner.vocabulary
+        words, tree = self._aligner.vocabulary, noun_tree()
+        kinds, wider = ([tree.widened(text) or text for text in texts] for texts in (self._unwanted, own))
         self._details, self._avoided = (Details(each, words) for each in (own, self._unwanted))
         texts = {text: text for text in (*self._details.texts, *self._avoided.texts)}
+        texts |= {text: text for text in (*kinds, *wider)}
         texts |= {text: captioned(text, words) for text in (*own, *wanted, *self._unwanted)}
         vectors = dict(zip(texts, model.embed_text([*texts.values()]), strict=True))
         self._wanted = [vectors[text] for text in wanted]
@@ -377,26 +379,19 @@ class PhrasesInImages:
             roles = np.array([tree.share(text) for text in phrases], np.float32)
             return _Columns(self._aligner, [vectors[phrase] for phrase in phrases], found, roles, lacking)
 
-        tree = noun_tree()
-        kinds, wider = ([tree.widened(text) or text for text in texts] for texts in (self._unwanted, own))
-        more = list(dict.fromkeys(text for text in (*kinds, *wider) if text not in vectors))
-        vectors |= zip(more, model.embed_text(more), strict=True) if more else ()
         self._seen, self._shunned = columns(own), columns((*self._unwanted, *kinds))
         self._wider = columns(wider) if wider != [*own] else None
-        whole = () if wanted == own else wanted
-        self._whole = columns((*self._details.texts, *whole), nouns=False)
+        self._whole = columns((*self._details.texts, *(() if wanted == own else wanted)), nouns=False)
         self._instead = columns(self._avoided.texts, nouns=False)
         self._least = placer.least()
         self._lacking = np.array([placer.needs_classes(phrase) for phrase in own], bool)
         self._nouns = [placer.class_noun(phrase) for phrase in wider]
-        common = commonness_of(self._aligner.vocabulary)
+        common = commonness_of(words)
         judged = [phrase for phrase, lacks in zip(wider, self._lacking, strict=True) if not lacks]
         self._judged = common.together(judged or wider)
         self._each = [common.together([phrase]) for phrase in wider]
-        self._rare, self._wider_rare = (
-            np.array([placer.is_rare(phrase) for phrase in phrases], bool)
-            for phrases in ((*own, *self._unwanted, *kinds), wider)
-        )
+        self._rare = np.array([placer.is_rare(phrase) for phrase in (*own, *self._unwanted, *kinds)], bool)
+        self._wider_rare = np.array([placer.is_rare(phrase) for phrase in wider], bool)
 
     def question(self) -> Question:
         """Return the query for comparing images, without its :attr:`hubness`."""

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from saywhere import DEFAULT_MODEL
+from saywhere import boxes as geometry
 from saywhere import data as datasets
+from saywhere.calibration import MATCH
 from saywhere.data import Sample
 from saywhere.errors import UserError
 from saywhere.files import explain_full_disk, printable, put_in_place, read_record, write_text
@@ -24,6 +26,7 @@ from saywhere.loading import load
 from saywhere.models.bundle import CARD, CONFIG, Bundle
 from saywhere.models.nouns import BEFORE_NOUNS, COLOURS, FUNCTION_WORDS, noun_tree, singulars
 from saywhere.options import dataclass
+from saywhere.regions import SHOWN
 from saywhere.report import counted
 from saywhere.stages.calibration import UNSEEN
 from saywhere.stages.kinds import copy_model
@@ -69,6 +72,7 @@ class Finetuned:
             describes these boxes.
         losses: negative log-probability of a held-out phrase, before and after. They choose the share: with few boxes
             they are more informative than decoded phrases.
+        found: share of the held-out boxes that the model finds and shows, before and after.
         learnt, held_out: number of images trained on, and measured on.
         words: the new words.
         share: weight of the trained weights in the model; 0 if none was better and kept enough of the initial answers.
@@ -88,12 +92,14 @@ class Finetuned:
     kept: float
     problems: tuple[str, ...] = ()
     reason: str = ""
+    found: tuple[float, float] = (0.0, 0.0)
 
     def lines(self) -> list[str]:
         """Return a summary table as lines of text."""
         rows = [
             (counted(self.held_out, "held-out image"), "before", "after"),
             ("words of phrases (F1)", f"{self.start:.3f}", f"{self.end:.3f}"),
+            ("boxes found", *(f"{share:.3f}" for share in self.found)),
             ("loss of a phrase", f"{self.losses[0]:.2f}", f"{self.losses[1]:.2f}"),
             ("other phrases kept", "1.000", f"{self.kept:.3f}"),
         ]
@@ -125,8 +131,8 @@ def finetune(
 ) -> Finetuned:
     """Fine-tune a model on your own images, as ``saywhere finetune`` does; calling it again resumes a stopped run.
 
-    Only the layers that write the phrases of regions are trained; boxes, scores and all other parts stay the same. For
-    regions that are not annotated, the model's original answers are the target.
+    Only the layers that write the phrases of regions, and the one that scores their boxes, are trained; the boxes and
+    all other parts stay the same. For regions that are not annotated, the model's original answers are the target.
 
     Args:
         data: a data set with boxes and phrases, or class names.
@@ -201,7 +207,7 @@ def _begin(folder: Path, settings: Mapping[str, Any], restart: bool) -> Finetune
         what = " and ".join(changed)
         raise UserError(f"{folder} has a run with another {what}: name another folder with --out, or add --restart")
     elif (result := record.get("result", {})).get("losses"):
-        lists = {name: tuple(result.get(name, ())) for name in ("losses", "words", "problems")}
+        lists = {name: tuple(result[name]) for name in ("losses", "words", "problems", "found") if name in result}
         return Finetuned(folder, **{**result, **lists})
     write_text(folder / RECORD, json.dumps({"settings": dict(settings)}, indent=1) + "\n")
     return None
@@ -309,11 +315,15 @@ class _Run:
         trained = copy.deepcopy(layers.state_dict())
         kinds = {*own.words.values()} - {""}
         chosen = self._choose(layers, before, trained if epoch else {}, lessons, kinds)
-        made = self._make(chosen.share, own, before)
-        start, end = (self._word_f1(load(folder)) for folder in (self.bundle.folder, made))
+        start_score = copy.deepcopy(self.network.region_head.score)
+        scores = bool(chosen.share) and self._learn_scores(lessons)
+        made = self._make(chosen.share, own, before, start_score)
+        models = [load(folder) for folder in (self.bundle.folder, made)]
+        start, end = map(self._word_f1, models)
+        found = tuple(map(self._found, models)) if scores else (self._found(models[0]),) * 2
         result = Finetuned(
             self.folder, start, end, chosen.losses, len(learnt), len(held_out), self.words, chosen.share, chosen.kept,
-            (*self.own.problems, *self.skipped), chosen.reason,
+            (*self.own.problems, *self.skipped), chosen.reason, (found[0], found[1]),
         )  # fmt: skip
         replace_section(made / CARD, "## Fine-tuning", self._card(epoch, result))
         self._put_in_place(made)
@@ -369,6 +379,39 @@ class _Run:
         """Return the mean word F1 of the phrases that a model gives the held-out boxes, with the true ones."""
         pairs = [pair for sample in self.own.held_out for pair in _described(model, sample)]
         return round(float(np.mean(same_words(pairs))), 6) if pairs else 0.0
+
+    def _learn_scores(self, lessons: tuple[Sequence[heads.Lesson], Sequence[heads.Lesson]]) -> bool:
+        """Fit the layer that scores boxes; return whether it is better on the held-out images, else keep it as it was.
+
+        That needs to know where everyday photographs would change, which some models of other people do not.
+        """
+        import torch
+
+        from saywhere.networks import checkpoint
+        from saywhere.training import heads
+
+        layer = self.network.region_head.score
+        if (information := checkpoint.read_information(self.bundle.folder, layer.in_features + 1)) is None:
+            return False
+        learnt, held_out = ([lesson.regions for lesson in some] for some in lessons)
+        change = heads.fit_scores(learnt, information)
+        if heads.score_loss(change, held_out) >= heads.score_loss(np.zeros_like(change), held_out):
+            return False
+        with torch.no_grad():
+            layer.weight.add_(torch.from_numpy(change[None, :-1]).to(layer.weight))
+            layer.bias.add_(torch.from_numpy(change[-1:]).to(layer.bias))
+        return True
+
+    def _found(self, model: Model) -> float:
+        """Return the share of the held-out boxes that a model finds with a score of at least :data:`SHOWN`."""
+        marks: list[bool] = []
+        for sample in self.own.held_out:
+            try:
+                regions = model.describe(sample.image, threshold=SHOWN)
+            except ImageError:  # it was there when its regions were found
+                continue
+            marks += (geometry.iou(sample.boxes, regions.boxes).max(axis=1, initial=0) >= MATCH).tolist()
+        return round(float(np.mean(marks)), 6) if marks else 0.0
 
     def _own_words(self) -> _OwnWords:
         """Return the words and names of the user's phrases that the initial model does not use as the user does.
@@ -437,8 +480,11 @@ class _Run:
             raise UserError(f"none of the {kind} images can be read; the first: {self.skipped[0]}")
         return heads.lessons(before, self.network.vocabulary, samples, found)
 
-    def _make(self, share: float, own: _OwnWords, before: heads.Heads) -> Path:
-        """Make the model in the folder of the run, all but its card: the original parts except what was trained."""
+    def _make(self, share: float, own: _OwnWords, before: heads.Heads, score: torch.nn.Module) -> Path:
+        """Make the model in the folder of the run, all but its card: the original parts except what was trained.
+
+        ``before`` and ``score`` are the layers of the start.
+        """
         from saywhere.networks import checkpoint
 
         made = self.folder / RUN / "model"
@@ -448,6 +494,7 @@ class _Run:
             weights = {k: v for k, v in self.network.state_dict().items() if not k.startswith("trunk.")}
             if self.network.start is None:
                 weights |= {f"start.{name}": value for name, value in before.state_dict().items()}
+                weights |= {f"start.score.{name}": value for name, value in score.state_dict().items()}
             options = {
                 "densecap.finetuned": True,
                 "densecap.own_words": list(own.words),
@@ -471,7 +518,10 @@ class _Run:
             )
         else:
             what = f"Of the weights {result.share:g} are those after epoch {epoch}, and the rest those of the start. "
-            what += "Only the layers that say phrases were trained; boxes and calibrations are those of the start."
+            what += (
+                "Only the layers that write phrases and the one that scores boxes were trained; the boxes and the "
+                "calibrations are those of the start."
+            )
         about = f"{counted(result.learnt, 'image')} of {self.own.name}, seed {self.seed}"
         words = f"\n\nNew words: {', '.join(result.words)}." if result.words and result.share else ""
         figures = "\n".join(result.lines())

@@ -19,7 +19,7 @@ import numpy as np
 from saywhere import boxes as geometry
 from saywhere.adapters.adapter import Adapter, Question, ScoreCalibration, calibration_path, change_calibration
 from saywhere.adapters.sources import Adapted
-from saywhere.calibration import MATCH, QUESTIONS, Calibration, Logistic, logit
+from saywhere.calibration import MATCH, QUESTIONS, Calibration, Logistic, logistic, logit
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
@@ -55,11 +55,13 @@ class Fitted:
         fits: by question.
         options: options chosen with it, by name.
         about: description of the data that it was fitted to.
+        information: see :func:`collect_boxes`; None if no boxes were calibrated.
     """
 
     fits: Mapping[str, Logistic | None]
     options: Mapping[str, Any]
     about: str
+    information: np.ndarray | None = None
 
     def store(self, folder: Path, heading: str, text: str) -> None:
         """Write the fit into a model folder, leaving its weights, and a section about it into the model card."""
@@ -67,6 +69,8 @@ class Fitted:
         from saywhere.training.card import replace_section
 
         checkpoint.change_calibration(folder, self.fits)
+        if self.information is not None:
+            checkpoint.write_information(folder, self.information)
         if self.options:
             checkpoint.change_options(folder, self.options)
         replace_section(folder / CARD, heading, text)
@@ -126,25 +130,32 @@ def matches(boxes: np.ndarray, true: np.ndarray) -> np.ndarray:
     return geometry.iou(boxes, true).max(axis=1, initial=0) >= MATCH
 
 
-def collect_boxes(model: Model, samples: Sequence[Sample]) -> Judged:
+def collect_boxes(model: Model, samples: Sequence[Sample]) -> tuple[Judged, np.ndarray]:
     """Return a model's boxes in images, without the duplicates that :meth:`Model.describe` drops.
+
+    Also returns the Fisher information ``(E + 1, E + 1)`` of the layer that scores boxes: the mean over all boxes of
+    p (1 - p) x xᵀ, for the scores p and their inputs x, the region head's outputs and 1.
 
     Unreadable images are reported. Shows a progress bar. ``UserError`` if no image is readable.
     """
     detector = model.require("densecap", "be calibrated")
-    rows: list[Judged] = []
+    rows, information, count = list[Judged](), np.zeros(()), 0
     for sample, encoding in encode_each(model, samples, "boxes"):
         (found,) = detect(detector, [encoding], writer=model.phrase_writer, calibration=model.calibration)
         kept = rank(found.regions(model.calibration.box), detector.config.repeat_nms)
         evidence = {name: values[kept] for name, values in found.evidence.items()}
         rows.append(Judged(evidence, matches(found.boxes[kept], sample.boxes)))
-    return Judged.join(rows, "calibration needs images")
+        inputs = np.pad(found.embeddings.astype(np.float64), ((0, 0), (0, 1)), constant_values=1.0)
+        scores = logistic(found.logits.astype(np.float64))
+        information = information + (inputs * (scores * (1 - scores))[:, None]).T @ inputs
+        count += len(scores)
+    return Judged.join(rows, "calibration needs images"), information / max(count, 1)
 
 
 def fit_boxes(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fitted, str]:
     """Fit the probability that a box of the dense captioner is right; also return the text for the model card."""
     model.calibration = Calibration()
-    found = collect_boxes(model, samples)
+    found, information = collect_boxes(model, samples)
     box = Logistic.fit(found.evidence, found.right, what="boxes")
     about = f"{len(found.right):,} boxes of {found.images:,} images of {source}"
     text = f"""Scores are the logistic function of a weighted sum of a region's logit, of its confidence (the mean
@@ -153,7 +164,7 @@ log-probability of the caption's words) and of its area (the logarithm of the fr
 {int(found.right.sum()):,} have an IoU of {MATCH:g} or more with a true one
 (calibration error {box.reliability(found.evidence, found.right).ece:.3f}).
 """
-    return Fitted({"box": box}, {}, about), text
+    return Fitted({"box": box}, {}, about, information), text
 
 
 # Words

@@ -1,8 +1,8 @@
-"""Fine-tuning of the layers that write the phrases of a dense captioner's regions.
+"""Fine-tuning of a dense captioner's last layers: those that write phrases, and the one that scores boxes.
 
-All layers below, the boxes and their scores stay fixed, so the layers' inputs are computed once and the model's other
-parts still fit. In regions that are not annotated, the model's original answers are the target, which limits forgetting
-(Li and Hoiem, Learning without Forgetting, 2016).
+All layers below and the boxes stay fixed, so the layers' inputs are computed once and the model's other parts still
+fit. In regions that are not annotated, the model's original answers are the target, which limits forgetting (Li and
+Hoiem, Learning without Forgetting, 2016).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from saywhere import boxes as geometry
 from saywhere.boxes import propose
+from saywhere.calibration import MATCH, logistic
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
@@ -48,6 +49,14 @@ FASTER = 10.0
 less of the rest at 20."""
 UNCOMMON = 2.0
 """How far below those of similar words the initial natural log-probability of a new word is."""
+SURE = 0.8
+"""Minimum target of the score of a region that matches a true box; with 1, the scores of all such regions are alike."""
+OVERLAPPING = 0.5
+"""Factor on the target of a region that overlaps a true box, but does not match it."""
+PRIOR = 3000.0
+"""Weight of the Fisher information of box scores, per image of the user."""
+STEPS, SMALL = 60, 1e-6
+"""Maximum number of Newton's steps, and the step below which they end."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,11 +67,17 @@ class Regions:
         contexts: ``(R, D)`` decoder inputs of the true boxes and their copies.
         phrase: ``(R,)`` index of each one's true box; the boxes themselves come first.
         others: ``(K, D)`` decoder inputs of regions that are not annotated.
+        embeddings: ``(N, E)`` outputs of the region head for found regions, with all proposals that match a true box.
+        logits: ``(N,)`` their original scores as logits.
+        overlaps: ``(N,)`` their IoU with the nearest true box.
     """
 
     contexts: np.ndarray
     phrase: np.ndarray
     others: np.ndarray
+    embeddings: np.ndarray
+    logits: np.ndarray
+    overlaps: np.ndarray
 
     def save(self, path: Path) -> None:
         """Write the arrays; the file is whole or missing."""
@@ -93,19 +108,23 @@ def find_regions(network: DenseCap, sample: Sample, seed: int) -> Regions:
     decoded = coder.decode(found.offsets, boxes)
     final, _ = coder.clip(decoded, *size)
     kept = coder.suppress_final(decoded, coder.to_xyxy(final), found.logits, network.config.final_nms)
-    rows = [
-        row for row in kept.tolist() if float(geometry.iou(coder.to_xyxy(final[row : row + 1]), truths).max()) < NEAR
-    ][:OTHERS]
+    overlaps = geometry.iou(coder.to_xyxy(final), truths).max(dim=1).values
+    rows = [row for row in kept.tolist() if float(overlaps[row]) < NEAR][:OTHERS]
+    scored = overlaps >= MATCH
+    scored[kept] = True
+
+    def half(values: Tensor) -> np.ndarray:
+        return values.clamp(-6e4, 6e4).half().cpu().numpy()
 
     def contexts(of: Tensor, embeddings: Tensor) -> np.ndarray:
         levels = network.config.phrase_levels
-        if network.phrase_head is not None:
-            embeddings = context_features(image, of, levels, embeddings)
-        return embeddings.clamp(-6e4, 6e4).half().cpu().numpy()
+        return half(embeddings if network.phrase_head is None else context_features(image, of, levels, embeddings))
 
     own = network.region_head(network.pool(neck, [coder.from_xyxy(copies)], [size])).embeddings
     numbers = np.tile(np.arange(len(truths)), 1 + COPIES)
-    return Regions(contexts(copies, own), numbers, contexts(coder.to_xyxy(final[rows]), found.embeddings[rows]))
+    others = contexts(coder.to_xyxy(final[rows]), found.embeddings[rows])
+    logits, near = (values[scored].float().cpu().numpy() for values in (found.logits, overlaps))
+    return Regions(contexts(copies, own), numbers, others, half(found.embeddings[scored]), logits, near)
 
 
 def with_words(network: DenseCap, texts: Sequence[str]) -> tuple[DenseCap, tuple[str, ...]]:
@@ -302,3 +321,63 @@ def _train_epoch(
         with torch.no_grad():
             for tensor, rows in zip(tensors, last, strict=True):
                 tensor[[*new]] = torch.lerp(rows, tensor[[*new]], FASTER)
+
+
+# Scores of boxes
+
+
+def score_inputs(embeddings: np.ndarray) -> np.ndarray:
+    """Return the inputs ``(N, E + 1)`` of the layer of box scores: the embeddings, and 1 for its bias."""
+    return np.pad(embeddings.astype(np.float64), ((0, 0), (0, 1)), constant_values=1.0)
+
+
+def score_targets(regions: Regions) -> np.ndarray:
+    """Return the probability ``(N,)`` that each region should have.
+
+    It is at least :data:`SURE` for those that match a true box, and less than before for those that only overlap one.
+    What is not annotated keeps its probability.
+    """
+    before = logistic(regions.logits.astype(np.float64))
+    overlapping = np.where(regions.overlaps >= NEAR, OVERLAPPING * before, before)
+    return np.where(regions.overlaps >= MATCH, np.maximum(before, SURE), overlapping)
+
+
+def score_loss(change: np.ndarray, images: Sequence[Regions]) -> float:
+    """Return the mean over images of the summed cross-entropy of box scores with :func:`score_targets`.
+
+    ``change (E + 1,)`` is added to the weights and the bias of the layer.
+    """
+    total = 0.0
+    for regions in images:
+        logits = regions.logits + score_inputs(regions.embeddings) @ change
+        total += float((np.logaddexp(0, logits) - score_targets(regions) * logits).sum())
+    return total / len(images)
+
+
+def fit_scores(images: Sequence[Regions], information: np.ndarray) -> np.ndarray:
+    """Return the change ``(E + 1,)`` of the weights and the bias of the layer of box scores for a user's images.
+
+    It minimises :func:`score_loss` plus half of :data:`PRIOR` times its square by the Fisher information ``(E + 1,
+    E + 1)`` of everyday photographs, on which scores then hardly change (elastic weight consolidation, Kirkpatrick et
+    al., Overcoming catastrophic forgetting in neural networks, 2017).
+    """
+    prior = PRIOR * information
+    inputs = score_inputs(np.concatenate([regions.embeddings for regions in images]))
+    logits = np.concatenate([regions.logits for regions in images])
+    targets = np.concatenate([score_targets(regions) for regions in images])
+
+    def objective(change: np.ndarray) -> float:
+        return score_loss(change, images) + 0.5 * float(change @ prior @ change)
+
+    change = np.zeros(len(information))
+    for _ in range(STEPS):
+        found = logistic(logits + inputs @ change)
+        slope = prior @ change + inputs.T @ (found - targets) / len(images)
+        curve = prior + (inputs * (found * (1 - found))[:, None]).T @ inputs / len(images)
+        step, least = np.linalg.solve(curve, slope), objective(change)
+        while np.abs(step).max() >= SMALL and objective(change - step) > least:
+            step /= 2
+        if np.abs(step).max() < SMALL:
+            break
+        change -= step
+    return change

@@ -96,7 +96,7 @@ def address(site: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def finetuned(browser: Browser, runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """As ``engine``, for the bundled model with other phrase layers, those from before, and a name of its own."""
+    """As ``engine``, for the bundled model with other phrases and scores, those from before, and a name of its own."""
     folder = tmp_path_factory.mktemp("finetuned")
     copy_model(find_folder(saywhere.DEFAULT_MODEL), folder / "model")
     parts = ("phrase_head.", "decoder.")
@@ -104,6 +104,9 @@ def finetuned(browser: Browser, runtime: Path, tmp_path_factory: pytest.TempPath
     own = {name.removeprefix("densecap."): value for name, value in stored.items() if name.startswith("densecap.")}
     layers = {name: value for name, value in own.items() if name.startswith(parts)}
     weights = {**own, **{f"start.{name}": value.clone() for name, value in layers.items()}}
+    score = {name: value for name, value in own.items() if name.startswith("region_head.score.")}
+    weights |= {name.replace("region_head", "start"): value for name, value in score.items()}
+    weights |= {name: -value for name, value in score.items()}
     weights |= {name: value.flip(0) if name.endswith("output.bias") else value for name, value in layers.items()}
     options = {"finetuned": True, "own_names": ["space farer"], "own_meanings": ["woman"]}
     named = {f"densecap.{name}": value for name, value in options.items()}

@@ -25,6 +25,7 @@ class DenseCap:
     ) -> None:
         self.config, self.vocabulary, self._weights = config, vocabulary, weights
         self._layers = weights if layers is None else layers  # that write phrases
+        self._score = (weights.below("region_head") if layers is None else layers).below("score")
         self.box_coder = BoxCoder(config.max_log_scale)
 
     @staticmethod
@@ -36,7 +37,8 @@ class DenseCap:
         if config.phrase_levels:
             layers |= {f"phrase_head.0.{kind}": ("features",) for kind in ("running_mean", "running_var")}
             layers |= Linear.shapes("phrase_head.2", size, "features")
-        start: Shapes = {f"start.{name}": shape for name, shape in layers.items()} if config.finetuned else {}
+        before = layers | Linear.shapes("score", 1, size) if config.finetuned else {}
+        start: Shapes = {f"start.{name}": shape for name, shape in before.items()}
         head: Shapes = {
             **Linear.shapes("region_head.layers.1", first, channels * config.pool_size**2 or "pooled"),
             **Linear.shapes("region_head.layers.4", size, first),
@@ -63,8 +65,8 @@ class DenseCap:
         by_point = np.ascontiguousarray(by_channel.transpose(0, 2, 1))  # in the order of the pooling
         weight = by_point.reshape(len(stored), -1)
         first = Linear(Weights.of({"weight": weight, "bias": head.stored("layers.1.bias")}))
-        second, score, offset = (Linear(head.below(name)) for name in ("layers.4", "score", "offset"))
-        return first, second, score, offset
+        second, offset = (Linear(head.below(name)) for name in ("layers.4", "offset"))
+        return first, second, Linear(self._score), offset
 
     def prepare(self) -> None:
         """Read the weights."""

@@ -128,13 +128,14 @@ class PhraseHead(nn.Sequential):
         super().__init__(standardise, nn.Dropout(dropout), nn.Linear(features, embed_dim), nn.ReLU(), nn.Dropout(0.2))
 
 
-class PhraseLayers(nn.Module):
-    """The layers that write the phrases of regions, as they were before fine-tuning."""
+class StartLayers(nn.Module):
+    """The layers that write the phrases of regions and score their boxes, as they were before fine-tuning."""
 
-    def __init__(self, phrase_head: PhraseHead | None, decoder: Any):
+    def __init__(self, phrase_head: PhraseHead | None, decoder: Any, embed_dim: int):
         super().__init__()
         self.phrase_head: PhraseHead | None = phrase_head
         self.decoder: Any = decoder
+        self.score = nn.Linear(embed_dim, 1)
 
 
 class DenseCap(nn.Module):
@@ -152,7 +153,7 @@ class DenseCap(nn.Module):
         region_head: the recognition network.
         phrase_head: between regions and decoder; None: the decoder takes the embeddings of ``region_head``.
         ngrams: predictor of the n-grams of a region's phrases, trained afterwards; or None.
-        start: the phrase layers before fine-tuning; None if they were not fine-tuned.
+        start: the layers before fine-tuning; None if they were not fine-tuned.
         rpn_sampler, sampler: sample the anchors that train the RPN, and the regions that train the second stage.
 
     Raises:
@@ -185,13 +186,12 @@ class DenseCap(nn.Module):
         levels, size = config.phrase_levels, config.embed_dim
         size = context_size(trunk, levels, size) if levels else size
 
-        def layers() -> PhraseLayers:
+        def layers() -> tuple[PhraseHead | None, Any]:
             head = PhraseHead(size, config.embed_dim, config.phrase_dropout) if levels else None
-            return PhraseLayers(head, make.decoder(config, len(vocabulary)))
+            return head, make.decoder(config, len(vocabulary))
 
-        made = layers()
-        self.phrase_head, self.decoder = made.phrase_head, made.decoder
-        self.start: PhraseLayers | None = layers() if config.finetuned else None
+        self.phrase_head, self.decoder = layers()
+        self.start: StartLayers | None = StartLayers(*layers(), config.embed_dim) if config.finetuned else None
         self.ngrams = Ngrams(size, config.ngrams) if config.ngrams.count else None
 
     # Training

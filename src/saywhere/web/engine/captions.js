@@ -7,7 +7,7 @@ import {tokenize} from "./text.js";
 
 // Return the probabilities of the noun tree's leaves for each of the first regions of an image.
 export function see(detector, classes, image, {regions, least_region: least, thin}) {
-  const {proposals, embeddings, logits} = detector.look(image);
+  const {proposals, embeddings, logits} = detector.start.look(image);
   const [across, down] = [image.width / image.inputWidth, image.height / image.inputHeight];
   const rows = proposals.slice(0, regions).flatMap((box, row) => {
     const [x1, y1, x2, y2] = scale(box, across, down);

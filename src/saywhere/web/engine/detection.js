@@ -22,7 +22,8 @@ export class Detector {
     this.decoder = new LstmDecoder(weights, `${layers}.decoder`);
     this.weights = weights;
     const head = (name) => layer(weights, `densecap.region_head.${name}`);
-    [this.first, this.second, this.score, this.offset] = ["layers.1", "layers.4", "score", "offset"].map(head);
+    [this.first, this.second, this.offset] = ["layers.1", "layers.4", "offset"].map(head);
+    this.score = layers === "densecap" ? head("score") : layer(weights, `${layers}.score`);
     if (config.phrase_levels.length) {
       this.phrase = layer(weights, `${layers}.phrase_head.2`);
       [this.scale, this.shift] = ["scale", "shift"].map((name) => weights.get(`${layers}.phrase_head.${name}`));
@@ -96,14 +97,19 @@ export class Detector {
 
   // Return proposals, or these boxes in pixels of the image, in pixels of the network's input, with embeddings and logits.
   look(image, given = null) {
-    if (!given) return (image.looked ??= this.embed(image, this.propose(image)));
-    return this.embed(image, given.map((box) => scale(box, image.inputWidth / image.width, image.inputHeight / image.height)));
+    if (given) return this.embed(image, given.map((box) => scale(box, image.inputWidth / image.width, image.inputHeight / image.height)));
+    image.looked ??= this.embed(image, this.propose(image));
+    return {...image.looked, logits: this.logits(image.looked.embeddings)}; // another detector may have looked
   }
 
   embed(image, proposals) {
     const pooled = pool(image.regions, image.strides, proposals, this.config.pool_size);
     const embeddings = relu(linear(relu(linear(pooled, this.first)), this.second));
-    return {proposals, embeddings, logits: linear(embeddings, this.score).data};
+    return {proposals, embeddings, logits: this.logits(embeddings)};
+  }
+
+  logits(embeddings) {
+    return linear(embeddings, this.score).data;
   }
 
   // Return the best proposals, in pixels of the network's input (section 3.1.2).

@@ -380,3 +380,13 @@ def test_user_fixable_errors_are_one_line(album, index, tmp_path) -> None:
         (("index", album, "--index", album / "0.png"), "0.png"),
     ):
         assert message in error_of(run(*arguments, code=2))
+
+
+@pytest.mark.parametrize(
+    ("path", "message"), [("gone", "no such file"), ("*.jpg", "no file matches"), ("", "no images")]
+)
+def test_a_wrong_path_leaves_no_index(tmp_path: Path, path: str, message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    made = tmp_path / "made"
+    assert message in error_of(run("index", tmp_path / "empty" / path, "--index", made, code=2))
+    assert not made.exists()

@@ -163,13 +163,13 @@ def _as_given(image: str, paths: list[str]) -> str:
 
 def _begin_rest(begin: Callable[[list[str]], Indexing], paths: list[str]) -> Indexing | None:
     """Start a run over the paths that have images, if others have none; return None if there is nothing to do now."""
-    from saywhere.images import SUFFIXES
-    from saywhere.inference.sources import VIDEO_SUFFIXES, name_images
+    from saywhere.inference.sources import name_images
+    from saywhere.search.indexing import INDEXED
 
     there: list[str] = []
     for path in paths:
         with contextlib.suppress(UserError):
-            name_images([path], (), SUFFIXES | VIDEO_SUFFIXES)
+            name_images([path], (), INDEXED)
             there.append(path)
     with contextlib.suppress(UserError):
         return begin(there) if 0 < len(there) < len(paths) else None

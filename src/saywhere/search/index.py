@@ -15,12 +15,13 @@ from saywhere import DEFAULT_MODEL, loading
 from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage
 from saywhere.inference import Source
+from saywhere.inference.sources import name_images
 from saywhere.models.model import Model
 from saywhere.models.placing import knows_none
 from saywhere.options import require_ints, require_texts
 from saywhere.regions import TEXTS, Regions
 from saywhere.report import counted
-from saywhere.search.indexing import Changes, Indexing, absolute, index_digest
+from saywhere.search.indexing import INDEXED, Changes, Indexing, absolute, index_digest
 from saywhere.search.phrases import LIKELY, MORE, PhrasesInImages, Query
 from saywhere.search.qdrant import Qdrant, QdrantStore, path_to_text, text_to_path
 from saywhere.search.scan import Question
@@ -216,6 +217,10 @@ class Index:
             raise UserError(f"codes and repair are for an index in a folder, not for {self.place}")
         model = self.model
         if self._store is None:
+            own = [] if self.folder is None else [self.folder]
+            name_images(
+                [path for path in paths if not isinstance(path, Source)], own, INDEXED
+            )  # else no folder is made
             facts = {
                 "digest": index_digest(model),
                 "model": path_to_text(self._full_name),

@@ -63,6 +63,8 @@ def index_digest(model: Model) -> str:
 
 SAME = 0.93
 """A sampled frame is kept if its :func:`likeness` with the last kept one is below this (docs/search.md)."""
+INDEXED = IMAGES | VIDEOS
+"""Endings of files that an index takes."""
 MISSING = "a video needs av, which is not installed: pip install 'saywhere[video]'"
 
 
@@ -185,7 +187,7 @@ class Indexing:
         left = [*map(str, paths)]
         while True:
             try:
-                return name_images(left, own, IMAGES | VIDEOS)[0].values()
+                return name_images(left, own, INDEXED)[0].values()
             except NoImages as error:
                 below = tuple(os.path.join(folder, "") for folder in _folders([error.path]))
                 if not any(path.startswith(below) and not _is_there(path, set()) for path in self._known):

@@ -218,9 +218,8 @@ class Index:
         model = self.model
         if self._store is None:
             own = [] if self.folder is None else [self.folder]
-            name_images(
-                [path for path in paths if not isinstance(path, Source)], own, INDEXED
-            )  # else no folder is made
+            given = [path for path in paths if not isinstance(path, Source)]
+            name_images(given, own, INDEXED)  # raises before a folder is made
             facts = {
                 "digest": index_digest(model),
                 "model": path_to_text(self._full_name),

@@ -41,6 +41,7 @@ TREE = noun_tree()
         ("a glass of beer", "glass"),
         ("a bunch of bananas", "banana"),
         ("a group of people", "person"),
+        ("two plates of pizza", "pizza"),
         ("a man in a red shirt", "man"),
         ("a woman holding an umbrella", "woman"),
         ("a brick building", "building"),
@@ -178,7 +179,8 @@ def test_a_narrower_noun_is_widened_to_its_kind(phrase: str, wider: str | None) 
 
 
 @pytest.mark.parametrize(
-    ("phrase", "pair"), [("a flock of gulls", ("gull", "bird")), ("Mugs", ("mug", "cup")), ("a bird", None), ("", None)]
+    ("phrase", "pair"),
+    [("two flocks of gulls", ("gull", "bird")), ("Mugs", ("mug", "cup")), ("a bird", None), ("", None)],
 )
 def test_a_narrower_noun_is_named_with_its_kind(phrase: str, pair: tuple[str, str] | None) -> None:
     assert TREE.narrower(phrase) == pair

@@ -106,6 +106,11 @@ NARROWER = {word: kind for kind, words in _NARROWER.items() for word in words.sp
 are left out: in a photograph of a dog, the text encoder tells more."""
 
 
+def is_amount(word: str) -> bool:
+    """Return whether a word, or its singular, is in :data:`AMOUNTS`."""
+    return known_form(word, AMOUNTS) in AMOUNTS
+
+
 def is_participle(word: str) -> bool:
     """Return whether a word is, by its form, a past participle: it may stand before a noun or after it."""
     return word.endswith("ed") or word in PARTICIPLES
@@ -258,7 +263,8 @@ class NounTree:
         if "of" in words[1:]:
             of = words.index("of", 1)
             inner = self.head(words[of + 1 :])
-            places = [of + 1 + inner.start] if words[of - 1] in AMOUNTS and inner.noun is None else [of - 1, *places]
+            amount = is_amount(words[of - 1]) and inner.noun is None
+            places = [of + 1 + inner.start] if amount else [of - 1, *places]
         forms = ((place, known_form(words[place], NARROWER)) for place in places if place < len(words))
         return next(((place, NARROWER[form]) for place, form in forms if form in NARROWER), None)
 
@@ -288,7 +294,7 @@ class NounTree:
         while found is None and last > 0 and (words[last].endswith("ly") or is_participle(words[last])):
             found, last = self._ending(words, 0, last), last - 1
         unknown = found is None or found.noun is None
-        if words[stop : stop + 1] == ["of"] and (unknown or words[stop - 1] in AMOUNTS):
+        if words[stop : stop + 1] == ["of"] and (unknown or is_amount(words[stop - 1])):
             inner = self.head(words[stop + 1 :])
             if inner.noun is not None:
                 return Head(inner.start + stop + 1, inner.stop + stop + 1, inner.noun, inner.plural)

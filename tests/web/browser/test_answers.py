@@ -290,7 +290,8 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
         "the wheels of a car", "a happy smiling girl", "a white ceiling with lights", "a xyzzy playing football",
         "a xyzzy running on grass", "a dog chasing cats", "a person partly hidden by a sign", "a fly seen in a web",
         "a running", "dogs and", "the smiling face of a man", "two record players", "a record", "a meal of fruit",
-        "a sparrow", "two blue mugs on a table", "a flask of water", "a flock of gulls", "a couple of xyzzy", "of",
+        "a sparrow", "two blue mugs on a table", "a flask of water", "a flock of gulls", "two flocks of gulls",
+        "two plates of pizza", "a couple of xyzzy", "of",
     ]  # fmt: skip
     changes = [["a brown dog on the grass", "cow"], ["two dogs", "sheep"], ["the tree", "grass"], ["man", "apple"]]
     known = ["zebra", "knife", "policeman", "puppy", "socks", "bus"]

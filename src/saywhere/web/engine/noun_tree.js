@@ -66,7 +66,7 @@ export class NounTree {
     if (stop < 0) stop = words.length;
     let found = this.ending(words, 0, stop);
     for (let last = stop - 1; !found && last > 0 && (words[last].endsWith("ly") || this.isParticiple(words[last])); last--) found = this.ending(words, 0, last);
-    if (words[stop] === "of" && (!found?.noun || this.lists.amounts.includes(words[stop - 1]))) {
+    if (words[stop] === "of" && (!found?.noun || this.isAmount(words[stop - 1]))) {
       const inner = this.head(words.slice(stop + 1));
       if (inner.noun) return {...inner, start: inner.start + stop + 1, stop: inner.stop + stop + 1};
     }
@@ -139,6 +139,12 @@ export class NounTree {
     return withArticles([...before, name, ...after].join(" "), this.lists.article);
   }
 
+  // Return whether a word, or its singular, is an amount: "flocks" in "two flocks of gulls".
+  isAmount(word) {
+    this.amounts ??= new Set(this.lists.amounts);
+    return this.amounts.has(this.knownForm(word, this.amounts));
+  }
+
   find(phrase) {
     return this.head(tokenize(phrase)).noun;
   }
@@ -149,7 +155,7 @@ export class NounTree {
     const words = tokenize(phrase), {start, noun} = this.head(words), of = words.indexOf("of", 1);
     let places = noun ? [] : [start];
     if (of > 0) {
-      const inner = this.head(words.slice(of + 1)), amount = this.lists.amounts.includes(words[of - 1]);
+      const inner = this.head(words.slice(of + 1)), amount = this.isAmount(words[of - 1]);
       places = amount && !inner.noun ? [of + 1 + inner.start] : [of - 1, ...places];
     }
     const known = places.filter((place) => place < words.length).map((place) => this.knownForm(words[place], this.narrower));

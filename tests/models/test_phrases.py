@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from noun_evidence import evidence
+from noun_evidence import evidence, posteriors
 from photographs import noise
 from stubs import calibrated
 from tiny_bundle import bundle_model
@@ -184,6 +184,36 @@ def test_the_classes_share_the_probability_of_nouns_until_one_is_said():
     )
     later, _ = guide.step(np.array([1, 2, 2]), state)
     np.testing.assert_allclose(np.exp(later), np.tile(Plain.probabilities, (3, 1)), rtol=1e-5)
+
+
+def test_a_region_does_not_get_the_words_that_are_refused_to_it():
+    refused = np.array([[False] * 5, [False, True, False, False, True]])
+    guide = NounGuide(Plain(), np.zeros(5, bool), np.zeros((2, 0), np.float32), refused)
+    state = guide.select(guide.start(np.zeros((2, 3))), np.array([1, 0, 1]))
+    for _ in range(2):
+        log_probs, state = guide.step(np.array([0, 1, 4]), state)
+        assert np.isneginf(log_probs).tolist() == refused[[1, 0, 1]].tolist()
+        np.testing.assert_allclose(np.exp(log_probs[1]), Plain.probabilities, rtol=1e-5)
+
+
+def test_a_word_of_ones_own_is_for_regions_that_probably_show_its_kind():
+    """Squares are cats, and a field is in the names of a cat and of a dog; what the sky is, the classifier lacks."""
+    asked = bundle_model(
+        densecap={
+            "own_words": ["field", "sky", "square"], "own_kinds": ["", "xyzzy", "cat"],
+            "own_names": ["field square", "green field"], "own_meanings": ["cat", "dog"],
+        },
+        aligner={},
+    )  # fmt: skip
+    assert asked.densecap is not None
+    shown = posteriors({"cat": 0.1}, {"cat": 0.09, "dog": 0.5}, {"cat": 0.09, "dog": 0.09})
+    refused = PhraseWriter(asked.densecap, nouns=evidence(["dog", "cat"]))._refused(shown)
+    assert refused is not None
+    tokens = asked.densecap.vocabulary.tokens
+    rows = [{tokens[word] for word in np.flatnonzero(row)} for row in refused]
+    assert rows == [set(), {"square"}, {"field", "square"}]
+    plain = model().densecap
+    assert plain is not None and PhraseWriter(plain, nouns=evidence(["dog"]))._refused(shown) is None
 
 
 def test_no_word_of_a_phrase_is_repeated_at_once_if_there_are_nouns():

@@ -372,7 +372,7 @@ def test_a_noun_that_only_the_classes_know_is_placed_and_judged_by_them():
 
     made.nouns = SimpleNamespace(
         log_kinds=log_kinds, lookup=tree.find, tells=lambda noun: {*noun.leaves} == {*rows},
-        translate=lambda text: text.replace("night bandit", "raccoon"),
+        translate=lambda text: text.replace("night bandit", "raccoon"), named=lambda text: None,
     )  # fmt: skip
     for part in ("densecap", "aligner"):
         found = made.ground(IMAGE, ["a raccoon", "two racoons", "a violin"], part=part, threshold=0)

@@ -278,10 +278,11 @@ def test_names_of_own_words_mean_what_the_start_calls_most_of_them() -> None:
         "a stripy dog": ["zebra"],  # the word is an adjective
         "two sea riders": ["ship"],
         "blue": ["dog"],
+        "an old nordwind bike": ["bicycle"],  # a new word before a noun that is none
     }
     phrases = [(phrase.split(), kind) for phrase, kinds in called.items() for kind in kinds]
-    assert finetune_stage._own_names(phrases, own) == {
-        "trash panda": "raccoon", "freighter": "ship", "sea rider": "ship",
+    assert finetune_stage._own_names(phrases, own, ("klikker", "nordwind")) == {
+        "trash panda": "raccoon", "freighter": "ship", "sea rider": "ship", "nordwind bike": "bicycle",
         "klikker": "", "fixie": "bicycle",
     }  # fmt: skip
 

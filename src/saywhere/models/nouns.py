@@ -618,6 +618,10 @@ class NounEvidence:
         noun = self.tree.named(own[-1]) if own else self.tree.find(phrase)
         return noun if noun is not None and self.knows(noun) else None
 
+    def named(self, phrase: str) -> tuple[str, str] | None:
+        """Return the name of ``own_names`` that a phrase is about, and what it means; None if it has none."""
+        return None if (found := self._own_name(tokenize(phrase))) is None else found[2:]
+
     def translate(self, phrase: str) -> str:
         """Replace a noun of ``own_names`` in a phrase by what the other parts of the model call such things.
 
@@ -625,13 +629,20 @@ class NounEvidence:
             >>> saywhere.load("mine").nouns.translate("two trash pandas on a roof")  # doctest: +SKIP
             'two raccoons on a roof'
         """
-        words = tokenize(phrase) if self._names else []
-        stop = self.tree.head(words).stop if words else 0
+        if (found := self._own_name(words := tokenize(phrase))) is None:
+            return phrase
+        start, stop, name, meaning = found
+        other = meaning if list(words[start:stop]) == name.split() else plural(meaning)
+        return with_articles(" ".join([*words[:start], other, *words[stop:]]))
+
+    def _own_name(self, words: Sequence[str]) -> tuple[int, int, str, str] | None:
+        """Return where the name of ``own_names`` that words are about starts and stops, the name and its meaning."""
+        stop = self.tree.head(words).stop if words and self._names else 0
         for name, meaning in self._names.items():
-            for own, other in ((plural(name).split(), plural(meaning)), (name.split(), meaning)):
-                if words[max(stop - len(own), 0) : stop] == own:
-                    return with_articles(" ".join([*words[: stop - len(own)], other, *words[stop:]]))
-        return phrase
+            start = stop - len(name.split())
+            if start >= 0 and list(words[start:stop]) in (plural(name).split(), name.split()):
+                return start, stop, name, meaning
+        return None
 
     def knows(self, noun: Noun) -> bool:
         """Return whether the classifier was trained on this noun, or on something that it is a kind of."""

@@ -62,6 +62,8 @@ LEAST_EXPECTED = 1e-4
 """Minimum probability of a word by the n-grams, as evidence."""
 UNTAUGHT, LEAST_NOUN = 0.1, 0.01
 """Assumed probability of a noun that the classifier was not trained on, and minimum probability of any noun."""
+OWN_LEAST = 0.1
+"""Minimum probability of the kind of thing that a word of one's own stands for, so that a region gets this word."""
 
 COMPARED_PHRASES = 3
 """Number of hypotheses per region that the aligner scores, best first; more do not improve results."""
@@ -218,8 +220,8 @@ class PhraseWriter:
         """
         decoder, settings = self._densecap.decoder, self._config.decoding
         if self._named and posterior is not None:
-            logs = self._noun_logs(np.concatenate([posterior[chosen], posterior[~chosen]]))
-            decoder = NounGuide(decoder, self._noun_words[0], logs)
+            ordered = np.concatenate([posterior[chosen], posterior[~chosen]])
+            decoder = NounGuide(decoder, self._noun_words[0], self._noun_logs(ordered), self._refused(ordered))
         groups = [inputs[chosen], inputs[~chosen]]
         found, plain = search_each(decoder, groups, settings, [settings.beam_size, 1])
         seen = (None if rows is None else rows[chosen] for rows in (vectors, posterior, expected))
@@ -294,6 +296,33 @@ class PhraseWriter:
         likely = np.maximum(posterior @ self._noun_words[1], np.float32(LEAST_NOUN))
         return np.float32(self._config.noun_weight) * np.log(likely)
 
+    @cached_property
+    def _own_nouns(self) -> list[tuple[int, list[Noun]]]:
+        """Own words as token ids, each with the kinds of thing that it, or a name with it, stands for.
+
+        Words without such a kind, or with one that the classifier does not know, are left out.
+        """
+        assert self.nouns is not None
+        config, nouns = self._config, self.nouns
+        names = list(zip(config.own_names, config.own_meanings, strict=True))
+        found = list[tuple[int, list[Noun]]]()
+        for word, kind in zip(config.own_words, config.own_kinds, strict=True):
+            meant = [kind] if kind else [meaning for name, meaning in names if word in name.split()]
+            kinds = [noun for each in meant if (noun := nouns.tree.named(each)) is not None and nouns.knows(noun)]
+            if kinds and len(kinds) == len(meant):
+                found.append((self._densecap.vocabulary.number(word), kinds))
+        return found
+
+    def _refused(self, posterior: np.ndarray) -> np.ndarray | None:
+        """Return the words ``(N, V)`` that regions with posteriors ``(N, K)`` do not get; None if there are none."""
+        if not self._own or self.nouns is None:
+            return None
+        refused = np.zeros((len(posterior), len(self._densecap.vocabulary)), bool)
+        for token_id, kinds in self._own_nouns:
+            likely = [self.nouns.probability(posterior, kind) for kind in kinds]
+            refused[:, token_id] = np.max(likely, axis=0) < OWN_LEAST
+        return refused
+
     # Uncertain words
 
     @cached_property
@@ -348,10 +377,14 @@ class NounGuide:
     Args:
         nouns: ``(V,)`` mask of the W words that are nouns known to the classifier.
         logs: ``(N, W)`` log-probabilities to add for each of the N regions that decoding starts with.
+        refused: ``(N, V)`` mask of words that the regions do not get; None: none.
     """
 
-    def __init__(self, decoder: Decoder, nouns: np.ndarray, logs: np.ndarray) -> None:
+    def __init__(
+        self, decoder: Decoder, nouns: np.ndarray, logs: np.ndarray, refused: np.ndarray | None = None
+    ) -> None:
         self._decoder, self._nouns, self._words, self._logs = decoder, nouns, np.flatnonzero(nouns), logs
+        self._refused = refused
         self.never, self.unknown, self.independent = decoder.never, decoder.unknown, decoder.independent
 
     def start(self, embeddings: Any) -> State:
@@ -371,6 +404,8 @@ class NounGuide:
             weighed = own + self._logs[regions[rows]]
             some[:, self._words] = weighed + np.log(_sums(own) / _sums(weighed))[:, None]
             log_probs[rows] = some
+        if self._refused is not None:
+            log_probs = np.where(self._refused[regions], -np.inf, log_probs).astype(np.float32)
         return log_probs, (regions, said, inner)
 
     def select(self, state: State, rows: np.ndarray) -> State:

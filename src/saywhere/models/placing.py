@@ -544,8 +544,13 @@ class Placer:
         return found
 
     def judged_as(self, phrases: Iterable[str]) -> tuple[str, ...]:
-        """Return the nouns that are judged as a wider kind of thing, with the kind: ``sparrow as bird``."""
-        found = (noun_tree().narrower(phrase) for phrase in map(self.translate, phrases) if not self.is_unread(phrase))
+        """Return the nouns that are judged as a wider kind of thing, with the kind: ``sparrow as bird``.
+
+        A user's own names are too, such as ``trash panda as raccoon``.
+        """
+        known = [phrase for phrase in phrases if not self.is_unread(phrase)]
+        own = [None if self.nouns is None else self.nouns.named(phrase) for phrase in known]
+        found = (name or noun_tree().narrower(phrase) for phrase, name in zip(known, own, strict=True))
         pairs = dict(pair for pair in found if pair is not None and self.class_noun(pair[1]) is not None)
         return tuple(f"{word} as {kind}" for word, kind in pairs.items())
 

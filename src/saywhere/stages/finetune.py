@@ -437,7 +437,9 @@ class _Run:
         )  # fmt: skip
         words = {word: _majority(called.get(word, Counter())) for word in (*self.words, *common)}
         words |= dict(zip(config.own_words, config.own_kinds, strict=True))  # of an earlier fine-tuning
-        names = _own_names(phrases, words) | dict(zip(config.own_names, config.own_meanings, strict=True))
+        names = _own_names(phrases, words, self.words)
+        names |= {word: words[word] for word in self.words if words[word] and noun_tree().named(word) is None}
+        names |= dict(zip(config.own_names, config.own_meanings, strict=True))
         if unclear := [name for name, meaning in names.items() if not meaning]:
             why = "the model calls these things differently"
             self.tell(f"ground and search will not find {', '.join(sorted(unclear))}: {why}")
@@ -537,12 +539,11 @@ def _described(model: Model, sample: Sample) -> list[tuple[str, Sequence[str]]]:
     return list(zip(regions.captions or (), sample.phrases, strict=True))
 
 
-def _own_names(phrases: Sequence[tuple[list[str], str]], own: Container[str]) -> dict[str, str]:
-    """Return the names in phrases that consist of own words, and what the initial model calls most things so named.
+def _own_names(phrases: Sequence[tuple[list[str], str]], own: Container[str], new: Container[str]) -> dict[str, str]:
+    """Return the names in phrases, and what the initial model calls most things so named, or an empty text.
 
-    An empty text if it calls them differently.
-    Each phrase has what the initial model calls its box. Names that the noun tree has keep their usual meaning, and so
-    do colours and other adjectives alone.
+    Names consist of own words, or of new ones before a noun. Each phrase has what the initial model calls its box.
+    Names that the noun tree has keep their usual meaning, and so do colours and other adjectives alone.
     """
     tree, named = noun_tree(), dict[str, Counter[str]]()
     for words, kind in phrases:
@@ -550,6 +551,11 @@ def _own_names(phrases: Sequence[tuple[list[str], str]], own: Container[str]) ->
         first = stop = head.stop
         while first > 0 and words[first - 1] in own:
             first -= 1
+        if first == stop:  # the noun is none of them
+            first = head.start
+            while first > 0 and words[first - 1] in new:
+                first -= 1
+            first = stop if first == head.start else first
         last = singulars(words[stop - 1])[:1] if head.plural and first < stop else words[first:stop][-1:]
         name = " ".join([*words[first:stop][:-1], *last])
         if name and tree.named(name) is None and not ADJECTIVES.issuperset(name.split()):

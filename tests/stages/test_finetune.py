@@ -70,7 +70,7 @@ def same_weights(one: Path, two: Path) -> bool:
     return ours.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
-def test_the_new_model_has_all_parts_and_only_the_last_layers_differ(done: Finetuned) -> None:
+def test_the_new_model_has_all_parts_and_only_the_last_layers_differ(done: Finetuned, base: Path) -> None:
     before, after = weights(Bundle.read(exported_bundle()).folder), weights(done.model)
     kept = {name: value for name, value in after.items() if name.startswith("densecap.start.")}
     assert (done.learnt, done.held_out) == (6, 2) and bool(kept) == bool(done.share)
@@ -90,6 +90,10 @@ def test_the_new_model_has_all_parts_and_only_the_last_layers_differ(done: Finet
     assert not done.share or {*done.words} <= {*model.require("densecap", "").config.own_words}
     assert len(model.describe(image, top=2)) == 2 and model.caption(image) and model.embed(image)
     card = (done.model / CARD).read_text()
+    title = f"# mine\n\nThe model {base.name}, [fine-tuned](#fine-tuning). What follows was written about {base.name}."
+    assert card.startswith(title)
+    again = finetune_stage.retitled(card, "other", "mine")
+    assert again.startswith("# other\n\nThe model mine, [fine-tuned]") and title not in again
     assert "## Fine-tuning" in card and "6 images of jsonl images.jsonl, seed 0" in card
 
 

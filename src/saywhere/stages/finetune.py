@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -326,6 +327,7 @@ class _Run:
             (*self.own.problems, *self.skipped), chosen.reason, (found[0], found[1]),
         )  # fmt: skip
         replace_section(made / CARD, "## Fine-tuning", self._card(epoch, result))
+        write_text(made / CARD, retitled((made / CARD).read_text("utf-8"), self.folder.name, self.bundle.folder.name))
         self._put_in_place(made)
         return result
 
@@ -528,6 +530,18 @@ class _Run:
         words = f"\n\nNew words: {', '.join(result.words)}." if result.words and result.share else ""
         figures = "\n".join(result.lines())
         return f"From {self.bundle.folder.name}, on {about}. {what}{words}\n\n```\n{figures}\n```\n"
+
+
+def retitled(card: str, name: str, start: str) -> str:
+    """Return the card of a model that was fine-tuned from ``start``, under its own name.
+
+    Example:
+        >>> retitled("# a\\n\\nOf a.", "b", "a").splitlines()[0]
+        '# b'
+    """
+    rest = re.sub(r"\A# .*\n+(?:.* \[fine-tuned\]\(#fine-tuning\)\. .*\n+)?", "", card)
+    about = f"The model {start}, [fine-tuned](#fine-tuning). What follows was written about {start}."
+    return f"# {printable(name)}\n\n{about}\n\n{rest}"
 
 
 def _described(model: Model, sample: Sample) -> list[tuple[str, Sequence[str]]]:

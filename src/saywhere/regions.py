@@ -81,7 +81,7 @@ class Regions:
         not_found: phrases that :meth:`saywhere.Model.ground` did not find in the image.
         unused: words of the sentence that placed no phrase, such as "wearing".
         unknown: words of the text that the model does not know and therefore ignored.
-        judged_as: words of the text that are judged as a wider kind of thing, such as ``sparrow as bird``.
+        judged_as: words of the text that are judged as their kind of thing, such as ``sparrow as bird``.
 
     Arrays are stored as NumPy arrays; anything that NumPy can convert is accepted.
 

@@ -122,6 +122,8 @@ def test_the_information_of_box_scores_comes_with_the_dense_captioner(
         assert (found is not None) == there
         if found is not None:
             np.testing.assert_allclose(found, checkpoint.read_information(known, size))
+    replaced = export([known, first], tmp_path / "out", replace=True)
+    assert checkpoint.read_information(replaced, size) is None, "the second model's part is the one that is exported"
 
 
 def test_a_model_that_was_written_half_is_none(

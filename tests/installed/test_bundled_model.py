@@ -17,6 +17,7 @@ from PIL import Image
 
 import saywhere
 from saywhere.boxes import iou
+from saywhere.models.nouns import plural
 from saywhere.search.indexing import embed_for_index
 from saywhere.search.phrases import LIKELY, PhrasesInImages, Query
 
@@ -159,9 +160,15 @@ def test_search_judges_a_narrower_noun_as_its_kind_and_says_so(model, tmp_path, 
     with saywhere.Index(tmp_path / "i", model) as index:
         index.add(photograph(name))
         (hit,), (wider,), (other,) = (index.search(f"a {noun}") for noun in (narrow, kind, "sparrow"))
+        for form in ("a {}", "two {}", "a red {}", "a {} on the left", "a dog and a {}"):
+            nouns = (plural(noun) if "two" in form else noun for noun in (narrow, kind))
+            own, most = (index.search(form.format(noun))[0].probability for noun in nouns)
+            assert own <= most + 1e-3, form
+        (without,) = index.search("a thing", without="two sparrows")
     assert wider.probability >= hit.probability > 0.6 > LIKELY > other.probability
     assert hit.regions.captions == (f"a {narrow}",) and other.regions.not_found == ("a sparrow",)
     assert hit.to_dict()["judged_as"] == [f"{narrow} as {kind}"] and "judged_as" not in wider.to_dict()
+    assert without.to_dict()["judged_as"] == ["sparrow as bird"]
     found = model.ground(photograph(name), ["a thing", f"the {narrow}", f"a {kind}"], threshold=0)
     assert found.judged_as == (f"{narrow} as {kind}",)
 

@@ -360,7 +360,7 @@ def test_a_noun_that_only_the_classes_know_is_searched_by_them(album, tmp_path) 
 
     made.nouns = SimpleNamespace(
         posteriors=posteriors, lookup=tree.find, tells=lambda noun: noun.name != "violin",
-        translate=lambda text: text.replace("night bandit", "raccoon"),
+        translate=lambda text: text.replace("night bandit", "raccoon"), named=lambda text: None,
     )  # fmt: skip
     made.calibration = calibrated(phrase=(0, 1, 9, 3), hit=(1, 0, 0, 0, 0, 0, 0))
     with saywhere.Index(tmp_path / "i", made) as index:
@@ -425,7 +425,9 @@ def test_an_index_keeps_what_the_classes_say_and_asks_them(album, tmp_path) -> N
         pairs = zip(encodings, boxes, strict=True)
         return [posterior.repeat(len(rows), axis=0) * (seen.image == path) for seen, rows in pairs]
 
-    made.nouns = SimpleNamespace(posteriors=posteriors, lookup=tree.find, translate=str, tells=lambda noun: True)
+    made.nouns = SimpleNamespace(
+        posteriors=posteriors, lookup=tree.find, translate=str, named=lambda text: None, tells=lambda noun: True
+    )
     made.calibration = calibrated(phrase=(0, 0, 0, -9), indexed_phrase=(0, 1, 9, 0), hit=(1, 0, 0, 0, 0, 0, 0))
     with saywhere.Index(tmp_path / "i", made) as index:
         index.add(album)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from commands import error_of, run
 from photographs import noise
+from safetensors.torch import save_file
 from tiny_bundle import exported_bundle, tiny_networks
 from tiny_stages import write_data
 from tiny_tower import tower_model
@@ -155,9 +156,34 @@ def test_information_is_stored_up_to_its_largest_eigenvalues(tmp_path: Path, mon
     assert values == pytest.approx([9.2, 4.2, 1.2, 0.2, 0.2, 0.2], rel=2e-3)
     with pytest.raises(UserError, match="does not fit the model: calibrate its boxes again"):
         checkpoint.read_information(tmp_path, 7)
+    for factor, rest in ((np.nan, 0.1), (1.0, -0.1), (1.0, np.inf), (np.inf, 0.1)):
+        tensors = {"factor": torch.full((3, 6), factor), "rest": torch.tensor([rest])}
+        save_file(tensors, tmp_path / "information.safetensors")
+        with pytest.raises(UserError, match="has values that are no information: calibrate"):
+            checkpoint.read_information(tmp_path, 6)
     (tmp_path / "information.safetensors").write_bytes(b"no tensors")
     with pytest.raises(UserError, match="cannot be loaded"):
         checkpoint.read_information(tmp_path, 6)
+
+
+def test_a_damaged_file_of_information_is_refused_before_any_work(base: Path, images: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    copy_model(base, broken)
+    checkpoint.write_information(broken, np.eye(3))
+    with pytest.raises(UserError, match=r"information\.safetensors does not fit the model: calibrate its boxes again"):
+        saywhere.finetune(images, tmp_path / "mine", model=broken, tell=lambda line: pytest.fail(line))
+    told: list[str] = []
+    saywhere.finetune(images, tmp_path / "mine", model=exported_bundle(), epochs=1, tell=told.append)
+    assert any(line.startswith("scores of boxes stay: ") for line in told), told
+
+
+def test_regions_of_another_version_are_found_again(tmp_path: Path) -> None:
+    path = tmp_path / "regions.npz"
+    assert heads.Regions.load(path) is None
+    regions_of(0).save(path)
+    assert heads.Regions.load(path) is not None
+    np.savez(path, contexts=np.zeros((0, 4)), phrase=np.zeros(0), others=np.zeros((0, 4)))
+    assert heads.Regions.load(path) is None
 
 
 def test_scores_stay_if_they_are_no_better_on_held_out_images(
@@ -168,7 +194,8 @@ def test_scores_stay_if_they_are_no_better_on_held_out_images(
     made = saywhere.finetune(images, tmp_path / "mine", model=base, epochs=6)
     name = "densecap.region_head.score.weight"
     assert made.share and torch.equal(weights(made.model)[name], weights(base)[name])
-    assert made.found[0] == made.found[1]
+    assert len(made.found) == 2 and made.lines()[2].startswith("boxes found")
+    assert not any(line.startswith("boxes") for line in dataclasses.replace(made, found=()).lines())
 
 
 def test_new_words_are_in_the_vocabulary_behind_the_old_ones(images: Path) -> None:
@@ -339,12 +366,12 @@ def test_a_run_that_is_stopped_goes_on_and_makes_the_same(
     assert same_weights(again.model, done.model)
 
 
-def test_what_is_done_is_not_done_again_and_another_run_is_refused(done: Finetuned, images: Path) -> None:
+def test_what_is_done_is_not_done_again_and_another_run_is_refused(done: Finetuned, base: Path, images: Path) -> None:
     (done.model / "run" / "regions").mkdir(parents=True)  # as a run leaves it that is killed at its very end
-    again = saywhere.finetune(images, done.model, model=exported_bundle(), epochs=6)
+    again = saywhere.finetune(images, done.model, model=base, epochs=6)
     assert again == done and not [path for path in done.model.iterdir() if path.is_dir()]
     with pytest.raises(UserError, match="has a run with another seed: name another folder with --out, or add"):
-        saywhere.finetune(images, done.model, model=exported_bundle(), epochs=6, seed=1)
+        saywhere.finetune(images, done.model, model=base, epochs=6, seed=1)
 
 
 def test_a_model_that_looks_with_a_tower_learns_too(images: Path, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def note_words(
     elif unknown:
         typer.echo(f"words that the model does not know: {did_you_mean(unknown)}", err=True)
     if judged_as:
-        typer.echo(f"judged as a wider kind of thing: {', '.join(judged_as)}", err=True)
+        typer.echo(f"judged as their kind of thing: {', '.join(judged_as)}", err=True)
     if without_noun and not none_known:
         typer.echo(f"no thing is named, so compared as a whole: {', '.join(without_noun)}", err=True)
     for phrase in asked:

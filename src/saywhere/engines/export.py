@@ -100,17 +100,13 @@ def export(
         compare_engines(TorchEngine(networks, bundle.calibration), OnnxEngine(Bundle.read(new)))
         if int8 is not None:
             quantize(new, int8)
-        for folder in map(find_folder, folders):  # the last part densecap is the one that is exported
-            if "densecap" in Bundle.read(folder).configs and (folder / INFORMATION).is_file():
-                shutil.copy(folder / INFORMATION, new)
+        having = [folder for folder in map(find_folder, folders) if "densecap" in Bundle.read(folder).configs]
+        if having and (having[-1] / INFORMATION).is_file():  # the last part densecap is the one that is exported
+            shutil.copy(having[-1] / INFORMATION, new)
         names = [name for name in (*OPTIONAL, VOCABULARY, WEIGHTS, CONFIG) if (new / name).is_file()]
         out.mkdir(exist_ok=True)
-        for name in (
-            CONFIG,
-            GRAPH_INT8,
-            CALIBRATION,
-            INFORMATION,
-        ):  # old ones would belong to another model, even after a kill
+        # Old ones would belong to another model, even after a kill.
+        for name in (CONFIG, GRAPH_INT8, CALIBRATION, INFORMATION):
             (out / name).unlink(missing_ok=True)
         for name in names:
             put_in_place(new / name, out / name)

@@ -365,7 +365,7 @@ class Model:
 
         Returns:
             :class:`Regions` with the found phrases as captions, in their order, the other phrases in ``not_found``, and
-            the words that the model does not know in ``unknown``, and those judged as a wider kind in ``judged_as``.
+            the words that the model does not know in ``unknown``, and those judged as their kind in ``judged_as``.
             For ``scores`` and ``similarities`` see :meth:`saywhere.models.placing.Placer.find`.
 
         Raises:

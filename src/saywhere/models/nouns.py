@@ -92,7 +92,7 @@ _NARROWER = {
     "aircraft": "glider helicopter", "animal": "alpaca lemur livestock newt seal", "bag": "briefcase satchel",
     "bed": "bunk", "bird": "cockatoo egret gull heron pheasant sparrow stork", "boat": "dinghy raft tugboat",
     "bottle": "decanter flask thermos", "cabinet": "cupboard", "camera": "camcorder", "cat": "kitty",
-    "cellphone": "smartphone telephone", "chair": "stool", "computer": "desktop tablet", "cow": "steer",
+    "cellphone": "smartphone", "chair": "stool", "computer": "desktop tablet", "cow": "steer",
     "crocodile": "alligator", "cup": "mug", "deer": "reindeer", "field": "meadow pasture",
     "flower": "bouquet rose tulip", "horse": "foal racehorse", "house": "cabin hut", "insect": "beetle bug mosquito",
     "jacket": "peacoat", "lake": "lagoon", "lizard": "chameleon gecko", "nose": "snout", "path": "footpath",

@@ -544,7 +544,7 @@ class Placer:
         return found
 
     def judged_as(self, phrases: Iterable[str]) -> tuple[str, ...]:
-        """Return the nouns that are judged as a wider kind of thing, with the kind: ``sparrow as bird``.
+        """Return the nouns that are judged as their kind of thing, with the kind: ``sparrow as bird``.
 
         A user's own names are too, such as ``trash panda as raccoon``.
         """

@@ -232,6 +232,8 @@ def read_information(folder: Path, size: int) -> np.ndarray | None:
     if shapes != {"factor": (min(INFORMATION_RANK, size), size), "rest": (1,)}:
         raise UserError(f"{path} does not fit the model: calibrate its boxes again (saywhere calibrate --what box)")
     factor = stored["factor"].double().numpy()
+    if not np.isfinite(factor).all() or not 0 < float(stored["rest"]) < np.inf:
+        raise UserError(f"{path} has values that are no information: calibrate the model's boxes again")
     return factor.T @ factor + float(stored["rest"]) * np.eye(size)
 
 

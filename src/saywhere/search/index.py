@@ -320,7 +320,12 @@ class Index:
             asked *= 4
         kept, seen = [found[i] for i in ranks], ranks[-1] + 1 if len(ranks) == many else len(found)
         left_out = seen - len(kept) if parsed.unwanted + unwanted else None
-        placed = [phrases.find(each.vectors, each.lead, each.among) for each in kept]
+        leads = {each.entry: each.lead for each in kept}
+        if (wider := phrases.kind_question()) is not None:  # no sparrow without a bird
+            others = self.store.nearest(wider, asked, exact=exact, threads=self._workers, only=only)
+            of_kind, least = {each.entry: each.lead for each in others}, min((each.lead for each in others), default=0)
+            leads = {entry: min(lead, of_kind.get(entry, least)) for entry, lead in leads.items()}
+        placed = [phrases.find(each.vectors, leads[each.entry], each.among) for each in kept]
         best = sorted(zip(kept, placed, strict=True), key=lambda one: -(one[1].probability or 0))[:top]
         return [
             Hit(each.vectors.image, each.similarity - phrases.hubness, there.regions, there.probability, each.time,

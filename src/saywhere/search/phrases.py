@@ -336,7 +336,7 @@ class PhrasesInImages:
             the actions of a sentence of one phrase, see :func:`with_actions`.
         known: whether any noun is known; if not, all phrases are kept, and no image shows them.
         unknown: words that neither the aligner nor, as nouns, the classifier knows, see :meth:`Placer.unknown`.
-        judged_as: wanted nouns that are judged as a wider kind of thing, see :meth:`Placer.judged_as`.
+        judged_as: wanted nouns that are judged as their kind of thing, see :meth:`Placer.judged_as`.
 
     Raises:
         UserError: something is unwanted, and the model has no calibration of phrases.
@@ -353,7 +353,7 @@ class PhrasesInImages:
         asked = Layout.parse(query.wanted[0]) if alone else Layout.of(query.wanted)
         known = [not placer.is_unknown(phrase) for phrase in asked.phrases]
         self.unknown = placer.unknown((*asked.phrases, *asked.unused, *query.unwanted))
-        self.judged_as = placer.judged_as(asked.phrases)
+        self.judged_as = placer.judged_as((*asked.phrases, *query.unwanted))
         self.known = any(known)
         layout, nothing = asked.only(known) if self.known else asked, EMPTY.union(self.unknown)
         if alone and self.known:
@@ -365,12 +365,13 @@ class PhrasesInImages:
         self._unwanted = tuple(placer.translate(text) for text in query.unwanted if not placer.is_unread(text))
         words, tree = self._aligner.vocabulary, noun_tree()
         kinds, wider = ([tree.widened(text) or text for text in texts] for texts in (self._unwanted, own))
-        self._details, self._avoided = (Details(each, words) for each in (own, self._unwanted))
+        self._details, self._avoided = (Details(each, words) for each in (wider, kinds))
         texts = {text: text for text in (*self._details.texts, *self._avoided.texts)}
-        texts |= {text: text for text in (*kinds, *wider)}
-        texts |= {text: captioned(text, words) for text in (*own, *wanted, *self._unwanted)}
+        kind = (_translated(wanted[0], own, wider),) if alone else wider
+        texts |= {text: captioned(text, words) for text in (*kinds, *wider, *kind, *own, *wanted, *self._unwanted)}
         vectors = dict(zip(texts, model.embed_text([*texts.values()]), strict=True))
         self._wanted = [vectors[text] for text in wanted]
+        self._kind = [vectors[text] for text in kind] if wider != [*own] else None
 
         def columns(phrases: Sequence[str], nouns: bool = True) -> _Columns:
             judged = nouns and model.nouns is not None
@@ -387,16 +388,20 @@ class PhrasesInImages:
         self._lacking = np.array([placer.needs_classes(phrase) for phrase in own], bool)
         self._nouns = [placer.class_noun(phrase) for phrase in wider]
         common = commonness_of(words)
-        judged = [phrase for phrase, lacks in zip(wider, self._lacking, strict=True) if not lacks]
-        self._judged = common.together(judged or wider)
+        self._judged = common.together([p for p, lacks in zip(wider, self._lacking, strict=True) if not lacks] or wider)
         self._each = [common.together([phrase]) for phrase in wider]
         self._rare = np.array([placer.is_rare(phrase) for phrase in (*own, *self._unwanted, *kinds)], bool)
         self._wider_rare = np.array([placer.is_rare(phrase) for phrase in wider], bool)
 
-    def question(self) -> Question:
+    def kind_question(self) -> Question | None:
+        """Return :meth:`question` with kinds in place of narrower nouns, for the lead of images; None without any."""
+        return None if self._kind is None else self.question(self._kind)
+
+    def question(self, wanted: Sequence[TextVectors] | None = None) -> Question:
         """Return the query for comparing images, without its :attr:`hubness`."""
-        weights = np.ones((len(self._wanted), 1), np.float32)
-        config, found = self._aligner.config, Question.of(self._wanted, weights, self._aligner.config.score)
+        wanted = self._wanted if wanted is None else wanted
+        weights = np.ones((len(wanted), 1), np.float32)
+        config, found = self._aligner.config, Question.of(wanted, weights, self._aligner.config.score)
         chosen = np.array([noun is not None for noun in self._nouns], bool)
         if not chosen.any():
             return found
@@ -440,9 +445,12 @@ class PhrasesInImages:
         rows, agree = evidence.place(config, layout, calibration)
         agree = agree + _log_details(calibration, self._details, image, evidence, whole[:compared], rows)
         odds = evidence.log_odds(calibration)
-        highest = None if self._wider is None else self._wider.evidence(image, self._wider_rare).log_odds(calibration)
-        if odds is not None and highest is not None:  # no sparrow without a bird
-            odds = np.minimum(odds, highest)
+        if self._wider is not None:  # no sparrow without a bird
+            wider = self._wider.evidence(image, self._wider_rare)
+            highest, (places, most) = wider.log_odds(calibration), wider.place(config, layout, calibration)
+            most = most + _log_details(calibration, self._details, image, wider, whole[:compared], places)
+            agree = np.minimum(agree, most)
+            odds = odds if odds is None or highest is None else np.minimum(odds, highest)
         inputs = np.stack([evidence.inputs[name] for name in QUESTIONS["indexed_phrase"]])
         wanted = whole[compared:] if len(whole) > compared else evidence.similarity
         similarity = float((wanted - image.hubness - hubness_of(self._wanted)).mean())

@@ -73,7 +73,7 @@ TOOLS: tuple[dict[str, Any], ...] = (
         "ground",
         "Find the things that a sentence names: the box of each phrase, with the probability that it is there. "
         "not_found lists the phrases that are not in the image, unknown the words that the model ignored, "
-        "judged_as the words that are judged as a wider kind of thing.",
+        "judged_as the words that are judged as their kind of thing.",
         {"image": "holiday/beach.jpg", "text": "a dog beside a red umbrella"},
         ["image", "text"],
         image=_IMAGE,

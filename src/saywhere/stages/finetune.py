@@ -24,7 +24,7 @@ from saywhere.files import explain_full_disk, printable, put_in_place, read_reco
 from saywhere.images import ImageError
 from saywhere.inference.claims import locked
 from saywhere.loading import load
-from saywhere.models.bundle import CARD, CONFIG, Bundle
+from saywhere.models.bundle import CARD, CONFIG, INFORMATION, Bundle
 from saywhere.models.nouns import BEFORE_NOUNS, COLOURS, FUNCTION_WORDS, noun_tree, singulars
 from saywhere.options import dataclass
 from saywhere.regions import SHOWN
@@ -73,7 +73,8 @@ class Finetuned:
             describes these boxes.
         losses: negative log-probability of a held-out phrase, before and after. They choose the share: with few boxes
             they are more informative than decoded phrases.
-        found: share of the held-out boxes that the model finds and shows, before and after.
+        found: share of the held-out boxes that the model finds and shows, before and after; empty if a version that did
+            not measure it made the model.
         learnt, held_out: number of images trained on, and measured on.
         words: the new words.
         share: weight of the trained weights in the model; 0 if none was better and kept enough of the initial answers.
@@ -93,17 +94,19 @@ class Finetuned:
     kept: float
     problems: tuple[str, ...] = ()
     reason: str = ""
-    found: tuple[float, float] = (0.0, 0.0)
+    found: tuple[float, ...] = ()
 
     def lines(self) -> list[str]:
         """Return a summary table as lines of text."""
         rows = [
             (counted(self.held_out, "held-out image"), "before", "after"),
             ("words of phrases (F1)", f"{self.start:.3f}", f"{self.end:.3f}"),
-            ("boxes found", *(f"{share:.3f}" for share in self.found)),
             ("loss of a phrase", f"{self.losses[0]:.2f}", f"{self.losses[1]:.2f}"),
             ("other phrases kept", "1.000", f"{self.kept:.3f}"),
         ]
+        if self.found:
+            before, after = self.found
+            rows.insert(2, ("boxes found", f"{before:.3f}", f"{after:.3f}"))
         return [f"{title:26}{before:>8}{after:>8}" for title, before, after in rows]
 
 
@@ -185,6 +188,8 @@ def finetune(
         except UserError:
             if [path.name for path in run.iterdir()] == ["lock"]:  # nothing was begun
                 shutil.rmtree(run, ignore_errors=True)
+                if not (folder / CONFIG).exists():
+                    (folder / RECORD).unlink(missing_ok=True)
             raise
         shutil.rmtree(run, ignore_errors=True)
         return result
@@ -297,6 +302,9 @@ class _Run:
         self.networks["densecap"] = self.network
         self.new = [self.network.vocabulary.encode(word)[0] for word in self.words]
         self.skipped: list[str] = []
+        self.information = checkpoint.read_information(bundle.folder, self.network.config.embed_dim + 1)
+        if self.information is None:
+            tell(f"scores of boxes stay: {bundle.folder} has no {INFORMATION} (saywhere calibrate --what box)")
         self.epochs = epochs or max(heads.EPOCHS, -(-STEPS // -(-len(own.learnt) // heads.BATCH)))
 
     def __call__(self) -> Finetuned:
@@ -317,11 +325,12 @@ class _Run:
         kinds = {*own.words.values()} - {""}
         chosen = self._choose(layers, before, trained if epoch else {}, lessons, kinds)
         start_score = copy.deepcopy(self.network.region_head.score)
-        scores = bool(chosen.share) and self._learn_scores(lessons)
+        if chosen.share:
+            self._learn_scores(lessons)
         made = self._make(chosen.share, own, before, start_score)
         models = [load(folder) for folder in (self.bundle.folder, made)]
         start, end = map(self._word_f1, models)
-        found = tuple(map(self._found, models)) if scores else (self._found(models[0]),) * 2
+        found = tuple(map(self._found, models))  # the phrases count for the scores, too
         result = Finetuned(
             self.folder, start, end, chosen.losses, len(learnt), len(held_out), self.words, chosen.share, chosen.kept,
             (*self.own.problems, *self.skipped), chosen.reason, (found[0], found[1]),
@@ -389,11 +398,10 @@ class _Run:
         """
         import torch
 
-        from saywhere.networks import checkpoint
         from saywhere.training import heads
 
-        layer = self.network.region_head.score
-        if (information := checkpoint.read_information(self.bundle.folder, layer.in_features + 1)) is None:
+        layer, information = self.network.region_head.score, self.information
+        if information is None:
             return False
         learnt, held_out = ([lesson.regions for lesson in some] for some in lessons)
         change = heads.fit_scores(learnt, information)
@@ -472,11 +480,10 @@ class _Run:
         for number, sample in enumerate(tracked(f"looking at the {kind} images", list(samples))):
             path = self.folder / RUN / kind / f"{number:06}.npz"
             try:
-                if path.exists():
-                    found.append(heads.Regions.load(path))
-                else:
-                    found.append(heads.find_regions(self.network, sample, self.seed))
-                    found[-1].save(path)
+                if (regions := heads.Regions.load(path)) is None:
+                    regions = heads.find_regions(self.network, sample, self.seed)
+                    regions.save(path)
+                found.append(regions)
             except ImageError as error:
                 samples.remove(sample)
                 self.skipped.append(str(error))

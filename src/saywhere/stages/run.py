@@ -19,7 +19,7 @@ from saywhere import options
 from saywhere.errors import UserError
 from saywhere.files import explain_full_disk, read_record, write_text
 from saywhere.inference.claims import locked
-from saywhere.models.bundle import BUNDLED, CONFIG, VOCABULARY, WEIGHTS, Bundle
+from saywhere.models.bundle import BUNDLED, CONFIG, INFORMATION, VOCABULARY, WEIGHTS, Bundle
 from saywhere.options import dataclass
 from saywhere.report import collect_left_out, leave_out
 from saywhere.stages.kinds import EYES, KINDS, MODEL, Card, DataSet, Done, Reader, Stage, Start, Train, Work, copy_model
@@ -290,8 +290,8 @@ def model_digest(name: str) -> str:
     if folder.parent == BUNDLED:
         return name  # a new version of saywhere is no reason to start over
     digest = hashlib.blake2b(digest_size=8)
-    for file in (CONFIG, VOCABULARY, WEIGHTS):
-        digest.update((folder / file).read_bytes())
+    for file in (CONFIG, VOCABULARY, WEIGHTS, INFORMATION):
+        digest.update((folder / file).read_bytes() if (folder / file).is_file() else b"")
     return digest.hexdigest()
 
 

@@ -84,10 +84,13 @@ class Regions:
         write_atomically(path, lambda stream: np.savez(stream, **vars(self)))
 
     @classmethod
-    def load(cls, path: Path) -> Regions:
-        """Read what :meth:`save` wrote."""
+    def load(cls, path: Path) -> Regions | None:
+        """Read what :meth:`save` wrote; None if there is none, or that of another version."""
+        if not path.exists():
+            return None
         with np.load(path) as stored:
-            return cls(**{f.name: stored[f.name] for f in fields(cls)})
+            names = [f.name for f in fields(cls)]
+            return cls(**{name: stored[name] for name in names}) if {*names} == {*stored} else None
 
 
 @torch.inference_mode()

@@ -262,7 +262,7 @@ async function search() {
   if (leftOut !== undefined) notes.push(`${plural(leftOut, "image")} left out because of unwanted things`);
   const strange = Object.entries(unknown).map(([word, other]) => (other ? `${word} (did you mean ${other}?)` : word));
   if (strange.length) notes.push(`words that the model does not know: ${strange.join(", ")}`);
-  if (wider.length) notes.push(`judged as a wider kind of thing: ${wider.join(", ")}`);
+  if (wider.length) notes.push(`judged as their kind of thing: ${wider.join(", ")}`);
   if (whole.length) notes.push(`no thing is named, so compared as a whole: ${whole.join(", ")}`);
   if (unused.length) notes.push(`words not used to place phrases: ${unused.join(", ")}`);
   say(empty ? "" : notes.join("; "));
@@ -328,7 +328,7 @@ function show() {
     $("found-list").append(...(current.found?.not_found ?? []).map((phrase) => absent(phrase, "not found")));
     $("found-list").append(...(current.found?.unused ?? []).map((words) => absent(words, "not used to place phrases")));
     $("found-list").append(...(current.found?.unknown ?? []).map((word) => absent(word, "the model does not know this word")));
-    $("found-list").append(...(current.found?.judged_as ?? []).map((words) => absent(words, "judged as a wider kind of thing")));
+    $("found-list").append(...(current.found?.judged_as ?? []).map((words) => absent(words, "judged as their kind of thing")));
   }
   if (tab === "sentence") showSentence();
   showWord(null);

@@ -173,6 +173,11 @@ def test_search_judges_a_narrower_noun_as_its_kind_and_says_so(model, tmp_path, 
     assert found.judged_as == (f"{narrow} as {kind}",)
 
 
+def test_no_word_is_suggested_that_the_model_hardly_read(model):
+    """It knows the word labrador, but from few captions."""
+    assert model.placer("aligner").unknown(["labradors", "a girafe"]) == {"labradors": None, "girafe": "giraffe"}
+
+
 def test_the_sky_is_found_though_no_proposal_covers_it(model):
     """The man with a camera stands before the sky, in the upper third of the photograph."""
     seen = model.encode(photograph("camera.png"))

@@ -566,7 +566,7 @@ class Placer:
             return SequenceMatcher(None, one, word).ratio() + often + 0.05 * (one in names)
 
         close = get_close_matches(word, begins, 5, cutoff=ALIKE)
-        meant = [one for one in close if one != word and len(word) > SHORT and not self.is_unknown(one)]
+        meant = [one for one in close if one != word and len(word) > SHORT and not self.is_unread(one)]
         return max(meant, key=likely, default=None)
 
 

@@ -78,6 +78,8 @@ def test_answers_are_those_of_python(
 def test_phrases_are_found_as_before_fine_tuning(engine: Page, finetuned: Page, photographs: dict[str, bytes]) -> None:
     photo = photographs["astronaut"]
     before, after = (ask(page, photo, "describe") for page in (engine, finetuned))
+    said = [{word for caption in answer["captions"] for word in caption.split()} for answer in (before, after)]
+    assert {"black", "red"} <= said[0] and "black" not in said[1] and "red" in said[1]
     assert after["captions"] != before["captions"]
     text = "a woman in an orange suit and a flag with stars"
     before, after = ask(engine, photo, "ground", text=text), ask(finetuned, photo, "ground", text=text)

@@ -10,6 +10,7 @@ import {tokenize} from "./text.js";
 const SHOWN = 0.25; // regions with a lower score are shown only on demand
 const SMALLEST = 1e-6; // fraction of the image that a box covers, at least
 const LEAST_EXPECTED = 1e-4; // minimum probability of a word of a phrase, as evidence
+const OWN_LEAST = 0.1; // least probability of what a user's own word is a kind of, so that a region gets the word
 const UNTAUGHT = 0.1, LEAST_NOUN = 0.01; // probability of a noun that the classifier was not taught; minimum of any noun
 
 // Return the natural logarithm of the fraction of the image that a box covers.
@@ -36,7 +37,8 @@ export class Detector {
   // Return the regions of an image, or these boxes in its pixels: [{box, logit, caption, sure}], their embeddings, and the
   // codes that captions are decoded from. Of regions that overlap by more than an IoU of most, only the best is kept.
   // Instead of the proposals of the network, the regions can come from parts of the image, in shares of its sides.
-  detect(image, given = null, most = this.config.final_nms, parts = null) {
+  // With classes, a region gets a user's own word only if it probably shows what this is a kind of.
+  detect(image, given = null, most = this.config.final_nms, parts = null, classes = null) {
     const sides = [image.inputWidth, image.inputHeight, image.inputWidth, image.inputHeight];
     const inside = parts?.map((part) => part.map((share, i) => share * sides[i]));
     const {proposals, embeddings, logits} = inside ? this.embed(image, inside) : this.look(image, given);
@@ -47,7 +49,7 @@ export class Detector {
     const odds = rows.map((row, i) => logit * logits[row] + ofArea * logArea(image, boxes[i]) + constant); // without the phrase
     const shown = odds.filter((each) => sigmoid(each) >= SHOWN).length;
     const few = given ? rows.length : Math.min(this.config.beam_regions ?? Infinity, shown);
-    const sentences = this.say(codes, odds, few);
+    const sentences = this.say(codes, odds, few, this.refused(image, boxes, chosen, classes));
     const regions = rows.map((row, i) => ({
       box: boxes[i], logit: logits[row], caption: this.vocabulary.decode(sentences[i].tokens), sure: confidence(sentences[i]),
     }));
@@ -60,13 +62,33 @@ export class Detector {
   }
 
   // Decode the regions' phrases: by beam search for the few whose boxes are most probable, greedily for the others.
-  say(codes, odds, few) {
+  // Each region has the tokens that it does not get.
+  say(codes, odds, few, refused) {
     const {decoding} = this.config, sentences = Array(codes.rows), order = best(odds);
     const groups = [[order.slice(0, few), decoding], [order.slice(few), {...decoding, beam_size: 1}]];
-    for (const [rows, settings] of groups) {
-      decode(this.decoder, codes.pick(rows), settings).forEach((sentence, i) => (sentences[rows[i]] = sentence));
+    for (const [some, settings] of groups) {
+      const alike = new Map(); // regions that do not get the same words, decoded together
+      for (const row of some) alike.set(`${refused[row]}`, [...(alike.get(`${refused[row]}`) ?? []), row]);
+      for (const rows of alike.values()) {
+        const found = decode(this.decoder, codes.pick(rows), settings, undefined, refused[rows[0]]);
+        found.forEach((sentence, i) => (sentences[rows[i]] = sentence));
+      }
     }
     return sentences;
+  }
+
+  // Return the tokens of a user's own words that each region does not get: it hardly shows what they, or names with them, mean.
+  refused(image, boxes, embeddings, classes) {
+    const {own_words: own = [], own_kinds: kinds = [], own_names: names = [], own_meanings: meanings = []} = this.config;
+    if (!own.length || !classes || !boxes.length) return boxes.map(() => []);
+    const meant = own.flatMap((word, i) => {
+      const of = kinds[i] ? [kinds[i]] : meanings.filter((_, name) => names[name].split(" ").includes(word));
+      const nouns = of.map((kind) => classes.tree.named(kind));
+      return nouns.length && nouns.every((noun) => noun && classes.knows(noun)) ? [[this.vocabulary.encode(word)[0], nouns]] : [];
+    });
+    const inputs = boxes.map((box) => scale(box, image.inputWidth / image.width, image.inputHeight / image.height));
+    return classes.posteriors(image, inputs, embeddings).map((row) => meant
+      .filter(([, nouns]) => nouns.every((noun) => classes.probability(row, noun) < OWN_LEAST)).map(([token]) => token));
   }
 
   // Return the features from which phrases are written, for boxes in pixels of the image, with their embeddings.

@@ -119,7 +119,8 @@ export class Model {
 
   async describe(image, {box, top = 0} = {}) {
     const [detector, classes] = await Promise.all([this.detector(), this.classes()]);
-    const {regions, embeddings} = box ? detector.detect(image, [inside(box, image)]) : (image.found ??= detector.detect(image));
+    const detect = (given) => detector.detect(image, given, undefined, null, classes);
+    const {regions, embeddings} = box ? detect([inside(box, image)]) : (image.found ??= detect(null));
     const once = (words) => (classes ? withoutRepetition(classes.tree, words) : words);
     const said = regions.map((region) => detector.expect(region, once(region.caption.split(" ")), this.info.noun_tree));
     const clear = (text) => (classes ? withoutStutter(text, this.info.noun_tree.stutter) : text);

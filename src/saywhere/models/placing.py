@@ -566,7 +566,9 @@ class Placer:
             return SequenceMatcher(None, one, word).ratio() + often + 0.05 * (one in names)
 
         close = get_close_matches(word, begins, 5, cutoff=ALIKE)
-        meant = [one for one in close if one != word and len(word) > SHORT and not self.is_unread(one)]
+        meant = [one for one in close if one != word and len(word) > SHORT and not self.is_unknown(one)]
+        forms = (*singulars(word), plural(word))  # "labradors" is right, and labradors are as unknown as a labrador
+        meant = [one for one in meant if one not in forms or not self.is_unread(one)]
         return max(meant, key=likely, default=None)
 
 

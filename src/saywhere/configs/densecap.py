@@ -76,7 +76,7 @@ class DenseCapConfig(SystemConfig):
         own_words: words of one's own images, which fine-tuning taught to the decoder. N-grams and aligner do not know
             their use, so they do not judge phrases with them.
         own_kinds: for each of these words the kind as which the noun classifier judges phrases with it, or an empty
-            text: it does not judge them either.
+            text: it does not judge them either. Regions that hardly show the kind do not get the word.
         own_names: names that consist of these words, such as "trash panda".
         own_meanings: for each of these names, what the other parts of the model call such things.
         person_threshold, colour_threshold: minimum probabilities of words for a person's sex and of colours, by the

@@ -83,7 +83,8 @@ TOOLS: tuple[dict[str, Any], ...] = (
     _tool("caption", "Say in a sentence what an image shows.", {"image": "holiday/beach.jpg"}, ["image"], image=_IMAGE),
     _tool(
         "search",
-        "Find the images that match a text, best first, with the boxes of its phrases; + and - may join phrases.",
+        "Find the images that match a text, best first, with the boxes of its phrases; + and - may join phrases. "
+        "judged_as lists the words that are judged as their kind of thing.",
         {"query": "a dog + snow - people", "top": 5},
         ["query"],
         query={**_TEXT, "description": "A sentence in English, or phrases."},

@@ -391,10 +391,10 @@ class _Run:
         pairs = [pair for sample in self.own.held_out for pair in _described(model, sample)]
         return round(float(np.mean(same_words(pairs))), 6) if pairs else 0.0
 
-    def _learn_scores(self, lessons: tuple[Sequence[heads.Lesson], Sequence[heads.Lesson]]) -> bool:
-        """Fit the layer that scores boxes; return whether it is better on the held-out images, else keep it as it was.
+    def _learn_scores(self, lessons: tuple[Sequence[heads.Lesson], Sequence[heads.Lesson]]) -> None:
+        """Fit the layer that scores boxes, and keep the fit if it is better on the held-out images.
 
-        That needs to know where everyday photographs would change, which some models of other people do not.
+        Without the information of everyday photographs the layer stays as it is.
         """
         import torch
 
@@ -402,15 +402,14 @@ class _Run:
 
         layer, information = self.network.region_head.score, self.information
         if information is None:
-            return False
+            return
         learnt, held_out = ([lesson.regions for lesson in some] for some in lessons)
         change = heads.fit_scores(learnt, information)
         if heads.score_loss(change, held_out) >= heads.score_loss(np.zeros_like(change), held_out):
-            return False
+            return
         with torch.no_grad():
             layer.weight.add_(torch.from_numpy(change[None, :-1]).to(layer.weight))
             layer.bias.add_(torch.from_numpy(change[-1:]).to(layer.bias))
-        return True
 
     def _found(self, model: Model) -> float:
         """Return the share of the held-out boxes that a model finds with a score of at least :data:`SHOWN`."""

@@ -14,6 +14,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, ParamSpec
 
@@ -33,6 +34,8 @@ OPENING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0
 """Flags for opening files; a pipe in the place of a file does not block."""
 TAR = ".tar"
 """Extension of archives that images are read from, see :mod:`saywhere.archives`."""
+DRAWN_SUFFIXES = frozenset((".jpg", ".jpeg", ".png"))
+"""File extensions whose drawings keep the image's name; other drawings get ``.jpg`` appended."""
 _PART = re.compile(r"\.[0-9a-f]{16}\.part")
 
 
@@ -41,6 +44,14 @@ def short_name(name: str) -> str:
     import hashlib
 
     return hashlib.blake2b(os.fsencode(name), digest_size=8).hexdigest()
+
+
+def content_hash(content: bytes | BufferedReader) -> bytes:
+    """Return a hash of the bytes of a file, or of an open file from its position on, in 16 bytes."""
+    import hashlib
+
+    new = functools.partial(hashlib.blake2b, digest_size=16)
+    return new(content).digest() if isinstance(content, bytes) else hashlib.file_digest(content, new).digest()
 
 
 def part_of(path: Path) -> Path:

@@ -24,13 +24,27 @@ ADAPTED = "adapted"
 """Internal name of the engine for third-party models, which users cannot choose."""
 EXTRAS = {
     "onnxruntime": "",
-    "torch": "torch",
-    "torchvision": "torch",
-    "timm": "torch",
+    **dict.fromkeys(("torch", "torchvision", "timm"), "torch"),
     "transformers": "transformers",
     "tokenizers": "hub",
+    **dict.fromkeys(("yaml", "matplotlib"), "train"),
+    "pycocoevalcap": "evaluate",
+    "cv2": "proposals",
+    "torchfile": "convert",
+    **dict.fromkeys(("starlette", "uvicorn", "python_multipart"), "serve"),
+    "av": "video",
+    "pyarrow": "parquet",
 }
-"""The extra that installs each package an engine needs; empty for packages of the core."""
+"""The extra that installs each package; empty for packages of the core."""
+
+
+def way_to_install(error: ImportError) -> tuple[str, str]:
+    """Return the package that could not be imported and how to install it; raise ``error`` if no extra has it."""
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
+        raise error
+    extra = f"'saywhere[{EXTRAS[package]}]'" if EXTRAS[package] else package
+    return package, f"pip install {extra}"
 
 
 def load(
@@ -95,12 +109,8 @@ def _make(
         module = importlib.import_module({**ENGINES, ADAPTED: "saywhere.adapters.model"}[engine])
         return module, module.load(place, device, dict(options or {}), threads, precision or "float32")
     except ImportError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in EXTRAS:
-            raise
-        extra = f"'saywhere[{EXTRAS[package]}]'" if EXTRAS[package] else package
+        package, way = way_to_install(error)
         what, needed = (place.folder, place.engine) if engine == ADAPTED else (place, engine)
-        way = f"pip install {extra}"
         if engine == "torch" and device is not None and (place / GRAPH).is_file():
             what, way = f"device {device}", f"{way}; or leave it out, for the CPU"
         raise UserError(f"{what} needs the engine {needed}, which needs {package}: {way}") from error

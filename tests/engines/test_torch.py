@@ -15,7 +15,7 @@ from tiny_densecap import tiny_model
 from torch import nn
 
 from saywhere.configs.parts import TrunkConfig
-from saywhere.engines.torch import TorchEngine, find_device, load
+from saywhere.engines.torch import TorchEngine, load
 from saywhere.errors import UserError
 from saywhere.images import open_image
 from saywhere.networks import checkpoint
@@ -85,7 +85,7 @@ def test_it_loads_a_folder_with_other_options(tmp_path: Path):
     assert load(folder, "cpu").digest() == TorchEngine({"captioner": network}).digest()
     with pytest.raises(UserError, match="device abacus cannot be used"):
         load(folder, "abacus")
-    assert find_device("cpu") == torch.device("cpu") and find_device() is not None
+    assert checkpoint.find_device("cpu") == torch.device("cpu") and checkpoint.find_device() is not None
 
 
 def test_a_baseline_is_no_model(tmp_path: Path):

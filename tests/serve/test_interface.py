@@ -23,10 +23,11 @@ from starlette.testclient import TestClient
 from video_clips import Timed, write_clip
 
 import saywhere
+from saywhere.files import content_hash
 from saywhere.images import read_image
 from saywhere.search.phrases import LIKELY
 from saywhere.serve.app import create_app
-from saywhere.serve.limits import Encodings, Limits, tag_of
+from saywhere.serve.limits import Encodings, Limits
 from saywhere.serve.questions import QUESTIONS
 
 
@@ -206,7 +207,7 @@ def test_nobody_waits_for_an_image_that_is_being_encoded(
     with TestClient(create_app(model, Limits(threads=2))) as client, ThreadPoolExecutor(2) as pool:
         first = pool.submit(client.post, "/v1/embed?regions=1", content=photo)
         assert under_way.wait(600)
-        again = pool.submit(client.post, "/v1/embed?regions=1", headers={"If-Match": f'"{tag_of(photo)}"'})
+        again = pool.submit(client.post, "/v1/embed?regions=1", headers={"If-Match": f'"{content_hash(photo).hex()}"'})
         assert asked.wait(600)
         assert client.get("/healthz").status_code == 200
         assert not first.done() and not again.done()

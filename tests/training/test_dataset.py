@@ -10,10 +10,11 @@ import torch
 from photographs import quarters
 
 from saywhere.data import Sample
+from saywhere.data.sample import evenly
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
 from saywhere.text import Vocabulary
-from saywhere.training.dataset import ImageDataset, epoch_batches, evenly, mirror_phrase
+from saywhere.training.dataset import ImageDataset, epoch_batches, mirror_phrase
 from saywhere.training.densecap import DenseCapSystem, PhraseTargets, usable
 from saywhere.training.run import build_vocabulary
 

@@ -13,8 +13,8 @@ from PIL import Image
 
 from saywhere.adapters.adapter import Detected
 from saywhere.adapters.sources import Adapted
-from saywhere.engines.torch import find_device
 from saywhere.errors import UserError
+from saywhere.networks.checkpoint import find_device
 
 
 class Pretrained:

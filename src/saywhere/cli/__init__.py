@@ -24,6 +24,7 @@ from typer.core import TyperGroup
 
 import saywhere
 from saywhere.errors import UserError, is_oom
+from saywhere.loading import way_to_install
 
 PANELS = {
     "Ask a model about images": {
@@ -57,22 +58,6 @@ Each command has a module with a function of its name, or with an ``app`` of sev
 COMMANDS = {name: panel for panel, names in PANELS.items() for name in names}
 """The panel of each command."""
 
-EXTRAS = {
-    "torch": "torch",
-    "torchvision": "torch",
-    "timm": "torch",
-    "transformers": "transformers",
-    "yaml": "train",
-    "matplotlib": "train",
-    "pycocoevalcap": "evaluate",
-    "cv2": "proposals",
-    "torchfile": "convert",
-    "starlette": "serve",
-    "uvicorn": "serve",
-    "python_multipart": "serve",
-    "av": "video",
-    "pyarrow": "parquet",
-}
 """The extra that installs each optional module."""
 
 OBJECTS = 100_000
@@ -286,10 +271,7 @@ def _exit_codes() -> Iterator[None]:
     except KeyboardInterrupt as stop:
         _fail(str(stop) or "error: interrupted", 130)
     except ModuleNotFoundError as error:
-        module = (error.name or "").split(".")[0]
-        if module not in EXTRAS:
-            raise
-        way_out = f"pip install 'saywhere[{EXTRAS[module]}]'"
+        module, way_out = way_to_install(error)
         _fail(f"error: this command needs {module}, which is not installed: {way_out}", 2)
     except (BrokenPipeError, SystemExit) as error:
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import hashlib
 import io
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import typer
 from saywhere.cli.options import Chosen, check_file
 from saywhere.cli.printing import report_skipped
 from saywhere.errors import UserError
-from saywhere.files import printable, write_atomically
+from saywhere.files import content_hash, printable, write_atomically
 from saywhere.loading import DeferredModel
 from saywhere.report import counted
 
@@ -127,7 +126,7 @@ class _Texts:
         from saywhere.alt import CAUTIOUS, compose
         from saywhere.images import read_image
 
-        digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+        digest = content_hash(data).hex()
         if digest not in self._known:
             model: Any = self._deferred()
             image = read_image(data, name, self._deferred.long_side)

@@ -123,9 +123,9 @@ def _fitter(model: Path, device: str | None) -> tuple[list[What], Fitter]:
 
 def _fitter_of_adapted(found: Adapted, name: str, device: str | None) -> tuple[list[What], Fitter]:
     """Return the scores that a model of transformers has, and the function that fits them."""
+    from saywhere.data.sample import evenly
     from saywhere.stages.calibration import FEW
     from saywhere.training.calibration import calibrate_adapted
-    from saywhere.training.dataset import evenly
 
     possible = [What.box, What.phrase] if found.family.describes else [What.phrase]
 

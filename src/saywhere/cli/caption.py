@@ -13,7 +13,7 @@ import typer
 from saywhere.cli import options
 from saywhere.cli.printing import note_every, report_skipped
 from saywhere.errors import UserError
-from saywhere.files import printable
+from saywhere.files import DRAWN_SUFFIXES, printable
 from saywhere.loading import DeferredModel
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _check_drawing(out: Path, sources: list[Source], json: Path | None) -> None:
         raise UserError(f"--show-attention {out}: cannot be combined with --json {json}; run the command twice")
     if out.resolve() == sources[0].path.resolve():
         raise UserError(f"--show-attention {out}: is the image itself and would be overwritten; give another file")
-    if out.suffix.lower() not in options.DRAWINGS:
+    if out.suffix.lower() not in DRAWN_SUFFIXES:
         raise UserError(f"--show-attention {out}: the name of a drawing must end in .jpg or .png")
 
 

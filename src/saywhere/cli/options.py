@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 import typer
 
 from saywhere.errors import UserError
+from saywhere.files import DRAWN_SUFFIXES
 from saywhere.loading import DeferredModel, Runtime, load_model
 
 if TYPE_CHECKING:
@@ -222,7 +223,6 @@ Splits = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, metavar="N", help="Random seed.")]
 
-DRAWINGS = (".jpg", ".jpeg", ".png")
 FILES = (".json", ".jsonl", ".csv", ".xml", ".txt", ".zip", ".mp4", ".pdf", ".html", ".md")
 """File extensions that a folder is never given."""
 STDOUT = Path("-")
@@ -331,8 +331,8 @@ def check_folder(option: typer.CallbackParam, path: Path | None) -> Path | None:
 
 def require_folder(option: str, path: Path) -> None:
     """Refuse a file, or a file name, where a folder is expected; the error names ``option``."""
-    if not path.is_dir() and (path.suffix.lower() in (*DRAWINGS, *FILES) or path.exists()):
-        kind = "an image" if path.suffix.lower() in DRAWINGS else "a file"
+    if not path.is_dir() and (path.suffix.lower() in (*DRAWN_SUFFIXES, *FILES) or path.exists()):
+        kind = "an image" if path.suffix.lower() in DRAWN_SUFFIXES else "a file"
         raise UserError(f"{option} {path}: is the name of {kind}; give the name of a folder")
 
 

@@ -11,7 +11,7 @@ from statistics import median
 from PIL import Image
 
 from saywhere import boxes as geometry
-from saywhere.data.sample import Sample, Samples
+from saywhere.data.sample import Sample, Samples, evenly
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
 from saywhere.images import ImageError, open_image
@@ -86,7 +86,7 @@ def draw(samples: Samples, folder: Path) -> list[Path]:
         UserError: the folder cannot be created.
     """
     labelled = [sample for sample in samples if len(sample.boxes)]
-    chosen = [labelled[i] for i in _spread(len(labelled), DRAWN)]
+    chosen = evenly(labelled, DRAWN)
     try:
         if chosen:
             folder.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def draw(samples: Samples, folder: Path) -> list[Path]:
                 samples.report.problem(kind, name + str(error).removeprefix(f"{sample.image}: "))
             continue
         path = folder / f"{_file_part(samples.split)}-{i}-{_file_part(sample.image.stem)}.png"
-        regions = sample.regions()[_spread(len(sample.boxes), LEGIBLE_REGIONS)]
+        regions = sample.regions()[evenly(range(len(sample.boxes)), LEGIBLE_REGIONS)]
         drawn = regions.draw(_enlarged(pixels))
         write_atomically(path, partial(drawn.save, format="PNG"))
         written.append(path)
@@ -113,12 +113,6 @@ def _file_part(name: str) -> str:
     """Return ``name`` for a file name: all but letters, digits and ``-_. `` is escaped, as in ``%2F``."""
     safe = "".join(c if c.isalnum() or c in "-_. " else f"%{ord(c):02X}" for c in name)
     return safe.encode()[:LONGEST_PART].decode(errors="ignore")
-
-
-def _spread(length: int, count: int) -> list[int]:
-    """Return at most ``count`` of the indices below ``length``, evenly spaced."""
-    count = min(length, count)
-    return [i * length // count for i in range(count)]
 
 
 def _enlarged(pixels: Image.Image) -> Image.Image:

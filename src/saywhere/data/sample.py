@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from saywhere.regions import LARGEST_SIDE, Regions
 from saywhere.report import Report, counted
 from saywhere.text import tokenize
 
+T = TypeVar("T")
 Box = tuple[float, float, float, float]
 Labelled = tuple[Box, str]
 """A box ``x1 y1 x2 y2`` and one phrase for it."""
@@ -338,3 +339,10 @@ def text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a text")
     return value
+
+
+def evenly(items: Sequence[T], limit: int | None) -> list[T]:
+    """Return at most ``limit`` items, evenly spaced; None: all."""
+    if limit is None or limit >= len(items):
+        return list(items)
+    return [items[i * len(items) // limit] for i in range(limit)]

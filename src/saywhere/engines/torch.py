@@ -69,7 +69,7 @@ class TorchEngine:
         return str(_weight(self._trunk).device)
 
     def to(self, device: str) -> None:
-        found = find_device(device)
+        found = checkpoint.find_device(device)
         if found == _weight(self._trunk).device:
             return
         for network in self.networks.values():
@@ -116,7 +116,7 @@ def load(
 
     Args:
         name_or_folder: name of a bundled model, a model folder, or ``hub:OWNER/NAME``.
-        device: see :func:`find_device`.
+        device: see :func:`saywhere.networks.checkpoint.find_device`.
         options: changes to the configuration, by dotted name.
         threads: number of CPU threads per computation, for the whole process. Default: torch's own number.
 
@@ -128,19 +128,11 @@ def load(
         raise UserError(f"the engine torch computes in float32, not in {precision}: choose the engine onnx")
     if threads is not None:
         torch.set_num_threads(threads)
-    networks = checkpoint.load_networks(name_or_folder, find_device(device), options)
+    networks = checkpoint.load_networks(name_or_folder, checkpoint.find_device(device), options)
     if unknown := [part for part in networks if part not in checkpoint.NETWORKS]:
         raise UserError(f"{name_or_folder} is a {unknown[0]}, which only saywhere papers runs")
     bundle = Bundle.read(name_or_folder)
     return TorchEngine(networks, bundle.calibration)
-
-
-def find_device(name: str | torch.device | None = None) -> torch.device:
-    """Return a usable device (or ``UserError``); default: a GPU if there is one, else the CPU."""
-    if name is None:
-        mps = "mps" if torch.backends.mps.is_available() else "cpu"
-        return torch.device("cuda" if torch.cuda.is_available() else mps)
-    return checkpoint.find_device(name)
 
 
 class TorchTrunk:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from saywhere.errors import UserError
-from saywhere.files import TAR, decode, parse_json, read_whole, split_lines
+from saywhere.files import DRAWN_SUFFIXES, TAR, decode, parse_json, read_whole, split_lines
 from saywhere.images import SUFFIXES
 from saywhere.report import counted
 
@@ -31,9 +31,6 @@ WITH_VIDEOS = (
     "saywhere caption reads each by its name"
 )
 """Advice to users about videos in folders."""
-
-DRAWN_SUFFIXES = frozenset((".jpg", ".jpeg", ".png"))
-"""File extensions whose drawings keep the image's name; other drawings get ``.jpg`` appended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -340,8 +340,11 @@ def _shared_tower(bundles: Sequence[Bundle]) -> Path | None:
     return towers[0].path if towers else None
 
 
-def find_device(device: str | torch.device) -> torch.device:
-    """Return the device; ``UserError`` if it cannot be used on this machine."""
+def find_device(device: str | torch.device | None = None) -> torch.device:
+    """Return a usable device (or ``UserError``); default: a GPU if there is one, else the CPU."""
+    if device is None:
+        mps = "mps" if torch.backends.mps.is_available() else "cpu"
+        return torch.device("cuda" if torch.cuda.is_available() else mps)
     try:
         wanted = torch.device(device)
         torch.zeros(0, device=wanted)

@@ -19,6 +19,7 @@ from PIL import Image, UnidentifiedImageError
 
 from saywhere import archives
 from saywhere.errors import UserError
+from saywhere.files import content_hash
 from saywhere.images import SUFFIXES as IMAGES
 from saywhere.images import LoadedImage, open_image, opened, read_image
 from saywhere.inference import ImageResult, Source, run_images
@@ -416,9 +417,9 @@ def taken(path: str) -> str:
 def _hash(path: str) -> bytes:
     data = archives.read_member(path)
     if data is not None:
-        return hashlib.blake2b(data, digest_size=16).digest()
+        return content_hash(data)
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
+        return content_hash(file)
 
 
 def _is_there(path: str, listed: set[str]) -> bool:

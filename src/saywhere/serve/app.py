@@ -28,7 +28,7 @@ from starlette.types import Receive, Scope, Send
 import saywhere
 from saywhere import archives
 from saywhere.errors import UserError, is_oom
-from saywhere.files import OPENING
+from saywhere.files import OPENING, content_hash
 from saywhere.images import ImageError, read_image
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
@@ -37,7 +37,7 @@ from saywhere.search.indexing import open_found
 from saywhere.search.phrases import LIKELY
 from saywhere.search.stores import Located
 from saywhere.serve.gate import HEADERS, Gate, check_access
-from saywhere.serve.limits import Budget, Encodings, Limits, Problem, Workers, tag_of, to_json
+from saywhere.serve.limits import Budget, Encodings, Limits, Problem, Workers, to_json
 from saywhere.serve.questions import (
     EMBED_TEXT,
     QUESTIONS,
@@ -108,7 +108,7 @@ class Gallery:
         Otherwise a link in its place, or in place of a parent folder, could expose another file.
         """
         if isinstance(file, io.BytesIO):
-            return hashlib.blake2b(file.getbuffer(), digest_size=16).digest() == found.stamp.hash
+            return content_hash(file.getvalue()) == found.stamp.hash
         now = os.fstat(file.fileno())
         if now.st_size != found.stamp.size:
             return False
@@ -124,7 +124,7 @@ class Gallery:
         known = now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
         digest = self._hashes.get(known)
         if digest is None:
-            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
+            digest = content_hash(file)
             file.seek(0)
             if len(self._hashes) >= HASHES:
                 self._hashes.clear()
@@ -317,7 +317,7 @@ class Service:
 
     def see(self, data: bytes) -> Encoding:
         """Return the encoding of an image, cached for further questions. Slow: call it in a worker."""
-        return self.encodings.make(tag_of(data), functools.partial(self._encode, data))
+        return self.encodings.make(content_hash(data).hex(), functools.partial(self._encode, data))
 
     def _find(self, tag: str) -> Encoding:
         encoding = self.encodings.find(tag)
@@ -331,7 +331,7 @@ class Service:
         directives = ",".join(headers.getlist("cache-control")).lower().split(",")
         if "no-store" in map(str.strip, directives):
             return self._encode(data), None
-        return self.see(data), tag_of(data)
+        return self.see(data), content_hash(data).hex()
 
     def _encode(self, data: bytes) -> Encoding:
         return self.model.encode(read_image(data, NAME, self.model.long_side, self.limits.pixels, refuse_slow=True))

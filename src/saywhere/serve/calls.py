@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from saywhere.errors import UserError
+from saywhere.files import content_hash
 from saywhere.images import read_image
 from saywhere.inference import find_images
 from saywhere.inference.run import TOP
@@ -26,7 +27,7 @@ from saywhere.models.model import Model
 from saywhere.regions import SHOWN, TEXTS, Regions, check_boxes
 from saywhere.search import Index
 from saywhere.serve.folders import Folders
-from saywhere.serve.limits import Encodings, Limits, tag_of
+from saywhere.serve.limits import Encodings, Limits
 
 if TYPE_CHECKING:
     from saywhere.serve.app import Service
@@ -57,7 +58,7 @@ class Tools:
 
     def _see(self, image: str) -> Encoding:
         data = self._folders.read(image)
-        return self._encodings.make(tag_of(data), functools.partial(self._encode, data, image))
+        return self._encodings.make(content_hash(data).hex(), functools.partial(self._encode, data, image))
 
     def _encode(self, data: bytes, name: str) -> Encoding:
         return self._model.encode(read_image(data, name, self._model.long_side, self._limits.pixels, refuse_slow=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import threading
 import time
@@ -130,13 +129,8 @@ class Workers:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def tag_of(data: bytes) -> str:
-    """Return the tag of an image file: a hash of its bytes."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
 class Encodings:
-    """A thread-safe cache of the most recently used encodings, by image tag."""
+    """A thread-safe cache of the most recently used encodings, by the hash of the image's file."""
 
     def __init__(self, limits: Limits) -> None:
         self._size, self._seconds = limits.encodings, limits.encoding_seconds

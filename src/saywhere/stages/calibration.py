@@ -6,11 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from saywhere import data as datasets
-from saywhere.data.sample import Sample, Samples
+from saywhere.data.sample import Sample, Samples, evenly
 from saywhere.errors import UserError
 from saywhere.loading import load
 from saywhere.models.bundle import Bundle
-from saywhere.training.dataset import evenly
 
 FEW = 300
 """Default number of images of each data set to fit boxes and phrases to."""

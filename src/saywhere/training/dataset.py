@@ -220,13 +220,6 @@ class ImageDataset(Dataset[Item]):
         raise UserError(f"not one image can be read; the first: {skipped[0]}")
 
 
-def evenly(samples: Sequence[Sample], limit: int | None) -> list[Sample]:
-    """Return at most ``limit`` samples, evenly spaced."""
-    if limit is None or limit >= len(samples):
-        return list(samples)
-    return [samples[i * len(samples) // limit] for i in range(limit)]
-
-
 def digest_of(samples: Sequence[Sample]) -> str:
     """Return a hash of a data set's annotations and the sizes of its image files."""
     digest = hashlib.blake2b(digest_size=8)

@@ -524,11 +524,10 @@ def find_device(name: str) -> torch.device:
 
     ``UserError`` if it is not available.
     """
-    mps = "mps" if torch.backends.mps.is_available() else "cpu"
-    best = "cuda" if torch.cuda.is_available() else mps
-    if name == "gpu" and best == "cpu":
+    found = checkpoint.find_device(None if name in ("auto", "gpu") else name)
+    if name == "gpu" and found.type == "cpu":
         raise UserError("training.accelerator is gpu, and there is none here; leave it out, or say cpu")
-    return checkpoint.find_device(best if name in ("auto", "gpu") else name)
+    return found
 
 
 @functools.cache

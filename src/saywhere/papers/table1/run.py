@@ -14,6 +14,7 @@ import torch
 
 import saywhere
 from saywhere import data
+from saywhere.data.sample import evenly
 from saywhere.errors import UserError
 from saywhere.evaluation.dense import CLEAN, DenseCaptioning
 from saywhere.evaluation.meteor import Meteor
@@ -40,7 +41,6 @@ from saywhere.papers.table1.systems import (
     take_times,
 )
 from saywhere.regions import Regions
-from saywhere.training.dataset import evenly
 from saywhere.training.densecap import DenseCapSystem
 from saywhere.training.progress import track, tracked
 from saywhere.training.run import read_split

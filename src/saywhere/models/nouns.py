@@ -89,17 +89,26 @@ LONGEST = 3
 """Maximum number of words in a name."""
 
 _NARROWER = {
-    "aircraft": "glider helicopter", "animal": "alpaca lemur livestock newt seal", "bag": "briefcase satchel",
-    "bed": "bunk", "bird": "cockatoo egret gull heron pheasant sparrow stork", "boat": "dinghy raft tugboat",
-    "bottle": "decanter flask thermos", "cabinet": "cupboard", "camera": "camcorder", "cat": "kitty",
-    "cellphone": "smartphone", "chair": "stool", "computer": "desktop tablet", "cow": "steer",
-    "crocodile": "alligator", "cup": "mug", "deer": "reindeer", "field": "meadow pasture",
-    "flower": "bouquet rose tulip", "horse": "foal racehorse", "house": "cabin hut", "insect": "beetle bug mosquito",
-    "jacket": "peacoat", "lake": "lagoon", "lizard": "chameleon gecko", "nose": "snout", "path": "footpath",
-    "pillow": "cushion", "river": "brook canal creek stream", "rock": "outcropping pebble", "scarf": "shawl",
-    "shirt": "blouse undershirt", "shoe": "slipper", "sign": "signpost", "sled": "toboggan",
-    "snake": "cobra python", "suit": "tuxedo", "surfboard": "bodyboard wakeboard", "sweatshirt": "hoodie",
-    "table": "nightstand", "tree": "palm shrubbery", "truck": "trailer", "umbrella": "parasol", "weapon": "sword",
+    "aircraft": "drone glider helicopter", "animal": "alpaca lemur livestock newt seal", "bag": "briefcase satchel",
+    "bed": "bunk",
+    "bird": "canary chick cockatoo egret falcon gull heron kingfisher parakeet pheasant raven sparrow stork woodpecker",
+    "boat": "dinghy raft tugboat", "bottle": "decanter flask thermos", "brass instrument": "tuba", "bread": "croissant",
+    "butterfly": "moth", "cabinet": "cupboard", "camera": "camcorder", "car": "hatchback", "cat": "kitty",
+    "cellphone": "smartphone", "chair": "stool", "computer": "desktop tablet", "couch": "settee sofabed",
+    "cow": "steer", "crocodile": "alligator", "cup": "mug", "deer": "caribou elk reindeer", "donkey": "mule",
+    "field": "meadow pasture", "fire truck": "firetruck", "flower": "bouquet carnation lily orchid rose tulip",
+    "fruit": "apricot avocado cherry grape kiwi mango melon peach pear watermelon", "gun": "pistol",
+    "horse": "foal racehorse", "house": "bungalow cabin hut villa", "insect": "beetle bug hornet mosquito wasp",
+    "jacket": "peacoat", "labrador retriever": "labrador", "lake": "lagoon", "lamp": "chandelier", "lemon": "lime",
+    "lizard": "chameleon gecko", "missile": "rocket", "mower": "lawnmower", "nose": "snout", "path": "footpath",
+    "pembroke": "corgi", "pig": "piglet", "pillow": "cushion", "potted plant": "cactus", "power drill": "drill",
+    "river": "brook canal creek stream", "rock": "outcropping pebble", "rv": "camper caravan motorhome",
+    "scarf": "shawl", "sheep": "lamb", "ship": "destroyer frigate galleon steamer", "shirt": "blouse undershirt",
+    "shoe": "slipper", "shovel": "spade", "sign": "signpost", "sled": "toboggan", "snake": "cobra python viper",
+    "suit": "tuxedo", "surfboard": "bodyboard wakeboard", "sweatshirt": "hoodie", "table": "nightstand",
+    "teapot": "kettle", "tree": "palm shrubbery", "truck": "lorry trailer", "turtle": "tortoise",
+    "typewriter keyboard": "typewriter", "umbrella": "parasol", "vacuum cleaner": "hoover",
+    "vegetable": "garlic lettuce onion pumpkin", "weapon": "sword", "wind instrument": "clarinet",
 }  # fmt: skip
 NARROWER = {word: kind for kind, words in _NARROWER.items() for word in words.split()}
 """Kinds of words that are not in the table, where the kind tells best whether an image shows the thing. Breeds of dogs

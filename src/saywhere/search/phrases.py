@@ -203,7 +203,7 @@ def commonness_of(vocabulary: Vocabulary) -> Commonness:
     return Commonness(vocabulary)
 
 
-UNWANTED = 0.7
+UNWANTED = 0.85
 """An image is left out if it shows something unwanted with at least this probability. Most images do not show it, and
 0.5 lost twice as many of these (docs/experiments.md)."""
 LIKELY = 0.25

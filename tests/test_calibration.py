@@ -108,22 +108,26 @@ def test_probabilities_have_no_error_and_their_squares_one_of_a_sixth(power, lea
 
 # The file
 
+ASKED = "unwanted_phrase"
+
 
 def test_what_was_fitted_is_read_as_it_was_written(tmp_path: Path):
     assert Calibration.read(tmp_path) == Calibration()
-    made = calibrated(box=(0.5, 2.0, 0.0, -1.0), hit=(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0), count=(1.0, 2.0))
+    made = calibrated(
+        box=(0.5, 2.0, 0.0, -1.0), hit=(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0), asked_number=(1.0, 2.0, 3.0, 4.0)
+    )
     made.write(tmp_path)
-    assert Calibration.read(tmp_path) == made and repr(made) == "Calibration(box, count, hit)"
+    assert Calibration.read(tmp_path) == made and repr(made) == "Calibration(box, asked_number, hit)"
     stored = json.loads((tmp_path / "calibration.json").read_text())
     assert stored["box"] == {"logit": 0.5, "confidence": 2.0, "area": 0.0, "constant": -1.0} and "phrase" not in stored
-    (tmp_path / "calibration.json").write_text('{"count": {"words": 1, "constant": 2}}')
-    assert Calibration.read(tmp_path) == calibrated(count=(1, 2))
+    (tmp_path / "calibration.json").write_text('{"unwanted_phrase": {"similarity": 1, "constant": 2}}')
+    assert Calibration.read(tmp_path) == calibrated(unwanted_phrase=(1, 2))
 
 
 def test_what_an_older_model_folder_answers_besides_is_left_out(tmp_path: Path):
-    stored = '{"count": {"words": 1, "constant": 2}, "chance": {"expected": 1, "constant": 2}, "meant": 3}'
-    (tmp_path / "calibration.json").write_text(stored)
-    assert Calibration.read(tmp_path) == calibrated(count=(1, 2))
+    old = '"count": {"words": 1, "constant": 2}, "chance": {"expected": 1, "constant": 2}, "meant": 3'
+    (tmp_path / "calibration.json").write_text(f'{{"unwanted_phrase": {{"similarity": 1, "constant": 2}}, {old}}}')
+    assert Calibration.read(tmp_path) == calibrated(unwanted_phrase=(1, 2))
 
 
 @pytest.mark.parametrize(
@@ -132,13 +136,16 @@ def test_what_an_older_model_folder_answers_besides_is_left_out(tmp_path: Path):
         ("{", "cannot be read as JSON"),
         ("[1]", "must be a JSON object, not list"),
         ('{"boxes": {}}', "unknown question 'boxes'; known are box, person"),
-        ('{"count": {"words": 1}}', "count must be a mapping of words, constant, not"),
-        ('{"count": [1, 2]}', "count must be a mapping of words, constant, not"),
-        ('{"count": {"words": 1, "constant": "2"}}', "count.constant must be a number, not '2'"),
-        ('{"count": {"words": 1, "constant": true}}', "count.constant must be a number, not True"),
-        ('{"count": {"words": NaN, "constant": 1}}', "count.words must be a number, not nan"),
-        ('{"count": {"words": 1e999, "constant": 1}}', "count.words must be a number, not inf"),
-        ('{"count": {"words": 1' + "0" * 400 + ', "constant": 1}}', "count.words must be a number, not 1000"),
+        (f'{{"{ASKED}": {{"similarity": 1}}}}', f"{ASKED} must be a mapping of similarity, constant, not"),
+        (f'{{"{ASKED}": [1, 2]}}', f"{ASKED} must be a mapping of similarity, constant, not"),
+        (f'{{"{ASKED}": {{"similarity": 1, "constant": "2"}}}}', f"{ASKED}.constant must be a number, not '2'"),
+        (f'{{"{ASKED}": {{"similarity": 1, "constant": true}}}}', f"{ASKED}.constant must be a number, not True"),
+        (f'{{"{ASKED}": {{"similarity": NaN, "constant": 1}}}}', f"{ASKED}.similarity must be a number, not nan"),
+        (f'{{"{ASKED}": {{"similarity": 1e999, "constant": 1}}}}', f"{ASKED}.similarity must be a number, not inf"),
+        (
+            f'{{"{ASKED}": {{"similarity": 1{"0" * 400}, "constant": 1}}}}',
+            f"{ASKED}.similarity must be a number, not 1000",
+        ),
     ],
 )
 def test_a_damaged_file_is_one_line(tmp_path: Path, content: Any, message: str):

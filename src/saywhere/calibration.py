@@ -38,12 +38,13 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "densecap_place": ("share", "box"),
     "aligner_place": ("share", "box"),
     "placed_colour": ("words", "pixels"),
-    "count": ("words",),
     "asked_colour": ("words", "pixels"),
+    "placed_number": ("words", "region", "number"),
+    "asked_number": ("words", "region", "number"),
     "hit": ("odds", "kinds", "whole", "several", "prior", "lead"),
 }
 """Names of the evidence for each question."""
-RETIRED = ("chance", "meant")
+RETIRED = ("chance", "count", "meant")
 """Questions that only older model folders answer; they are ignored."""
 PARTS = dict.fromkeys(QUESTIONS, "aligner") | dict.fromkeys(
     ("box", "person", "colour", "caption", "densecap_place"), "densecap"
@@ -244,11 +245,11 @@ class Calibration:
             ``indexed_phrase`` for such a noun that a search should leave out.
         densecap_place, aligner_place: is the box that this part finds for a phrase right, given that the image shows
             it? See :meth:`saywhere.models.placing.Evidence.place_inputs`.
-        count: does an image show as many things as a phrase says? By how much better the phrase fits the image than its
-            singular does.
         placed_colour: has the thing in the box of a phrase the colour that the phrase says? By how much better the
             phrase fits the image than with other colours, on average, and by the colour's log-probability from pixels.
         asked_colour: the same in an image of an index, whose captions tell the truth, and in which the box is unsure.
+        placed_number, asked_number: does an image, or one of an index, show at least as many things as a phrase says?
+            See :meth:`saywhere.models.placing.Details.evidence`.
         hit: does a search result show the whole query? See :func:`saywhere.search.phrases.hit_evidence`.
     """
 
@@ -264,8 +265,9 @@ class Calibration:
     densecap_place: Logistic | None = None
     aligner_place: Logistic | None = None
     placed_colour: Logistic | None = None
-    count: Logistic | None = None
     asked_colour: Logistic | None = None
+    placed_number: Logistic | None = None
+    asked_number: Logistic | None = None
     hit: Logistic | None = None
 
     def __repr__(self) -> str:

@@ -297,14 +297,18 @@ def test_what_is_there_is_measured(tmp_path) -> None:
 
 
 def test_hits_are_fitted_with_what_the_model_knows_and_these_images_do_not_tell(tmp_path) -> None:
-    """Four images do not tell whether there are two dogs: the model keeps its answer, and searches with it."""
+    """Four images do not tell which cars are red: the model keeps its answer, and searches with it."""
     folder = checkpoint.save(tiny_aligner(), tmp_path / "model")
-    calibrated(phrase=(0.02, 0.0, 0.0, 0.0), count=(0.3, 1.0), asked_colour=(0.1, 0.5, 1.0)).write(folder)
+    calibrated(phrase=(0.02, 0.0, 0.0, 0.0), asked_number=(0.3, 0.5, -1.0, 1.0), asked_colour=(0.1, 0.5, 1.0)).write(
+        folder
+    )
     model = saywhere.load(folder, "cpu")
     before, flickr = model.calibration, write_flickr(tmp_path / "flickr8k")
     fits = fit_hits(model, [read(flickr, split="dev")])
-    assert "hit" in fits and not {"count", "asked_colour"} & {*fits}
-    assert (model.calibration.count, model.calibration.asked_colour) == (before.count, before.asked_colour)
+    assert "hit" in fits and not {"asked_number", "asked_colour"} & {*fits}
+    assert (
+        model.calibration.asked_number == before.asked_number and model.calibration.asked_colour == before.asked_colour
+    )
 
 
 def test_images_without_sentences_are_searched_too_and_nothing_is_asked_of_them(tmp_path, monkeypatch) -> None:

@@ -65,27 +65,34 @@ def test_the_classes_have_a_say_by_their_weight():
     assert by_aligner.rows(GroundingConfig(similarity_kind_weight=1.0)).tolist() == [2, 2]
 
 
-def test_a_number_far_above_the_things_found_is_improbable():
+def test_a_number_is_judged_by_the_region_that_would_be_the_last_of_so_many() -> None:
     sure, unsure, none = np.log([0.9, 0.06, 0.01])
     four = evidence([[0, 0, 0, 0]] * 3, [[sure, sure, unsure, none], [sure, none, none, none], [0] * 4], [False] * 3)
     apart = [[0.0, 0, 10, 10], [2, 0, 12, 10], [20, 20, 30, 30], [40, 40, 50, 50]]
-    found = replace(four, regions=Regions(50, 50, apart)).count_things()
-    assert found.tolist() == [2, 1, np.inf]  # two that overlap are one; the third phrase names no kind
+    found = replace(four, regions=Regions(50, 50, apart, [1.0, 1, 0.25, 1]), named=np.array([True, True, False]))
+    assert [found.things(0, number) for number in (1, 2, 3, 4)] == pytest.approx(
+        [sure, unsure + np.log(0.5), none, 1.5 * np.log(1e-4)]  # two that overlap are one
+    )
+    assert found.things(1, 2) == pytest.approx(none)
+    assert found.things(2, 1) is None  # names no kind
     numbers = {"two dogs": 2, "three dogs": 3, "four dogs": 4, "ten dogs": 10, "50 dogs": 50}
     details = Details([*numbers], Vocabulary.build(["two three four ten many dogs dog a"]))
-    fit, more = Logistic({"words": 0.02}, 0.8), np.where([text == "a dog" for text in details.texts], -10.0, 0.0)
-    even = fit.apply({"words": np.array(10.0)})
-
-    def chances(seen: float | None) -> np.ndarray:
-        things = None if seen is None else lambda: np.full(len(numbers), seen)
-        return np.exp(details.log_probs(Calibration(count=fit), more, things, None))
-
     assert [each.value for each in details.compared] == [*numbers.values()]
-    np.testing.assert_allclose(chances(None), even)
-    np.testing.assert_allclose(chances(6)[:3], even)
-    assert chances(0)[0] == chances(2)[0] == pytest.approx(even)  # two: some things are not told apart
-    assert chances(2)[0] > chances(2)[1] > chances(2)[2] > 0.2 > 0.05 > chances(2)[3] == chances(2)[4]
-    assert chances(6)[3] > 4 * chances(2)[3]
+    fits = Calibration(asked_number=Logistic({"words": 0.02, "region": 1.0, "number": -1.0}, 2.0))
+    more = np.where([text == "a dog" for text in details.texts], -10.0, 0.0)
+    asked = list[tuple[int, int]]()
+
+    def things(phrase: int, number: int) -> float | None:
+        asked.append((phrase, number))
+        return None if phrase == 4 else -number / 2
+
+    chances = details.log_probs(fits, more, None, things)
+    assert asked == [*enumerate(numbers.values())]
+    wanted = [0.2 - each / 2 - np.log(min(each, 5)) + 2 for each in (2, 3, 4, 10)]
+    np.testing.assert_allclose(np.exp(chances), [*logistic(np.array(wanted)), 1], rtol=1e-4)
+    assert (
+        not details.log_probs(fits, more, None).any() and not details.log_probs(Calibration(), more, None, things).any()
+    )
 
 
 def test_colours_are_compared_with_others_and_numbers_with_the_singular() -> None:
@@ -93,7 +100,7 @@ def test_colours_are_compared_with_others_and_numbers_with_the_singular() -> Non
     details = Details(phrases, Vocabulary.build(["a big red blue black white car cars man two dogs dog and"]))
     found = [(each.question, each.phrase, details.texts[each.text]) for each in details.compared]
     dogs = "two black and white dogs"
-    assert found == [("asked_colour", 0, "a big red car"), ("count", 2, dogs), *[("asked_colour", 2, dogs)] * 2]
+    assert found == [("asked_colour", 0, "a big red car"), ("asked_number", 2, dogs), *[("asked_colour", 2, dogs)] * 2]
     others, one = ([details.texts[row] for row in each.others] for each in details.compared[:2])
     assert len(others) == 14 and {"a big blue car", "a big black car"} < {*others} and "a big red car" not in others
     assert one == ["a black and white dog"]
@@ -118,12 +125,12 @@ def test_a_colour_counts_by_words_and_pixels_and_the_least_probable_of_several()
         asked.append((phrases, nouns))
         return colours[phrases]
 
-    chances = np.exp(details.log_probs(fits, similar, None, seen))
+    chances = np.exp(details.log_probs(fits, similar, seen))
     assert asked == [([0, 1, 1], ["car", "dog", "dog"])]
     np.testing.assert_allclose(chances, logistic(np.array([1.5, -4.0])))
     for left_out in (
-        details.log_probs(fits, similar, None, None),
-        details.log_probs(Calibration(), similar, None, seen),
+        details.log_probs(fits, similar, None),
+        details.log_probs(Calibration(), similar, seen),
     ):
         assert left_out.tolist() == [0, 0]
 
@@ -137,7 +144,7 @@ def test_of_colours_with_or_between_them_the_most_probable_counts():
     fits = Calibration(asked_colour=Logistic({"words": 0.0, "pixels": 1.0}, 1.0))
     colours = np.full((3, len(COLOUR_NAMES)), -5.0)
     colours[:, COLOUR_NAMES.index("red")] = -0.5
-    chances = np.exp(details.log_probs(fits, np.zeros(len(details.texts)), None, lambda asked, _: colours[asked]))
+    chances = np.exp(details.log_probs(fits, np.zeros(len(details.texts)), lambda asked, _: colours[asked]))
     np.testing.assert_allclose(chances, logistic(np.array([0.5, -4.0, 0.5])))
 
 

@@ -33,7 +33,7 @@ from saywhere.training.calibration import (
     calibrate,
     choose_weights,
     collect_boxes,
-    fit_colours,
+    fit_pairs,
     fit_phrases,
     fit_unnamed,
     read_own,
@@ -179,9 +179,9 @@ def test_a_phrase_with_one_colour_is_paired_with_another_that_nobody_names(phras
 def test_colours_are_fitted_to_right_and_wrong_ones_if_there_are_enough():
     right, wrong = ({"words": np.float32(2 * sign), "pixels": np.float32(sign - 3.0)} for sign in (1, -1))
     rows = [replace(collected(False, 0), colours=[(right, number > 1), (wrong, number < 1)]) for number in range(FEW)]
-    fit = fit_colours(rows)
+    fit = fit_pairs([pair for row in rows for pair in row.colours], "placed_colour")
     assert fit is not None and fit.apply(right) > 0.8 > 0.2 > fit.apply(wrong)
-    assert fit_colours(rows[: FEW // 2]) is None
+    assert fit_pairs([pair for row in rows[: FEW // 2] for pair in row.colours], "placed_colour") is None
 
 
 def test_a_section_of_a_card_is_replaced(tmp_path):

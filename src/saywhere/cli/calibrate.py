@@ -27,6 +27,7 @@ class What(StrEnum):
     phrase = "phrase"
     similarity = "similarity"
     hit = "hit"
+    number = "number"
 
 
 def calibrate(
@@ -38,14 +39,15 @@ def calibrate(
         None,
         help="What to fit. box: a region's box is right. word: its words for a person's sex and for colours are right. "
         "caption: its phrase names what is in the box. phrase: the image shows a phrase, and its box is right. "
-        "similarity: the hubness correction. hit: an image that a search found shows the query. May be repeated.",
+        "similarity: the hubness correction. hit: an image that a search found shows the query. number: there are as "
+        "many things as a phrase says. May be repeated.",
         show_default="all that the model has parts for",
     ),
     format: DataFormat = None,
     split: str | None = typer.Option(
         None,
         help="Split of the data set; not the one that scores are to be measured on.",
-        show_default="train; dev or val for hit",
+        show_default="train; dev or val for hit and number",
     ),
     limit: int | None = typer.Option(
         None,

@@ -35,7 +35,6 @@ from saywhere.models.densecap import describe
 from saywhere.models.encoding import Encoding
 from saywhere.models.layout import (
     EMPTY,
-    MOST_SAID,
     Layout,
     as_many,
     count_of,
@@ -77,11 +76,12 @@ FIT_WEIGHTS = {"densecap": 0.3, "aligner": 0.01}
 """Weight of a region's fit next to the classifier's log-odds when deciding whether an image shows a phrase. Without it
 the classifier takes any thin dark box for a person (docs/experiments.md)."""
 
-ONE_OF_THEM, APART = 0.05, 0.3
-"""Minimum probability of its kind of thing at which a region counts as one of several, and maximum IoU of two that do.
-"""
-TOO_MANY = 3.0
-"""Power of the ratio by which a number exceeds the things found that its odds fall with (docs/experiments.md)."""
+APART = 0.3
+"""Maximum IoU of two regions that count as two things."""
+SCORE_SHARE = 0.5
+"""Power of the score of a region that counts as one of several things."""
+MOST_COUNTED = 5
+"""Higher numbers are taken to be this one where the number itself is evidence, because the fits know no others."""
 STRIPS = ((0, 0, 1, 0.33), (0, 0, 1, 0.5), (0, 0.67, 1, 1))
 """Parts of the image, ``x1 y1 x2 y2`` in shares of its sides, that are regions to place phrases in, too.
 
@@ -96,7 +96,9 @@ rank .53 to .72 of such pairs right, where chance would rank .5 (docs/experiment
 STRIP_WEIGHT = 0.15
 """Factor of the scores of these regions, because most phrases name things that proposals cover."""
 SEEN = log(9.0)
-"""Log-odds that a phrase's colour or number is right in the one image that is asked about (docs/experiments.md)."""
+"""Log-odds that a phrase's colour is right in the one image that is asked about (docs/experiments.md)."""
+COUNTED = log(3.0)
+"""The same for its number."""
 WITH_PARTS = frozenset({
     "backed", "beaked", "bellied", "billed", "breasted", "chested", "collared", "crested", "crowned", "eared", "edged",
     "eyed", "faced", "footed", "handled", "headed", "horned", "legged", "lidded", "maned", "necked", "nosed", "pawed",
@@ -161,16 +163,17 @@ class Evidence:
         """Return the index of the best region of each phrase ``(P,)``."""
         return self.fits_in(config).argmax(axis=0)
 
-    def count_things(self) -> np.ndarray:
-        """Return the number ``(P,)`` of regions that may show each phrase's kind of thing; infinite if it names none.
+    def things(self, phrase: int, number: int) -> float | None:
+        """Return how surely there are so many of a phrase's kind of thing; None if it names no kind.
 
-        Regions that overlap by more than :data:`APART` count once.
+        It is the log-probability of the kind, and half that of the score, in the best region, the second best and so on
+        up to the ``number``-th. Regions that overlap by more than :data:`APART` count once.
         """
-        found = np.full(len(self.named), np.inf)
-        for column in np.flatnonzero(self.named):
-            kinds = self.kinds[:, column]
-            found[column] = (kinds[geometry.nms(self.regions.boxes, kinds, APART)] >= np.log(ONE_OF_THEM)).sum()
-        return found
+        if not self.named[phrase] or self.regions.scores is None:
+            return None
+        sure = self.kinds[:, phrase] + SCORE_SHARE * np.log(np.maximum(self.regions.scores, LEAST))
+        kept = sure[geometry.nms(self.regions.boxes, sure, APART)]
+        return float(kept[number - 1]) if len(kept) >= number else (1 + SCORE_SHARE) * log(LEAST)
 
     def fits_in(self, config: GroundingConfig) -> np.ndarray:
         """Return how well each region fits each phrase ``(R, P)``, including the noun classifier."""
@@ -399,7 +402,8 @@ class Placer:
     ) -> np.ndarray:
         """Return the log-probability ``(P,)`` that the numbers and colours of phrases are right.
 
-        Most people who ask for a red car or two dogs in an image see them, so :data:`SEEN` is added to the log-odds.
+        Most people who ask for a red car or two dogs in an image see them, so :data:`SEEN` and :data:`COUNTED` are
+        added to the log-odds.
 
         Args:
             found: evidence for the phrases in the image.
@@ -408,21 +412,30 @@ class Placer:
         """
         if found.compared is None:
             return np.zeros(len(phrases))
-        things, fit = found.count_things if everything else None, self.calibration.placed_colour
-        seen = None if fit is None else replace(fit, constant=fit.constant + SEEN)
-        calibration = replace(self.calibration, asked_colour=seen)
+        known = self.calibration
+        counted = known.placed_number if self.by == "densecap" else known.asked_number
+        calibration = replace(
+            known, asked_colour=_likelier(known.placed_colour, SEEN), asked_number=_likelier(counted, COUNTED)
+        )
         colours = _colours_in(encoding, found.regions.boxes[rows])
-        return self._details(phrases).log_probs(calibration, found.compared, things, colours, SEEN)
+        things = found.things if everything else None
+        return self._details(phrases).log_probs(calibration, found.compared, colours, things)
 
-    def colour_evidence(self, encoding: Encoding, phrases: Sequence[str]) -> list[tuple[int, dict[str, np.ndarray]]]:
-        """Return each colour's evidence for the question ``placed_colour``, with the index of its phrase."""
+    def detail_evidence(
+        self, encoding: Encoding, phrases: Sequence[str], question: str
+    ) -> list[tuple[int, dict[str, np.ndarray]]]:
+        """Return the evidence of each colour or number, with the index of its phrase.
+
+        ``question`` is ``asked_colour`` or ``asked_number``; the inputs are also those of ``placed_colour`` and
+        ``placed_number``.
+        """
         if self.aligner is None or not phrases:
             return []
         found, details = self.evidence(encoding, phrases), self._details(phrases)
         assert found.compared is not None
         colours = _colours_in(encoding, found.regions.boxes[found.rows(self.config)])
-        evidence = details.evidence(found.compared, colours)
-        return [(each.phrase, inputs) for each, inputs in evidence if each.question == "asked_colour"]
+        evidence = details.evidence(found.compared, colours, found.things)
+        return [(each.phrase, inputs) for each, inputs in evidence if each.question == question]
 
     def _details(self, phrases: Sequence[str]) -> Details:
         assert self.aligner is not None
@@ -661,7 +674,7 @@ class Compared(NamedTuple):
     """A number or a colour of a phrase.
 
     Attributes:
-        question: ``count`` or ``asked_colour`` (:data:`saywhere.calibration.QUESTIONS`).
+        question: ``asked_number`` or ``asked_colour`` (:data:`saywhere.calibration.QUESTIONS`).
         phrase: index of the phrase.
         text: index of its text.
         others: indices of texts that say something else instead: "a dog" for "two dogs", and "a red car" in other
@@ -678,6 +691,8 @@ class Compared(NamedTuple):
     noun: str = ""
 
 
+Things = Callable[[int, int], float | None]
+"""Return how surely an image shows a number of things of a phrase, see :meth:`Evidence.things`."""
 Colours = Callable[[Sequence[int], Sequence[str]], np.ndarray]
 """Return log-probabilities ``(C, 15)`` of colours in the boxes of C phrases, given by index, as things of C nouns."""
 
@@ -706,7 +721,7 @@ class Details:
         for column, phrase in enumerate(phrases):
             words, number = tokenize(phrase), count_of(phrase)
             if number > 1:
-                self.compared.append(Compared("count", column, place(phrase), [place(one_of(phrase))], number))
+                self.compared.append(Compared("asked_number", column, place(phrase), [place(one_of(phrase))], number))
             colours = asked_colours(phrase)
             if alternatives := "or" in words[min(colours, default=0) : max(colours, default=0)]:
                 self._either.add(column)
@@ -725,11 +740,14 @@ class Details:
         self.texts = tuple(texts)
 
     def evidence(
-        self, similarities: np.ndarray, colours: Colours | None
+        self, similarities: np.ndarray, colours: Colours | None, things: Things | None = None
     ) -> Iterator[tuple[Compared, dict[str, np.ndarray]]]:
         """Yield what is compared with the inputs of its calibration, from ``(T,)`` similarities of an image.
 
-        None for ``colours`` leaves colours out.
+        ``words`` is how much better the phrase fits the image than its singular, or other colours on average;
+        ``pixels`` the colour's log-probability; ``region`` how surely there are so many (:meth:`Evidence.things`), and
+        ``number`` the logarithm of the number.
+        None for ``colours`` or ``things`` leaves them out; numbers of what is no kind of thing are left out, too.
         """
         asked = [(each.phrase, each.noun) for each in self.compared if each.question == "asked_colour" and colours]
         seen = iter(colours([row for row, _ in asked], [noun for _, noun in asked]) if colours and asked else ())
@@ -739,34 +757,32 @@ class Details:
                 if not asked:
                     continue
                 inputs["pixels"] = next(seen)[each.value]
+            else:
+                region = None if things is None else things(each.phrase, each.value)
+                if region is None:
+                    continue
+                number = log(min(each.value, MOST_COUNTED))
+                inputs |= {"region": np.array(region), "number": np.array(number)}
             yield each, inputs
 
     def log_probs(
-        self, calibration: Calibration, similarities: np.ndarray, things: Callable[[], np.ndarray] | None,
-        colours: Colours | None, seen: float = 0.0,
-    ) -> np.ndarray:  # fmt: skip
+        self, calibration: Calibration, similarities: np.ndarray, colours: Colours | None, things: Things | None = None
+    ) -> np.ndarray:
         """Return the log-probability ``(P,)`` that the number and the colours of each phrase are right.
 
         0 for phrases without any, or for a model that is not calibrated for them. Of several colours the least
         probable counts, or with "or" between them the most probable.
 
         Args:
-            calibration: of the model.
-            similarities, colours: see :meth:`evidence`.
-            things: function that returns ``(P,)`` numbers of things found, see :meth:`Evidence.count_things`; a number
-                above it is improbable. Called if a phrase has a number. None: unknown.
-            seen: added to the log-odds of a number that is not above them.
+            calibration: of the model; its answers to ``asked_number`` and ``asked_colour`` are used.
+            similarities, colours, things: see :meth:`evidence`.
         """
         found, colour = np.zeros(self._phrases), dict[int, float]()
-        for each, inputs in self.evidence(similarities, colours):
+        for each, inputs in self.evidence(similarities, colours, things):
             fit: Logistic | None = getattr(calibration, each.question)
             if fit is None:
                 continue
-            odds = fit.log_odds(inputs)
-            if each.question == "count":
-                above = 1.0 if things is None else min(each.value, MOST_SAID) / max(things()[each.phrase], 2)
-                odds = odds + (seen if above <= 1 else -TOO_MANY * np.log(above))
-            value = float(np.log(np.maximum(logistic(odds), LEAST)))
+            value = float(np.log(np.maximum(fit.apply(inputs), LEAST)))
             if each.question == "asked_colour":
                 chosen = max if each.phrase in self._either else min
                 colour[each.phrase] = chosen(colour.get(each.phrase, value), value)
@@ -775,6 +791,10 @@ class Details:
         for phrase, value in colour.items():
             found[phrase] += value
         return found
+
+
+def _likelier(fit: Logistic | None, odds: float) -> Logistic | None:
+    return None if fit is None else replace(fit, constant=fit.constant + odds)
 
 
 def _colours_in(encoding: Encoding, boxes: np.ndarray) -> Colours:

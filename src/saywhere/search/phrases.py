@@ -504,9 +504,10 @@ class PhrasesInImages:
 
     def details(self, image: ImageVectors) -> list[tuple[Compared, dict[str, np.ndarray]]]:
         """Return the numbers and colours of the phrases with the evidence that they are right in an image."""
-        rows = self._seen.evidence(image, self._rare[: len(self.layout.phrases)]).rows(self._aligner.config.grounding)
+        found = self._seen.evidence(image, self._rare[: len(self.layout.phrases)])
+        rows = found.rows(self._aligner.config.grounding)
         similarities = self._whole.similarities(image)[: len(self._details.texts)]
-        return [*self._details.evidence(similarities, _colours(image, rows))]
+        return [*self._details.evidence(similarities, _colours(image, rows), found.things)]
 
 
 def _translated(text: str, phrases: Sequence[str], own: Sequence[str]) -> str:
@@ -524,7 +525,7 @@ def _log_details(
     """Return :meth:`Details.log_probs` of phrases whose regions in an image are ``rows (P,)``."""
     if not details.compared:
         return np.zeros(len(rows))
-    return details.log_probs(calibration, similarities, found.count_things, _colours(image, rows))
+    return details.log_probs(calibration, similarities, _colours(image, rows), found.things)
 
 
 def _colours(image: ImageVectors, rows: np.ndarray) -> Colours | None:

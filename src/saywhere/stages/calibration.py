@@ -16,7 +16,7 @@ FEW = 300
 FEW_SEARCHED = 500
 """Fewer images than this make hits too probable in other indexes."""
 UNSEEN = ("dev", "val")
-"""Splits that a model was not trained on; hits are fitted to the first that a data set has."""
+"""Splits that a model was not trained on; hits and numbers are fitted to the first that a data set has."""
 NEEDS = {
     "box": ("densecap",),
     "word": ("densecap", "aligner"),
@@ -24,6 +24,7 @@ NEEDS = {
     "phrase": ("aligner",),
     "similarity": ("aligner",),
     "hit": ("aligner",),
+    "number": ("densecap", "aligner", "nouns"),
 }
 """What can be calibrated, in the required order, and the parts of a model that it needs."""
 
@@ -46,11 +47,11 @@ def possible(parts: Iterable[str]) -> list[str]:
 
 
 def default_split(what: str, root: str | Path, format: str | None = None) -> str:
-    """Return the default split for a question: ``train``, or for hits one that the model was not trained on.
+    """Return the default split for a question: ``train``; for hits and numbers one that taught no model.
 
     ``UserError`` if the data set has no such split.
     """
-    if what != "hit":
+    if what not in ("hit", "number"):
         return "train"
     there = datasets.splits(root, format)
     if found := next((name for name in UNSEEN for other in there if other.startswith(name)), None):
@@ -84,8 +85,8 @@ def fit(
 
         hubness.calibrate(model, sets, source, device)
         return f"similarity: hubness of images and texts, fitted to {source}"
-    if what == "hit":
-        return _fit_hits(model, sets, source, device)
+    if what in ("hit", "number"):
+        return _fit_searched(what, model, sets, source, device)
     bundle = calibration.read_own(model, *NEEDS[what])
     try:
         return str(calibration.calibrate(what, bundle, sets, source, device))
@@ -96,14 +97,17 @@ def fit(
         raise UserError(f"{error} ({part})") from error
 
 
-def _fit_hits(model: Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None) -> str:
-    from saywhere.evaluation.search import fit_hits
+def _fit_searched(what: str, model: Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None) -> str:
+    from saywhere.evaluation.search import fit_hits, fit_numbers
     from saywhere.training.calibration import Fitted, read_own
 
-    bundle = read_own(model, "aligner")
-    fits = fit_hits(load(bundle.folder, device), sets)
-    made = Fitted(fits, {}, f"searches in {source}")
-    made.store(
-        bundle.folder, "## Hits of a search", f"How probable hits are was fitted by `saywhere calibrate`: {made}.\n"
+    bundle = read_own(model, *NEEDS[what])
+    fits = (fit_hits if what == "hit" else fit_numbers)(load(bundle.folder, device), sets)
+    made = Fitted(fits, {}, f"searches in {source}" if what == "hit" else f"the boxes of {source}")
+    heading, about = (
+        ("## Hits of a search", "How probable hits are")
+        if what == "hit"
+        else ("## Numbers of things", 'How probable it is that there are as many things as "two dogs" says')
     )
+    made.store(bundle.folder, heading, f"{about} was fitted by `saywhere calibrate`: {made}.\n")
     return str(made)

@@ -306,13 +306,13 @@ def recoloured(phrase: str, said: Collection[str]) -> tuple[str, str] | None:
     return phrase, " ".join(words)
 
 
-def fit_colours(rows: Sequence[Collected]) -> Logistic | None:
-    """Fit the probability that the thing in a phrase's box has the colour that the phrase says; None if few say one."""
-    pairs = [pair for row in rows for pair in row.colours]
-    if len(pairs) < 2 * FEW:
+def fit_pairs(pairs: Sequence[tuple[Mapping[str, np.ndarray], bool]], question: str) -> Logistic | None:
+    """Fit the answer to a question to evidence and whether it is right; None if there are few."""
+    right = np.array([right for _, right in pairs], bool)
+    if len(pairs) < 2 * FEW or right.all() or not right.any():
         return None
-    evidence = {name: np.array([inputs[name] for inputs, _ in pairs]) for name in QUESTIONS["placed_colour"]}
-    return Logistic.fit(evidence, np.array([right for _, right in pairs]), what="colours")
+    evidence = {name: np.array([inputs[name] for inputs, _ in pairs]) for name in QUESTIONS[question]}
+    return Logistic.fit(evidence, right, what="numbers and colours")
 
 
 def collect_phrases(
@@ -337,7 +337,7 @@ def collect_phrases(
         true = [sample.boxes[[phrase in references for references in sample.phrases]] for phrase in mine]
         right = [matches(evidence.regions.boxes, boxes) for boxes in true]
         pairs = [pair for phrase in mine if (pair := recoloured(phrase, words_of[sample])) is not None]
-        said = placer.colour_evidence(encoding, [phrase for pair in pairs for phrase in pair])
+        said = placer.detail_evidence(encoding, [phrase for pair in pairs for phrase in pair], "asked_colour")
         colours = [(inputs, number % 2 == 0) for number, inputs in said]
         found.append(Collected(evidence, np.stack(right, axis=1), colours))
     if not found:
@@ -429,7 +429,7 @@ def fit_grounding(model: Model, sets: Sequence[Sequence[Sample]], source: str) -
     config = choose_weights(rows, model.require("aligner", "be calibrated").config.grounding, by_aligner)
     places = {rows[0].evidence.by: rows} | ({"aligner": by_aligner} if by_aligner else {})
     fits = {f"{part}_place": fit_places(placed, config) for part, placed in places.items()}
-    colour = fit_colours(rows)
+    colour = fit_pairs([pair for row in rows for pair in row.colours], "placed_colour")
     names = ("kind_weight", "rare_kind_weight", "similarity_kind_weight")
     options = {f"aligner.grounding.{name}": getattr(config, name) for name in names}
     own, total = sum(row.right.shape[1] for row in rows), sum(len(row.evidence.named) for row in rows)

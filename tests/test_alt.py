@@ -139,6 +139,8 @@ def test_a_sentence_about_people_whom_no_region_shows_gives_way() -> None:
     assert compose("a man is riding a bike", seen) == "a man is riding a bike; a fence"
     for nothing in (Regions.empty(9, 9), regions[3:], replace(regions, caption_scores=np.full(4, 0.2))):
         assert compose("a man is riding a bike", nothing) == "a man is riding a bike"
+        assert compose("", nothing) == ""
+    assert compose("", regions) == "a mountain bike; a fence"
 
 
 @pytest.mark.parametrize(
@@ -216,6 +218,33 @@ def test_the_command_shows_a_diff_and_writes_when_told_to(model: Captions) -> No
         and again.stderr
         == "0 drafts written, 1 left to templates, 1 on the network, left alone, 5 with a text already\n"
     )
+
+
+def test_an_image_that_does_not_show_what_its_caption_is_about_gets_its_best_region_or_nothing(
+    model: Captions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The captioner writes "a yellow bird" for a damselfly, where ground finds no bird."""
+    asked = list[list[str]]()
+
+    def ground(image: Any, phrases: list[str]) -> list[str]:
+        asked.append(phrases)
+        return phrases if image.width == 80 else []
+
+    for name, value in (("nouns", object()), ("encode", lambda images: images), ("ground", ground)):
+        monkeypatch.setattr(model, name, value, raising=False)
+    monkeypatch.setattr(model, "caption", lambda images, **_: ["two yellow birds sit on a log" for _ in images])
+    Path("page.md").write_text("![](site/a%20b.png)\n![](site/sub/b.png)\n")
+    done = run("page.md", "--write")
+    first, second = Path("page.md").read_text().splitlines()
+    assert first.startswith("![two yellow birds") and asked == [["a bird"], ["a bird"]]
+    assert "bird" not in second and second != "![](site/sub/b.png)"  # the stub's best region
+    monkeypatch.setattr(model, "describe", lambda images, top: [Regions.empty(64, 32) for _ in images])
+    Path("page.md").write_text("![](site/sub/b.png)\n")
+    done = run("page.md", "--write", "--cache", "alt.jsonl")
+    assert Path("page.md").read_text() == "![](site/sub/b.png)\n"
+    assert done.stderr == "0 drafts written, 1 without a draft, because nothing is sure\n"
+    asked.clear()
+    assert run("page.md", "--write", "--cache", "alt.jsonl").stderr == done.stderr and not asked
 
 
 @pytest.mark.parametrize("captioner", [None, SimpleNamespace(ngrams=None)])  # of another program; without n-grams

@@ -21,7 +21,7 @@ from saywhere.images import ImageError, MissingImageError
 from saywhere.models.nouns import find_nouns, noun_tree
 from saywhere.options import dataclass
 from saywhere.regions import Regions
-from saywhere.text import tokenize
+from saywhere.text import tokenize, with_articles
 
 MARKDOWN = frozenset((".md", ".markdown", ".mdown", ".mkd"))
 HTML = frozenset((
@@ -342,6 +342,17 @@ def line_of(text: str, at: int) -> int:
     return bisect_right(starts, at)
 
 
+def subject(sentence: str) -> str | None:
+    """Return the first thing that a sentence names, as a phrase to ask for; None if the noun tree knows none of it.
+
+    Example:
+        >>> subject("two black dogs run through a field")
+        'a dog'
+    """
+    found = find_nouns(sentence, noun_tree())
+    return with_articles(f"a {found[0].name}") if found else None
+
+
 def _names_people(text: str) -> bool:
     person = noun_tree().named("person")
     return any(person is not None and person.row in noun.ancestors for noun in find_nouns(text, noun_tree()))
@@ -351,13 +362,16 @@ def compose(sentence: str, regions: Regions, length: int = LENGTH) -> str:
     """Return an alternative text: the sentence, followed by as many sure regions that it does not name as fit.
 
     A region counts as named if the text has its noun, a kind of it, or something it is a kind of: "a white dog" adds
-    nothing to "a poodle". A sentence about people is replaced by the best of the regions that are shown by default, if
-    none of these is about people. Regions must be best first. A sentence longer than ``length`` is cut between words.
+    nothing to "a poodle". An empty sentence is replaced by the best of the regions that are shown by default, if any,
+    and so is one about people, if none of these is about people. Regions must be best first. A sentence longer than
+    ``length`` is cut between words.
     """
     sentence = " ".join(sentence.split())
     seen = [*filter(None, (regions if regions.scores is None else regions.at_least()).captions or ())]
-    if seen and _names_people(sentence) and not any(map(_names_people, seen)):
+    if seen and (not sentence or (_names_people(sentence) and not any(map(_names_people, seen)))):
         sentence = seen[0]
+    if not sentence:
+        return ""
     if len(sentence) > length:
         return sentence[:length].rsplit(" ", 1)[0][: length - 1].rstrip(" ,;") + "…"
     tree, text, count = noun_tree(), sentence, 0

@@ -46,6 +46,8 @@ def alt(
 ) -> None:
     """Propose alternative texts for images without one, as a diff: a sentence, then up to three confident regions.
 
+    An image of which nothing is sure gets none.
+
     With --write, the files are changed, and a line for each text says where it is. Nothing but alternative texts
     changes. Decorative images (alt=""), images on the network and images whose names a template fills in are left
     alone.
@@ -122,8 +124,11 @@ class _Texts:
         self._known: dict[str, str] = {} if lines is None else {row["image"]: row["alt"] for row in lines}
 
     def of(self, data: bytes, name: str) -> str:
-        """Return the text for the bytes of an image file; raise ``ImageError`` if it cannot be read."""
-        from saywhere.alt import CAUTIOUS, compose
+        """Return the text for the bytes of an image file; raise ``ImageError`` if it cannot be read.
+
+        It is empty if the image probably does not show what its caption is about, and no region is sure.
+        """
+        from saywhere.alt import CAUTIOUS, compose, subject
         from saywhere.images import read_image
 
         digest = content_hash(data).hex()
@@ -132,9 +137,13 @@ class _Texts:
             image = read_image(data, name, self._deferred.long_side)
             able = self._cautious and model.captioner is not None and model.captioner.ngrams is not None
             sure = CAUTIOUS if able else None
-            (caption,) = model.caption([image], least_probability=sure, attention=False)
-            (regions,) = model.describe([image], top=10)
-            self._known[digest] = text = compose(str(caption), regions, self._length)
+            judged = getattr(model, "nouns", None) is not None
+            images = model.encode([image]) if judged else [image]
+            (caption,) = model.caption(images, least_probability=sure, attention=False)
+            (regions,) = model.describe(images, top=10)
+            asked = subject(str(caption)) if judged else None
+            there = asked is None or len(model.ground(images[0], [asked])) > 0
+            self._known[digest] = text = compose(str(caption) if there else "", regions, self._length)
             if self._lines is not None:
                 self._lines.append({"alt": text}, digest)
         return self._known[digest]
@@ -165,7 +174,9 @@ def _propose(
                 if not found.is_file():
                     raise MissingImageError(f"{shown}: no such file")
                 found = found.read_bytes()
-            text = texts.of(found, shown)
+            if not (text := texts.of(found, shown)):
+                counts["without a draft, because nothing is sure"] += 1
+                continue
         except (ImageError, OSError) as error:
             reason = error.strerror or "cannot be read" if isinstance(error, OSError) else str(error)
             where = f"{document.path}:{line_of(document.text, image.start)}: {shown}"

@@ -135,13 +135,13 @@ def test_several_texts_are_phrases_for_a_dense_captioner(models, densecap, image
         assert phrase["score"] == pytest.approx(region.score, abs=1e-5)
     assert (out / "a.png").is_file()
     table = ground(image, "a dog", "the zebra", "--model", densecap)
-    assert "the zebra" in table.stdout and "score" in table.stdout and "does not know: zebra" in table.stderr
+    assert "the zebra" in table.stdout and "score" in table.stdout and "not know, or hardly: zebra" in table.stderr
     foreign = ground(image, "un perro", "犬", "--model", densecap)
     told = "the model knows none of these words: un, perro, 犬; it reads English\n"
     assert foreign.stderr == told
     misspelt = ground(image, "a squar", "plays", "a dog", "--model", densecap).stderr.splitlines()
     assert misspelt == [
-        "words that the model does not know: squar (did you mean square?), plays",
+        "words that the model does not know, or hardly: squar (did you mean square?), plays",
         "no thing is named, so compared as a whole: plays",
     ]
     for text, message in (("", "the argument TEXT... is empty"), ("...", "the phrase '...' has no word")):

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import commands
@@ -279,14 +280,23 @@ def test_a_search_that_leaves_no_image_says_by_what(index) -> None:
     assert (lines.stdout, lines.stderr) == ("", "nothing found: none of 4 images passes --under\n")
 
 
-def test_search_counts_what_is_left_out_for_what_it_shows(album, tmp_path) -> None:
+def test_search_counts_what_is_left_out_for_what_it_shows(index, monkeypatch) -> None:
+    whole = saywhere.Index.search
+    monkeypatch.setattr(
+        saywhere.Index, "search", lambda *args, **given: [replace(hit, left_out=2) for hit in whole(*args, **given)]
+    )
+    told = run("search", "two dogs", "--index", index).stderr
+    assert told.startswith("left out: 2 images that fit as well, but probably show what is not wanted\n")
+
+
+def test_search_says_nothing_of_what_is_left_out_if_nothing_is(album, tmp_path) -> None:
     fits = calibrated(phrase=(0, 0, 0, -3), hit=(0, 0, 0, 0, 0, 0, 3))
     model = checkpoint.save(tiny_aligner(), tmp_path / "model", calibration=fits)
     run("index", album, "--index", tmp_path / "i", "--model", model)
     asked = ("search", "two dogs", "--index", tmp_path / "i")
     assert run(*asked).stderr == ""
     told = run(*asked, "--without", "a horse")
-    assert told.stderr == "left out: 0 images that fit as well, but probably show what is not wanted\n"
+    assert told.stderr == ""  # none is left out
     assert run("search", "two dogs - a horse", "--index", tmp_path / "i").output == told.output
 
 
@@ -341,14 +351,16 @@ def test_unknown_words_and_vanished_images_are_named(aligner, tmp_path) -> None:
     run("index", tmp_path, "--index", tmp_path / "i", "--model", aligner)
     (tmp_path / "a.png").unlink()
     result = run("search", "a horse + a zebra", "--index", tmp_path / "i", "--out", tmp_path / "drawn", code=1)
-    assert "does not know: zebra" in result.stderr
+    assert "not know, or hardly: zebra" in result.stderr
     assert f"not drawn: {tmp_path}/a.png: no such file" in result.stderr
     result = run("search", "a dog beside a zebra", "--index", tmp_path / "i")
-    assert result.stderr.splitlines()[0] == "words that the model does not know: zebra, beside"
+    assert result.stderr.splitlines()[0] == "words that the model does not know, or hardly: zebra, beside"
     result = run("search", "a dog + xyzzy", "--index", tmp_path / "i")
-    assert result.stderr.count("xyzzy") == 1 and result.stderr.startswith("words that the model does not know: xyzzy\n")
+    assert result.stderr.count("xyzzy") == 1 and result.stderr.startswith(
+        "words that the model does not know, or hardly: xyzzy\n"
+    )
     result = run("search", "a dog + a hors", "--index", tmp_path / "i")
-    assert result.stderr.splitlines()[0] == "words that the model does not know: hors (did you mean horse?)"
+    assert result.stderr.splitlines()[0] == "words that the model does not know, or hardly: hors (did you mean horse?)"
     result = run("search", "a dog + plays", "--index", tmp_path / "i")
     assert result.stderr.splitlines()[0] == "no thing is named, so compared as a whole: plays"
     told = run("search", "plays", "--index", tmp_path / "i", "--json", "-").stdout

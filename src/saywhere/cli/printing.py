@@ -81,7 +81,7 @@ def note_words(
     if none_known:
         typer.echo(knows_none(unknown), err=True)
     elif unknown:
-        typer.echo(f"words that the model does not know: {did_you_mean(unknown)}", err=True)
+        typer.echo(f"words that the model does not know, or hardly: {did_you_mean(unknown)}", err=True)
     if judged_as:
         typer.echo(f"judged as their kind of thing: {', '.join(judged_as)}", err=True)
     if without_noun and not none_known:

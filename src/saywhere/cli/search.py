@@ -96,7 +96,7 @@ def search(
         else:
             write_text(json, lines)
             typer.echo(f"written: {json}")
-    if hits and (count := hits[0].left_out) is not None:
+    if hits and (count := hits[0].left_out):
         images = "1 image that fits as well, but probably shows" if count == 1 else (
             f"{count} images that fit as well, but probably show"
         )  # fmt: skip

@@ -17,7 +17,7 @@ from saywhere import boxes as geometry
 from saywhere.calibration import logistic
 from saywhere.errors import UserError
 from saywhere.models.chunker import Chunker
-from saywhere.models.nouns import AFTER, STARTS, colour_of, find_heads, noun_tree, related
+from saywhere.models.nouns import AFTER, STARTS, colour_of, find_heads, is_participle, noun_tree, related
 from saywhere.options import dataclass
 from saywhere.text import split_words, tokenize, with_articles
 
@@ -450,7 +450,8 @@ def unused_runs(words: Sequence[str], used: set[int]) -> tuple[str, ...]:
 def nouns_in_a_row(phrase: str) -> tuple[str, ...]:
     """Return the parts of a phrase without an article that ends with several nouns, each with an article; else nothing.
 
-    The tree has no name for them all: "dog pizza" is read as one thing, like "coffee cup", and may mean two.
+    The tree has no name for them all: "dog pizza" is read as one thing, like "coffee cup", and may mean two. A "snow
+    covered mountain" is one.
 
     Example:
         >>> nouns_in_a_row("brown dog pizza"), nouns_in_a_row("a dog pizza"), nouns_in_a_row("hot dog")
@@ -458,7 +459,8 @@ def nouns_in_a_row(phrase: str) -> tuple[str, ...]:
     """
     words = tokenize(phrase)
     heads = [head for head in find_heads(words, noun_tree()) if colour_of(words, head.start) is None]  # an orange fish
-    if len(heads) < 2 or not (STARTS | AFTER | JOINING | UNREAD).isdisjoint(words):
+    one = any(is_participle(words[head.stop]) for head in heads[:-1])
+    if one or len(heads) < 2 or not (STARTS | AFTER | JOINING | UNREAD).isdisjoint(words):
         return ()
     stops = [0, *(head.stop for head in heads[:-1]), len(words)]
     parts = [" ".join(words[start:stop]) for start, stop in pairwise(stops)]

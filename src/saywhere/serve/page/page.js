@@ -259,9 +259,9 @@ async function search() {
   const notes = [plural(answer.hits.length, "image")];
   if (doubt) notes.push(`probably not there: ${doubt}`);
   const leftOut = answer.hits[0]?.left_out;
-  if (leftOut !== undefined) notes.push(`${plural(leftOut, "image")} left out because of unwanted things`);
+  if (leftOut) notes.push(`${plural(leftOut, "image")} left out because of unwanted things`);
   const strange = Object.entries(unknown).map(([word, other]) => (other ? `${word} (did you mean ${other}?)` : word));
-  if (strange.length) notes.push(`words that the model does not know: ${strange.join(", ")}`);
+  if (strange.length) notes.push(`words that the model does not know, or hardly: ${strange.join(", ")}`);
   if (wider.length) notes.push(`judged as their kind of thing: ${wider.join(", ")}`);
   if (whole.length) notes.push(`no thing is named, so compared as a whole: ${whole.join(", ")}`);
   if (unused.length) notes.push(`words not used to place phrases: ${unused.join(", ")}`);

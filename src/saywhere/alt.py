@@ -354,8 +354,7 @@ def subject(sentence: str) -> str | None:
 
 
 def _names_people(text: str) -> bool:
-    person = noun_tree().named("person")
-    return any(person is not None and person.row in noun.ancestors for noun in find_nouns(text, noun_tree()))
+    return any(map(noun_tree().is_person, find_nouns(text, noun_tree())))
 
 
 def compose(sentence: str, regions: Regions, length: int = LENGTH) -> str:

@@ -373,7 +373,7 @@ class NounChecker:
         rows = np.flatnonzero(empty).tolist()
         empty[rows] = [shown(self._classes, posterior, person) < least for posterior in self._more(rows)]
         named = [self._classes.tree.named(word) for word in captioner.vocabulary.tokens]
-        of_people = [noun is not None and is_person(self._classes, noun) for noun in named]
+        of_people = [self._classes.tree.is_person(noun) for noun in named]
         words = np.array(of_people) | np.isin(captioner.vocabulary.tokens, OF_PEOPLE)
         return empty[:, None] & words if empty.any() else None
 
@@ -413,12 +413,12 @@ class NounChecker:
         things = [sure_things(self._classes, posterior) for posterior in self._more(rows)]
         tokens = captioner.vocabulary.tokens
         common = [(row, tree.named(tokens[key[0]])) for key, (row, _) in ngrams.rows.items() if rows and len(key) == 1]
-        people = [row for row, noun in common if noun is not None and is_person(self._classes, noun)]
+        people = [row for row, noun in common if self._classes.tree.is_person(noun)]
         strange = list[int]()
         for i, seen in zip(rows, things, strict=True):
             noun = heads[i].noun
             shown = noun is not None and any(related(noun, thing) for thing in seen)
-            person = noun is not None and is_person(self._classes, noun) and (likely[i, people] >= least).any()
+            person = self._classes.tree.is_person(noun) and (likely[i, people] >= least).any()
             if not (shown or person):
                 strange.append(i)
         return strange
@@ -466,7 +466,7 @@ def correct(classes: NounEvidence, posterior: np.ndarray, sentence: str) -> str:
     nouns = [head.noun for head in heads if head.noun is not None]
     seen = [is_seen(classes, posterior, noun) for noun in nouns]
     for number, head in reversed(list(enumerate(heads))):
-        if seen[number] or is_person(classes, nouns[number]):
+        if seen[number] or classes.tree.is_person(nouns[number]):
             continue
         new = next((noun for noun in things if _may_replace(nouns[number], noun, nouns)), None)
         if new is not None:
@@ -482,13 +482,7 @@ def all_seen(classes: NounEvidence, posterior: np.ndarray, sentence: str) -> boo
     nouns = find_nouns(sentence, classes.tree)
     seen = [is_seen(classes, posterior, noun) for noun in nouns]
     unseen = [noun for noun, there in zip(nouns, seen, strict=True) if not there]
-    return not nouns or (any(seen) and all(is_person(classes, noun) for noun in unseen))
-
-
-def is_person(classes: NounEvidence, noun: Noun) -> bool:
-    """Return whether a noun is a word for people."""
-    person = classes.tree.named("person")
-    return person is not None and person.row in noun.ancestors
+    return not nouns or (any(seen) and all(classes.tree.is_person(noun) for noun in unseen))
 
 
 def is_seen(classes: NounEvidence, posterior: np.ndarray, noun: Noun) -> bool:
@@ -502,7 +496,7 @@ def shown(classes: NounEvidence, posterior: np.ndarray, noun: Noun) -> float:
     1 for a kind that the classifier was not trained on, because it cannot tell.
     """
     person = classes.tree.named("person")
-    asked = person if person is not None and is_person(classes, noun) else noun
+    asked = person if person is not None and classes.tree.is_person(noun) else noun
     if asked.sort == "kind" and asked not in classes.kinds:
         return 1.0
     return float(classes.probability(posterior, asked).max(initial=0.0))

@@ -277,6 +277,11 @@ class NounTree:
         forms = ((place, known_form(words[place], NARROWER)) for place in places if place < len(words))
         return next(((place, NARROWER[form]) for place, form in forms if form in NARROWER), None)
 
+    def is_person(self, noun: Noun | None) -> bool:
+        """Return whether a noun is a word for people."""
+        person = self.named("person")
+        return noun is not None and person is not None and person.row in noun.ancestors
+
     def share(self, phrase: str) -> float:
         """Return the fraction of a noun's node that the noun covers: below 1 for roles, whose node is all people.
 

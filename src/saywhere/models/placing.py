@@ -127,6 +127,8 @@ class Evidence:
         lacking: ``(P,)`` whether only the noun classifier, not the text encoder, knows the noun and so decides alone;
             None: no phrase.
         indexed: whether what regions show comes from an index, not from pixels.
+        counted: ``(R, P)`` ``kinds``, but for words for people that regions show somebody: of two girls, one is easily
+            taken for a boy. None: ``kinds``.
     """
 
     regions: Regions
@@ -139,11 +141,13 @@ class Evidence:
     compared: np.ndarray | None = None
     lacking: np.ndarray | None = None
     indexed: bool = False
+    counted: np.ndarray | None = None
 
     def first(self, count: int) -> Evidence:
         """Return the scores of the first ``count`` phrases."""
-        columns = {name: getattr(self, name)[..., :count] for name in ("fits", "kinds", "named", "rare", "similarity")}
-        return replace(self, **columns, lacking=None if self.lacking is None else self.lacking[:count])
+        names = ("fits", "kinds", "named", "rare", "similarity", "lacking", "counted")
+        columns = {name: value[..., :count] for name in names if (value := getattr(self, name)) is not None}
+        return replace(self, **columns)
 
     def place(
         self, config: GroundingConfig, layout: Layout, calibration: Calibration | None = None
@@ -171,7 +175,8 @@ class Evidence:
         """
         if not self.named[phrase] or self.regions.scores is None:
             return None
-        sure = self.kinds[:, phrase] + SCORE_SHARE * np.log(np.maximum(self.regions.scores, LEAST))
+        kinds = self.kinds if self.counted is None else self.counted
+        sure = kinds[:, phrase] + SCORE_SHARE * np.log(np.maximum(self.regions.scores, LEAST))
         kept = sure[geometry.nms(self.regions.boxes, sure, APART)]
         return float(kept[number - 1]) if len(kept) >= number else (1 + SCORE_SHARE) * log(LEAST)
 
@@ -388,14 +393,18 @@ class Placer:
             image = embed_images(self.aligner, [encoding], given, limit, placing=True, plain=True)[0]
             regions = image.regions
             fits = word_fits(self.aligner, image, texts[: len(phrases)])
-        kinds, named = self.log_kinds(encoding, regions, phrases)
+        kinds, named = self.log_kinds(encoding, regions, (*phrases, "a person"))
+        tree = noun_tree()
+        counted = np.where([tree.is_person(tree.find(phrase)) for phrase in phrases], kinds[:, -1:], kinds[:, :-1])
         similarity, compared = np.zeros(len(phrases), np.float32), None
         if self.aligner is not None and image is not None:
             similarities = plain_similarities(image, texts, self.aligner.config.score)
             similarity, compared = np.split(similarities, [len(phrases)])
         rare = np.array([self.is_rare(phrase) for phrase in phrases], bool)
         lacking = np.array([self.needs_classes(phrase) for phrase in phrases], bool)
-        return Evidence(regions, fits, kinds, named, rare, similarity, self.by, compared, lacking)
+        return Evidence(
+            regions, fits, kinds[:, :-1], named[:-1], rare, similarity, self.by, compared, lacking, counted=counted
+        )
 
     def log_details(
         self, encoding: Encoding, found: Evidence, phrases: Sequence[str], rows: np.ndarray, everything: bool = True

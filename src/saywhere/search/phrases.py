@@ -298,6 +298,8 @@ class _Columns:
         self._starts = np.cumsum([0, *map(len, words)])[:-1]
         self.named, self._lacking = np.array([noun is not None for noun in nouns], bool), lacking
         self._leaves = leaf_tables(nouns) * roles[:, None] if self.named.any() else None
+        self._people = np.array([*map(noun_tree().is_person, nouns)], bool)
+        self._person = leaf_tables([noun_tree().named("person")]) if self._people.any() else None
 
     def __len__(self) -> int:
         return self._count
@@ -318,9 +320,13 @@ class _Columns:
         kinds, asked = np.zeros_like(fits), self._leaves is not None and image.nouns is not None
         if self._leaves is not None and image.nouns is not None:
             kinds = log_kinds(packed_kinds(image.nouns, self._leaves)) * self.named
+        counted = kinds
+        if self._person is not None and image.nouns is not None:
+            counted = np.where(self._people, log_kinds(packed_kinds(image.nouns, self._person)), kinds)
         return Evidence(
             regions=image.regions, fits=fits, kinds=kinds, named=self.named & asked, rare=rare,
             similarity=self._sums(products), by="aligner", lacking=self._lacking & asked, indexed=True,
+            counted=counted,
         )  # fmt: skip
 
 

@@ -91,7 +91,7 @@ def test_a_number_is_judged_by_the_region_that_would_be_the_last_of_so_many() ->
 
     chances = details.log_probs(fits, more, None, things)
     assert asked == [*enumerate(numbers.values())]
-    wanted = [0.2 - each / 2 - np.log(min(each, 5)) + 2 for each in (2, 3, 4, 10)]
+    wanted = [0.2 - each / 2 - np.log(each) + 2 for each in (2, 3, 4, 10)]
     np.testing.assert_allclose(np.exp(chances), [*logistic(np.array(wanted)), 1], rtol=1e-4)
     assert (
         not details.log_probs(fits, more, None).any() and not details.log_probs(Calibration(), more, None, things).any()

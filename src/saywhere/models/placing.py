@@ -35,6 +35,7 @@ from saywhere.models.densecap import describe
 from saywhere.models.encoding import Encoding
 from saywhere.models.layout import (
     EMPTY,
+    MOST_SAID,
     Layout,
     as_many,
     count_of,
@@ -80,8 +81,6 @@ APART = 0.3
 """Maximum IoU of two regions that count as two things."""
 SCORE_SHARE = 0.5
 """Power of the score of a region that counts as one of several things."""
-MOST_COUNTED = 5
-"""Higher numbers are taken to be this one where the number itself is evidence, because the fits know no others."""
 STRIPS = ((0, 0, 1, 0.33), (0, 0, 1, 0.5), (0, 0.67, 1, 1))
 """Parts of the image, ``x1 y1 x2 y2`` in shares of its sides, that are regions to place phrases in, too.
 
@@ -577,7 +576,7 @@ class Placer:
         return tuple(f"{word} as {kind}" for word, kind in pairs.items())
 
     def _spelt_alike(self, word: str, vocabulary: Vocabulary) -> str | None:
-        if word in self._vocabulary:  # right, and hardly read
+        if known_form(word, self._vocabulary) in self._vocabulary:  # right, and hardly read
             return None
         names = {one for name, _ in noun_tree().names() for one in name.split()}
         known = (one for one in names | {*vocabulary.counts} if abs(len(one) - len(word)) < SHORT)
@@ -770,7 +769,7 @@ class Details:
                 region = None if things is None else things(each.phrase, each.value)
                 if region is None:
                     continue
-                number = log(min(each.value, MOST_COUNTED))
+                number = log(min(each.value, MOST_SAID))
                 inputs |= {"region": np.array(region), "number": np.array(number)}
             yield each, inputs
 

@@ -173,6 +173,25 @@ def test_search_judges_a_narrower_noun_as_its_kind_and_says_so(model, tmp_path, 
     assert found.judged_as == (f"{narrow} as {kind}",)
 
 
+def test_what_the_index_would_find_is_left_out_where_it_is_not_wanted(model, monkeypatch):
+    """Nobody who leaves out people wants an image that a search for people calls probable, however sure it is."""
+    monkeypatch.setattr("saywhere.search.phrases.UNWANTED", 1.1)
+    query = PhrasesInImages(model, Query(("a thing",), ("people",)))
+    people, cup = (embed_for_index(model, [photograph(name)])[0] for name in ("astronaut.png", "coffee.png"))
+    assert query.shows_unwanted(people, 50) and not query.shows_unwanted(cup, 50)
+    monkeypatch.setattr("saywhere.search.phrases.UNWANTED_HIT", 1.1)
+    assert not query.shows_unwanted(people, 50)
+
+
+def test_a_noun_that_no_part_has_read_is_asked_for_as_its_kind(model):
+    """A lorry is a truck, though no caption that taught the model has the word."""
+    placer = model.placer("aligner")
+    assert placer.translate("two red lorries") == "two red trucks" and not placer.unknown(["two red lorries"])
+    assert placer.translate("a sparrow") == "a sparrow"  # read, if seldom
+    found = model.ground(photograph("motorcycle_left.png"), ["a lorry", "a motorbike"], threshold=0)
+    assert found.captions == ("a lorry", "a motorbike") and found.judged_as == ("lorry as truck",)
+
+
 def test_no_word_is_suggested_that_the_model_hardly_read(model):
     """It knows the word robot, but from few captions."""
     assert model.placer("aligner").unknown(["robots", "a girafe"]) == {"robots": None, "girafe": "giraffe"}

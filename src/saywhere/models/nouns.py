@@ -91,7 +91,8 @@ LONGEST = 3
 _NARROWER = {
     "aircraft": "drone glider helicopter", "animal": "alpaca lemur livestock newt seal", "bag": "briefcase satchel",
     "bed": "bunk",
-    "bird": "canary chick cockatoo egret falcon gull heron kingfisher parakeet pheasant raven sparrow stork woodpecker",
+    "bird": "budgie canary chick cockatoo egret falcon gull heron kingfisher parakeet pheasant raven sparrow stork "
+    "woodpecker",
     "boat": "dinghy raft tugboat", "bottle": "decanter flask thermos", "brass instrument": "tuba", "bread": "croissant",
     "butterfly": "moth", "cabinet": "cupboard", "camera": "camcorder", "car": "hatchback", "cat": "kitty",
     "cellphone": "smartphone", "chair": "stool", "computer": "desktop tablet", "couch": "settee sofabed",
@@ -102,12 +103,12 @@ _NARROWER = {
     "jacket": "peacoat", "labrador retriever": "labrador", "lake": "lagoon", "lamp": "chandelier", "lemon": "lime",
     "lizard": "chameleon gecko", "missile": "rocket", "mower": "lawnmower", "nose": "snout", "path": "footpath",
     "pembroke": "corgi", "pig": "piglet", "pillow": "cushion", "potted plant": "cactus", "power drill": "drill",
-    "river": "brook canal creek stream", "rock": "outcropping pebble", "rv": "camper caravan motorhome",
-    "scarf": "shawl", "sheep": "lamb", "ship": "destroyer frigate galleon steamer", "shirt": "blouse undershirt",
-    "shoe": "slipper", "shovel": "spade", "sign": "signpost", "sled": "toboggan", "snake": "cobra python viper",
-    "suit": "tuxedo", "surfboard": "bodyboard wakeboard", "sweatshirt": "hoodie", "table": "nightstand",
-    "teapot": "kettle", "tree": "palm shrubbery", "truck": "lorry trailer", "turtle": "tortoise",
-    "typewriter keyboard": "typewriter", "umbrella": "parasol", "vacuum cleaner": "hoover",
+    "river": "brook canal creek stream", "road": "motorway", "rock": "outcropping pebble",
+    "rv": "camper caravan motorhome", "scarf": "shawl", "sheep": "lamb", "ship": "destroyer frigate galleon steamer",
+    "shirt": "blouse undershirt", "shoe": "slipper", "shovel": "spade", "sign": "signpost", "sled": "toboggan",
+    "snake": "cobra python viper", "suit": "tuxedo", "surfboard": "bodyboard wakeboard", "sweatshirt": "hoodie",
+    "table": "nightstand", "teapot": "kettle", "tree": "palm shrubbery", "truck": "lorry trailer", "turtle": "tortoise",
+    "typewriter keyboard": "typewriter", "umbrella": "brolly parasol", "vacuum cleaner": "hoover",
     "vegetable": "garlic lettuce onion pumpkin", "weapon": "sword", "wind instrument": "clarinet",
 }  # fmt: skip
 NARROWER = {word: kind for kind, words in _NARROWER.items() for word in words.split()}

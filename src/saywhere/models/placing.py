@@ -451,8 +451,19 @@ class Placer:
         return Details([noun_tree().widened(phrase) or phrase for phrase in own], self.aligner.vocabulary)
 
     def translate(self, phrase: str) -> str:
-        """Return :meth:`NounEvidence.translate` of a phrase, which is the phrase itself without a noun classifier."""
-        return phrase if self.nouns is None else self.nouns.translate(phrase)
+        """Return a phrase in words that the parts know, if the noun tree has any: "a truck" for "a lorry".
+
+        That is :meth:`NounEvidence.translate`, and the kind in place of a narrower noun that no part has read.
+        """
+        if self.nouns is None:
+            return phrase
+        phrase = self.nouns.translate(phrase)
+        found = noun_tree().narrower(phrase)
+        parts = (self.densecap if self.by == "densecap" else None, self.aligner)
+        known = [part.vocabulary for part in parts if part is not None]
+        if found is None or any(usual_form(found[0], words) in words for words in known):
+            return phrase
+        return noun_tree().widened(phrase) or phrase
 
     def log_kinds(self, encoding: Encoding, regions: Regions, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return the result of :meth:`NounEvidence.log_kinds`, or zeros and no named phrase without a classifier."""

@@ -314,7 +314,7 @@ class Index:
         asked = many
         while True:
             found = self.store.nearest(question, asked, exact=exact, threads=self._workers, only=only)
-            ranks = [i for i, each in enumerate(found) if not phrases.shows_unwanted(each.vectors)][:many]
+            ranks = [i for i, each in enumerate(found) if not phrases.shows_unwanted(each.vectors, each.among)][:many]
             if len(ranks) == many or len(found) < asked:
                 break
             asked *= 4

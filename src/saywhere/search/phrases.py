@@ -203,9 +203,9 @@ def commonness_of(vocabulary: Vocabulary) -> Commonness:
     return Commonness(vocabulary)
 
 
-UNWANTED = 0.85
-"""An image is left out if it shows something unwanted with at least this probability. Most images do not show it, and
-0.5 lost twice as many of these (docs/experiments.md)."""
+UNWANTED, UNWANTED_HIT = 0.85, 0.5
+"""An image is left out if it shows something unwanted with the first probability or more, or would be a hit for it with
+the second. Most images do not show it (docs/experiments.md)."""
 LIKELY = 0.25
 """A hit with a lower probability is probably wrong (docs/search.md)."""
 MORE = 10
@@ -396,6 +396,8 @@ class PhrasesInImages:
         common = commonness_of(words)
         self._judged = common.together([p for p, lacks in zip(wider, self._lacking, strict=True) if not lacks] or wider)
         self._each = [common.together([phrase]) for phrase in wider]
+        self._common = [common.together([phrase]) for phrase in kinds]
+        self._never_read = np.array([placer.needs_classes(phrase) for phrase in self._unwanted], bool)
         self._rare = np.array([placer.is_rare(phrase) for phrase in (*own, *self._unwanted, *kinds)], bool)
         self._wider_rare = np.array([placer.is_rare(phrase) for phrase in wider], bool)
 
@@ -420,8 +422,8 @@ class PhrasesInImages:
         """Hubness of the wanted phrases, which is equal for all images."""
         return float(hubness_of(self._wanted).sum())
 
-    def shows_unwanted(self, image: ImageVectors) -> bool:
-        """Return whether an image probably shows something unwanted."""
+    def shows_unwanted(self, image: ImageVectors, among: int = 1) -> bool:
+        """Return whether an image, of so many that are searched, probably shows something unwanted."""
         if not self._unwanted:
             return False
         shown = self._shunned.evidence(image, self._rare[len(self.layout.phrases) :])
@@ -432,9 +434,15 @@ class PhrasesInImages:
             unnamed = ~self._shunned.named
             odds[unnamed] = calibration.unwanted_phrase.log_odds({"similarity": shown.similarity[unnamed]})
         odds, rows = odds.reshape(2, -1).min(axis=0), rows[: len(self._unwanted)]  # no sparrow without a bird
+        kinds = shown.best_kinds.reshape(2, -1).min(axis=0)
         shown = shown.first(len(rows))
-        agree = _log_details(calibration, self._avoided, image, shown, compared, rows)
-        return bool((logistic(odds) * np.exp(agree) >= UNWANTED).any())
+        agree = np.exp(_log_details(calibration, self._avoided, image, shown, compared, rows))
+        there = logistic(odds) * agree >= UNWANTED
+        if (hit := calibration.hit) is not None:
+            for row in np.flatnonzero(shown.named & ~self._never_read).tolist():
+                alone = odds[row : row + 1], kinds[row : row + 1], 0.0, self._common[row], 0.0, among
+                there[row] |= hit.apply(np.array(hit_evidence(*alone))) * agree[row] >= UNWANTED_HIT
+        return bool(there.any())
 
     def find(self, image: ImageVectors, lead: float = 0.0, among: int = 1) -> Placed:
         """Return where the query is in an image.

@@ -266,6 +266,9 @@ WORDS = """async ([texts, phrases, changes, known]) => {
         translated: ["two night bandits on a roof", "an old freighter", "a bandit"].map((phrase) => tree.translate(
             phrase, {own_names: ["freighter", "night bandit"], own_meanings: ["ship", "raccoon"]}
         )),
+        widened: ["two small lorries on a road", "a lorry", "a sparrow", "an apple"].map(
+            (phrase) => tree.widenUnread(phrase, [new Map([["sparrow", 4]]), new Set(["dog"])])
+        ),
     };
 }"""
 
@@ -292,7 +295,8 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
         "the wheels of a car", "a happy smiling girl", "a white ceiling with lights", "a xyzzy playing football",
         "a xyzzy running on grass", "a dog chasing cats", "a person partly hidden by a sign", "a fly seen in a web",
         "a running", "dogs and", "the smiling face of a man", "two record players", "a record", "a meal of fruit",
-        "a sparrow", "two blue mugs on a table", "a flask of water", "a flock of gulls", "two flocks of gulls",
+        "a sparrow", "a lorry", "two pushchairs", "two hornets", "two blue mugs on a table", "a flask of water",
+        "a flock of gulls", "two flocks of gulls",
         "two plates of pizza", "a couple of xyzzy", "of",
     ]  # fmt: skip
     changes = [["a brown dog on the grass", "cow"], ["two dogs", "sheep"], ["the tree", "grass"], ["man", "apple"]]
@@ -300,6 +304,7 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
     found, tree = engine.evaluate(WORDS, [texts, phrases, changes, known]), noun_tree()
     assert found["known"] == ["zebra", "knife", "policeman", "puppy", "socks", "violin", "bus", "zebra"]
     assert found["translated"] == ["two raccoons on a roof", "an old ship", "a bandit"]
+    assert found["widened"] == ["two small trucks on a road", "a truck", "a sparrow", "an apple"]
     assert found["fitting"] == ["a man on an elephant", "an hour in a uniform"]
     assert found["tokens"] == [tokenize(text) for text in texts]
     assert found["cut"] == [cut_phrases(text) for text in texts]

@@ -149,11 +149,15 @@ export class Model {
     if (!regions.length) throw new Error("the model finds no region in this image");
     image.scorer ??= new PhraseScorer(detector.decoder, codes);
     const captions = chunker.cut(sentence), boxes = regions.map(({box}) => box);
-    const phrases = captions.map((phrase) => tree.translate(phrase, detector.config));
+    const known = [detector.vocabulary.numbers, this.readWords()];
+    const phrases = captions.map((phrase) => {
+      const own = tree.translate(phrase, detector.config);
+      return classes ? tree.widenUnread(own, known) : own;
+    });
     const nouns = phrases.map((phrase) => (classes ? tree.findKind(phrase) : null));
     if (nouns.some(Boolean)) image.posteriors ??= classes.posteriors(image, boxes.map((box) => toInput(box, image)), embeddings);
     const chosen = phrases.map((phrase, p) => {
-      const known = detector.vocabulary.numbers, asked = tokenize(phrase).map((word) => tree.knownForm(word, known)).join(" ");
+      const asked = tokenize(phrase).map((word) => tree.knownForm(word, known[0])).join(" ");
       const tokens = detector.vocabulary.encode(asked);
       if (tokens.length > LONGEST) throw new Error(`a phrase has ${tokens.length} words; the limit is ${LONGEST}`);
       const logs = image.scorer.score(tokens), weight = this.kindWeight(tree, phrase);
@@ -184,12 +188,17 @@ export class Model {
     return {regions: [...found.regions, ...others], embeddings: both("embeddings"), codes: both("codes")};
   }
 
+  // Return the words that the aligner has read.
+  readWords() {
+    const {common, rare} = this.info.grounding;
+    return (this.known ??= new Set([...common, ...rare]));
+  }
+
   // Return the weight of the classifier, larger for nouns that were rare in training.
   kindWeight(tree, phrase) {
-    const {common, rare: seldom, kind_weight: weight, rare_kind_weight: rare} = this.info.grounding;
+    const {common, kind_weight: weight, rare_kind_weight: rare} = this.info.grounding, known = this.readWords();
     this.common ??= new Set(common);
-    this.known ??= new Set([...common, ...seldom]);
-    const words = tokenize(phrase).map((word) => tree.knownForm(word, this.known)), {start, stop} = tree.head(words);
+    const words = tokenize(phrase).map((word) => tree.knownForm(word, known)), {start, stop} = tree.head(words);
     return words.slice(start, stop).some((word) => !this.common.has(word)) ? rare : weight;
   }
 

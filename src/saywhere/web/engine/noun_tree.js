@@ -149,18 +149,32 @@ export class NounTree {
     return this.head(tokenize(phrase)).noun;
   }
 
-  // Return find(phrase), or else what its noun is a kind of: "bird" for "a sparrow".
-  findKind(phrase) {
+  // Return the place of the noun of a phrase that is only known as a kind of something, and the noun; or undefined.
+  narrow(words) {
     this.narrower ??= new Map(Object.entries(this.lists.narrower));
-    const words = tokenize(phrase), {start, noun} = this.head(words), of = words.indexOf("of", 1);
+    const {start, noun} = this.head(words), of = words.indexOf("of", 1);
     let places = noun ? [] : [start];
     if (of > 0) {
       const inner = this.head(words.slice(of + 1)), amount = this.isAmount(words[of - 1]);
       places = amount && !inner.noun ? [of + 1 + inner.start] : [of - 1, ...places];
     }
-    const known = places.filter((place) => place < words.length).map((place) => this.knownForm(words[place], this.narrower));
-    const word = known.find((form) => this.narrower.has(form));
-    return word === undefined ? noun : this.named(this.narrower.get(word));
+    const forms = places.filter((place) => place < words.length).map((place) => [place, this.knownForm(words[place], this.narrower)]);
+    return forms.find(([, form]) => this.narrower.has(form));
+  }
+
+  // Return find(phrase), or else what its noun is a kind of: "bird" for "a sparrow".
+  findKind(phrase) {
+    const words = tokenize(phrase), found = this.narrow(words);
+    return found ? this.named(this.narrower.get(found[1])) : this.head(words).noun;
+  }
+
+  // Replace such a noun by its kind if it is in none of the vocabularies: "a truck" for "a lorry".
+  widenUnread(phrase, vocabularies) {
+    const words = tokenize(phrase), found = this.narrow(words);
+    if (!found || vocabularies.some((known) => known.has(this.knownForm(found[1], known)))) return phrase;
+    const [place, form] = found, kind = this.narrower.get(form);
+    const other = words[place] === form ? kind : this.plural(kind);
+    return withArticles([...words.slice(0, place), other, ...words.slice(place + 1)].join(" "), this.lists.article);
   }
 
   // Replace a noun of the user's own names in a phrase by what the other parts of the model call such things.

@@ -16,7 +16,7 @@ import commands
 import numpy as np
 import pytest
 
-from saywhere.alt import CAUTIOUS, Document, compose, find_in_html, find_in_markdown
+from saywhere.alt import CAUTIOUS, Document, checked, compose, find_in_html, find_in_markdown
 from saywhere.regions import Regions
 from tests import photographs
 from tests.stubs import StubModel, load_by
@@ -226,9 +226,9 @@ def test_an_image_that_does_not_show_what_its_caption_is_about_gets_its_best_reg
     """The captioner writes "a yellow bird" for a damselfly, where ground finds no bird."""
     asked = list[list[str]]()
 
-    def ground(image: Any, phrases: list[str]) -> list[str]:
+    def ground(image: Any, phrases: list[str]) -> Any:
         asked.append(phrases)
-        return phrases if image.width == 80 else []
+        return SimpleNamespace(captions=tuple(phrases) if image.width == 80 else ())
 
     for name, value in (("nouns", object()), ("encode", lambda images: images), ("ground", ground)):
         monkeypatch.setattr(model, name, value, raising=False)
@@ -236,15 +236,33 @@ def test_an_image_that_does_not_show_what_its_caption_is_about_gets_its_best_reg
     Path("page.md").write_text("![](site/a%20b.png)\n![](site/sub/b.png)\n")
     done = run("page.md", "--write")
     first, second = Path("page.md").read_text().splitlines()
-    assert first.startswith("![two yellow birds") and asked == [["a bird"], ["a bird"]]
+    assert first.startswith("![two yellow birds") and asked == [["a bird", "two yellow birds"]] * 2
     assert "bird" not in second and second != "![](site/sub/b.png)"  # the stub's best region
     monkeypatch.setattr(model, "describe", lambda images, top: [Regions.empty(64, 32) for _ in images])
     Path("page.md").write_text("![](site/sub/b.png)\n")
     done = run("page.md", "--write", "--cache", "alt.jsonl")
     assert Path("page.md").read_text() == "![](site/sub/b.png)\n"
-    assert done.stderr == "0 drafts written, 1 without a draft, because nothing is sure\n"
+    named = "no draft, because nothing is sure: page.md:1: site/sub/b.png\n"
+    assert done.stderr == f"{named}0 drafts written, 1 without a draft\n"
     asked.clear()
     assert run("page.md", "--write", "--cache", "alt.jsonl").stderr == done.stderr and not asked
+
+
+@pytest.mark.parametrize(
+    ("sentence", "absent", "kept"),
+    [
+        ("a black umbrella and a dog on a bench", ["a dog", "a black umbrella"], "an umbrella"),
+        ("a person sitting next to a black and white dog", ["a dog"], "a person"),
+        ("a red and white bus on a street", ["a red and white bus"], "a bus on a street"),
+        ("an orange cat sits in front of a tv", ["a tv"], "an orange cat"),
+        ("two young girls are holding a cell phone", ["a cellphone"], "two young girls"),
+        ("a yellow bird sits on a log", ["a bird"], ""),
+        ("a group of people standing in a field", [], "a group of people standing in a field"),
+        ("something strange", ["something"], "something strange"),  # no noun of the tree
+    ],
+)
+def test_a_caption_keeps_what_is_found(sentence: str, absent: list[str], kept: str) -> None:
+    assert checked(sentence, lambda phrases: [each for each in phrases if each not in absent]) == kept
 
 
 @pytest.mark.parametrize("captioner", [None, SimpleNamespace(ngrams=None)])  # of another program; without n-grams

@@ -12,13 +12,25 @@ import html
 import re
 import urllib.parse
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
+from itertools import compress
 from pathlib import Path
 
 from saywhere.errors import UserError
 from saywhere.images import ImageError, MissingImageError
-from saywhere.models.nouns import find_nouns, noun_tree
+from saywhere.models.nouns import (
+    AFTER,
+    STARTS,
+    colour_of,
+    find_heads,
+    find_nouns,
+    joins_colours,
+    noun_tree,
+    without_loose_end,
+)
+from saywhere.models.phrases import without_colours
+from saywhere.models.placing import asked_colours
 from saywhere.options import dataclass
 from saywhere.regions import Regions
 from saywhere.text import tokenize, with_articles
@@ -342,15 +354,47 @@ def line_of(text: str, at: int) -> int:
     return bisect_right(starts, at)
 
 
-def subject(sentence: str) -> str | None:
-    """Return the first thing that a sentence names, as a phrase to ask for; None if the noun tree knows none of it.
+def checked(sentence: str, ask: Callable[[list[str]], Collection[str]]) -> str:
+    """Return a caption without what its image does not show; empty if that is the first thing that it names.
+
+    It ends before the part that names another such thing, and a colour that its thing does not have is left out.
+
+    Args:
+        ask: returns those of the given phrases that are found in the image.
 
     Example:
-        >>> subject("two black dogs run through a field")
-        'a dog'
+        >>> checked("a black umbrella and a dog on a bench", lambda _: ["an umbrella", "a bench"])
+        'an umbrella'
     """
-    found = find_nouns(sentence, noun_tree())
-    return with_articles(f"a {found[0].name}") if found else None
+    words, tree = tokenize(sentence), noun_tree()
+    heads = [head for head in find_heads(words, tree) if colour_of(words, head.start) is None]  # an orange cat
+    things = [with_articles(f"a {head.noun.name}") for head in heads if head.noun is not None]
+    starts = [_start(words, head.start) for head in heads]
+    phrases = [" ".join(words[start : head.stop]) for start, head in zip(starts, heads, strict=True)]
+    coloured = [bool(asked_colours(phrase)) for phrase in phrases]
+    found = ask([*dict.fromkeys((*things, *compress(phrases, coloured)))]) if things else ()
+    if things and things[0] not in found:
+        return ""
+    stop = next((start for start, thing in zip(starts, things, strict=True) if thing not in found), len(words))
+    while stop < len(words) and words[stop - 1] not in JOINING:
+        stop -= 1
+    wrong = set[int]()
+    for start, head, phrase, colour in zip(starts, heads, phrases, coloured, strict=True):
+        if colour and phrase not in found:
+            wrong |= {place for place in range(start, head.start) if colour_of(words, place) is not None}
+    kept = without_colours(words[:stop], wrong) if wrong else words[:stop]
+    return with_articles(" ".join(kept[: without_loose_end(kept, len(kept))]))
+
+
+JOINING = AFTER | {"and", "or"}
+"""Words before which a sentence can end."""
+
+
+def _start(words: Sequence[str], noun: int) -> int:
+    """Return where the phrase with a noun starts: at the article or number before it, or after a word of JOINING."""
+    ends = (p for p in range(noun - 1, -1, -1) if words[p] in JOINING | STARTS and not joins_colours(words, p))
+    place = next(ends, 0)
+    return place + 1 if words[place] in JOINING else place
 
 
 def _names_people(text: str) -> bool:

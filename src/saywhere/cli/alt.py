@@ -128,7 +128,7 @@ class _Texts:
 
         It is empty if the image probably does not show what its caption is about, and no region is sure.
         """
-        from saywhere.alt import CAUTIOUS, compose, subject
+        from saywhere.alt import CAUTIOUS, checked, compose
         from saywhere.images import read_image
 
         digest = content_hash(data).hex()
@@ -141,9 +141,10 @@ class _Texts:
             images = model.encode([image]) if judged else [image]
             (caption,) = model.caption(images, least_probability=sure, attention=False)
             (regions,) = model.describe(images, top=10)
-            asked = subject(str(caption)) if judged else None
-            there = asked is None or len(model.ground(images[0], [asked])) > 0
-            self._known[digest] = text = compose(str(caption) if there else "", regions, self._length)
+            sentence = str(caption)
+            if judged:
+                sentence = checked(sentence, lambda phrases: model.ground(images[0], phrases).captions)
+            self._known[digest] = text = compose(sentence, regions, self._length)
             if self._lines is not None:
                 self._lines.append({"alt": text}, digest)
         return self._known[digest]
@@ -175,7 +176,9 @@ def _propose(
                     raise MissingImageError(f"{shown}: no such file")
                 found = found.read_bytes()
             if not (text := texts.of(found, shown)):
-                counts["without a draft, because nothing is sure"] += 1
+                typer.echo(f"no draft, because nothing is sure: {document.path}:{line_of(document.text, image.start)}: "
+                           f"{printable(shown)}", err=True)  # fmt: skip
+                counts["without a draft"] += 1
                 continue
         except (ImageError, OSError) as error:
             reason = error.strerror or "cannot be read" if isinstance(error, OSError) else str(error)

@@ -384,7 +384,7 @@ def repeated(words: Sequence[str], tree: NounTree) -> int | None:
             cuts.append(heads[number - 1].stop)
             break
         named.add(head.noun.row)
-    ends = [i for i, word in enumerate(words) if word in LOOSE and not _joins_colours(words, i)]
+    ends = [i for i, word in enumerate(words) if word in LOOSE and not joins_colours(words, i)]
     articles = [i for i, word in enumerate(words) if word in DETERMINED]
     for start in articles:  # "a standing man" goes on after its second word
         stop = next((end for end in ends if end > start and (end > start + 1 or end in articles)), len(words))
@@ -399,7 +399,7 @@ def repeated(words: Sequence[str], tree: NounTree) -> int | None:
     return min(cuts, default=None)
 
 
-def _joins_colours(words: Sequence[str], place: int) -> bool:
+def joins_colours(words: Sequence[str], place: int) -> bool:
     """Return whether the word at ``place`` is the "and" of "black and white"."""
     return words[place] == "and" and all(word in COLOURS for word in (*words[:place][-1:], *words[place + 1 :][:1]))
 

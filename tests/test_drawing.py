@@ -238,3 +238,12 @@ def test_without_words_regions_or_weight_the_image_remains():
     for weights, regions in ((np.zeros((1, 0)), np.zeros((0, 4))), (np.zeros((1, 2)), BOXES)):
         sheet = draw_attention(Image.new("RGB", SIZE, GREY), ["dog"], weights, regions, SIZE)
         assert (panel(sheet) == GREY).all()
+
+
+def test_letters_with_accents_are_drawn_without_them() -> None:
+    """Pillow's own font has no accents: "Tässchen" was drawn with a box in place of its second letter."""
+    assert drawing.drawable("Omas Tässchen – un café, Łódź") == "Omas Tasschen - un cafe, Lodz"
+    marked, plain = (draw_boxes(Image.new("RGB", (200, 100)), BOXES[:1] / 2, (200, 100), [text]) for text in ("é", "e"))
+    assert marked.tobytes() == plain.tobytes()
+    words = [draw_attention(Image.new("RGB", (60, 40)), [text], [[1.0]], BOXES[:1], (60, 40)) for text in ("ß", "ss")]
+    assert words[0].tobytes() == words[1].tobytes()

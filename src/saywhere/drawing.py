@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -231,9 +232,27 @@ def draw_boxes(
     return canvas
 
 
+LETTERS = str.maketrans({
+    "ß": "ss", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "Đ": "D",
+    "ð": "d", "Ð": "D", "þ": "th", "Þ": "Th", "ı": "i", "–": "-", "—": "-",
+})  # fmt: skip
+"""Letters that no accent distinguishes from others, which Pillow's own font has."""
+
+
+def drawable(text: str) -> str:
+    """Return a text in letters that Pillow's own font has, as far as they are Latin: it has no accents.
+
+    Example:
+        >>> drawable("Omas Tässchen, un café, Łódź")
+        'Omas Tasschen, un cafe, Lodz'
+    """
+    apart = unicodedata.normalize("NFD", text.translate(LETTERS))
+    return "".join(letter for letter in apart if not unicodedata.combining(letter))
+
+
 def _text(row: int, captions: Sequence[str] | None, scores: np.ndarray | None) -> str:
     if captions is not None:
-        return " ".join(captions[row].split())
+        return drawable(" ".join(captions[row].split()))
     return "" if scores is None else two_digits(float(scores[row]))
 
 
@@ -292,7 +311,7 @@ def draw_attention(
     for number, (word, row) in enumerate(zip(words, shown, strict=True)):
         left, top = gap + number % columns * wide, gap + number // columns * high
         sheet.paste(_with_outlines(panel, outlines, [weight * unit for weight in row]), (left, top + strip))
-        draw.text((left + panel.width / 2, top + strip / 2), word, fill="black", font=font, anchor="mm")
+        draw.text((left + panel.width / 2, top + strip / 2), drawable(word), fill="black", font=font, anchor="mm")
     return sheet
 
 

@@ -38,6 +38,7 @@ from saywhere.text import Vocabulary
         ("+a cat -t-shirt", ["a cat"], ["t-shirt"]),
         ("a cat --people", ["a cat --people"], []),
         ("a man without a hat", ["a man"], ["a hat"]),
+        ("a baby --without a teddy bear", ["a baby"], ["a teddy bear"]),  # an option inside the quotes
         ("A street with no cars + trees", ["A street", "trees"], ["cars"]),
         ("a beach, no people and no dogs", ["a beach"], ["people", "dogs"]),
         ("a dog but not a cat or people", ["a dog"], ["a cat", "people"]),

@@ -34,7 +34,7 @@ from saywhere.text import Vocabulary, tokenize
 
 _SIGN = re.compile(r"(?:^|\s)([+-])(?=\s|$|[^\W\d])")
 _WITHOUT = re.compile(
-    r"(?:^|[\s,;]+)(?:(?:and|but)\s+)?(?:without(?:\s+any)?|(?:with|has|have|having)\s+no|not(?=\s+(?:an?|any|the)\s))\s+"
+    r"(?:^|[\s,;]+)(?:(?:and|but)\s+)?(?:(?:--)?without(?:\s+any)?|(?:with|has|have|having)\s+no|not(?=\s+(?:an?|any|the)\s))\s+"
     r"|(?:^|[,;]\s*|\s(?:and|but)\s+)no\s+",
     re.IGNORECASE,
 )

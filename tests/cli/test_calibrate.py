@@ -24,6 +24,7 @@ from saywhere import files
 from saywhere.calibration import Calibration
 from saywhere.models.bundle import Bundle
 from saywhere.networks import checkpoint
+from saywhere.stages.calibration import NEEDS
 
 
 def calibrate(model: Path, data: Path, *options: object, code: int = 0) -> Result:
@@ -47,6 +48,14 @@ def test_all_that_a_model_has_parts_for_is_calibrated(tmp_path: Path, monkeypatc
     card = (folder / "README.md").read_text()
     assert "## Calibration" in card and "## Captions of regions" in card
     assert found.calibration.caption is not None and "caption: confidence" in result.output
+
+
+def test_numbers_are_calibrated_only_when_they_are_named(tmp_path: Path) -> None:
+    """No file tells whether every thing has a box, and where some have none, two of a thing would be improbable."""
+    folder, flickr = checkpoint.save(tiny_aligner(), tmp_path / "model"), write_flickr(tmp_path / "flickr8k")
+    assert "number" in NEEDS and "numbers are" not in calibrate(folder, flickr, "--split", "dev", code=1).output
+    refused = calibrate(folder, flickr, "--split", "dev", "--what", "number", code=2)
+    assert "densecap" in error_of(refused)
 
 
 def test_images_that_are_missing_or_broken_are_named_once_and_the_exit_code_is_1(tmp_path: Path) -> None:

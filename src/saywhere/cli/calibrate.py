@@ -41,7 +41,7 @@ def calibrate(
         "caption: its phrase names what is in the box. phrase: the image shows a phrase, and its box is right. "
         "similarity: the hubness correction. hit: an image that a search found shows the query. number: there are as "
         "many things as a phrase says. May be repeated.",
-        show_default="all that the model has parts for",
+        show_default="all but number that the model has parts for",
     ),
     format: DataFormat = None,
     split: str | None = typer.Option(
@@ -120,7 +120,8 @@ def _fitter(model: Path, device: str | None) -> tuple[list[What], Fitter]:
             typer.echo(f"{model}: {few}", err=True)
         return made
 
-    return [What(what) for what in calibration.possible(Bundle.read_own(model).configs)], fit
+    able = calibration.possible(Bundle.read_own(model).configs)
+    return [What(what) for what in able if what in calibration.USUAL], fit
 
 
 def _fitter_of_adapted(found: Adapted, name: str, device: str | None) -> tuple[list[What], Fitter]:

@@ -27,6 +27,8 @@ NEEDS = {
     "number": ("densecap", "aligner", "nouns"),
 }
 """What can be calibrated, in the required order, and the parts of a model that it needs."""
+USUAL = tuple(what for what in NEEDS if what != "number")
+"""What is calibrated if nothing is named. Numbers need data in which every thing has a box, which no file tells."""
 
 
 Place = tuple[str | Path, str | None, str]

@@ -491,7 +491,7 @@ class Calibrate(Stage):
     Attributes:
         model: a model, exported or not; it is copied.
         data: for questions without data sets of their own.
-        questions: from :data:`saywhere.stages.calibration.NEEDS`; if empty, all of them. Questions whose parts the
+        questions: from :data:`saywhere.stages.calibration.NEEDS`; if empty, the usual ones. Questions whose parts the
             model lacks are skipped.
     """
 
@@ -502,7 +502,7 @@ class Calibrate(Stage):
 
     def asked(self) -> dict[str, tuple[DataSet, ...]]:
         """Return the questions in order, each with its data."""
-        chosen = self.questions or dict.fromkeys(calibration.NEEDS, Question())
+        chosen = self.questions or dict.fromkeys(calibration.USUAL, Question())
         found = {what: chosen[what].data or self.data for what in calibration.NEEDS if what in chosen}
         return {
             what: tuple(replace(s, split=s.split or calibration.default_split(what, s.root, s.format)) for s in sources)

@@ -21,9 +21,11 @@ from saywhere.errors import UserError
 from saywhere.images import ImageError, MissingImageError
 from saywhere.models.nouns import (
     AFTER,
+    SINGULAR,
     STARTS,
+    Head,
     colour_of,
-    find_heads,
+    find_names,
     find_nouns,
     joins_colours,
     noun_tree,
@@ -366,28 +368,57 @@ def checked(sentence: str, ask: Callable[[list[str]], Collection[str]]) -> str:
         >>> checked("a black umbrella and a dog on a bench", lambda _: ["an umbrella", "a bench"])
         'an umbrella'
     """
-    words, tree = tokenize(sentence), noun_tree()
-    heads = [head for head in find_heads(words, tree) if colour_of(words, head.start) is None]  # an orange cat
+    words = tokenize(sentence)
+    heads = _things(words)
     things = [with_articles(f"a {head.noun.name}") for head in heads if head.noun is not None]
     starts = [_start(words, head.start) for head in heads]
-    phrases = [" ".join(words[start : head.stop]) for start, head in zip(starts, heads, strict=True)]
-    coloured = [bool(asked_colours(phrase)) for phrase in phrases]
+    phrases = list[str]()
+    for start, head, thing in zip(starts, heads, things, strict=True):
+        before = [word for word in words[start : head.start] if word not in STARTS]
+        phrases.append(with_articles(" ".join(["a", *before, *thing.split()[1:]])))
+    coloured = [
+        bool(asked_colours(phrase)) and "or" not in words[max(start - 1, 0) : start]
+        for start, phrase in zip(starts, phrases, strict=True)
+    ]
     found = ask([*dict.fromkeys((*things, *compress(phrases, coloured)))]) if things else ()
-    if things and things[0] not in found:
+    absent = next((number for number, thing in enumerate(things) if thing not in found), None)
+    while absent and list(words[heads[absent - 1].stop : starts[absent]]) == ["of"]:  # the head of a porcupine
+        absent -= 1
+    if absent == 0:
         return ""
-    stop = next((start for start, thing in zip(starts, things, strict=True) if thing not in found), len(words))
-    while stop < len(words) and words[stop - 1] not in JOINING:
-        stop -= 1
     wrong = set[int]()
     for start, head, phrase, colour in zip(starts, heads, phrases, coloured, strict=True):
         if colour and phrase not in found:
             wrong |= {place for place in range(start, head.start) if colour_of(words, place) is not None}
-    kept = without_colours(words[:stop], wrong) if wrong else words[:stop]
-    return with_articles(" ".join(kept[: without_loose_end(kept, len(kept))]))
+    stop = len(words) if absent is None else _cut(words, heads[0].stop, starts[absent])
+    shades = {place - 1 for place in wrong if words[place - 1] in TINTS}
+    kept = [word for place, word in enumerate(words[:stop]) if place not in shades]
+    kept = without_colours(kept, {place - sum(shade < place for shade in shades) for place in wrong})
+    return with_articles(" ".join(kept if absent is None else kept[: without_loose_end(kept, len(kept))]))
 
 
 JOINING = AFTER | {"and", "or"}
 """Words before which a sentence can end."""
+TINTS = frozenset({"bright", "dark", "deep", "light", "pale"})
+"""Words that belong to the colour behind them."""
+
+
+def _things(words: Sequence[str]) -> list[Head]:
+    """Return the names of things in a sentence that have a noun, without verbs and first parts of compounds.
+
+    Of "a small white football player" it is the player, and of "a bird flies" the bird.
+    """
+    kept = list[Head]()
+    for name in find_names(words, noun_tree()):
+        if colour_of(words, name.start) is not None and name.stop == name.start + 1:  # an orange cat
+            continue
+        if kept and kept[-1].stop == name.start:
+            first = words[_start(words, kept[-1].start)]
+            if name.plural and first in SINGULAR:
+                continue
+            kept.pop()
+        kept.append(name)
+    return [name for name in kept if name.noun is not None]
 
 
 def _start(words: Sequence[str], noun: int) -> int:
@@ -395,6 +426,12 @@ def _start(words: Sequence[str], noun: int) -> int:
     ends = (p for p in range(noun - 1, -1, -1) if words[p] in JOINING | STARTS and not joins_colours(words, p))
     place = next(ends, 0)
     return place + 1 if words[place] in JOINING else place
+
+
+def _cut(words: Sequence[str], first: int, start: int) -> int:
+    """Return where a sentence ends before the part with the phrase at ``start``; at least its ``first`` words stay."""
+    begins = (p for p in range(start - 1, first - 1, -1) if words[p].endswith("ing") or words[p] in JOINING - {"of"})
+    return next(begins, first)
 
 
 def _names_people(text: str) -> bool:

@@ -233,8 +233,8 @@ def draw_boxes(
 
 
 LETTERS = str.maketrans({
-    "ß": "ss", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "Đ": "D",
-    "ð": "d", "Ð": "D", "þ": "th", "Þ": "Th", "ı": "i", "–": "-", "—": "-",
+    "ß": "ss", "ẞ": "SS", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L",
+    "đ": "d", "Đ": "D", "ð": "d", "Ð": "D", "þ": "th", "Þ": "Th", "ı": "i", "–": "-", "—": "-",
 })  # fmt: skip
 """Letters that no accent distinguishes from others, which Pillow's own font has."""
 
@@ -246,7 +246,7 @@ def drawable(text: str) -> str:
         >>> drawable("Omas Tässchen, un café, Łódź")
         'Omas Tasschen, un cafe, Lodz'
     """
-    apart = unicodedata.normalize("NFD", text.translate(LETTERS))
+    apart = unicodedata.normalize("NFKD", text.translate(LETTERS))
     return "".join(letter for letter in apart if not unicodedata.combining(letter))
 
 

@@ -17,7 +17,7 @@ from saywhere import UserError
 from saywhere.models.layout import Layout
 from saywhere.models.model import Model
 from saywhere.search.phrases import (
-    UNWANTED,
+    UNNAMED,
     Commonness,
     PhrasesInImages,
     Query,
@@ -160,7 +160,7 @@ def test_images_that_show_what_is_not_wanted_are_left_out_and_counted(album, tmp
     paths = [str(path) for path in sorted(album.iterdir())]
     chances = np.array([made.ground(path, ["a man"], part="aligner", threshold=0).scores[0] for path in paths])
     middle = float(np.median(chances))
-    raised = math.log(UNWANTED / (1 - UNWANTED)) - math.log(middle / (1 - middle)) + 1e-3
+    raised = math.log(UNNAMED / (1 - UNNAMED)) - math.log(middle / (1 - middle)) + 1e-3
     made.calibration = calibrated(phrase=(*PHRASE[:3], PHRASE[3] + raised), hit=HIT)
     with saywhere.Index(tmp_path / "i", made) as index:
         index.add(album)

@@ -58,7 +58,6 @@ Each command has a module with a function of its name, or with an ``app`` of sev
 COMMANDS = {name: panel for panel, names in PANELS.items() for name in names}
 """The panel of each command."""
 
-"""The extra that installs each optional module."""
 
 OBJECTS = 100_000
 """Objects allocated before the first garbage collection; a command with one question about one image makes 75,000."""

@@ -204,8 +204,10 @@ def commonness_of(vocabulary: Vocabulary) -> Commonness:
 
 
 UNWANTED, UNWANTED_HIT = 0.85, 0.5
-"""An image is left out if it shows something unwanted with the first probability or more, or would be a hit for it with
-the second. Most images do not show it (docs/experiments.md)."""
+"""An image is left out if it shows something unwanted with the first probability or more, or with the second if it also
+counts how common the thing is. Most images do not show it (docs/experiments.md)."""
+UNNAMED = 0.7
+"""The first of these for a noun that is not in the noun tree."""
 LIKELY = 0.25
 """A hit with a lower probability is probably wrong (docs/search.md)."""
 MORE = 10
@@ -437,12 +439,12 @@ class PhrasesInImages:
         kinds = shown.best_kinds.reshape(2, -1).min(axis=0)
         shown = shown.first(len(rows))
         agree = np.exp(_log_details(calibration, self._avoided, image, shown, compared, rows))
-        there = logistic(odds) * agree >= UNWANTED
+        there = logistic(odds) >= np.where(shown.named, UNWANTED, UNNAMED)
         if (hit := calibration.hit) is not None:
             for row in np.flatnonzero(shown.named & ~self._never_read).tolist():
                 alone = odds[row : row + 1], kinds[row : row + 1], 0.0, self._common[row], 0.0, among
-                there[row] |= hit.apply(np.array(hit_evidence(*alone))) * agree[row] >= UNWANTED_HIT
-        return bool(there.any())
+                there[row] |= hit.apply(np.array(hit_evidence(*alone))) >= UNWANTED_HIT
+        return bool((there & (agree >= UNWANTED_HIT)).any())  # its number and colour are more probable than not
 
     def find(self, image: ImageVectors, lead: float = 0.0, among: int = 1) -> Placed:
         """Return where the query is in an image.

@@ -17,13 +17,9 @@ from PIL import Image
 
 import saywhere
 from saywhere.boxes import iou
-from saywhere.data import Sample
-from saywhere.errors import UserError
-from saywhere.evaluation.search import fit_numbers, numbered
 from saywhere.models.nouns import plural
 from saywhere.search.indexing import embed_for_index
 from saywhere.search.phrases import LIKELY, PhrasesInImages, Query
-from saywhere.training.calibration import FEW
 
 ROOT = Path(__file__).parents[2]
 BLOCKED = """
@@ -263,19 +259,3 @@ def test_a_killed_run_is_resumed_and_ends_as_an_undisturbed_one(tmp_path):
         assert row["captions"] == expected[name]["captions"]
         np.testing.assert_allclose(row["boxes"], expected[name]["boxes"], atol=0.5)
     assert len(list((tmp_path / "drawn").iterdir())) == 6
-
-
-def test_numbers_are_fitted_to_boxes_with_names(model, tmp_path):
-    """Of three cups, the third is too small to count."""
-    person, cups = photograph("astronaut.png"), photograph("coffee.png")
-    boxes = np.array([[0, 0, 200, 300], [200, 0, 400, 300], [0, 0, 10, 10]])
-    two = Sample(cups, 600, 400, boxes, (("a cup",), ("cup",), ("the cup", "a cup")))
-    samples = [Sample(person, 512, 512, boxes[:1], (("a person",),)), two]
-    assert [*numbered(samples[0])] == [(f"{word} people", False) for word in ("two", "three", "four", "five")]
-    assert [*numbered(two)] == [(f"{word} cups", word == "two") for word in ("two", "three", "four", "five")]
-    assert not [*numbered(Sample(cups, 600, 400, boxes, (("a white cup",), ("some coffee",), ("wood",))))]
-    fits = fit_numbers(model, [samples * FEW])
-    assert {*fits} == {"placed_number", "asked_number"}
-    assert all(fit.weights["number"] < 0 for fit in fits.values())  # no cup is one of five
-    with pytest.raises(UserError, match="every thing of a kind has a box with its name.* too few: 4 cases"):
-        fit_numbers(model, [samples[:1]])

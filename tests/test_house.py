@@ -22,6 +22,7 @@ from types import ModuleType
 import pytest
 import yaml
 from chromium import chromium, web_runtime
+from conftest import needs_extras
 from photographs import noise
 
 from saywhere import reproductions
@@ -460,3 +461,9 @@ def test_ci_installs_the_programs_that_a_debian_lacks(
     calls = (tmp_path / "calls").read_text().splitlines()
     update, install = "apt-get true -qq update", f"apt-get true -qq -y --no-install-recommends install {installed}"
     assert calls == [*([update, install] if installed else []), "make true test"]
+
+
+def test_what_is_asked_of_an_installed_program_needs_no_extra() -> None:
+    """`make test` runs these files without extras alone: one that imports what needs them would never run."""
+    files = [*(ROOT / "tests" / "installed").glob("*.py")]
+    assert files and [path.name for path in files if needs_extras(path)] == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import functools
 import gc
 import importlib.util
 import os
@@ -15,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from extras import needs_extras
 from hypothesis import settings
 
 # A first call may import torch's parts for seconds, so an example's time says nothing.
@@ -29,14 +28,6 @@ os.fsync = os.fstat  # no test needs the disk itself: those about waiting for it
 FOLDER = Path(__file__).parent
 CORE_ONLY = importlib.util.find_spec("torch") is None
 """Only what ``pip install saywhere`` brings is installed, as in ``make test-core``."""
-EXTRAS = (
-    "torch", "torchvision", "timm", "yaml", "matplotlib", "pycocoevalcap", "cv2", "torchfile", "onnx",
-    "skimage", "starlette", "uvicorn", "playwright", "saywhere.serve", "av", "mcp", "ollama", "openai", "cvat_sdk",
-    "saywhere.papers.densecap2016", "saywhere.papers.table1.run", "saywhere.papers.table1.region_rnn",
-    "saywhere.papers.relations", "saywhere.networks", "saywhere.training", "saywhere.evaluation",
-    "saywhere.engines.torch", "saywhere.engines.export",
-)  # fmt: skip
-"""Packages of the extras, and what needs them."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,23 +40,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove it."""
     if not hasattr(config, "workerinput"):
         shutil.rmtree(os.environ["SAYWHERE_TESTS_SHARED"], ignore_errors=True)
-
-
-@functools.cache
-def needs_extras(path: Path) -> bool:
-    """Whether a test file, or a file of the tests that it imports, imports what only an extra brings."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        for name in names:
-            if any(name == extra or name.startswith(f"{extra}.") for extra in EXTRAS):
-                return True
-            if (own := FOLDER / f"{name}.py").is_file() and needs_extras(own):
-                return True
-    return False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,7 +22,7 @@ from types import ModuleType
 import pytest
 import yaml
 from chromium import chromium, web_runtime
-from conftest import needs_extras
+from extras import needs_extras
 from photographs import noise
 
 from saywhere import reproductions

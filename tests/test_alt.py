@@ -268,6 +268,11 @@ def test_an_image_that_does_not_show_what_its_caption_is_about_gets_its_best_reg
         ("two brown dogs are playing", ["a brown dog"], "two dogs are playing"),
         ("a red or blue car and a green bus", ["a blue car", "a green bus"], "a red or blue car and a bus"),
         ("a light blue shirt on a man", ["a light blue shirt"], "a shirt on a man"),
+        (
+            "brown dogs in shade that is dark",
+            ["a brown dog"],
+            "dogs in shade that is dark",
+        ),  # the last word is no tint of it
         ("the head of a hedgehog", ["a hedgehog"], ""),
         ("two men play a game of football", ["a football"], "two men"),
         ("something strange", ["something"], "something strange"),  # no noun of the tree

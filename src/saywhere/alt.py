@@ -391,13 +391,13 @@ def checked(sentence: str, ask: Callable[[list[str]], Collection[str]]) -> str:
         if colour and phrase not in found:
             wrong |= {place for place in range(start, head.start) if colour_of(words, place) is not None}
     stop = len(words) if absent is None else _cut(words, heads[0].stop, starts[absent])
-    shades = {place - 1 for place in wrong if words[place - 1] in TINTS}
+    shades = {place - 1 for place in wrong if place and words[place - 1] in TINTS}
     kept = [word for place, word in enumerate(words[:stop]) if place not in shades]
     kept = without_colours(kept, {place - sum(shade < place for shade in shades) for place in wrong})
     return with_articles(" ".join(kept if absent is None else kept[: without_loose_end(kept, len(kept))]))
 
 
-JOINING = AFTER | {"and", "or"}
+CUT_BEFORE = AFTER | {"and", "or"}
 """Words before which a sentence can end."""
 TINTS = frozenset({"bright", "dark", "deep", "light", "pale"})
 """Words that belong to the colour behind them."""
@@ -422,15 +422,15 @@ def _things(words: Sequence[str]) -> list[Head]:
 
 
 def _start(words: Sequence[str], noun: int) -> int:
-    """Return where the phrase with a noun starts: at the article or number before it, or after a word of JOINING."""
-    ends = (p for p in range(noun - 1, -1, -1) if words[p] in JOINING | STARTS and not joins_colours(words, p))
+    """Return where the phrase with a noun starts: at the article or number before it, or after a word of CUT_BEFORE."""
+    ends = (p for p in range(noun - 1, -1, -1) if words[p] in CUT_BEFORE | STARTS and not joins_colours(words, p))
     place = next(ends, 0)
-    return place + 1 if words[place] in JOINING else place
+    return place + 1 if words[place] in CUT_BEFORE else place
 
 
 def _cut(words: Sequence[str], first: int, start: int) -> int:
     """Return where a sentence ends before the part with the phrase at ``start``; at least its ``first`` words stay."""
-    begins = (p for p in range(start - 1, first - 1, -1) if words[p].endswith("ing") or words[p] in JOINING - {"of"})
+    begins = (p for p in range(start - 1, first - 1, -1) if words[p].endswith("ing") or words[p] in CUT_BEFORE - {"of"})
     return next(begins, first)
 
 

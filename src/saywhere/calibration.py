@@ -46,7 +46,7 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
 """Names of the evidence for each question."""
 RETIRED = ("chance", "count", "meant")
 """Questions that only older model folders answer; they are ignored."""
-NUMBERS = {
+OF_OLDER = {
     "placed_number": {"words": 0.01157, "region": 0.69132, "number": -1.16353, "constant": 2.71424},
     "asked_number": {"words": 0.01165, "region": 0.34642, "number": -1.22766, "constant": 1.99146},
 }
@@ -292,7 +292,7 @@ class Calibration:
         """
         path = folder / FILE
         stored = dict(read_json(path)) if path.is_file() else {}
-        stored = (NUMBERS if "count" in stored else {}) | {q: a for q, a in stored.items() if q not in RETIRED}
+        stored = (OF_OLDER if "count" in stored else {}) | {q: a for q, a in stored.items() if q not in RETIRED}
         if unknown := [question for question in stored if question not in QUESTIONS]:
             raise UserError(f"{path}: unknown question {unknown[0]!r}; known are {', '.join(QUESTIONS)}")
         return cls(**{q: Logistic.from_dict(answer, QUESTIONS[q], f"{path}: {q}") for q, answer in stored.items()})

@@ -20,6 +20,7 @@ from saywhere import UserError
 from saywhere.configs.parts import NgramsConfig
 from saywhere.engines.arrays.layers import STORED, Ngrams
 from saywhere.models.captioner import bind
+from saywhere.models.model import Model
 from saywhere.networks import checkpoint
 from saywhere.text import END, START, UNKNOWN
 from saywhere.training import ngrams
@@ -71,6 +72,20 @@ def test_images_tell_what_is_said_of_their_kind(monkeypatch, hidden: int):
     assert torch.equal(store(learn(images, said, config, settings), said).keys, stored.keys)  # of the same seed
 
 
+def stop_at_image(monkeypatch: pytest.MonkeyPatch, number: int) -> list[Path]:
+    """Interrupt the program when the image of a number is encoded; return the images, of later runs too."""
+    encoded, encode = list[Path](), Model.encode
+
+    def stopped(model: Model, image: Path) -> Any:
+        encoded.append(image)
+        if len(encoded) == number:
+            raise KeyboardInterrupt
+        return encode(model, image)
+
+    monkeypatch.setattr(Model, "encode", stopped)
+    return encoded
+
+
 def agreement(folder: Path, images: list[Path], sentences: list[str]) -> float:
     """How well sentences agree with what people would say of their images, on the average."""
     model = saywhere.load(folder, device="cpu")
@@ -92,7 +107,14 @@ def test_a_stage_stores_them_beside_the_captioner(tmp_path, monkeypatch):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"name: ngrams\nstages: {{ngrams: {{model: {given}, data: [{{root: {source}}}]}}}}\n")
     asked = ["train", str(recipe), "--out", str(tmp_path / "run")]
+    encoded = stop_at_image(monkeypatch, 30)
+    run(*asked, code=130)
+    cache = tmp_path / "run" / "stages" / "ngrams" / "cache"
+    stored = sorted(cache.iterdir())
+    assert len(stored) == len(encoded) - 2 == 28  # all but the unreadable image, and that of the interrupt
+    stored[3].write_bytes(b"PK damaged")
     result = run(*asked, code=1)
+    assert len(encoded) == 30 + (59 - 28) + 1 and not cache.exists()
     assert f"skipped: {tmp_path / '7.png'}" in result.stderr
     assert f"left out: {tmp_path / '0.png'}: no sentence has 1 to " in result.output
     stored = checkpoint.read_weights(model)
@@ -143,9 +165,9 @@ def test_what_is_worth_nothing_is_not_stored(tmp_path, monkeypatch):
     before = (tmp_path / "model" / "model.safetensors").read_bytes()
     few(monkeypatch, 1000)
     with pytest.raises(UserError, match="no word is in 1000 texts, and no run of words in 1000"):
-        ngrams.train(tmp_path / "model", [samples], "the same", "cpu")
+        ngrams.train(tmp_path / "model", [samples], "the same", tmp_path / "cache", "cpu")
     few(monkeypatch, epochs=1, rate=10.0)
     with pytest.raises(UserError, match="nothing was learnt: the texts of 3 images have a cross-entropy of"):
-        ngrams.train(tmp_path / "model", [samples], "the same", "cpu")
+        ngrams.train(tmp_path / "model", [samples], "the same", tmp_path / "cache", "cpu")
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
     assert len(VOCABULARY) < torch.iinfo(torch.int16).max

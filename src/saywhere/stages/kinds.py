@@ -91,6 +91,11 @@ class Work:
     facts: Mapping[str, Mapping[str, Any]]
     recipe: Mapping[str, Any]
 
+    @property
+    def cache(self) -> Path:
+        """Folder for what a stage keeps of each image until it is done."""
+        return self.folder / "cache"
+
 
 @dataclass(frozen=True)
 class Done:
@@ -361,7 +366,7 @@ class Nouns(FromData):
 
         sets, source = self.read()
         samples = [sample for samples in sets for sample in samples]
-        made = nouns.train(self.model, samples, source, work.folder / MODEL, self.epochs, work.seed)
+        made = nouns.train(self.model, samples, source, work.folder / MODEL, work.cache, self.epochs, work.seed)
         return Done(made, {"data": source, "result": made})
 
 
@@ -385,7 +390,7 @@ class NgramsStage(FromData):
     def run(self, work: Work) -> Done:
         sets, source = self.read()
         copy_model(self.model, work.folder / MODEL)
-        ngrams.train(work.folder / MODEL, sets, source, None, work.seed, self.part)
+        ngrams.train(work.folder / MODEL, sets, source, work.cache, None, work.seed, self.part)
         config: Any = Bundle.read(work.folder / MODEL).configs[self.part]
         made = f"{config.ngrams.count:,} n-grams"
         return Done(made, {"data": source, "result": made})

@@ -329,6 +329,7 @@ def _bring_up_to_date(
     known = {"kind": planned.kind, "seconds": seconds, **made.facts}
     made_of = {**begun, "left_out": left_out, "done": True}
     _write(folder / RECORD, {**made_of, "summary": made.summary, "facts": known})
+    shutil.rmtree(work.cache, ignore_errors=True)
     say(f"{title}{planned.name}: {f'{why}; ' if reason else ''}done in {seconds:.0f} s, {made.summary}")
     return known
 

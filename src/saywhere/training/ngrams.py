@@ -28,13 +28,14 @@ from saywhere.files import printable
 from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.captioner import bind
+from saywhere.models.encoding import Encoding
 from saywhere.networks import checkpoint
 from saywhere.networks.language.ngrams import Ngrams
 from saywhere.options import dataclass
 from saywhere.text import UNKNOWN
 from saywhere.training import nouns
 from saywhere.training.card import replace_section
-from saywhere.training.progress import encode_each, track
+from saywhere.training.progress import rows_of_each, track
 
 LEAST_DEVIATION = 0.1
 """Minimum standard deviation relative to the median one, so that nearly constant features get small weights."""
@@ -99,10 +100,11 @@ def own_part(folder: str | Path, part: str) -> tuple[Bundle, CaptionerConfig | D
     return bundle, config
 
 
-def embed_images(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) -> Described:
+def embed_images(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None, cache: Path) -> Described:
     """Embed the images that have sentences of at least one word and at most the maximum caption length.
 
-    Shows a progress bar. ``UserError`` if too few readable images have such sentences.
+    Shows a progress bar; ``cache`` as in :func:`rows_of_each`. ``UserError`` if too few readable images have such
+    sentences.
     """
     model = load(bundle.folder, device, options={"captioner.ngrams.weight": 0.0})
     captioner = model.require("captioner", "caption images")
@@ -116,27 +118,36 @@ def embed_images(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str |
             name = printable(str(sample.image))
             print(f"left out: {name}: no sentence has 1 to {longest} words", file=sys.stderr)
     embeddings, sentences = list[np.ndarray](), list[list[list[int]]]()
-    for sample, encoding in encode_each(model, list(fitting), "images"):
-        embeddings.append(np.asarray(bind(captioner, [encoding]).embeddings))
+
+    def embed(sample: Sample, encoding: Encoding) -> list[np.ndarray]:
+        return [np.asarray(bind(captioner, [encoding]).embeddings)]
+
+    for sample, (embedding,) in rows_of_each(model, list(fitting), "images", embed, cache):
+        embeddings.append(embedding)
         sentences.append(fitting[sample])
     if len(sentences) < LEAST:
         raise UserError(f"{LEAST} images with sentences are needed, and {len(sentences)} can be used")
     return Described(np.concatenate(embeddings), sentences, np.arange(len(sentences)) % HELD_OUT == 0)
 
 
-def embed_regions(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) -> Described:
+def embed_regions(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None, cache: Path) -> Described:
     """Return the features of the true boxes of images, and their phrases.
 
-    Shows a progress bar. ``UserError`` if too few boxes of readable images have phrases, or all are held out.
+    Shows a progress bar; ``cache`` as in :func:`rows_of_each`. ``UserError`` if too few boxes of readable images have
+    phrases, or all are held out.
     """
     model = load(bundle.folder, device, options={"densecap.ngrams.weight": 0.0})
     detector = model.require("densecap", "describe boxes")
     features, sentences, held_out = list[np.ndarray](), list[list[list[int]]](), list[bool]()
     samples = [sample for sample in chain.from_iterable(sets) if len(sample.boxes)]
-    for sample, encoding in encode_each(model, samples, "images"):
+
+    def features_of(sample: Sample, encoding: Encoding) -> list[np.ndarray]:
         maps, boxes = [encoding.maps], [encoding.to_input(encoding.check(sample.boxes))]
         embeddings = [out.embeddings for out in detector.region_head(maps, boxes)]
-        features += detector.phrase_features(maps, boxes, embeddings)
+        return [*detector.phrase_features(maps, boxes, embeddings)]
+
+    for sample, rows in rows_of_each(model, samples, "images", features_of, cache):
+        features += rows
         sentences += [[detector.vocabulary.encode(text) for text in texts] for texts in sample.phrases]
         held_out += [nouns.is_held_out(sample.image)] * len(sample.boxes)
     if (teaching := len(held_out) - sum(held_out)) < LEAST or teaching == len(held_out):
@@ -333,14 +344,15 @@ def judge(predictor: Predictor, described: Described, said: Said) -> Worth:
 
 
 def train(
-    folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None, seed: int = 0,
-    part: str = "captioner",
+    folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, cache: Path, device: str | None = None,
+    seed: int = 0, part: str = "captioner",
 ) -> None:  # fmt: skip
     """Train the n-gram probabilities of captions of images or of phrases of regions, and write them into a folder.
 
     Args:
         folder: a model with the part; its other weights stay.
         sets: images with sentences, or with boxes and phrases, of one or several data sets.
+        cache: folder that keeps the features of each image, for a run that continues after a stop.
         part: ``captioner`` or ``densecap``. The latter does not learn from images that are held out for calibration.
 
     Raises:
@@ -348,7 +360,7 @@ def train(
             with phrases are readable, no n-gram is frequent, or the predictor is no better than the prior.
     """
     bundle, config = own_part(folder, part)
-    described = (embed_images if part == "captioner" else embed_regions)(bundle, sets, device)
+    described = (embed_images if part == "captioner" else embed_regions)(bundle, sets, device, cache)
     settings = SETTINGS[part]
     said = Said.of(described.sentences, settings.least)
     if not said.ngrams:

@@ -22,6 +22,7 @@ from saywhere.data.sample import Sample
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.models.bundle import Bundle
+from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
 from saywhere.models.nouns import Noun, NounEvidence, NounTree, noun_tree, softmax
 from saywhere.networks import checkpoint
@@ -30,7 +31,7 @@ from saywhere.networks.vision.backbones import published_classifier
 from saywhere.networks.vision.trunk import build_trunk
 from saywhere.options import dataclass
 from saywhere.text import Vocabulary
-from saywhere.training.progress import encode_each, track
+from saywhere.training.progress import rows_of_each, track
 
 LEAST = 8
 """Minimum number of boxes of a kind."""
@@ -74,7 +75,9 @@ def is_held_out(image: Path) -> bool:
     return zlib.crc32(os.fsencode(image.name)) % HELD_OUT == 0
 
 
-def train(model: str | Path, samples: Sequence[Sample], source: str, out: Path, epochs: int = 8, seed: int = 0) -> str:
+def train(
+    model: str | Path, samples: Sequence[Sample], source: str, out: Path, cache: Path, epochs: int = 8, seed: int = 0
+) -> str:
     """Train a region classifier of everyday kinds, and write it as a model folder.
 
     Args:
@@ -91,7 +94,7 @@ def train(model: str | Path, samples: Sequence[Sample], source: str, out: Path, 
     densecap, trunk = bundle.configs.get("densecap"), bundle.trunk
     size = densecap.embed_dim if isinstance(densecap, DenseCapConfig) else 0
     config = NounsConfig(trunk=trunk, branch=bool(trunk.branch_channels), embed_dim=size)
-    boxes = collect(model, samples, config)
+    boxes = collect(model, samples, config, cache)
     network = fit(boxes, model, config, epochs, seed)
     made = f"{len(network.vocabulary.counts)} kinds from {len(boxes.nouns):,} boxes"
     description = f"{len(network.vocabulary.counts)} kinds and ImageNet's classes of regions"
@@ -100,11 +103,12 @@ def train(model: str | Path, samples: Sequence[Sample], source: str, out: Path, 
     return made
 
 
-def collect(model: str | Path, samples: Sequence[Sample], config: NounsConfig) -> NamedBoxes:
+def collect(model: str | Path, samples: Sequence[Sample], config: NounsConfig, cache: Path) -> NamedBoxes:
     """Return the boxes of images with their features and the nouns of their phrases; skip images without boxes.
 
-    The noun of a box is the most frequent one of its phrases. Unreadable images are reported. ``UserError`` if no image
-    is readable, or ``config.embed_dim`` is set and the model has no dense captioner.
+    The noun of a box is the most frequent one of its phrases. Unreadable images are reported. ``cache`` as in
+    :func:`rows_of_each`. ``UserError`` if no image is readable, or ``config.embed_dim`` is set and the model has no
+    dense captioner.
     """
     networks: dict[str, Any] = dict(checkpoint.load_networks(model))
     classifier = build_network(model, Vocabulary({}), config)
@@ -112,7 +116,8 @@ def collect(model: str | Path, samples: Sequence[Sample], config: NounsConfig) -
         network.trunk.head = classifier.trunk.head  # the published head if the model has none
     seen = Model(TorchEngine(networks), Path(model).name)
     tree, rows = noun_tree(), list[tuple[np.ndarray, list[int], bool]]()
-    for sample, encoding in encode_each(seen, [sample for sample in samples if len(sample.boxes)], "boxes"):
+
+    def features_of(sample: Sample, encoding: Encoding) -> list[np.ndarray]:
         boxes = encoding.to_input(encoding.check(sample.boxes))
         embeddings = np.zeros((len(boxes), 0), np.float32)
         if config.embed_dim:
@@ -120,7 +125,10 @@ def collect(model: str | Path, samples: Sequence[Sample], config: NounsConfig) -
             embeddings = found.embeddings
         with torch.inference_mode():
             given = torch.from_numpy(boxes), torch.from_numpy(embeddings)
-            features = classifier.features(encoding.maps, *given).half().numpy()
+            return [classifier.features(encoding.maps, *given).half().numpy()]
+
+    named = [sample for sample in samples if len(sample.boxes)]
+    for sample, (features,) in rows_of_each(seen, named, "boxes", features_of, cache):
         nouns = [noun_of(tree, phrases) for phrases in sample.phrases]
         rows.append((features, nouns, is_held_out(sample.image)))
     if not rows:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from saywhere.data.sample import Sample
+from saywhere.files import write_atomically
 from saywhere.images import readable
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
@@ -71,3 +76,27 @@ def tracked(title: str, items: Collection[T]) -> Iterator[T]:
 def encode_each(model: Model, samples: Sequence[Sample], title: str) -> Iterator[tuple[Sample, Encoding]]:
     """Yield the readable images with their encodings, and report the others; shows a progress bar."""
     return readable(tracked(title, samples), lambda sample: model.encode(sample.image))
+
+
+def rows_of_each(
+    model: Model, samples: Sequence[Sample], title: str, rows: Callable[[Sample, Encoding], Sequence[np.ndarray]],
+    cache: Path,
+) -> Iterator[tuple[Sample, Sequence[np.ndarray]]]:  # fmt: skip
+    """Yield the readable images with their rows, and report the others; shows a progress bar.
+
+    Args:
+        rows: returns arrays from an image's encoding.
+        cache: folder that keeps the arrays, a file per image, for a later run on the same model and images.
+    """
+
+    def read(numbered: tuple[int, Sample]) -> Sequence[np.ndarray]:
+        number, sample = numbered
+        path = cache / f"{number}.npz"
+        with suppress(OSError, ValueError, zipfile.BadZipFile), np.load(path) as stored:
+            return [stored[name] for name in stored.files]
+        found = rows(sample, model.encode(sample.image))
+        write_atomically(path, lambda stream: np.savez(stream, *found))
+        return found
+
+    for (_, sample), found in readable(tracked(title, list(enumerate(samples))), read):
+        yield sample, found

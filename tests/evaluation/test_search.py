@@ -6,23 +6,19 @@ import json
 import shutil
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
 from commands import error_of, report, run
 from flickr_entities import write_flickr
 from photographs import noise
-from PIL import Image
-from skimage import data as skimage_data
 from stubs import calibrated
 from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
 
 import saywhere
 from saywhere import boxes as geometry
-from saywhere.data import Sample, read
+from saywhere.data import read
 from saywhere.data.flickr import read_entities
-from saywhere.errors import UserError
 from saywhere.evaluation import search
 from saywhere.evaluation.search import (
     Answers,
@@ -30,13 +26,11 @@ from saywhere.evaluation.search import (
     answer,
     compare,
     fit_hits,
-    fit_numbers,
     is_right,
     marked_queries,
     measure,
     needed,
     nouns,
-    numbered,
     pair_colours,
     said,
     score_texts,
@@ -49,7 +43,6 @@ from saywhere.networks import checkpoint
 from saywhere.search.phrases import LIKELY, PhrasesInImages, Query
 from saywhere.search.store import Stamp, Store
 from saywhere.text import Vocabulary
-from saywhere.training.calibration import FEW
 
 
 @pytest.fixture
@@ -403,21 +396,3 @@ def test_recall_equals_that_of_rank_and_phrases_are_looked_for(tmp_path) -> None
         box = reader.ground(paths[first], [phrase]).boxes
         right += first == number and geometry.iou(box, np.array([[0.0, 0, 40, 60]]))[0, 0] >= 0.5
     assert search["hit"] == right / 4
-
-
-def test_numbers_are_fitted_to_boxes_with_names(tmp_path: Path) -> None:
-    """Of three cups, the third is too small to count."""
-    model, person, cups = saywhere.load(), tmp_path / "person.png", tmp_path / "cups.png"
-    for path, pixels in ((person, skimage_data.astronaut()), (cups, skimage_data.coffee())):
-        Image.fromarray(pixels).save(path)
-    boxes = np.array([[0, 0, 200, 300], [200, 0, 400, 300], [0, 0, 10, 10]])
-    two = Sample(cups, 600, 400, boxes, (("a cup",), ("cup",), ("the cup", "a cup")))
-    samples = [Sample(person, 512, 512, boxes[:1], (("a person",),)), two]
-    assert [*numbered(samples[0])] == [(f"{word} people", False) for word in ("two", "three", "four", "five")]
-    assert [*numbered(two)] == [(f"{word} cups", word == "two") for word in ("two", "three", "four", "five")]
-    assert not [*numbered(Sample(cups, 600, 400, boxes, (("a white cup",), ("some coffee",), ("wood",))))]
-    fits = fit_numbers(model, [samples * FEW])
-    assert {*fits} == {"placed_number", "asked_number"}
-    assert all(fit.weights["number"] < 0 for fit in fits.values())  # no cup is one of five
-    with pytest.raises(UserError, match="every thing of a kind has a box with its name.* too few: 4 cases"):
-        fit_numbers(model, [samples[:1]])

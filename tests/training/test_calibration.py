@@ -9,13 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from skimage import data as skimage_data
 from tiny_captioner import VOCABULARY, tiny_config
 from tiny_densecap import tiny_model
 from tiny_training import write_data
 
+import saywhere
 from saywhere import data
 from saywhere.calibration import QUESTIONS, Calibration
 from saywhere.configs.aligner import GroundingConfig
+from saywhere.data import Sample
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.models.bundle import Bundle
@@ -33,9 +37,11 @@ from saywhere.training.calibration import (
     calibrate,
     choose_weights,
     collect_boxes,
+    fit_numbers,
     fit_pairs,
     fit_phrases,
     fit_unnamed,
+    numbered,
     read_own,
     recoloured,
 )
@@ -190,3 +196,21 @@ def test_a_section_of_a_card_is_replaced(tmp_path):
     replace_section(card, "## B", "two\n")
     replace_section(card, "## A", "three\n")
     assert card.read_text() == "## B\n\ntwo\n\n## A\n\nthree\n"
+
+
+def test_numbers_are_fitted_to_boxes_with_names(tmp_path: Path) -> None:
+    """Of three cups, the third is too small to count."""
+    model, person, cups = saywhere.load(), tmp_path / "person.png", tmp_path / "cups.png"
+    for path, pixels in ((person, skimage_data.astronaut()), (cups, skimage_data.coffee())):
+        Image.fromarray(pixels).save(path)
+    boxes = np.array([[0, 0, 200, 300], [200, 0, 400, 300], [0, 0, 10, 10]])
+    two = Sample(cups, 600, 400, boxes, (("a cup",), ("cup",), ("the cup", "a cup")))
+    samples = [Sample(person, 512, 512, boxes[:1], (("a person",),)), two]
+    assert [*numbered(samples[0])] == [(f"{word} people", False) for word in ("two", "three", "four", "five")]
+    assert [*numbered(two)] == [(f"{word} cups", word == "two") for word in ("two", "three", "four", "five")]
+    assert not [*numbered(Sample(cups, 600, 400, boxes, (("a white cup",), ("some coffee",), ("wood",))))]
+    fits = fit_numbers(model, samples * FEW, "cups")[0].fits
+    assert {*fits} == {"placed_number", "asked_number"}
+    assert all(fit.weights["number"] < 0 for fit in fits.values())  # no cup is one of five
+    with pytest.raises(UserError, match="every thing of a kind has a box with its name.* too few: 4 cases"):
+        fit_numbers(model, samples[:1], "cups")

@@ -29,7 +29,7 @@ from saywhere.models.aligner import ImageVectors, TextVectors
 from saywhere.models.chunker import Chunker
 from saywhere.models.layout import Layout, count_of
 from saywhere.models.model import Model
-from saywhere.models.nouns import COLOUR_NAMES, COLOURS, SHADES, noun_tree, plural
+from saywhere.models.nouns import COLOUR_NAMES, COLOURS, SHADES, noun_tree
 from saywhere.models.placing import asked_colours, cut_phrases, noun_words, word_fits
 from saywhere.options import dataclass
 from saywhere.search.indexing import embed_for_index, index_digest
@@ -46,7 +46,6 @@ from saywhere.search.phrases import (
 from saywhere.search.scan import Question, Snapshot, best, kind_bonus, leads, similarities
 from saywhere.search.store import Stamp, Store
 from saywhere.text import Vocabulary, tokenize
-from saywhere.training.calibration import fit_pairs
 from saywhere.training.progress import encode_each
 
 TOGETHER = 64
@@ -681,60 +680,6 @@ def _layout_cases(image: MarkedImage, boxes: Mapping[str, int]) -> Iterator[tupl
             if abs(apart[axis]) > CLEAR * width[axis] and abs(apart[axis]) >= abs(apart[1 - axis]):
                 there, opposite = names if apart[axis] > 0 else names[::-1]
                 yield 1, f"{text} {there} {second}", f"{text} {opposite} {second}"
-
-
-def numbered(sample: Sample) -> Iterator[tuple[str, bool]]:
-    """Yield phrases that name numbers of things, such as "two dogs", and whether an image shows so many.
-
-    Only boxes whose phrase is a name count, with an article or not, as in COCO: where people wrote phrases, not every
-    thing has a box.
-    """
-    tree, size = noun_tree(), sample.width * sample.height
-    areas: dict[str, list[float]] = {}
-    for (x1, y1, x2, y2), references in zip(sample.boxes.tolist(), sample.phrases, strict=True):
-        names = (text.removeprefix("an ").removeprefix("a ") for text in references)
-        nouns = (noun for name in names if (noun := tree.named(name)) is not None)
-        for name in {noun.name for noun in nouns if noun.use == "count"}:
-            areas.setdefault(name, []).append((x2 - x1) * (y2 - y1) / size)
-    for name, each in areas.items():
-        there = sum(area >= LEAST_COUNTED for area in each)
-        for number, word in enumerate(("two", "three", "four", "five"), 2) if max(each) >= LEAST_NAMED else ():
-            yield f"{word} {plural(name)}", there >= number
-
-
-LEAST_COUNTED, LEAST_NAMED = 0.003, 0.01
-"""Smallest fraction of an image that counts as one of several things, and that the largest of them must have."""
-
-
-def fit_numbers(model: Model, sets: Sequence[Sequence[Sample]]) -> dict[str, Logistic]:
-    """Fit the probability that an image shows at least as many things as a phrase says, to boxes with names.
-
-    Returns:
-        The answers to ``placed_number`` and ``asked_number`` of a :class:`saywhere.calibration.Calibration`.
-
-    Raises:
-        UserError: the boxes are insufficient.
-    """
-    placer, queries = model.placer(), dict[str, PhrasesInImages]()
-    rows: dict[str, list[tuple[Mapping[str, np.ndarray], bool]]] = {"placed_number": [], "asked_number": []}
-    samples = [sample for each in sets for sample in each if next(numbered(sample), None) is not None]
-    for sample, encoding in encode_each(model, samples, "numbers"):
-        phrases, there = zip(*numbered(sample), strict=True)
-        placed = placer.detail_evidence(encoding, phrases, "asked_number")
-        rows["placed_number"] += [(inputs, there[number]) for number, inputs in placed]
-        (image,) = embed_for_index(model, [encoding])
-        for phrase, right in zip(phrases, there, strict=True):
-            if phrase not in queries:
-                queries[phrase] = PhrasesInImages(model, Query((phrase,)))
-            rows["asked_number"] += [(inputs, right) for _, inputs in queries[phrase].details(image)]
-    fits = {question: fit_pairs(pairs, question) for question, pairs in rows.items()}
-    known = {question: fit for question, fit in fits.items() if fit is not None}
-    if len(known) < len(fits):
-        raise UserError(
-            "numbers are fitted to images in which every thing of a kind has a box with its name, as in COCO, "
-            f"and these have too few: {len(rows['asked_number'])} cases"
-        )
-    return known
 
 
 SHOWN = 25

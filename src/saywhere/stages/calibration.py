@@ -87,9 +87,9 @@ def fit(
 
         hubness.calibrate(model, sets, source, device)
         return f"similarity: hubness of images and texts, fitted to {source}"
-    if what in ("hit", "number"):
-        return _fit_searched(what, model, sets, source, device)
     bundle = calibration.read_own(model, *NEEDS[what])
+    if what == "hit":
+        return _fit_hits(bundle, sets, source, device)
     try:
         return str(calibration.calibrate(what, bundle, sets, source, device))
     except UserError as error:
@@ -99,17 +99,11 @@ def fit(
         raise UserError(f"{error} ({part})") from error
 
 
-def _fit_searched(what: str, model: Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None) -> str:
-    from saywhere.evaluation.search import fit_hits, fit_numbers
-    from saywhere.training.calibration import Fitted, read_own
+def _fit_hits(bundle: Bundle, sets: Sequence[Sequence[Sample]], source: str, device: str | None) -> str:
+    from saywhere.evaluation.search import fit_hits
+    from saywhere.training.calibration import Fitted
 
-    bundle = read_own(model, *NEEDS[what])
-    fits = (fit_hits if what == "hit" else fit_numbers)(load(bundle.folder, device), sets)
-    made = Fitted(fits, {}, f"searches in {source}" if what == "hit" else f"the boxes of {source}")
-    heading, about = (
-        ("## Hits of a search", "How probable hits are")
-        if what == "hit"
-        else ("## Numbers of things", 'How probable it is that there are as many things as "two dogs" says')
-    )
-    made.store(bundle.folder, heading, f"{about} was fitted by `saywhere calibrate`: {made}.\n")
+    made = Fitted(fit_hits(load(bundle.folder, device), sets), {}, f"searches in {source}")
+    about = f"How probable hits are was fitted by `saywhere calibrate`: {made}.\n"
+    made.store(bundle.folder, "## Hits of a search", about)
     return str(made)

@@ -1,7 +1,8 @@
 """Probabilities fitted to data, which ``saywhere calibrate`` writes to ``calibration.json`` in a model folder.
 
-They are the probabilities that a box is right, that a word of its phrase is right, and that an image shows a phrase.
-Fitting the last also chooses the weights of the noun classifier in placing. (Hubness: :mod:`saywhere.training.hubness`;
+They are the probabilities that a box is right, that a word of its phrase is right, that an image shows a phrase, and
+that it shows as many things as a phrase says. Fitting the third also chooses the weights of the noun classifier in
+placing. (Hubness: :mod:`saywhere.training.hubness`;
 search hits: :mod:`saywhere.evaluation.search`.)
 """
 
@@ -27,13 +28,17 @@ from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.densecap import detect, rank
 from saywhere.models.model import Model
-from saywhere.models.nouns import COLOUR_NAMES, COLOURS, colour_of, is_right, noun_tree, related
+from saywhere.models.nouns import COLOUR_NAMES, COLOURS, colour_of, is_right, noun_tree, plural, related
 from saywhere.models.phrases import CHILDREN, SEXES, Doubtful
 from saywhere.models.placing import Evidence, asked_colours, noun_words
 from saywhere.options import dataclass
+from saywhere.search.indexing import embed_for_index
+from saywhere.search.phrases import PhrasesInImages, Query
 from saywhere.text import tokenize
 from saywhere.training.progress import encode_each
 
+LEAST_COUNTED, LEAST_NAMED = 0.003, 0.01
+"""Smallest fraction of an image that counts as one of several things, and that the largest of them must have."""
 PHRASES = 8
 """Maximum number of an image's own phrases, and of phrases of other images."""
 WEIGHTS = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
@@ -241,6 +246,56 @@ of a true phrase, a synonym or a kind of it (calibration error
 {caption.reliability(phrases.evidence, phrases.right).ece:.3f}).
 """
     return Fitted({"caption": caption}, {}, about), text
+
+
+# Numbers
+
+
+def numbered(sample: Sample) -> Iterator[tuple[str, bool]]:
+    """Yield phrases that name numbers of things, such as "two dogs", and whether an image shows so many.
+
+    Only boxes whose phrase is a name count, with an article or not, as in COCO: where people wrote phrases, not every
+    thing has a box.
+    """
+    tree, size = noun_tree(), sample.width * sample.height
+    areas: dict[str, list[float]] = {}
+    for (x1, y1, x2, y2), references in zip(sample.boxes.tolist(), sample.phrases, strict=True):
+        names = (text.removeprefix("an ").removeprefix("a ") for text in references)
+        nouns = (noun for name in names if (noun := tree.named(name)) is not None)
+        for name in {noun.name for noun in nouns if noun.use == "count"}:
+            areas.setdefault(name, []).append((x2 - x1) * (y2 - y1) / size)
+    for name, each in areas.items():
+        there = sum(area >= LEAST_COUNTED for area in each)
+        for number, word in enumerate(("two", "three", "four", "five"), 2) if max(each) >= LEAST_NAMED else ():
+            yield f"{word} {plural(name)}", there >= number
+
+
+def fit_numbers(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fitted, str]:
+    """Fit the probability that an image, or one of an index, shows as many things as a phrase says.
+
+    ``UserError`` if the boxes are insufficient.
+    """
+    placer, queries = model.placer(), dict[str, PhrasesInImages]()
+    rows: dict[str, list[tuple[Mapping[str, np.ndarray], bool]]] = {"placed_number": [], "asked_number": []}
+    told = [sample for sample in samples if next(numbered(sample), None) is not None]
+    for sample, encoding in encode_each(model, told, "numbers"):
+        phrases, there = zip(*numbered(sample), strict=True)
+        placed = placer.detail_evidence(encoding, phrases, "asked_number")
+        rows["placed_number"] += [(inputs, there[number]) for number, inputs in placed]
+        (image,) = embed_for_index(model, [encoding])
+        for phrase, right in zip(phrases, there, strict=True):
+            if phrase not in queries:
+                queries[phrase] = PhrasesInImages(model, Query((phrase,)))
+            rows["asked_number"] += [(inputs, right) for _, inputs in queries[phrase].details(image)]
+    fits = {question: fit_pairs(pairs, question) for question, pairs in rows.items()}
+    if None in fits.values():
+        raise UserError(
+            "numbers are fitted to images in which every thing of a kind has a box with its name, as in COCO, "
+            f"and these have too few: {len(rows['asked_number'])} cases"
+        )
+    made = Fitted(fits, {}, f"the boxes of {source}")
+    about = 'How probable it is that there are as many things as "two dogs" says'
+    return made, f"{about} was fitted by `saywhere calibrate`: {made}.\n"
 
 
 # Phrases
@@ -454,6 +509,7 @@ FITS = {
     "box": ("## Calibration", fit_boxes),
     "word": ("## People and colours", fit_words),
     "caption": ("## Captions of regions", fit_captions),
+    "number": ("## Numbers of things", fit_numbers),
 }
 """By question: the section of the model card, and the function that fits the answer to images."""
 

@@ -24,8 +24,9 @@ LARGEST_SIDE = 1 << 31
 """Exclusive upper limit of an image side in pixels."""
 SHOWN = 0.25
 """Default minimum probability that a region's box and caption are both right (docs/describe.md#which-regions)."""
-COLUMNS = ("scores", "similarities", "captions", "caption_scores", "features")
+COLUMNS = ("scores", "similarities", "captions", "labels", "caption_scores", "features")
 NUMBERS = ("scores", "similarities", "caption_scores")
+NAMES = ("captions", "labels")
 TEXTS = ("not_found", "unused", "unknown", "judged_as")
 
 
@@ -77,6 +78,7 @@ class Regions:
         features: ``(N, D)`` float32 region embeddings, or None.
         image: image name (a path as the user gave it), or None.
         caption_scores: ``(N,)`` float32 probabilities that the captions name what is in the boxes, or None.
+        labels: N classes, as the file names them that the regions were read from; or None.
         similarities: ``(N,)`` float32 of any range, larger is better; or None.
         not_found: phrases that :meth:`saywhere.Model.ground` did not find in the image.
         unused: words of the sentence that placed no phrase, such as "wearing".
@@ -113,6 +115,7 @@ class Regions:
     unknown: tuple[str, ...] = ()
     judged_as: tuple[str, ...] = ()
     caption_scores: np.ndarray | None = None
+    labels: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         with np.errstate(over="ignore"):  # _check refuses values that are not finite
@@ -129,8 +132,9 @@ class Regions:
                 object.__setattr__(self, name, np.asarray(values, np.float32).reshape(-1))
         if self.features is not None:
             object.__setattr__(self, "features", np.asarray(self.features, np.float32))
-        if self.captions is not None:
-            object.__setattr__(self, "captions", tuple(self.captions))
+        for name in NAMES:
+            if (texts := getattr(self, name)) is not None:
+                object.__setattr__(self, name, tuple(texts))
         for name in TEXTS:
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
@@ -175,7 +179,7 @@ class Regions:
         for name in COLUMNS:
             values = [getattr(part, name) for part in full]
             if all(value is not None for value in values):
-                together = sum(values, ()) if name == "captions" else np.concatenate(values)
+                together = sum(values, ()) if name in NAMES else np.concatenate(values)
                 columns[name] = together
         first = parts[0]
         boxes = np.concatenate([part.boxes for part in full])
@@ -212,8 +216,8 @@ class Regions:
             chosen = chosen.astype(int)  # an empty list makes a float array
         index = np.arange(len(self))[chosen]
         arrays = {name: v[index] for name in (*NUMBERS, "features") if (v := getattr(self, name)) is not None}
-        captions = None if self.captions is None else tuple(self.captions[i] for i in index)
-        return replace(self, boxes=self.boxes[index], captions=captions, **arrays)
+        texts = {name: tuple(v[i] for i in index) for name in NAMES if (v := getattr(self, name)) is not None}
+        return replace(self, boxes=self.boxes[index], **texts, **arrays)
 
     def at_least(self, probability: float | None = None) -> Regions:
         """Return the regions whose box and caption are both right with at least this probability.
@@ -254,8 +258,7 @@ class Regions:
         for name in NUMBERS:
             if (values := getattr(self, name)) is not None:
                 row[name] = [round(v, 5) for v in values.tolist()]
-        if self.captions is not None:
-            row["captions"] = list(self.captions)
+        row |= {name: list(texts) for name in NAMES if (texts := getattr(self, name)) is not None}
         return row | {name: list(texts) for name in TEXTS if (texts := getattr(self, name))}
 
     @classmethod
@@ -265,7 +268,7 @@ class Regions:
             width, height, boxes = row["width"], row["height"], row["boxes"]
         except (KeyError, TypeError) as error:
             raise ValueError(f"regions need width, height and boxes; missing: {error}") from error
-        names = ("scores", "captions", "image", "similarities", "caption_scores", *TEXTS)
+        names = ("image", *NUMBERS, *NAMES, *TEXTS)
         optional: dict[str, Any] = {name: row[name] for name in names if name in row}
         try:
             return cls(width, height, boxes, **optional)
@@ -307,7 +310,7 @@ class Regions:
         """Return a ``pandas.DataFrame`` with one row per region.
 
         The columns are ``image``, ``width``, ``height``, ``x1``, ``y1``, ``x2``, ``y2`` and, if present, ``score``,
-        ``similarity``, ``caption`` and ``caption_score``.
+        ``similarity``, ``caption``, ``label`` and ``caption_score``.
 
         Raises:
             UserError: the package ``pandas`` is not installed.
@@ -319,7 +322,7 @@ class Regions:
         columns: dict[str, Any] = {name: [getattr(self, name)] * len(self) for name in ("image", "width", "height")}
         columns |= {name: self.boxes[:, i] for i, name in enumerate(("x1", "y1", "x2", "y2"))}
         named = {"score": self.scores, "similarity": self.similarities, "caption": self.captions}
-        named["caption_score"] = self.caption_scores
+        named["label"], named["caption_score"] = self.labels, self.caption_scores
         columns |= {name: values for name, values in named.items() if values is not None}
         return pandas.DataFrame(columns)
 

@@ -257,21 +257,24 @@ def test_two_images_or_categories_of_one_id_are_refused(tmp_path: Path) -> None:
         read("coco", by_coco(tmp_path, [GOOD], categories=[{"id": 3, "name": "cat"}]))
 
 
-@pytest.mark.parametrize(
-    ("names", "ids"),
-    [
-        (["c/000000000139.jpg", "a/7.jpg"], [139, 7]),
-        (["a/1.jpg", "b/1.jpg", "c/000000000139.jpg", "d.jpg", f"{'9' * 30}.jpg"], [1, 2, 3, 4, 5]),
-    ],
-)
-def test_images_have_numbers_in_coco(tmp_path: Path, names: list[str], ids: list[int]) -> None:
-    """Those at the ends of their names, if each has one of its own."""
-    regions = [Regions(9, 9, [[0, 0, 5, 5]], [0.5], ("a dog",), image=name) for name in names]
-    coco.write_results(tmp_path / "r.json", regions)
-    rows = json.loads((tmp_path / "r.json").read_text())
-    assert [row["image_id"] for row in rows] == ids
-    coco.write_annotations(tmp_path / "a.json", regions)
-    assert [image["id"] for image in json.loads((tmp_path / "a.json").read_text())["images"]] == ids
+@pytest.mark.parametrize("write", [coco.write_results, coco.write_annotations])
+def test_images_have_numbers_in_coco(tmp_path: Path, write: Callable[[Path, list[Regions]], None]) -> None:
+    """Those at the ends of their names, if each has one of its own; else others, which do not depend on the order."""
+
+    def ids(*names: str) -> dict[str, int]:
+        regions = [Regions(9, 9, [[0, 0, 5, 5]], [0.5], ("a dog",), image=name) for name in names]
+        write(tmp_path / "r.json", regions)
+        found = json.loads((tmp_path / "r.json").read_text())
+        rows = found["annotations"] if isinstance(found, dict) else found
+        return {name: row["image_id"] for name, row in zip(names, rows, strict=True)}
+
+    assert ids("c/000000000139.jpg", "a/7.jpg") == {"c/000000000139.jpg": 139, "a/7.jpg": 7}
+    names = "a/1.jpg", "b/1.jpg", "c/000000000139.jpg", "d.jpg", f"{'9' * 30}.jpg"
+    known = ids(*names)
+    assert len({*known.values()}) == 5 and all(1000 < number < 1 << 53 for number in known.values())
+    assert ids(*reversed(names)) == known and ids("b/1.jpg", "d.jpg").items() <= known.items()
+    with pytest.raises(UserError, match=r"a/1.jpg: two images have this name, by which COCO's files know them"):
+        ids("a/1.jpg", "d.jpg", "a/1.jpg")
 
 
 def test_two_images_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as xml
@@ -227,9 +228,70 @@ def test_the_last_annotation_that_was_not_skipped_counts(tmp_path: Path) -> None
     corrected[1]["value"]["text"] = ["a black dog"]
     skipped = {"was_cancelled": True, "result": []}
     task["annotations"] = [{"result": task["predictions"][0]["result"]}, {"result": corrected}, skipped]
-    out.write_text(json.dumps([task]))
-    (found,) = label_studio.read(out, None, Report())
-    assert found.captions == ("a black dog",)
+    others = [task | {"annotations": [skipped]}, task | {"annotations": []}]
+    out.write_text(json.dumps([task, *others]))
+    report = Report()
+    found, predicted = label_studio.read(out, None, report)
+    assert found.captions == ("a black dog",) and predicted.captions == photos()[0].captions
+    assert [*report.left_out.items()] == [
+        ("tasks that were skipped", 1),
+        ("tasks without an annotation, whose prediction is read", 1),
+    ]
+
+
+CLASSES = Classes(("Dog", "Person", "Widget A", "widget b"))
+
+
+@pytest.mark.parametrize("name", ["coco", "cvat", "label-studio", "voc"])
+def test_a_corrected_class_wins_over_the_phrase_of_the_draft(name: str, tmp_path: Path) -> None:
+    phrases = "a brown poodle", "a boy in red", "a widget A on a shelf", "a widget b", "my Rex", "the one in front"
+    labels = "Dog", "Person", "Widget A", "widget b", "Dog", "Person"
+    corrected = "Person", "Widget A", "widget b", "Dog", "Person", "Widget A"
+    boxes = [[i, i, i + 50, i + 40] for i in range(6)]
+    drafts = Regions(160, 120, boxes, captions=phrases, labels=labels, image="a.jpg")
+    form, out = FORMATS[name], tmp_path / "out"
+    assert form.read is not None
+
+    def back(regions: Regions) -> tuple[Regions, Report]:
+        shutil.rmtree(out, ignore_errors=True)
+        for path in tmp_path.glob("out*"):
+            path.unlink()
+        form.write_whole(out, [regions], Report())
+        report = Report()
+        (found,) = form.read(out, None, report)
+        return found, report
+
+    found, report = back(drafts)
+    assert (found.captions, found.labels) == (phrases, labels) and report == Report()
+    found, report = back(replace(drafts, labels=corrected))
+    assert found.captions == ("Person", "Widget A", "widget b", "Dog", "my Rex", "the one in front")
+    assert report.ok and [*report.left_out.values()] == [4]
+    assert found.labels == corrected == tuple(CLASSES.labels(found)) == tuple(Classes().labels(found))
+
+
+def test_somebodys_classes_stay_as_they_are(tmp_path: Path) -> None:
+    """They are not nouns of phrases: "dog head" is no dog, and "class 3" not 3."""
+    names = ("dog", "dog head", "NoHelmet", "Fire_Extinguisher", "class 3", "3")
+    given = [
+        {"id": number, "image_id": 7, "category_id": number, "bbox": [9, 9, 20, 20]} for number in range(len(names))
+    ]
+    crowd = {"id": 99, "image_id": 7, "category_id": 0, "bbox": [0, 0, 30, 30], "iscrowd": 1}
+    of_image = [{"id": 7, "file_name": "a.jpg", "width": 160, "height": 120}]
+    kinds = [{"id": number, "name": name} for number, name in enumerate(names)]
+    content = {"images": of_image, "annotations": [*given, crowd], "categories": kinds}
+    (tmp_path / "in.json").write_text(json.dumps(content))
+    report = Report()
+    (found,) = coco.read(tmp_path / "in.json", None, report)
+    assert found.captions == found.labels == names == Regions.from_dict(found.to_dict()).labels
+    assert report.problems == {"crowd instead of an upright box": ["a.jpg"]}
+    for to in ("coco", "label-studio", "cvat", "voc", "yolo", "fiftyone"):
+        out = tmp_path / to
+        FORMATS[to].write_whole(out, [found[[1, 4, 0, 2, 3, 5]]], Report())
+        text = "".join(path.read_text() for path in [out, *out.rglob("*")] if path.is_file())
+        assert all(f">{name}<" in text or f'"{name}"' in text for name in names), to
+    assert CLASSES.labels(found) == ["Dog", "Dog", "object", "object", "object", "object"]
+    with pytest.raises(UserError, match="'zebra' is named twice, and capitals do not count"):
+        Classes(("Zebra", "dog", "zebra"))
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,8 @@ def test_cvat_gets_rectangles_of_its_labels(model: saywhere.Model, image: Image.
     assert all(one.type.value == "rectangle" and one.frame == 0 for one in found)
     assert [(one.label_id, one.attributes[0].value, one.points) for one in found] == wanted
     assert len(function.detect(context(0.99), image)) < len(function.detect(context(), image)) <= len(found)
+    kinds = cvat.create("vehicle,Clothing").detect(context(0.1), image)  # a shirt is clothing
+    assert {one.label_id for one in kinds} == {1} and "shirt" in {label(one.attributes[0].value) for one in kinds}
     plain = cvat.create("shirt", phrases=False)
     assert not plain.spec.labels[0].attributes and not plain.detect(context(), image)[0].attributes
 

@@ -127,6 +127,8 @@ def test_one_encoding_serves_several_questions(model: saywhere.Model, photo: byt
         assert caption.json()["caption"]
         unknown = client.post("/v1/caption", headers={"If-Match": '"0123"'})
         assert unknown.status_code == 412 and "send it again" in error(unknown)
+        both = client.post("/v1/caption", headers={"If-Match": tag}, content=photo)
+        assert both.status_code == 400 and "no other may be sent with it" in error(both)
 
 
 def test_one_image_asked_about_at_the_same_time_is_encoded_once(

@@ -206,6 +206,29 @@ def test_images_of_a_mounted_folder(client: Any, tmp_path: Path, photo: bytes) -
         assert response.status_code == 400 and "only images of the mounted folder" in response.json()["error"]
 
 
+def test_an_image_that_cannot_be_read_costs_the_other_tasks_nothing(client: Any, site: Site) -> None:
+    backend = client(Images(site.url, "legacy", None, 1 << 20))
+    both = asked("/data/upload/1/a.jpg")
+    both["tasks"] += [{"id": 2, "data": {"picture": "/data/nothing.jpg"}}, 3]
+    found, *others = backend.post("/predict", json=both).json()["results"]
+    assert found["result"] and "error" not in found
+    assert [(one["result"], one["score"]) for one in others] == [([], 0), ([], 0)]
+    assert "answered 404" in others[0]["error"] and "only images of" in others[1]["error"]
+
+
+def test_labels_are_classes_with_their_kinds(client: Any, site: Site) -> None:
+    """As with ``describe --classes``: a shirt is clothing, and capitals do not matter."""
+    for label, found in (("Shirt", True), ("clothing", True), ("vehicle", False)):
+        config = CONFIG.replace('value="Shirt"', f'value="{label}"')
+        rows = only(
+            client(Images(site.url, "legacy", None, 1 << 20)).post(
+                "/predict", json=asked("/data/upload/1/a.jpg", config=config)
+            )
+        )["result"]
+        named = {name for row in rows for name in row["value"].get("rectanglelabels", ())}
+        assert named == ({label} if found else set())
+
+
 @pytest.mark.parametrize(
     ("address", "status", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from functools import cached_property
 
@@ -61,8 +62,16 @@ class Classes:
     def __post_init__(self) -> None:
         if not all(tokenize(name) for name in self.names):
             raise UserError(f"classes {', '.join(self.names)!r}: each needs a word")
-        if twice := [name for name in self.names if self.names.count(name) > 1]:
-            raise UserError(f"classes: {twice[0]!r} is named twice")
+        spelt = Counter(" ".join(tokenize(name)) for name in self.names)
+        if twice := [name for name in self.names if spelt[" ".join(tokenize(name))] > 1]:
+            raise UserError(f"classes: {twice[-1]!r} is named twice, and capitals do not count")
+
+    @classmethod
+    def of(cls, names: Iterable[object]) -> Classes:
+        """Return the classes of somebody's file: texts with a word, of names that differ in capitals one."""
+        return cls(
+            tuple({tokens: n for n in names if isinstance(n, str) and (tokens := " ".join(tokenize(n)))}.values())
+        )
 
     @classmethod
     def parse(cls, names: str | None = None, named: str | None = None) -> Classes | None:
@@ -118,12 +127,24 @@ class Classes:
         return min(near)[1] if near else None
 
     def labels(self, regions: Regions) -> list[str]:
-        """Return the class of each region, :data:`NAMELESS` if no name matches."""
-        return [self.label(region.caption) or NAMELESS for region in regions]
+        """Return the class of each region, :data:`NAMELESS` if no name matches.
+
+        Without names, it is the label of a region that has one. Otherwise a name matches its label or its caption.
+        """
+        return [name or NAMELESS for name in self._labels(regions)]
+
+    def _labels(self, regions: Regions) -> list[str | None]:
+        captions = regions.captions or [None] * len(regions)
+        if regions.labels is None:
+            return [self.label(caption) for caption in captions]
+        if not self.names:
+            return list(regions.labels)
+        pairs = zip(regions.labels, captions, strict=True)
+        return [self.label(own) or self.label(caption) for own, caption in pairs]
 
     def keep(self, regions: Regions) -> Regions:
         """Return the regions that match a name; without names, all of them."""
-        rows = [row for row, region in enumerate(regions) if self.label(region.caption) is not None]
+        rows = [row for row, name in enumerate(self._labels(regions)) if name is not None]
         return regions if len(rows) == len(regions) else regions[rows]
 
     def all(self, images: Iterable[Regions]) -> list[str]:
@@ -138,3 +159,21 @@ class Classes:
 
 NOUNS = Classes()
 """The default: every noun is a class."""
+
+
+def without_contradiction(phrase: str | None, name: str, names: Classes = NOUNS) -> str:
+    """Return the phrase of a region, or its class ``name`` where the phrase names another thing.
+
+    So somebody has corrected the class of a drafted region, and not its phrase. Another thing is a noun of the tree
+    that is neither the class nor a kind of it, or another of the file's ``names``.
+
+    Example:
+        >>> [without_contradiction(text, "dog") for text in ("a brown poodle", "my Rex", "a cat", None)]
+        ['a brown poodle', 'my Rex', 'dog', 'dog']
+    """
+    if not phrase:
+        return name
+    if not tokenize(name) or name in (phrase, label(phrase)) or Classes((name,)).label(phrase) is not None:
+        return phrase
+    other = noun_tree().find(phrase) is not None or (names.names and names.label(phrase) is not None)
+    return name if other else phrase

@@ -11,7 +11,7 @@ from typing import Any
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.files import parse_json, read_whole, write_text
+from saywhere.files import parse_json, read_whole, short_name, write_text
 from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.reading import OtherShape, Row, entries_of, leave_out, reader, to_regions
 from saywhere.regions import Regions
@@ -19,10 +19,15 @@ from saywhere.report import Report
 
 LONGEST_NUMBER = 18
 """Maximum number of digits of an id; longer ones do not fit into the 64 bits of other programs."""
+HASH_SHIFT = 11
+"""Bits by which 64 of a hash are shortened, because JavaScript reads whole numbers up to 53 bits."""
 
 
 def write_annotations(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
-    """Write ``images``, ``annotations`` and ``categories``; annotations have phrase and scores besides the class."""
+    """Write ``images``, ``annotations`` and ``categories``; annotations have phrase and scores besides the class.
+
+    Raises like :func:`image_ids`.
+    """
     found = list(images)
     numbers = classes.numbers(found)
     content: dict[str, list[dict[str, Any]]] = {
@@ -45,12 +50,9 @@ def write_results(path: Path, images: Iterable[Regions], classes: Classes = NOUN
     """Write a list of ``image_id, category_id, bbox, score, phrase, phrase_score``.
 
     The ids are those of :func:`write_annotations`. The key is not ``caption`` because COCO's evaluator would take the
-    results for sentences and ignore their boxes.
-    Raises ``UserError`` if two images have the same name.
+    results for sentences and ignore their boxes. Raises like :func:`image_ids`.
     """
     found = list(images)
-    if twice := [name for name, count in Counter(regions.image or "" for regions in found).items() if count > 1]:
-        raise UserError(f"{twice[0]}: two images have this name, by which COCO's results know them; rename one")
     numbers = classes.numbers(found)
     rows: list[dict[str, Any]] = []
     for image_id, regions in zip(image_ids(found), found, strict=True):
@@ -60,10 +62,18 @@ def write_results(path: Path, images: Iterable[Regions], classes: Classes = NOUN
 
 
 def image_ids(images: Sequence[Regions]) -> list[int]:
-    """Return the ids of images: the numbers at the end of their names if these are unique, otherwise 1, 2, ..."""
-    numbers = [number for regions in images if (number := _number(regions.image or "")) is not None]
-    alone = len(set(numbers)) == len(images)
-    return numbers if alone else list(range(1, len(images) + 1))
+    """Return the ids of images: the numbers at the end of their names if these are unique, otherwise hashes of names.
+
+    So truth and results fit together, whatever the order of their images; if only one of them has all images, the
+    evaluator refuses them rather than comparing the wrong ones. ``UserError`` if two images have the same name.
+    """
+    names = [regions.image or "" for regions in images]
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise UserError(f"{twice[0]}: two images have this name, by which COCO's files know them; rename one")
+    numbers = [number for name in names if (number := _number(name)) is not None]
+    if len(set(numbers)) == len(names):
+        return numbers
+    return [int(short_name(name), 16) >> HASH_SHIFT for name in names]
 
 
 def _number(name: str) -> int | None:
@@ -77,6 +87,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     content = parse_json(read_whole(path))
     classes = by_id(content["categories"], f"{path}: two categories")
     known = by_id(content["images"], f"{path}: two images")
+    names = Classes.of(one.get("name") for one in classes.values())
     entries: dict[Any, list[dict[str, Any]]] = {key: [] for key in known}
     for entry in entries_of(content["annotations"], "the annotations"):
         with leave_out(report, "broken annotation", entry.get("id") if isinstance(entry, dict) else entry):
@@ -86,7 +97,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     for key, entry in known.items():
         with leave_out(report, "broken image", key):
             size = entry["width"], entry["height"]
-            yield from to_regions(entry["file_name"], size, entries[key], partial(_rows, classes), report)
+            yield from to_regions(entry["file_name"], size, entries[key], partial(_rows, classes), report, names)
 
 
 def by_id(entries: Iterable[Mapping[str, Any]], kind: str) -> dict[Any, Mapping[str, Any]]:
@@ -102,9 +113,11 @@ def _rows(classes: Mapping[Any, Mapping[str, Any]], entry: Mapping[str, Any]) ->
     outline = entry.get("segmentation")
     if outline and not entry.get("bbox"):
         raise OtherShape("mask" if isinstance(outline, dict) else "polygon")
+    if entry.get("iscrowd"):
+        raise OtherShape("crowd")
     x, y, width, height = entry["bbox"]
     text = entry.get("caption")
-    if not text and entry["category_id"] not in classes:
+    if (of := classes.get(entry.get("category_id"))) is None and not text:
         raise ValueError(f"no category has the id {entry['category_id']!r}")
-    name = text or classes[entry["category_id"]]["name"]
-    yield Row((x, y, x + width, y + height), name, entry.get("score"), entry.get("phrase_score") if text else None)
+    sure, name = entry.get("phrase_score") if text else None, None if of is None else of["name"]
+    yield Row((x, y, x + width, y + height), text or None, entry.get("score"), sure, name)

@@ -78,18 +78,28 @@ def _task(regions: Regions, classes: Classes) -> dict[str, Any]:
 
 @reading.reader("label-studio")
 def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
-    """Yield the regions of each task: of its last annotation that was not skipped, otherwise of its last prediction.
+    """Yield the regions of each task: of its last annotation that was not skipped; without any, of its last prediction.
 
-    A task without regions and without the size of its image is left out.
+    A task is left out if it was only skipped, or has neither regions nor the size of its image. What was left out is
+    counted, as are the predictions that are read among annotations.
     """
-    for number, task in enumerate(reading.entries_of(parse_json(read_whole(path)), "the tasks")):
+    tasks = reading.entries_of(parse_json(read_whole(path)), "the tasks")
+    names = Classes.of(_names(tasks))
+    corrected = any(isinstance(task, dict) and task.get("annotations") for task in tasks)
+    for number, task in enumerate(tasks):
         named = task.get("id", f"number {number}") if isinstance(task, dict) else task
         with reading.leave_out(report, "broken task", named):
             data = task["data"]
-            versions = [*(task.get("predictions") or []), *(task.get("annotations") or [])]
+            annotations = task.get("annotations") or []
+            versions = annotations or task.get("predictions") or []
             for odd in (version for version in versions if not isinstance(version, dict)):
                 report.problem("broken annotation", f"{data['image']}: {_shown(odd)} is none")
             made = [version for version in versions if isinstance(version, dict) and not version.get("was_cancelled")]
+            if annotations and not made:
+                report.left_out["tasks that were skipped"] += 1
+                continue
+            if corrected and not annotations:
+                report.left_out["tasks without an annotation, whose prediction is read"] += 1
             result = reading.entries_of(made[-1].get("result"), "the entries") if made else []
             sized = next((entry for entry in result if isinstance(entry, dict) and entry.get("original_width")), {})
             width = sized.get("original_width", data.get("width"))
@@ -98,7 +108,17 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
                 report.left_out["tasks without regions, whose images have no size in the file"] += 1
                 continue
             name, groups = image_name(data["image"]), _by_region(result)
-            yield from reading.to_regions(name, (width, height), groups, partial(_rows, width, height), report)
+            yield from reading.to_regions(name, (width, height), groups, partial(_rows, width, height), report, names)
+
+
+def _names(value: Any) -> Iterator[Any]:
+    """Yield the labels anywhere in tasks."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from (inner if isinstance(inner, list) else [inner]) if key in LABELS else _names(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _names(inner)
 
 
 def _by_region(result: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -146,8 +166,11 @@ def _rows(width: int, height: int, group: list[dict[str, Any]]) -> Iterator[read
         raise ValueError("a region has neither a label nor a text")
     boxes = (entry for entry in group if entry["type"] != "textarea")  # a text's score is that of its words
     score = next((entry["score"] for entry in boxes if entry.get("score") is not None), None)
-    for text, sure in (said or dict.fromkeys(named)).items():
-        yield reading.Row(box, text, score, sure)
+    label = named[0] if len({*named}) == 1 else None
+    for text, sure in said.items():
+        yield reading.Row(box, text, score, sure, label)
+    for name in () if said else dict.fromkeys(named):
+        yield reading.Row(box, None, score, None, name)
 
 
 def _texts(value: str | list[str] | None) -> list[str]:

@@ -16,6 +16,7 @@ import numpy as np
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
+from saywhere.formats.classes import NOUNS, Classes, without_contradiction
 from saywhere.regions import Regions
 from saywhere.report import Report
 
@@ -83,18 +84,22 @@ Reader = Callable[[Path, Path | None, Report], Iterator[Regions]]
 
 
 class Row(NamedTuple):
-    """One region in a file: box ``x1 y1 x2 y2`` in pixels, text, and optional scores of the box and of the text."""
+    """One region in a file: box ``x1 y1 x2 y2`` in pixels, text, optional scores of the box and of the text, and class.
+
+    A class alone is its own text.
+    """
 
     box: tuple[float, float, float, float]
-    caption: str
+    caption: str | None
     score: float | None = None
     caption_score: float | None = None
+    label: str | None = None
 
     def checked(self) -> Row:
         """Return the row unchanged; raise ``ValueError`` if its text or a score is invalid."""
-        text: object = self.caption
-        if not isinstance(text, str):
-            raise ValueError(f"{text!r} is not a text")
+        texts: tuple[object, ...] = (self.caption,) if self.label is None else (self.caption or "", self.label)
+        if wrong := [text for text in texts if not isinstance(text, str)]:
+            raise ValueError(f"{wrong[0]!r} is not a text")
         for score in (self.score, self.caption_score):
             if score is not None and not 0 <= score <= 1:
                 raise ValueError(f"the score {score:g} is not a probability")
@@ -160,6 +165,7 @@ def to_regions(
     entries: Iterable[Entry],
     rows: Callable[[Entry], Iterable[Row]],
     report: Report,
+    classes: Classes = NOUNS,
 ) -> Iterator[Regions]:
     """Yield the regions of an image, with scores (of boxes, of texts) only if all regions have one.
 
@@ -172,6 +178,7 @@ def to_regions(
         entries: the image's entries in the file.
         rows: returns the regions of an entry, or raises one of :data:`WRONG`.
         report: report for left-out entries.
+        classes: those of the file; a phrase of another one than its region's gives way to that.
     """
     width, height = (int(float(str(side))) for side in size)
     if name is None:
@@ -194,10 +201,15 @@ def to_regions(
         report.problem("image left out with all its regions", name)
         return
     boxes = np.array([row.box for row in found], np.float64).reshape(-1, 4)
-    texts = tuple(row.caption for row in found)
+    texts = tuple(
+        row.caption if row.label is None else without_contradiction(row.caption, row.label, classes) for row in found
+    )
+    if corrected := sum(1 for row, text in zip(found, texts, strict=True) if row.caption and text != row.caption):
+        report.left_out["phrases of another class than their region's, which counts"] += corrected
+    labels = tuple(row.label for row in found) if found and all(row.label for row in found) else None
     scores = _column([row.score for row in found], "scores", report)
     sure = _column([row.caption_score for row in found], "scores of phrases", report) if found else None
-    yield Regions(width, height, boxes, scores, texts, image=name, caption_scores=sure)  # pyright: ignore[reportArgumentType]
+    yield Regions(width, height, boxes, scores, texts, image=name, caption_scores=sure, labels=labels)  # pyright: ignore[reportArgumentType]
 
 
 def _column(values: Sequence[float | None], what: str, report: Report) -> np.ndarray | None:

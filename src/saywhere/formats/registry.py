@@ -118,9 +118,11 @@ class Format:
             return text
 
         name = None if regions.image is None else legal(regions.image, self.not_in_names)
-        captions = regions.captions and tuple(legal(caption, self.illegal) for caption in regions.captions)
-        same = name == regions.image and captions == regions.captions
-        return regions if same else replace(regions, image=name, captions=captions)
+        captions, labels = (
+            texts and tuple(legal(text, self.illegal) for text in texts) for texts in (regions.captions, regions.labels)
+        )
+        same = (name, captions, labels) == (regions.image, regions.captions, regions.labels)
+        return regions if same else replace(regions, image=name, captions=captions, labels=labels)
 
 
 def _write_lines(path: Path, images: Iterable[Regions]) -> None:

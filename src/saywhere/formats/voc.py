@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as xml
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from saywhere.files import TOO_LONG, fits
@@ -53,11 +54,20 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     files = sorted(path.rglob("*.xml"))
     if not files and any(path.iterdir()):
         raise ValueError("no file in it ends with .xml")
+    names = Classes.of(name for file in files for name in _names(file))
     for file in files:
         with leave_out(report, "broken file", file.relative_to(path)):
             root = read_xml(file)
             size = _text(root, "size/width"), _text(root, "size/height")
-            yield from to_regions(_image(file, _text(root, "filename")), size, root.iter("object"), _rows, report)
+            image = _image(file, _text(root, "filename"))
+            yield from to_regions(image, size, root.iter("object"), _rows, report, names)
+
+
+def _names(file: Path) -> list[str | None]:
+    """Return the classes of the objects with a phrase in a file; none if it is broken."""
+    with suppress(OSError, ValueError):
+        return [entry.findtext("name") for entry in read_xml(file).iter("object") if entry.findtext("phrase")]
+    return []
 
 
 def _image(file: Path, name: str) -> str:
@@ -73,7 +83,8 @@ def _rows(entry: xml.Element) -> Iterator[Row]:
     phrase = entry.findtext("phrase")
     texts = entry.findtext("score"), entry.findtext("phrase_score") if phrase else None
     score, sure = (float(text) if text else None for text in texts)
-    yield Row((x1, y1, x2, y2), phrase or _text(entry, "name"), score, sure)
+    name = entry.findtext("name") if phrase else _text(entry, "name")
+    yield Row((x1, y1, x2, y2), phrase or None, score, sure, name)
 
 
 def _text(entry: xml.Element, tag: str) -> str:

@@ -46,7 +46,7 @@ def write(path: Path, images: Iterable[Regions], copy_images: bool = False, clas
         elif not fits(write_text, path / "labels" / f"{stem}.txt", "".join(lines)):
             left_out[name] = TOO_LONG
     listed = "".join(f"\n  {number}: {json.dumps(name, ensure_ascii=False)}" for name, number in numbers.items())
-    places = "path: .\ntrain: images\nval: images\n" if copy_images else ""
+    places = "train: images\nval: images\n" if copy_images else ""
     write_text(path / "data.yaml", f"{places}names:{listed or ' {}'}\n")
     return left_out
 
@@ -130,7 +130,7 @@ def _rows(names: dict[int, str], width: int, height: int, parts: list[str]) -> I
     if number not in names:
         raise ValueError(f"no class has the number {parts[0]}")
     x, y, w, h = (float(part) for part in parts[1:5])
-    yield Row(in_pixels((x - w / 2, y - h / 2, w, h), width, height), names[int(number)], score)
+    yield Row(in_pixels((x - w / 2, y - h / 2, w, h), width, height), None, score, label=names[int(number)])
 
 
 def _names(content: dict[str, Any]) -> dict[int, str]:

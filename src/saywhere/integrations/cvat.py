@@ -1,7 +1,8 @@
 """A function for CVAT: ``cvat-cli task auto-annotate TASK --function-module saywhere.integrations.cvat``.
 
 CVAT matches labels by name, so the task's labels are given as the parameter ``labels``, separated by commas. A region
-gets the label that is its noun; labels of several words, such as "a red car", are grounded as phrases.
+gets the label that its noun is or is a kind of; other labels of several words, such as "a red car", are grounded as
+phrases.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import Any
 
 import saywhere
 from saywhere.errors import UserError
-from saywhere.formats.classes import label
+from saywhere.formats.classes import Classes
 from saywhere.models.model import Model
 from saywhere.regions import SHOWN
+from saywhere.text import tokenize
 
 try:
     import cvat_sdk.auto_annotation as cvataa
@@ -36,9 +38,9 @@ class Annotator:
 
     def __init__(self, model: Model, labels: Sequence[str], phrases: bool = True) -> None:
         self._model, self._phrases = model, phrases
-        self._numbers = {name.lower(): number for number, name in enumerate(labels)}
-        # A label that is its own noun is compared with the nouns of regions; other labels are grounded as phrases.
-        self._sought = [name for name in self._numbers if label(name) != name]
+        self._numbers = {name: number for number, name in enumerate(labels)}
+        self._sought = [name for name in Classes(tuple(labels)).unknown() if len(tokenize(name)) > 1]
+        self._classes = Classes(tuple(name for name in labels if name not in self._sought))
         attributes = [cvataa.text_attribute_spec("phrase", PHRASE)] if phrases else []
         self.spec = cvataa.DetectionFunctionSpec(
             labels=[
@@ -53,9 +55,9 @@ class Annotator:
         seen = self._model.encode(image)
         found: list[Any] = []
         for region in self._model.describe(seen, threshold=least).at_least(context.conf_threshold):
-            number = self._numbers.get(label(region.caption))
-            if number is not None:
-                found.append(self._rectangle(number, region))
+            name = self._classes.label(region.caption) if self._classes.names else None
+            if name is not None:
+                found.append(self._rectangle(self._numbers[name], region))
         for region in self._model.ground(seen, self._sought, threshold=least) if self._sought else ():
             found.append(self._rectangle(self._numbers[region.caption or ""], region))
         return found

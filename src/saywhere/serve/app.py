@@ -308,10 +308,12 @@ class Service:
     async def ask(self, question: Question, request: Request) -> Response:
         """Answer a question about the image in the body, or about the cached one named by ``If-Match``."""
         values = read_query(question.parameters, request.query_params)
-        if match := request.headers.get("if-match"):
-            tag = match.strip().strip('"')
-            return await self._answer(question, values, lambda: (self._find(tag), tag))
         async with self.bodies.read(request) as body:
+            if match := request.headers.get("if-match"):
+                if body:
+                    raise Problem(400, "If-Match names an image that is kept here, so no other may be sent with it")
+                tag = match.strip().strip('"')
+                return await self._answer(question, values, lambda: (self._find(tag), tag))
             see = functools.partial(self._see, body, request.headers)
             return await self._answer(question, values, see)
 

@@ -19,6 +19,7 @@ import saywhere
 from saywhere.errors import UserError
 from saywhere.formats.classes import Classes
 from saywhere.formats.label_studio import SIDES
+from saywhere.images import ImageError
 from saywhere.models.encoding import Encoding
 from saywhere.options import dataclass
 from saywhere.regions import SHOWN, Region
@@ -125,7 +126,7 @@ class Controls:
         value: key of the image's address in a task's data.
         boxes: name of the control for boxes.
         kind: type of its results, ``rectanglelabels`` or ``rectangle``.
-        labels: labels by their names in lower case.
+        labels: classes of boxes.
         text: name of the control for phrases, or None.
     """
 
@@ -133,7 +134,7 @@ class Controls:
     value: str
     boxes: str
     kind: str
-    labels: dict[str, str]
+    labels: Classes
     text: str | None
 
     @classmethod
@@ -152,7 +153,7 @@ class Controls:
         if image is None or boxes is None:
             raise Problem(400, "label_config must have an Image with RectangleLabels or a Rectangle")
         text = next((one.get("name") for one in of_image if one.tag == "TextArea"), None)
-        known = {value.lower(): value for one in boxes.iter("Label") if (value := one.get("value"))}
+        known = Classes.of(one.get("value") for one in boxes.iter("Label"))
         value = image.get("value", "").removeprefix("$")
         return cls(name, value, boxes.get("name", ""), boxes.tag.lower(), known, text)
 
@@ -198,7 +199,15 @@ class LabelStudio:
         context = params.get("context") if isinstance(params, dict) else None
         drawn = context.get("result") if isinstance(context, dict) else None
         entries = [one for one in drawn if isinstance(one, dict)] if isinstance(drawn, list) else []
-        results = [self._of_task(task, controls, entries) for task in tasks]
+        results, problems = list[dict[str, Any]](), list[Problem]()
+        for task in tasks:
+            try:
+                results.append(self._of_task(task, controls, entries))
+            except (Problem, ImageError) as problem:
+                problems.append(problem if isinstance(problem, Problem) else Problem(422, str(problem)))
+                results.append({"result": [], "score": 0, "model_version": self.version, "error": str(problem)})
+        if len(problems) == len(tasks):
+            raise problems[0]
         return to_json({"results": results}), "application/json"
 
     def _of_task(self, task: Any, controls: Controls, drawn: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -242,10 +251,10 @@ def _box(entry: dict[str, Any], seen: Encoding) -> list[float] | None:
 def _entries(controls: Controls, seen: Encoding, name: str, region: Region) -> list[dict[str, Any]]:
     """Return a region's entries for Label Studio: its rectangle with a label and, with the same id, its phrase.
 
-    A region whose noun is not among the labels is left out, unless there is a control for its phrase.
+    A region that is of no label is left out, unless there is a control for its phrase.
     """
-    known = controls.labels.get((Classes().label(region.caption) or "").lower())
-    if controls.labels and known is None and controls.text is None:
+    known = controls.labels.label(region.caption) if controls.labels.names else None
+    if controls.labels.names and known is None and controls.text is None:
         return []
     x1, y1, x2, y2 = region.box
     shares = (x1 / seen.width, y1 / seen.height, (x2 - x1) / seen.width, (y2 - y1) / seen.height)

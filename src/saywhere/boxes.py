@@ -65,12 +65,15 @@ def area(boxes: Array) -> Array:
 
 def iou(a: Array, b: Array) -> Array:
     """Return intersection over union ``(N, M)`` of ``a (N, 4)`` and ``b (M, 4)``; 0 if both areas are 0."""
+    return pair_iou(a[:, None], b[None])
+
+
+def pair_iou(a: Array, b: Array) -> Array:
+    """Return the IoU ``(...)`` of each pair of ``a (..., 4)`` and ``b (..., 4)``; 0 if both areas are 0."""
     xp = array_namespace(a, b)
-    top_left = xp.maximum(a[:, None, :2], b[None, :, :2])
-    bottom_right = xp.minimum(a[:, None, 2:], b[None, :, 2:])
-    sides = xp.clip(bottom_right - top_left, 0, None)
+    sides = xp.clip(xp.minimum(a[..., 2:], b[..., 2:]) - xp.maximum(a[..., :2], b[..., :2]), 0, None)
     intersection = sides[..., 0] * sides[..., 1]
-    union = area(a)[:, None] + area(b)[None, :] - intersection
+    union = area(a) + area(b) - intersection
     smallest = float(xp.finfo(union.dtype).smallest_normal)
     return xp.where(union > 0, intersection / xp.clip(union, smallest, None), xp.zeros_like(union))
 

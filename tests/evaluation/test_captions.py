@@ -271,7 +271,7 @@ def test_files_of_another_program(model):
 def test_mistakes_are_one_line(model, arguments, message):
     write_rows("p.jsonl", {"image": "a.jpg", "caption": "x"})
     write_rows("t.jsonl", {"image": "b.jpg", "captions": ["x"]})
-    write_rows("e.jsonl", {"image": "b.jpg", "captions": []})
+    write_rows("e.jsonl", {"image": "b.jpg", "captions": ["", " "]})
     assert message in error_of(caption(*arguments, "--out", "out", code=2))
     assert not Path("out").exists()
 

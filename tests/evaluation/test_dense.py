@@ -363,6 +363,13 @@ def test_the_truth_may_be_training_data_of_one_split(tmp_path, stub_meteor):
     result = score_files(found, session)
     assert (result.images, result.truths, session.notes) == (1, 2, [])
     assert result.map == pytest.approx(51 / 101)
+    original = Session(truth, tmp_path / "original", split="val")
+    score_files(found, original, protocol="original")
+    assert original.notes == []
+    region["box"] = [*DOG[:3], DOG[3] + 0.5]
+    lines(tmp_path / "t.jsonl", *rows)
+    score_files(found, original, protocol="original")
+    assert len(original.notes) == 1 and "these have fractions of pixels" in original.notes[0]
     with pytest.raises(UserError, match=r"t\.jsonl: its images are of train, val: name one with --split"):
         score_files(found, Session(truth, tmp_path / "two"))
     with pytest.raises(UserError, match=r"has no image of the split dev: its images are of train, val"):

@@ -121,3 +121,16 @@ def test_malformed_captions_are_named(tmp_path, row, message):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UserError, match=r"none\.jsonl: cannot be read \(No such file"):
         read_references(tmp_path / "none.jsonl")
+
+
+def test_phrases_of_training_data_are_lists(tmp_path: Path) -> None:
+    """A text is no list of its letters."""
+    line = {
+        "image": "a.jpg",
+        "regions": [{"box": CAT, "phrases": ["a cat", "a tabby"]}, {"box": DOG, "phrase": "a dog"}],
+    }
+    found = RegionLines(put(tmp_path / "t.jsonl", line))["a.jpg"]
+    assert found.boxes.tolist() == [CAT, CAT, DOG] and found.captions == ("a cat", "a tabby", "a dog")
+    line["regions"][0]["phrases"] = "a cat"
+    with pytest.raises(UserError, match='t.jsonl.* the phrases "a cat" are not a list of texts'):
+        RegionLines(put(tmp_path / "t.jsonl", line))

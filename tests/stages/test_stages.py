@@ -33,7 +33,8 @@ from saywhere.models.bundle import Bundle
 from saywhere.stages import run as stages
 from saywhere.stages.kinds import Card
 from saywhere.training import recipe as recipes
-from saywhere.training.run import train
+from saywhere.training.loop import read_log
+from saywhere.training.run import find_system, train
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMOKE, TEACHER = RECIPES / "saywhere-smoke.yaml", "data/clip_encoder.onnx"
@@ -159,6 +160,7 @@ def test_without_a_stage_that_nothing_stands_for_those_that_need_it_are_refused(
         ("stages.phrases.training.start=nowhere", "stage phrases: no model 'nowhere'"),
         ("stages.phrases.average=1", "stages.phrases.average must be from 0 to below 1"),
         ("data.boxes=nowhere", "stage densecap: nowhere: no such file or folder"),
+        ("data=[1]", "data must be a mapping, not [1]"),
         ("data.boxes=null", "say where the data set boxes is: data.boxes=PATH"),
         ("stages.card.model=$densecap", None),
     ],
@@ -427,6 +429,15 @@ def test_all_stages_make_a_model_with_its_card(smoke: Path) -> None:
     assert type(model.engine).__module__ == "saywhere.engines.onnx"
     seen = model.encode(smoke / "data" / "042.png")
     assert len(model.describe(seen)) and str(model.caption(seen)) and model.embed(seen).vectors.any()
+    logs = {path.parent.name: read_log(path) for path in smoke.glob("run/stages/*/metrics.csv")}
+    for name, system in (
+        ("branch", "branch"),
+        ("densecap", "densecap"),
+        ("aligner", "aligner"),
+        ("captioner-words", "captioner"),
+    ):
+        known = {"val/loss", *(f"val/{loss}" for loss in find_system(system).losses)}
+        assert known == {column for column in logs[name] if column.startswith("val/")}
     learnt = load_file(smoke / "run" / "stages" / "branch" / "model" / "branch.safetensors")
     stored = load_file(smoke / "run" / "model" / "model.safetensors")
     assert all(torch.equal(stored[f"trunk.branch.{name}"], value) for name, value in learnt.items())
@@ -461,6 +472,13 @@ def test_a_measurement_that_changes_costs_no_training(smoke: Path) -> None:
     assert [" done before" in line for line in lines] == [True] * 13 + [False] * 2
     assert "card: anew, evaluation is another than before" in lines[14]
     assert (smoke / "run" / "model" / "README.md").read_text().count("| `saywhere evaluate") == 1
+
+
+def test_data_of_stages_that_are_left_out_needs_no_place() -> None:
+    tree = recipes.read(SMOKE, ["data.images=a.jsonl", "data.text=t"])
+    with pytest.raises(saywhere.UserError, match="say where the data set teacher is: data.teacher=PATH"):
+        stages.load(SMOKE, tree, ["ngrams"])
+    assert stages.load(SMOKE, tree, ["branch"]).data == {"images": "a.jsonl", "text": "t"}
 
 
 def test_the_stages_of_the_smoke_recipe_do_without_each_other(smoke: Path) -> None:

@@ -200,6 +200,7 @@ def test_another_monitor_and_an_unknown_one(root: Path, tmp_path: Path) -> None:
     assert result.metrics["val/rpn_box"] == min(values)
     with pytest.raises(UserError, match=r"training.monitor is 'val/lose', but there are val/loss, val/rpn_score"):
         run.train(make(root, epochs=1, monitor="val/lose"), tmp_path / "b")
+    assert not (tmp_path / "b").exists()  # the right one is no other recipe
 
 
 def test_without_validation_the_last_weights_are_kept(root: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from commands import run
 from hatchling.builders.wheel import WheelBuilder
 from photographs import noise
@@ -16,7 +17,9 @@ from saywhere.configs.parts import DecodingConfig
 from saywhere.data import FORMATS, PhraseOptions
 from saywhere.errors import UserError
 from saywhere.models.bundle import Bundle
+from saywhere.networks.checkpoint import load_network
 from saywhere.options import from_dict
+from saywhere.text import Vocabulary
 from saywhere.training import recipe as recipes
 from saywhere.training.densecap import PhraseTargets, usable
 from saywhere.training.recipe import OptimizerConfig, Recipe
@@ -226,7 +229,24 @@ def test_shipped_recipes_fit_the_models_and_the_data_readers(path: Path) -> None
     assert recipe.data.format in FORMATS
     PhraseOptions.from_dict(recipe.data.phrases)
     changed = {key: value for key, value in recipe.model.items() if key != "preset"}
-    assert_changed(plain(model_config(recipe).to_dict()), changed)
+    config = model_config(recipe)
+    assert_changed(plain(config.to_dict()), changed)
+    if getattr(config, "localizer", None) and config.uses_proposals:  # they come from that model, and fit it
+        network = find_system(recipe.system).build(replace(config, parses=None), Vocabulary({"dog": 9}), True)
+        theirs = load_network(config.localizer, "densecap").trunk
+        for name, weights in theirs.localization.state_dict().items():
+            assert torch.equal(network.trunk.localization.state_dict()[name], weights)
+
+
+def test_a_recipe_names_proposals_only_where_they_differ_from_the_localizers(file: Path) -> None:
+    recipe = recipes.load(RECIPES / "captioner-flickr8k.yaml", ["model.attend_to=proposals"])
+    found, theirs = model_config(recipe).proposals, Bundle.read("flickr-coco").configs["densecap"].proposals
+    assert found.anchors == theirs.anchors != type(found)().anchors
+    anchors = [[[40, 40]]] * 3
+    recipe = replace(recipe, model=recipe.model | {"proposals": {"anchors": anchors, "post_nms_top_n": 7}})
+    assert plain(model_config(recipe).proposals.to_dict()["anchors"]) == anchors
+    nowhere = replace(recipe, model={"attend_to": "proposals", "localizer": "runs/not-yet"})
+    assert model_config(nowhere).proposals.anchors == type(found)().anchors
 
 
 def assert_changed(options: dict[str, Any], changed: dict[str, Any]) -> None:

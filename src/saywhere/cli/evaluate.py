@@ -368,7 +368,7 @@ def ground(
 @app.command("nouns")
 @task("nouns")
 def nouns(now: Task) -> None:
-    """Accuracy of nouns for the true boxes: from the decoder, from the classifier, from both, and from captions.
+    """Accuracy of nouns for the true boxes: from the decoder, from the classifier, and from captions.
 
     A noun is right if it is the noun of the true phrase, a synonym or a kind of it. A caption is right about each box
     whose noun it has. See docs/nouns.md.

@@ -67,7 +67,7 @@ def train(
 def _train_stages(recipe: Path, tree: dict[str, object], out: Path | None, restart: bool, without: list[str]) -> None:
     from saywhere.stages import run as stages
 
-    chosen = stages.load(recipe, tree)
+    chosen = stages.load(recipe, tree, without)
     model = stages.train(chosen, out or Path("runs") / chosen.name, restart, without, typer.echo, str(recipe))
     if model is not None:
         typer.echo(f"{model}: the model; next: saywhere describe IMAGE --model {model}")

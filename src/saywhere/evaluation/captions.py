@@ -144,7 +144,7 @@ def score_files(predictions: Path, session: Session) -> CaptionScores:
     """
     scorer = meteor.Meteor()
     found, true = read_captions(predictions), read_references(session.data, session.split)
-    names = [name for name, texts in true.items() if texts][: session.limit]
+    names = [name for name, texts in true.items() if any(text.strip() for text in texts)][: session.limit]
     if not names:
         raise UserError(f"{session.data}: no image has a caption")
     counts, notes = matched(predictions, session.data, found, true, names, "an empty caption")

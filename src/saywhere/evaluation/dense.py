@@ -380,7 +380,15 @@ def compare(
     session: Session, predictions: RegionLines, truth: RegionLines, names: Sequence[str], protocol: str,
     scorer: meteor.Meteor, data: str, facts: Mapping[str, Any] = MappingProxyType({}),
 ) -> DenseCaptioningResult:  # fmt: skip
-    """Score predictions for some images against the truth; write the report and a page of examples."""
+    """Score predictions for some images against the truth; write the report and a page of examples.
+
+    A note tells if the protocol is the published program's, and the true boxes are not.
+    """
+    if protocol == "original" and any((truth[name].boxes % 1).any() for name in names):
+        session.notes.append(
+            "the protocol original takes true boxes as first and last pixels, at the size that the program saw (720 "
+            "pixels); these have fractions of pixels, so the figures are not the program's"
+        )
     # One more step: the captions, which are scored together at the end.
     with session.steps("scoring", len(names) + 1) as advance:
         result = score(predictions, truth, names, protocol, scorer.score, advance)

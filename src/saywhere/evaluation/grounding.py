@@ -6,7 +6,7 @@ Phrases are those of Flickr30k Entities, or of any data set with phrases and box
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, field
 from pathlib import Path
 
@@ -37,9 +37,6 @@ from saywhere.training.chunker import TaggedSentence
 RIGHT = 0.5
 """A box is right from this IoU with the true box."""
 
-PAIRS = 64
-"""Pairs of boxes per computation."""
-
 
 @dataclass(frozen=True)
 class TypeScore:
@@ -66,18 +63,11 @@ class GroundingResult:
     by_type: dict[str, TypeScore] = field(default_factory=dict)
 
 
-def pair_ious(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the IoU ``(N,)`` of each pair of boxes of ``a (N, 4)`` and ``b (N, 4)``."""
-    starts = range(0, len(a), PAIRS)
-    parts = [np.diagonal(geometry.iou(a[start : start + PAIRS], b[start : start + PAIRS])) for start in starts]
-    return np.concatenate([np.zeros(0, a.dtype), *parts])
-
-
 def judge(found: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return masks ``(N,)`` for pairs of boxes ``(N, 4)``: IoU at least 0.5, and centre of the first in the second."""
     centre = (found[:, :2] + found[:, 2:]) / 2
     inside = np.all((centre >= truth[:, :2]) & (centre <= truth[:, 2:]), axis=1)
-    return pair_ious(found, truth) >= RIGHT, inside
+    return geometry.pair_iou(found, truth) >= RIGHT, inside
 
 
 def measure(found: ArrayLike, truth: ArrayLike, types: Sequence[Sequence[str]]) -> GroundingResult:
@@ -403,8 +393,8 @@ def measure_chunks(chunker: Chunker, sentences: Sequence[TaggedSentence]) -> Chu
     return ChunkScores(precision, recall, _f1(*visible), len(marked), len(sentences))
 
 
-def _shares(found: Collection[object], marked: Collection[object]) -> tuple[float, float]:
-    right = len(set(found) & set(marked))
+def _shares(found: Set[object], marked: Set[object]) -> tuple[float, float]:
+    right = len(found & marked)
     return right / max(len(found), 1), right / max(len(marked), 1)
 
 

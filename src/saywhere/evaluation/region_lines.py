@@ -114,7 +114,7 @@ def _joined(one: ImageRegions, other: ImageRegions) -> ImageRegions:
 
 def _regions(row: Any, where: str, needs: Sequence[str], ordered: bool) -> tuple[str, ImageRegions]:
     """Return the image name and the regions of a line."""
-    row = _with_boxes(row)
+    row = _with_boxes(row, where)
     if not isinstance(row, dict) or not isinstance(row.get("image"), str) or not isinstance(row.get("boxes"), list):
         raise UserError(f'{where}: not {{"image": NAME, "boxes": [[x1, y1, x2, y2], ...]}}')
     boxes, scores, captions = row["boxes"], row.get("scores"), row.get("captions")
@@ -140,12 +140,15 @@ def _regions(row: Any, where: str, needs: Sequence[str], ordered: bool) -> tuple
     )
 
 
-def _with_boxes(row: Any) -> Any:
+def _with_boxes(row: Any, where: str) -> Any:
     """Convert a line of training data to ``boxes`` and ``captions``; return any other unchanged."""
     regions = row.get("regions") if isinstance(row, dict) and "boxes" not in row else None
     if not isinstance(regions, list) or not all(isinstance(region, dict) for region in regions):
         return row
-    rows = [(each.get("box"), text) for each in regions for text in each.get("phrases", [each.get("phrase")])]
+    phrases = [each.get("phrases", [each.get("phrase")]) for each in regions]
+    if odd := [given for given in phrases if not isinstance(given, list)]:
+        raise UserError(f"{where}: the phrases {json.dumps(odd[0])} are not a list of texts")
+    rows = [(each.get("box"), text) for each, texts in zip(regions, phrases, strict=True) for text in texts]
     return {**row, "boxes": [box for box, _ in rows], "captions": [text for _, text in rows]}
 
 

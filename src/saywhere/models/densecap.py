@@ -1,4 +1,4 @@
-"""DenseCap at inference: find, describe, rank and select regions (sections 3.1.2, 3.1.3 and 3.4)."""
+"""DenseCap at inference: find, describe, rank and select regions (sections 3.1.2 and 3.1.3)."""
 
 from __future__ import annotations
 

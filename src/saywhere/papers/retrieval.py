@@ -17,10 +17,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from saywhere import boxes as geometry
 from saywhere.data import Sample
 from saywhere.engines.engine import DenseCap
 from saywhere.errors import UserError
-from saywhere.evaluation.grounding import pair_ious
 from saywhere.evaluation.ranking import Recall
 from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import REGIONS, ArrayStore, Session
@@ -117,7 +117,7 @@ def evaluate_retrieval(
     scores = image_scores(log_probs, protocol)
     recall = Recall.of(source_ranks(scores, sources))
     a, b = (np.asarray(boxes, np.float64).reshape(-1, 4) for boxes in (found, truths))
-    overlaps = pair_ious(a, b)
+    overlaps = geometry.pair_iou(a, b)
     return RetrievalResult(
         protocol=protocol,
         images=scores.shape[1],

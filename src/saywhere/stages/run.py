@@ -365,9 +365,17 @@ def _write(path: Path, record: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(record, indent=1, default=str) + "\n")
 
 
-def load(path: str | Path, tree: Mapping[str, Any]) -> StagedRecipe:
-    """Return a recipe of stages from the keys of its file; ``UserError`` if it is wrong."""
-    for name, root in (tree.get("data") or {}).items():
-        if root is None:
+def load(path: str | Path, tree: Mapping[str, Any], without: Sequence[str] = ()) -> StagedRecipe:
+    """Return a recipe of stages from the keys of its file; ``UserError`` if it is wrong.
+
+    Data that only the stages ``without`` read needs no place.
+    """
+    data, stages = tree.get("data") or {}, tree.get("stages") or {}
+    if not isinstance(data, Mapping) or not isinstance(stages, Mapping):
+        return options.from_dict(StagedRecipe, tree, source=str(path))  # says what is wrong
+    named = _names({name: stage for name, stage in stages.items() if name not in without} if without else stages)
+    for name, root in data.items():
+        if root is None and (f"${name}" in named or not without):
             raise UserError(f"{path}: say where the data set {name} is: data.{name}=PATH")
-    return options.from_dict(StagedRecipe, tree, source=str(path))
+    known = {name: root for name, root in data.items() if root is not None}
+    return options.from_dict(StagedRecipe, {**tree, "data": known}, source=str(path))

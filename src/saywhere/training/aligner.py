@@ -89,6 +89,7 @@ class AlignerSystem(System):
 
     about = "finds which words of a sentence belong to which region of an image, and which sentence to which image"
     unit = "sentences"
+    losses = ("images", "sentences")
     presets: ClassVar = {"default": AlignerConfig, "original": AlignerConfig.original}
 
     def usable(self, samples: Sequence[Sample], config: AlignerConfig) -> list[Sample]:

@@ -320,6 +320,7 @@ class BranchSystem(System):
 
     about = "is a second branch of a trunk, which has learnt from the image tower of CLIP"
     unit = "views"
+    losses = ("values", "embedding", "contrast")
     presets: ClassVar = {"default": BranchConfig}
 
     def usable(self, samples: Sequence[Sample], config: BranchConfig) -> list[Sample]:

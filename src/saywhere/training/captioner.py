@@ -64,6 +64,7 @@ class CaptionerSystem(System):
 
     about = "captions images with sentences, or their regions with phrases"
     unit = "texts"
+    losses = ("caption",)
     presets: ClassVar = {"default": CaptionerConfig, "original": CaptionerConfig.original}
 
     def usable(self, samples: Sequence[Sample], config: CaptionerConfig) -> list[Sample]:

@@ -63,12 +63,14 @@ class System:
     Attributes:
         about: what its models do, for the card: "A model that ...".
         unit: what the card counts, such as ``regions``.
+        losses: names of the losses of its criterion.
         presets: named configurations for ``model.preset`` of a recipe; one is ``default``.
         save: writes what is kept of a network, see :func:`saywhere.networks.checkpoint.save`.
     """
 
     about: ClassVar[str]
     unit: ClassVar[str]
+    losses: ClassVar[tuple[str, ...]]
     presets: ClassVar[Mapping[str, Callable[[], Any]]]
     save: Callable[[Any, Path, str, str, torch.dtype], object] = staticmethod(checkpoint.save)
 

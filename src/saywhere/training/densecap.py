@@ -45,6 +45,7 @@ class DenseCapSystem(System):
 
     about = "finds regions in images and describes them with phrases"
     unit = "regions"
+    losses = ("rpn_score", "rpn_box", "score", "box", "caption")
     presets: ClassVar = {"default": DenseCapConfig, "original": DenseCapConfig.original}
 
     def usable(self, samples: Sequence[Sample], config: DenseCapConfig) -> list[Sample]:

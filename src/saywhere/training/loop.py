@@ -485,9 +485,7 @@ class Training:
     def _judge(self, losses: dict[str, float]) -> None:
         """Keep the weights if they are better than those of all earlier epochs."""
         monitor, state = self.recipe.training.monitor, self.state
-        if losses and monitor not in losses:
-            raise UserError(f"training.monitor is {monitor!r}, but there are {', '.join(losses)}")
-        value = losses.get(monitor, -float(state.epoch))
+        value = losses[monitor] if losses else -float(state.epoch)
         mark = f" (best {state.best:.4f} after epoch {state.best_epoch + 1})"
         if value < state.best:
             state.best, state.best_epoch, state.metrics, mark = value, state.epoch, losses, " (best so far)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import torch
 
 from saywhere import boxes as geometry
 from saywhere import data
-from saywhere.configs.parts import Config
+from saywhere.configs.densecap import DenseCapConfig
+from saywhere.configs.parts import Config, RegionConfig
 from saywhere.data import PhraseOptions, Sample, Samples
 from saywhere.data.sample import evenly
 from saywhere.errors import UserError
@@ -109,6 +110,9 @@ def train(recipe: Recipe, out: str | Path, restart: bool = False) -> Result:
     system, config = find_system(recipe.system), model_config(recipe)
     for part in (recipe.data, *recipe.data.also.values()):
         PhraseOptions.from_dict(part.phrases)
+    known = ["val/loss", *(f"val/{name}" for name in system.losses)]
+    if recipe.data.validation and recipe.training.monitor not in known:
+        raise UserError(f"training.monitor is {recipe.training.monitor!r}, but there are {', '.join(known)}")
     with explain_full_disk(out), locked(out):
         _prepare(recipe, out, restart)
         train_samples, name = read_training(recipe.data, system, config)
@@ -130,13 +134,36 @@ def train(recipe: Recipe, out: str | Path, restart: bool = False) -> Result:
 def model_config(recipe: Recipe) -> Any:
     """Return the model configuration: the recipe's options over those of ``model.preset`` (default: ``default``).
 
-    ``UserError`` for an unknown preset or option, or an invalid value.
+    Proposals are those of ``model.localizer`` where the recipe does not say. ``UserError`` for an unknown preset or
+    option, or an invalid value.
     """
     system, options = find_system(recipe.system), dict(recipe.model)
     preset = options.pop("preset", "default")
     if preset not in system.presets:
         raise UserError(f"model.preset is {preset!r}, but must be one of {', '.join(system.presets)}")
-    return system.presets[preset]().merge(options, prefix="model.")
+    config = system.presets[preset]().merge(options, prefix="model.")
+    if not isinstance(config, RegionConfig) or not config.uses_proposals:
+        return config
+    return _like_localizer(config, options.get("proposals") or {})
+
+
+LAYER = ("pyramid_channels", "anchors", "hidden_size", "two_way")
+"""Options of proposals that determine the layer's weights."""
+
+
+def _like_localizer(config: RegionConfig, given: Mapping[str, Any]) -> RegionConfig:
+    """Return the configuration with the localization layer of its localizer, but for ``given`` options.
+
+    A localizer that does not exist yet, or sees other maps, changes nothing; building the network refuses the latter.
+    """
+    try:
+        found = Bundle.read(config.localizer).configs.get("densecap")
+    except UserError:
+        return config
+    if not isinstance(found, DenseCapConfig) or found.trunk.strides != config.trunk.strides:
+        return config
+    theirs = {name: getattr(found.proposals, name) for name in LAYER if name not in given}
+    return replace(config, proposals=replace(config.proposals, **theirs))
 
 
 def build_network(recipe: Recipe, samples: Sequence[Sample]) -> Any:

@@ -54,7 +54,8 @@ class AlignmentCriterion(nn.Module):
     def forward(self, outputs: Sequence[AlignmentOutput]) -> dict[str, Tensor]:
         """Return each loss averaged over ``outputs``.
 
-        With M encoders each one's gradient is divided by M. AdamW and RMSprop are invariant to that scale.
+        With M encoders each one's gradient is divided by M. Steps of AdamW and RMSprop do not depend on that scale, but
+        clipping by the norm does.
         """
         losses = [self.losses(output) for output in outputs]
         return {name: torch.stack([each[name] for each in losses]).mean() for name in losses[0]}

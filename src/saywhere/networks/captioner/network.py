@@ -7,7 +7,6 @@ encoder-decoder of Areas of Attention (section 3.1) and its attention over regio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -74,10 +73,6 @@ def normalised(features: Tensor) -> Tensor:
 
 PlainDecoder = RnnDecoder | LstmDecoder
 """A decoder without attention to regions."""
-PLAIN: dict[str, type[PlainDecoder]] = {
-    kind.__name__.removesuffix("Decoder").lower(): kind for kind in get_args(PlainDecoder)
-}
-"""These decoders by their names in ``DecoderKind``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +137,7 @@ class Captioner(nn.Module):
             return AttentionDecoder(self.feature_size, config.region_size, *sizes, config.terms, config.feedback)
         if config.decoder == "rnn":
             return RnnDecoder(self.feature_size, *sizes, log_frequencies(self.vocabulary))
-        return PLAIN[config.decoder](self.feature_size, *sizes)
+        return LstmDecoder(self.feature_size, *sizes)
 
     def forward(
         self,

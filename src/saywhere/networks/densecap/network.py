@@ -357,7 +357,7 @@ def move(boxes: Tensor, size: tuple[int, int], generator: torch.Generator | None
     sides = (boxes[:, 2:] - boxes[:, :2]).repeat(1, 2)
     noise = torch.randn(boxes.shape, generator=generator).to(boxes) * MOVED
     moved = geometry.clip(boxes + noise * sides, *size)
-    overlap = geometry.iou(moved, boxes).diagonal()
+    overlap = geometry.pair_iou(moved, boxes)
     chosen = (torch.rand(len(boxes), generator=generator).to(boxes) < 0.5) & (overlap > LEAST_OVERLAP)
     return torch.where(chosen[:, None], moved, boxes)
 

@@ -137,6 +137,9 @@ def test_any_text_survives_xml_and_json(tmp_path_factory: pytest.TempPathFactory
 def test_the_class_is_the_noun_of_the_phrase() -> None:
     texts = ("a brown dog on the grass", "two young men", "a flibbertigibbet", "", None)
     assert [label(text) for text in texts] == ["dog", "man", "flibbertigibbet", "object", "object"]
+    parts = ("the trunk of an elephant", "two horns of a cow", "the front of a car", "a slice of pizza")
+    assert [label(text) for text in parts] == ["trunk", "horns", "car", "pizza"]
+    assert Classes(("elephant", "cow", "car")).label(parts[0]) is None
 
 
 def test_classes_by_name_take_synonyms_and_kinds_of_them() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Sequence
 from functools import cached_property
 
 from saywhere.errors import UserError
-from saywhere.models.nouns import Noun, known_form, noun_tree
+from saywhere.models.nouns import Head, Noun, known_form, noun_tree
 from saywhere.options import dataclass
 from saywhere.regions import Regions
 from saywhere.text import tokenize
@@ -32,10 +32,27 @@ MAPS = {"coco80": {name: number for number, name in enumerate(COCO80, 1) if name
 """Named lists of classes, with their ids in COCO's files."""
 
 
+PARTS = frozenset({
+    "antler", "antlers", "base", "beak", "belly", "blade", "blades", "brim", "bumper", "cabin", "cockpit", "dial",
+    "fender", "fin", "fingers", "fins", "frame", "handle", "handlebar", "handlebars", "handles", "headlight",
+    "headlights", "hindquarters", "hood", "hoof", "hooves", "horn", "horns", "hull", "keys", "lid", "mane", "neck",
+    "propeller", "reflection", "rim", "shadow", "shoulder", "shoulders", "sleeve", "snout", "sole", "stem", "strap",
+    "throat", "thumb", "trunk", "tusk", "tusks", "windscreen", "windshield",
+})  # fmt: skip
+"""Nouns outside the tree that name a part of a thing, and not its amount or view ("the front of a car")."""
+
+
+def head_of(words: Sequence[str]) -> Head:
+    """Return the noun of a region's phrase: ``trunk`` for "the trunk of an elephant", whose box shows no elephant."""
+    head = noun_tree().head(words)
+    part = words.index("of") - 1 if "of" in words[: head.start] else -1
+    return Head(part, part + 1, None, False) if part >= 0 and words[part] in PARTS else head
+
+
 def label(caption: str | None) -> str:
     """Return the head noun of a phrase, ``dog`` for "a brown dog on the grass", even if unknown."""
     words = tokenize(caption or "")
-    head = noun_tree().head(words)
+    head = head_of(words)
     return head.noun.name if head.noun is not None else " ".join(words[head.start : head.stop]) or NAMELESS
 
 
@@ -112,7 +129,7 @@ class Classes:
         if not self.names:
             return label(caption)
         words = tokenize(caption or "")
-        head = noun_tree().head(words)
+        head = head_of(words)
         spelt = {" ".join(tokenize(name)): name for name in self.names}
         for start in range(max(0, head.stop - LONGEST), head.start + 1):
             word = known_form(" ".join(words[start : head.stop]), spelt)
@@ -175,5 +192,5 @@ def without_contradiction(phrase: str | None, name: str, names: Classes = NOUNS)
         return name
     if not tokenize(name) or name in (phrase, label(phrase)) or Classes((name,)).label(phrase) is not None:
         return phrase
-    other = noun_tree().find(phrase) is not None or (names.names and names.label(phrase) is not None)
+    other = head_of(tokenize(phrase)).noun is not None or (names.names and names.label(phrase) is not None)
     return name if other else phrase

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from saywhere.errors import UserError
 from saywhere.images import ImageError, MissingImageError
+from saywhere.models.lexicon import asked_colours
 from saywhere.models.nouns import (
     AFTER,
     SINGULAR,
@@ -32,7 +33,6 @@ from saywhere.models.nouns import (
     without_loose_end,
 )
 from saywhere.models.phrases import without_colours
-from saywhere.models.placing import asked_colours
 from saywhere.options import dataclass
 from saywhere.regions import Regions
 from saywhere.text import tokenize, with_articles

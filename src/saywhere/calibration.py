@@ -254,7 +254,7 @@ class Calibration:
             phrase fits the image than with other colours, on average, and by the colour's log-probability from pixels.
         asked_colour: the same in an image of an index, whose captions tell the truth, and in which the box is unsure.
         placed_number, asked_number: does an image, or one of an index, show at least as many things as a phrase says?
-            See :meth:`saywhere.models.placing.Details.evidence`.
+            See :meth:`saywhere.models.details.Details.evidence`.
         hit: does a search result show the whole query? See :func:`saywhere.search.phrases.hit_evidence`.
     """
 

@@ -158,8 +158,8 @@ def test_a_placer_gives_evidence_of_one_region_a_phrase():
     assert len(placer.evidence(seen, ["a cat", "a"]).regions) == 2  # as data have it; who asks is refused
     with pytest.raises(UserError, match="the phrase 'a' names nothing"):
         placer.ground(seen, ["a cat", "a"])
-    assert not placer.is_rare("a zyzzyva") and placer.unknown(["a zyzzyva"]) == {}
-    assert not placer.knows_none(["a zyzzyva"])
+    assert not placer.lexicon.is_rare("a zyzzyva") and placer.lexicon.unknown(["a zyzzyva"]) == {}
+    assert not placer.lexicon.knows_none(["a zyzzyva"])
     assert placer.ground(seen, ["a cat"], threshold=0).to_dict() == model.ground(seen, ["a cat"], threshold=0).to_dict()
 
 

@@ -126,13 +126,13 @@ def test_a_word_that_is_spelt_wrongly_comes_with_the_one_that_people_say(model):
     typed = ["gras", "elefant", "vilage", "rainbo", "dogg", "robots", "the cat's face"]
     meant = {"gras": "grass", "elefant": "elephant", "vilage": "village", "rainbo": "rainbow", "dogg": "dog"}
     meant |= {"robots": None}  # which captions hardly have
-    assert model.placer("aligner").unknown(typed) == meant
+    assert model.placer("aligner").lexicon.unknown(typed) == meant
 
 
 def test_a_shade_is_no_unknown_word_where_it_counts_as_a_colour(model):
     placer = model.placer("aligner")
-    assert placer.unknown(["a violet car"]) == {}
-    assert [*placer.unknown(["violet"])] == ["violet"]
+    assert placer.lexicon.unknown(["a violet car"]) == {}
+    assert [*placer.lexicon.unknown(["violet"])] == ["violet"]
 
 
 def test_one_person_is_not_ten(model):
@@ -185,16 +185,16 @@ def test_what_the_index_would_find_is_left_out_where_it_is_not_wanted(model, mon
 
 def test_a_noun_that_no_part_has_read_is_asked_for_as_its_kind(model):
     """A lorry is a truck, though no caption that taught the model has the word."""
-    placer = model.placer("aligner")
-    assert placer.translate("two red lorries") == "two red trucks" and not placer.unknown(["two red lorries"])
-    assert placer.translate("a sparrow") == "a sparrow"  # read, if seldom
+    lexicon = model.placer("aligner").lexicon
+    assert lexicon.translate("two red lorries") == "two red trucks" and not lexicon.unknown(["two red lorries"])
+    assert lexicon.translate("a sparrow") == "a sparrow"  # read, if seldom
     found = model.ground(photograph("motorcycle_left.png"), ["a lorry", "a motorbike"], threshold=0)
     assert found.captions == ("a lorry", "a motorbike") and found.judged_as == ("lorry as truck",)
 
 
 def test_no_word_is_suggested_that_the_model_hardly_read(model):
     """It knows the word robot, but from few captions."""
-    assert model.placer("aligner").unknown(["robots", "a girafe"]) == {"robots": None, "girafe": "giraffe"}
+    assert model.placer("aligner").lexicon.unknown(["robots", "a girafe"]) == {"robots": None, "girafe": "giraffe"}
 
 
 def test_the_sky_is_found_though_no_proposal_covers_it(model):

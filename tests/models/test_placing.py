@@ -17,20 +17,11 @@ from saywhere import boxes as geometry
 from saywhere.calibration import Calibration, Logistic, logistic
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.models import placing
+from saywhere.models.details import Details
 from saywhere.models.layout import Layout
+from saywhere.models.lexicon import Lexicon, asked_colours, captioned, familiar, noun_words
 from saywhere.models.nouns import COLOUR_NAMES, noun_tree
-from saywhere.models.placing import (
-    UNREAD,
-    Details,
-    Evidence,
-    Placer,
-    asked_colours,
-    captioned,
-    cut_phrases,
-    familiar,
-    noun_words,
-    unused_words,
-)
+from saywhere.models.placing import UNREAD, Evidence, Placer, cut_phrases, unused_words
 from saywhere.text import Vocabulary
 
 IMAGE = noise(130, 90, 0)
@@ -318,12 +309,12 @@ def test_rare_and_unknown_nouns():
     placer = model(rare=1).placer()
     assert placer.aligner is not None
     known = placer.aligner.vocabulary.tokens[4]
-    assert not placer.is_rare(f"a {known}") and placer.is_rare("a xylophone")
-    assert model(rare=10**6).placer().is_rare(f"a {known}")
+    assert not placer.lexicon.is_rare(f"a {known}") and placer.lexicon.is_rare("a xylophone")
+    assert model(rare=10**6).placer().lexicon.is_rare(f"a {known}")
     assert placer.densecap is not None
     vocabulary = placer.densecap.vocabulary
     assert "my" not in vocabulary and "xylophone" not in vocabulary
-    assert [*placer.unknown(["my xylophone", vocabulary.tokens[4]])] == ["xylophone"]
+    assert [*placer.lexicon.unknown(["my xylophone", vocabulary.tokens[4]])] == ["xylophone"]
     assert noun_words("two big dogs on the grass") == ("dogs",)
 
 
@@ -332,7 +323,7 @@ def test_a_word_that_only_fine_tuning_taught_is_unknown_where_nothing_translates
     made.calibration = calibrated(phrase=(0.0, 0.0, 0.0, 9.0))
     found = made.ground(IMAGE, ["a square"])
     assert (found.not_found, found.unknown) == (("a square",), ("square",))
-    assert bundle_model(densecap={}, aligner={}).placer().is_unknown("a square") is False
+    assert bundle_model(densecap={}, aligner={}).placer().lexicon.is_unknown("a square") is False
 
 
 def test_a_narrower_noun_is_no_more_probable_than_its_kind_and_two_than_one(monkeypatch: pytest.MonkeyPatch):
@@ -347,7 +338,7 @@ def test_a_narrower_noun_is_no_more_probable_than_its_kind_and_two_than_one(monk
         return replace(made, similarity=np.array(odds))
 
     monkeypatch.setattr(Placer, "evidence", give_evidence)
-    monkeypatch.setattr(Placer, "is_unknown", lambda *_: False)
+    monkeypatch.setattr(Lexicon, "is_unknown", lambda *_: False)
     _, found = placer.presence(SimpleNamespace(), ["a mug", "a dog", "two mugs"])  # pyright: ignore[reportArgumentType]
     assert found == pytest.approx([0.3, 0.6, 0.3])
     assert asked == [("a mug", "a dog", "two mugs", "a cup", "a cup")]
@@ -359,7 +350,7 @@ def test_a_noun_that_was_hardly_read_is_doubted_unless_the_tree_has_its_kind():
         made = model(phrase=(0.0, 0.0, 0.0, 9.0), least_seen=least)
         found = made.ground(IMAGE, ["the plays", "a horse"])
         assert found.not_found == doubted
-        assert [*made.placer("aligner").unknown(["the plays"])] == (["plays"] if doubted else [])
+        assert [*made.placer("aligner").lexicon.unknown(["the plays"])] == (["plays"] if doubted else [])
         _, presence = made.placer().presence(made.encode(IMAGE), ["the plays", "a horse"])
         assert presence == pytest.approx([UNREAD if doubted else 1, 1], abs=1e-3)
 
@@ -390,9 +381,9 @@ def test_a_noun_that_only_the_classes_know_is_placed_and_judged_by_them():
         assert made.ground(IMAGE, ["a raccoon"], part=part).not_found == ("a raccoon",)
         own = made.ground(IMAGE, ["a night bandit"], part=part, threshold=0)
         assert own.captions == ("a night bandit",) and own.scores == pytest.approx([0.4], abs=1e-4)
-        placer = made.placer(part)
-        assert "raccoon" not in placer.unknown(["a raccoon"]) and "violin" in placer.unknown(["a violin"])
-        assert placer.needs_classes("a raccoon") and not placer.needs_classes("a violin")
+        lexicon = made.placer(part).lexicon
+        assert "raccoon" not in lexicon.unknown(["a raccoon"]) and "violin" in lexicon.unknown(["a violin"])
+        assert lexicon.needs_classes("a raccoon") and not lexicon.needs_classes("a violin")
 
 
 def test_a_mere_person_is_asked_for_as_people_by_who_learnt_from_captions():
@@ -415,7 +406,7 @@ def test_a_plural_finds_what_its_singular_finds():
         one, many = (made.ground(seen, [text], part=part, threshold=0) for text in ("sky", "skies"))
         assert (one.boxes == many.boxes).all() and one.scores == many.scores
         assert many.captions == ("skies",)
-        assert not made.placer(part).unknown(["skies"])
+        assert not made.placer(part).lexicon.unknown(["skies"])
 
 
 @pytest.mark.parametrize(
@@ -451,7 +442,7 @@ def test_an_image_that_shows_a_man_shows_somebody(part, monkeypatch: pytest.Monk
         assert presence is not None
         return presence.tolist()
 
-    monkeypatch.setattr(Placer, "is_unknown", lambda _, phrase: phrase in ("a boy", "a girl"))
+    monkeypatch.setattr(Lexicon, "is_unknown", lambda _, phrase: phrase in ("a boy", "a girl"))
     men = found("a man", "a woman")
     for people in ("a person", "two people", "someone"):
         both, dog = found(people, "a dog")
@@ -461,5 +452,5 @@ def test_an_image_that_shows_a_man_shows_somebody(part, monkeypatch: pytest.Monk
     alone = found("a person")[0]
     assert tall == found("a tall person")
     monkeypatch.undo()
-    monkeypatch.setattr(Placer, "is_unknown", lambda _, phrase: phrase in ("a boy", "a girl"))
+    monkeypatch.setattr(Lexicon, "is_unknown", lambda _, phrase: phrase in ("a boy", "a girl"))
     assert found("a person")[0] == pytest.approx(max(alone, *men))

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from saywhere.models.captioner import Caption
 from saywhere.models.densecap import rank
 from saywhere.models.encoding import Encoding, answer
 from saywhere.models.layout import Layout, require_names
+from saywhere.models.lexicon import Lexicon
 from saywhere.models.model import Model, Part
 from saywhere.models.placing import Evidence, Placer, cut_phrases, found_of, unused_words
 from saywhere.options import dataclass, require_ints, require_probabilities, require_texts
@@ -224,6 +226,14 @@ class AdaptedPlacer(Placer):
             _placed(encoding, boxes, apply("phrase", np.clip(scores, 0, 1)))
             for encoding, (boxes, scores) in zip(encodings, located, strict=True)
         ]
+
+    @cached_property
+    def lexicon(self) -> Lexicon:
+        return EveryWord(None, None, None, self.by)
+
+
+class EveryWord(Lexicon):
+    """The words of a model that reads subwords: it knows all."""
 
     def is_unknown(self, phrase: str) -> bool:
         return False

@@ -242,8 +242,8 @@ class _Question:
             found = Grounded(regions, presence, least, names)
         if self.words is None:
             phrases, unused = found.regions.captions or (), found.regions.unused
-            unknown, none = placer.unknown(phrases), placer.knows_none(phrases)
-            wider = placer.judged_as(phrases) if found.presence is not None else ()
+            unknown, none = placer.lexicon.unknown(phrases), placer.lexicon.knows_none(phrases)
+            wider = placer.lexicon.judged_as(phrases) if found.presence is not None else ()
             note_words(phrases, unknown, wider, unused, layout.without_noun, none)
             self.words = {"unknown": tuple(unknown), "judged_as": wider}
         return replace(found, regions=replace(found.regions, **self.words))

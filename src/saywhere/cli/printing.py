@@ -76,7 +76,7 @@ def note_words(
     kind of, phrases without a noun or with several in a row, words that place no phrase.
     """
     from saywhere.models.layout import nouns_in_a_row
-    from saywhere.models.placing import did_you_mean, knows_none
+    from saywhere.models.lexicon import did_you_mean, knows_none
 
     if none_known:
         typer.echo(knows_none(unknown), err=True)

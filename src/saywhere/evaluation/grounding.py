@@ -210,7 +210,7 @@ def _of_sample(sample: Sample, placer: Placer) -> Asked:
 
 
 def _familiar(placer: Placer, phrase: str) -> str:
-    return RARE if placer.is_rare(phrase) else COMMON
+    return RARE if placer.lexicon.is_rare(phrase) else COMMON
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,10 @@ from saywhere.inference import Source
 from saywhere.models.aligner import ImageVectors, TextVectors
 from saywhere.models.chunker import Chunker
 from saywhere.models.layout import Layout, count_of
+from saywhere.models.lexicon import asked_colours, noun_words
 from saywhere.models.model import Model
 from saywhere.models.nouns import COLOUR_NAMES, COLOURS, SHADES, noun_tree
-from saywhere.models.placing import asked_colours, cut_phrases, noun_words, word_fits
+from saywhere.models.placing import cut_phrases, word_fits
 from saywhere.options import dataclass
 from saywhere.search.indexing import embed_for_index, index_digest
 from saywhere.search.phrases import (

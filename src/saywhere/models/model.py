@@ -399,7 +399,7 @@ class Model:
             found = [placer.ground(e, t, own, limit, threshold) for (e, _, own), t in zip(rows, asked, strict=True)]
             phrases = [(*(one.captions or ()), *one.not_found) for one in found]
             return [
-                replace(one, unknown=tuple(placer.unknown(of)), judged_as=placer.judged_as(of))
+                replace(one, unknown=tuple(placer.lexicon.unknown(of)), judged_as=placer.lexicon.judged_as(of))
                 for one, of in zip(found, phrases, strict=True)
             ]
         if placer.by != "aligner" or not all(isinstance(text, str) for text in texts):

@@ -7,12 +7,11 @@ Presence in the image is a logistic regression on the aligner's similarity and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from difflib import SequenceMatcher, get_close_matches
 from functools import cached_property, partial
-from math import log, log10
-from typing import Literal, NamedTuple
+from math import log
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,43 +31,31 @@ from saywhere.models.aligner import (
 )
 from saywhere.models.chunker import Chunker
 from saywhere.models.densecap import describe
+from saywhere.models.details import Colours, Details
 from saywhere.models.encoding import Encoding
 from saywhere.models.layout import (
-    EMPTY,
-    MOST_SAID,
     Layout,
-    as_many,
     count_of,
     one_of,
     require_names,
     unused_runs,
 )
+from saywhere.models.lexicon import Lexicon, captioned, familiar
 from saywhere.models.nouns import (
-    COLOUR_NAMES,
     FUNCTION_WORDS,
     LEAST,
     MOST,
-    SHADES,
-    Noun,
     NounEvidence,
-    colour_of,
-    end_of_colours,
-    known_form,
-    noun_of,
     noun_tree,
-    plural,
-    singulars,
 )
-from saywhere.models.phrase_scores import score_regions, unknown_words
+from saywhere.models.phrase_scores import score_regions
 from saywhere.models.phrases import PhraseWriter, colours_of_boxes
 from saywhere.options import dataclass, require_probabilities
 from saywhere.regions import Regions
-from saywhere.text import Vocabulary, tokenize, with_articles
+from saywhere.text import tokenize
 
 FIT_SCALE = 50.0
 """Scale of the aligner's similarities relative to log-probabilities, if no weight of the noun classifier gives it."""
-A_PERSON = (["person"], ["a", "person"], ["the", "person"], ["persons"], ["somebody"], ["someone"])
-"""Phrases that the aligner reads as "people", see :func:`captioned`."""
 ANYBODY = frozenset({"people", "person", "persons", "somebody", "someone"})
 """Words for people of whom nothing else is said."""
 PEOPLE = ("a man", "a woman", "a boy", "a girl")
@@ -87,8 +74,6 @@ STRIPS = ((0, 0, 1, 0.33), (0, 0, 1, 0.5), (0, 0.67, 1, 1))
 Few proposals cover sky or grass (docs/experiments.md). The region head moves their borders. A user's limit of the
 number of regions leaves them out.
 """
-SELDOM = 6
-"""A word that the text encoder read fewer times has a vector that says nothing (docs/experiments.md)."""
 UNREAD = 0.4
 """Maximum probability of a noun that the text encoder hardly read and of which the tree has no kind: similarity and fit
 rank .53 to .72 of such pairs right, where chance would rank .5 (docs/experiments.md)."""
@@ -98,15 +83,6 @@ SEEN = log(9.0)
 """Log-odds that a phrase's colour is right in the one image that is asked about (docs/experiments.md)."""
 COUNTED = log(3.0)
 """The same for its number."""
-WITH_PARTS = frozenset({
-    "backed", "beaked", "bellied", "billed", "breasted", "chested", "collared", "crested", "crowned", "eared", "edged",
-    "eyed", "faced", "footed", "handled", "headed", "horned", "legged", "lidded", "maned", "necked", "nosed", "pawed",
-    "rimmed", "roofed", "tailed", "throated", "tipped", "topped", "trimmed", "wheeled", "winged",
-})  # fmt: skip
-"""Words before which a colour is that of a part: "a green-eyed cat"."""
-ALIKE, SHORT = 0.8, 3
-"""Minimum similarity ratio of two words for a spelling suggestion. Words of at most SHORT letters get none, and the
-lengths differ by less than SHORT."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,10 +251,15 @@ class Placer:
     def __repr__(self) -> str:
         return f"Placer(by {self.by})"
 
+    @cached_property
+    def lexicon(self) -> Lexicon:
+        """The words that the model knows."""
+        return Lexicon(self.densecap, self.aligner, self.nouns, self.by)
+
     @property
     def config(self) -> GroundingConfig:
         """Options of the aligner; the defaults without one."""
-        return GroundingConfig() if self.aligner is None else self.aligner.config.grounding
+        return self.lexicon.config
 
     def ground(
         self, encoding: Encoding, asked: Sequence[str] | Layout, boxes: ArrayLike | None = None,
@@ -345,7 +326,7 @@ class Placer:
         wider = [(place, one_of(kind) if count_of(kind) > 1 else kind) for place, kind in enumerate(kinds)]
         wider = [(place, text) for place, text in wider if text != phrases[place]]
         somebody = np.array([_is_anybody(phrase) for phrase in phrases], bool)
-        people = [each for each in PEOPLE if not self.is_unknown(each)] if somebody.any() else []
+        people = [each for each in PEOPLE if not self.lexicon.is_unknown(each)] if somebody.any() else []
         every = self.evidence(encoding, (*phrases, *people, *(text for _, text in wider)), boxes, limit)
         if (presence := every.presence(self.calibration)) is None:
             return every.first(len(phrases)), None
@@ -353,9 +334,9 @@ class Placer:
         own = np.where(somebody, np.maximum(own, of_people.max(initial=0)), own)
         for (place, _), most in zip(wider, of_wider, strict=True):
             own[place] = min(own[place], most)
-        unread = np.array([self.is_unread(phrase) for phrase in phrases], bool)
+        unread = np.array([self.lexicon.is_unread(phrase) for phrase in phrases], bool)
         own[unread] = np.minimum(own[unread], UNREAD)
-        own[[self.is_unknown(phrase) for phrase in phrases]] = 0
+        own[[self.lexicon.is_unknown(phrase) for phrase in phrases]] = 0
         return every.first(len(phrases)), own
 
     def read(self, text: str) -> Layout:
@@ -378,7 +359,7 @@ class Placer:
         self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None = None, limit: int | None = None
     ) -> Evidence:
         """Return the scores of phrases in an image, even if they name nothing; arguments as for :meth:`find`."""
-        texts, phrases = list[TextVectors](), [self.translate(phrase) for phrase in phrases]
+        texts, phrases = list[TextVectors](), [self.lexicon.translate(phrase) for phrase in phrases]
         if self.aligner is not None:
             known, details = self.aligner.vocabulary, self._details(phrases)
             both = (*(captioned(phrase, known) for phrase in phrases), *details.texts)
@@ -399,8 +380,8 @@ class Placer:
         if self.aligner is not None and image is not None:
             similarities = plain_similarities(image, texts, self.aligner.config.score)
             similarity, compared = np.split(similarities, [len(phrases)])
-        rare = np.array([self.is_rare(phrase) for phrase in phrases], bool)
-        lacking = np.array([self.needs_classes(phrase) for phrase in phrases], bool)
+        rare = np.array([self.lexicon.is_rare(phrase) for phrase in phrases], bool)
+        lacking = np.array([self.lexicon.needs_classes(phrase) for phrase in phrases], bool)
         return Evidence(
             regions, fits, kinds[:, :-1], named[:-1], rare, similarity, self.by, compared, lacking, counted=counted
         )
@@ -447,23 +428,8 @@ class Placer:
 
     def _details(self, phrases: Sequence[str]) -> Details:
         assert self.aligner is not None
-        own = [self.translate(phrase) for phrase in phrases]
+        own = [self.lexicon.translate(phrase) for phrase in phrases]
         return Details([noun_tree().widened(phrase) or phrase for phrase in own], self.aligner.vocabulary)
-
-    def translate(self, phrase: str) -> str:
-        """Return a phrase in words that the parts know, if the noun tree has any: "a truck" for "a lorry".
-
-        That is :meth:`NounEvidence.translate`, and the kind in place of a narrower noun that no part has read.
-        """
-        if self.nouns is None:
-            return phrase
-        phrase = self.nouns.translate(phrase)
-        found = noun_tree().narrower(phrase)
-        parts = (self.densecap if self.by == "densecap" else None, self.aligner)
-        known = [part.vocabulary for part in parts if part is not None]
-        if found is None or any(usual_form(found[0], words) in words for words in known):
-            return phrase
-        return noun_tree().widened(phrase) or phrase
 
     def log_kinds(self, encoding: Encoding, regions: Regions, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return the result of :meth:`NounEvidence.log_kinds`, or zeros and no named phrase without a classifier."""
@@ -496,128 +462,6 @@ class Placer:
         asked = [familiar(phrase, known) for phrase in phrases]
         return regions, score_regions(detector.decoder, known, regions, asked).joint
 
-    @property
-    def _vocabulary(self) -> Vocabulary:
-        """Vocabulary of the text encoder that decides about presence."""
-        return (self.aligner or self.densecap).vocabulary  # pyright: ignore[reportOptionalMemberAccess]
-
-    def is_rare(self, phrase: str) -> bool:
-        """Return whether the phrase's noun was rare in the text encoder's training data."""
-        counts, phrase = self._vocabulary.counts, self.translate(phrase)
-        return any(counts.get(word, 0) < self.config.rare for word in noun_words(familiar(phrase, self._vocabulary)))
-
-    def class_noun(self, phrase: str) -> Noun | None:
-        """Return the noun of a phrase if the noun classifier can detect it, else None."""
-        noun = None if self.nouns is None else self.nouns.lookup(self.translate(phrase))
-        return noun if noun is not None and self.nouns is not None and self.nouns.tells(noun) else None
-
-    def needs_classes(self, phrase: str) -> bool:
-        """Return whether the noun classifier knows the phrase's noun and the text encoder does not.
-
-        The text encoder also does not know a rare role ("a chef"): it takes it for any person.
-        """
-        phrase = self.translate(phrase)
-        words, role = noun_words(familiar(phrase, self._vocabulary)), noun_tree().share(phrase) < 1
-        unread = any(word not in self._vocabulary for word in words) or (role and self.is_rare(phrase))
-        return unread and self.class_noun(phrase) is not None
-
-    def is_unknown(self, phrase: str) -> bool:
-        """Return whether none of the parts in use knows the noun of a phrase."""
-        return not self._has_read(phrase) and self.class_noun(phrase) is None
-
-    def is_unread(self, phrase: str) -> bool:
-        """Return whether a phrase is unknown, or the parts read its noun too seldom and the tree has no kind for it."""
-        if noun_tree().find_kind(self.translate(phrase)) is not None:
-            return self.is_unknown(phrase)
-        return not self._has_read(phrase, self.config.least_seen)
-
-    def _has_read(self, phrase: str, least: int = 0) -> bool:
-        """Return whether a part in use read a word of a phrase's noun in training, ``least`` times or more.
-
-        That the dense captioner was fine-tuned to say a word does not tell whether an image shows it.
-        """
-        own = () if self.densecap is None or self.aligner is None else self.densecap.config.own_words
-        asked = ((self.densecap if self.by == "densecap" else None, own), (self.aligner, ()))
-        return any(
-            (form := usual_form(word, part.vocabulary)) in part.vocabulary
-            and form not in taught
-            and part.vocabulary.counts[form] >= least
-            for part, taught in asked
-            if part is not None
-            for word in noun_words(self.translate(phrase))
-        )
-
-    def knows_none(self, phrases: Iterable[str]) -> bool:
-        """Return whether all phrases are unknown, such as those in another language."""
-        return all(map(self.is_unknown, phrases))
-
-    def unknown(self, phrases: Sequence[str]) -> dict[str, str | None]:
-        """Return the words outside the vocabulary that are also no nouns of the classifier, with suggestions.
-
-        Words such as "my", which name nothing, are left out, and so are shades of colours, which count as these.
-
-        A suggestion is a known word with the same first letter and similar spelling ("pizza" for "piza"), or None.
-        Nouns of the tree and frequent words are slightly preferred.
-        """
-        part = self.densecap if self.by == "densecap" else self.aligner
-        assert part is not None
-        found: dict[str, str | None] = {}
-        for phrase in map(self.translate, phrases):
-            words = tokenize(phrase)
-            kind = noun_tree().widened(phrase) if not self.is_unread(phrase) else None
-            told = EMPTY.union(noun_words(phrase) if self.class_noun(kind or phrase) is not None else ())
-            told |= set(words).difference(tokenize(kind)) if kind else EMPTY
-            told = told.union(words[place] for place in asked_colours(phrase))
-            unknown = (
-                *unknown_words(part.vocabulary, familiar(phrase, part.vocabulary)),
-                *(noun_words(phrase) if self.is_unread(phrase) else ()),
-            )  # a user's own words, too
-            found |= {word: self._spelt_alike(word, part.vocabulary) for word in unknown if word not in told}
-        return found
-
-    def judged_as(self, phrases: Iterable[str]) -> tuple[str, ...]:
-        """Return the nouns that are judged as their kind of thing, with the kind: ``sparrow as bird``.
-
-        A user's own names are too, such as ``trash panda as raccoon``.
-        """
-        known = [phrase for phrase in phrases if not self.is_unread(phrase)]
-        own = [None if self.nouns is None else self.nouns.named(phrase) for phrase in known]
-        found = (name or noun_tree().narrower(phrase) for phrase, name in zip(known, own, strict=True))
-        pairs = dict(pair for pair in found if pair is not None and self.class_noun(pair[1]) is not None)
-        return tuple(f"{word} as {kind}" for word, kind in pairs.items())
-
-    def _spelt_alike(self, word: str, vocabulary: Vocabulary) -> str | None:
-        if known_form(word, self._vocabulary) in self._vocabulary:  # right, and hardly read
-            return None
-        names = {one for name, _ in noun_tree().names() for one in name.split()}
-        known = (one for one in names | {*vocabulary.counts} if abs(len(one) - len(word)) < SHORT)
-        begins = {one for one in known if one[0] == word[0]}
-
-        def likely(one: str) -> float:
-            often = 0.03 * log10(1 + vocabulary.counts.get(one, 0))
-            return SequenceMatcher(None, one, word).ratio() + often + 0.05 * (one in names)
-
-        close = get_close_matches(word, begins, 5, cutoff=ALIKE)
-        meant = [one for one in close if one != word and len(word) > SHORT and not self.is_unknown(one)]
-        forms = (*singulars(word), plural(word))  # "labradors" is right, and labradors are as unknown as a labrador
-        meant = [one for one in meant if one not in forms or not self.is_unread(one)]
-        return max(meant, key=likely, default=None)
-
-
-def did_you_mean(unknown: Mapping[str, str | None]) -> str:
-    """Return unknown words with their spelling suggestions, as a text for users.
-
-    Example:
-        >>> did_you_mean({"un": None, "piza": "pizza"})
-        'un, piza (did you mean pizza?)'
-    """
-    return ", ".join(f"{word} (did you mean {other}?)" if other else word for word, other in unknown.items())
-
-
-def knows_none(unknown: Mapping[str, str | None]) -> str:
-    """Return the message for a text of which the model knows no word."""
-    return f"the model knows none of these words: {did_you_mean(unknown)}; it reads English"
-
 
 def found_of(regions: Regions, there: np.ndarray) -> Regions:
     """Keep the regions of the phrases in the mask ``there (P,)``; the other phrases become ``not_found``."""
@@ -626,51 +470,10 @@ def found_of(regions: Regions, there: np.ndarray) -> Regions:
     return replace(regions[there], not_found=missing)
 
 
-def familiar(phrase: str, vocabulary: Vocabulary) -> str:
-    """Replace each unknown word of a phrase by its singular or plural if the vocabulary has that.
-
-    A number above ten, or one that is unknown, becomes "many".
-    """
-    phrase = as_many(phrase, vocabulary)
-    if all(word in vocabulary for word in tokenize(phrase)):
-        return phrase
-    return " ".join(known_form(word, vocabulary) for word in tokenize(phrase))
-
-
-def usual_form(word: str, vocabulary: Vocabulary) -> str:
-    """Return :func:`known_form`, or the singular or plural of a word that occurs less than :data:`SELDOM` if that does
-    not: the text encoder has read "eggs", but hardly "egg"."""
-    form, counts = known_form(word, vocabulary), vocabulary.counts
-    if counts.get(form, SELDOM) >= SELDOM:
-        return form
-    return max((form, *singulars(form), plural(form)), key=lambda each: counts.get(each, 0) >= SELDOM)
-
-
-def captioned(phrase: str, vocabulary: Vocabulary) -> str:
-    """Return a phrase in the words of captions, which the aligner was trained on: "a person" alone becomes "people".
-
-    A noun is read in its more usual form, see :func:`usual_form`. Captions say "a person" for somebody who is hardly
-    visible, so the aligner finds that this word fits any scene.
-    """
-    if "people" in vocabulary and tokenize(phrase) in A_PERSON:
-        return "people"
-    words = tokenize(familiar(phrase, vocabulary))
-    head = noun_tree().head(words)
-    nouns = (usual_form(word, vocabulary) for word in words[head.start : head.stop])
-    return " ".join([*words[: head.start], *nouns, *words[head.stop :]])
-
-
 def _is_anybody(phrase: str) -> bool:
     """Return whether a phrase names people and says nothing else of them: "a person", "two people"."""
     said = [word for word in tokenize(phrase) if word not in FUNCTION_WORDS]
     return len(said) == 1 and said[0] in ANYBODY
-
-
-def noun_words(phrase: str) -> tuple[str, ...]:
-    """Return the words of the noun of a phrase."""
-    words = tokenize(phrase)
-    head = noun_tree().head(words)
-    return tuple(words[head.start : head.stop])
 
 
 def cut_phrases(text: str) -> list[str]:
@@ -689,129 +492,6 @@ def unused_words(text: str) -> tuple[str, ...]:
     return unused_runs(tokenize(text), inside) if inside else ()
 
 
-class Compared(NamedTuple):
-    """A number or a colour of a phrase.
-
-    Attributes:
-        question: ``asked_number`` or ``asked_colour`` (:data:`saywhere.calibration.QUESTIONS`).
-        phrase: index of the phrase.
-        text: index of its text.
-        others: indices of texts that say something else instead: "a dog" for "two dogs", and "a red car" in other
-            colours.
-        value: the number, or the index of the colour.
-        noun: noun of the coloured thing; empty for numbers.
-    """
-
-    question: str
-    phrase: int
-    text: int
-    others: list[int]
-    value: int
-    noun: str = ""
-
-
-Things = Callable[[int, int], float | None]
-"""Return how surely an image shows a number of things of a phrase, see :meth:`Evidence.things`."""
-Colours = Callable[[Sequence[int], Sequence[str]], np.ndarray]
-"""Return log-probabilities ``(C, 15)`` of colours in the boxes of C phrases, given by index, as things of C nouns."""
-
-
-class Details:
-    """Numbers and colours of phrases; similarities with further texts tell whether they are right.
-
-    Colours of people do not count, because their clothes have others.
-
-    Args:
-        phrases: P phrases.
-        vocabulary: of the aligner; words outside it are ignored.
-
-    Attributes:
-        texts: T different texts to compare with an image.
-        compared: what the texts are for.
-    """
-
-    def __init__(self, phrases: Sequence[str], vocabulary: Vocabulary) -> None:
-        texts, self._phrases, self.compared = dict[str, int](), len(phrases), list[Compared]()
-        self._either = set[int]()  # phrases with "or" between their colours
-
-        def place(text: str) -> int:
-            return texts.setdefault(familiar(text, vocabulary), len(texts))
-
-        for column, phrase in enumerate(phrases):
-            words, number = tokenize(phrase), count_of(phrase)
-            if number > 1:
-                self.compared.append(Compared("asked_number", column, place(phrase), [place(one_of(phrase))], number))
-            colours = asked_colours(phrase)
-            if alternatives := "or" in words[min(colours, default=0) : max(colours, default=0)]:
-                self._either.add(column)
-            for each, colour in colours.items():
-                shade, first, stop = words[each] in SHADES, each, each + 1
-                if (colour if shade else words[each]) not in vocabulary:
-                    continue
-                if alternatives:  # "a red car" and "a blue car" for "a red or blue car"
-                    first, stop = min(colours), max(colours) + 1
-                others = [[*words[:first], other, *words[stop:]] for other in (colour, *COLOUR_NAMES)]
-                own, *rows = (with_articles(" ".join(other)) for other in others)
-                del rows[value := COLOUR_NAMES.index(colour)]
-                text = place(own if shade or alternatives else phrase)
-                noun = noun_of(words, max(colours))
-                self.compared.append(Compared("asked_colour", column, text, [*map(place, rows)], value, noun))
-        self.texts = tuple(texts)
-
-    def evidence(
-        self, similarities: np.ndarray, colours: Colours | None, things: Things | None = None
-    ) -> Iterator[tuple[Compared, dict[str, np.ndarray]]]:
-        """Yield what is compared with the inputs of its calibration, from ``(T,)`` similarities of an image.
-
-        ``words`` is how much better the phrase fits the image than its singular, or other colours on average;
-        ``pixels`` the colour's log-probability; ``region`` how surely there are so many (:meth:`Evidence.things`), and
-        ``number`` the logarithm of the number.
-        None for ``colours`` or ``things`` leaves them out; numbers of what is no kind of thing are left out, too.
-        """
-        asked = [(each.phrase, each.noun) for each in self.compared if each.question == "asked_colour" and colours]
-        seen = iter(colours([row for row, _ in asked], [noun for _, noun in asked]) if colours and asked else ())
-        for each in self.compared:
-            inputs = {"words": similarities[each.text] - similarities[each.others].mean()}
-            if each.question == "asked_colour":
-                if not asked:
-                    continue
-                inputs["pixels"] = next(seen)[each.value]
-            else:
-                region = None if things is None else things(each.phrase, each.value)
-                if region is None:
-                    continue
-                number = log(min(each.value, MOST_SAID))
-                inputs |= {"region": np.array(region), "number": np.array(number)}
-            yield each, inputs
-
-    def log_probs(
-        self, calibration: Calibration, similarities: np.ndarray, colours: Colours | None, things: Things | None = None
-    ) -> np.ndarray:
-        """Return the log-probability ``(P,)`` that the number and the colours of each phrase are right.
-
-        0 for phrases without any, or for a model that is not calibrated for them. Of several colours the least
-        probable counts, or with "or" between them the most probable.
-
-        Args:
-            calibration: of the model; its answers to ``asked_number`` and ``asked_colour`` are used.
-            similarities, colours, things: see :meth:`evidence`.
-        """
-        found, colour = np.zeros(self._phrases), dict[int, float]()
-        for each, inputs in self.evidence(similarities, colours, things):
-            fit: Logistic | None = getattr(calibration, each.question)
-            if fit is None:
-                continue
-            value = float(np.log(np.maximum(fit.apply(inputs), LEAST)))
-            if each.question == "asked_colour":
-                chosen = max if each.phrase in self._either else min
-                colour[each.phrase] = chosen(colour.get(each.phrase, value), value)
-            else:
-                found[each.phrase] += value
-        for phrase, value in colour.items():
-            found[phrase] += value
-        return found
-
-
 def _likelier(fit: Logistic | None, odds: float) -> Logistic | None:
     return None if fit is None else replace(fit, constant=fit.constant + odds)
 
@@ -819,33 +499,6 @@ def _likelier(fit: Logistic | None, odds: float) -> Logistic | None:
 def _colours_in(encoding: Encoding, boxes: np.ndarray) -> Colours:
     """Return the function that tells colours in the boxes ``(P, 4)`` of an image's phrases."""
     return lambda asked, nouns: colours_of_boxes(encoding, boxes[asked], nouns)
-
-
-def asked_colours(phrase: str) -> dict[int, str]:
-    """Return the colours that a phrase gives its noun, by the index of the word; none for people, who wear others.
-
-    Colours of its parts, or of what it belongs to, are left out.
-
-    Example:
-        >>> asked_colours("two black and golden cars"), asked_colours("a black man")
-        ({1: 'black', 3: 'gold'}, {})
-        >>> asked_colours("a black faced sheep"), asked_colours("a brown dog's maroon collar")
-        ({}, {3: 'red'})
-    """
-    words, tree = tokenize(phrase), noun_tree()
-    head = tree.head(words)
-    if head.noun is not None and any(tree.nouns[row].name == "person" for row in head.noun.ancestors):
-        return {}
-    owners = (place + 1 for place in range(head.start) if words[place] == "of" or words[place].endswith("'s"))
-    found = dict[int, str]()
-    for place in range(max(owners, default=0), head.start):
-        following = [*words, ""][max(end_of_colours(words, place), place + 1)]
-        colour = colour_of(words, place)
-        if colour is None and colour_of(words, place + 1) is None:  # the latter is the colour in "maroon red"
-            colour = SHADES.get(words[place])
-        if colour is not None and following not in WITH_PARTS:
-            found[place] = colour
-    return found
 
 
 def word_fits(aligner: Aligner, image: ImageVectors, texts: Sequence[TextVectors]) -> np.ndarray:

@@ -16,8 +16,8 @@ from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage
 from saywhere.inference import Source
 from saywhere.inference.sources import name_images
+from saywhere.models.lexicon import knows_none
 from saywhere.models.model import Model
-from saywhere.models.placing import knows_none
 from saywhere.options import require_ints, require_texts
 from saywhere.regions import TEXTS, Regions
 from saywhere.report import counted

@@ -22,11 +22,13 @@ from saywhere.calibration import QUESTIONS, Calibration, logistic
 from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_regions, region_bonus
+from saywhere.models.details import Colours, Compared, Details
 from saywhere.models.layout import EMPTY, UNREAD, Layout, require_names
+from saywhere.models.lexicon import captioned, noun_words
 from saywhere.models.model import Model
 from saywhere.models.nouns import Noun, leaf_tables, log_kinds, noun_tree, packed_kinds
 from saywhere.models.phrases import colour_names, unpack_colours
-from saywhere.models.placing import Colours, Compared, Details, Evidence, captioned, noun_words
+from saywhere.models.placing import Evidence
 from saywhere.options import dataclass
 from saywhere.regions import Regions
 from saywhere.search.scan import Question
@@ -343,7 +345,7 @@ class PhrasesInImages:
         layout: wanted phrases with their places, relations and counts, without phrases of unknown nouns; with
             the actions of a sentence of one phrase, see :func:`with_actions`.
         known: whether any noun is known; if not, all phrases are kept, and no image shows them.
-        unknown: words that neither the aligner nor, as nouns, the classifier knows, see :meth:`Placer.unknown`.
+        unknown: words that neither the aligner nor, as nouns, the classifier knows, see :meth:`Lexicon.unknown`.
         judged_as: wanted nouns that are judged as their kind of thing, see :meth:`Placer.judged_as`.
 
     Raises:
@@ -358,19 +360,20 @@ class PhrasesInImages:
                 "out: saywhere calibrate --what phrase"
             )
         placer, alone = model.placer("aligner"), len(query.wanted) == 1
+        lexicon = placer.lexicon
         asked = Layout.parse(query.wanted[0]) if alone else Layout.of(query.wanted)
-        known = [not placer.is_unknown(phrase) for phrase in asked.phrases]
-        self.unknown = placer.unknown((*asked.phrases, *asked.unused, *query.unwanted))
-        self.judged_as = placer.judged_as((*asked.phrases, *query.unwanted))
+        known = [not lexicon.is_unknown(phrase) for phrase in asked.phrases]
+        self.unknown = lexicon.unknown((*asked.phrases, *asked.unused, *query.unwanted))
+        self.judged_as = lexicon.judged_as((*asked.phrases, *query.unwanted))
         self.known = any(known)
         layout, nothing = asked.only(known) if self.known else asked, EMPTY.union(self.unknown)
         if alone and self.known:
             layout = with_actions(layout, self._aligner.vocabulary)
         unused = (words for words in layout.unused if not nothing.issuperset(tokenize(words)))
         self.layout = replace(layout, unused=tuple(unused))
-        own = tuple(map(placer.translate, self.layout.phrases))
+        own = tuple(map(lexicon.translate, self.layout.phrases))
         wanted = (_translated(query.wanted[0], self.layout.phrases, own),) if alone else own
-        self._unwanted = tuple(placer.translate(text) for text in query.unwanted if not placer.is_unread(text))
+        self._unwanted = tuple(lexicon.translate(text) for text in query.unwanted if not lexicon.is_unread(text))
         words, tree = self._aligner.vocabulary, noun_tree()
         kinds, wider = ([tree.widened(text) or text for text in texts] for texts in (self._unwanted, own))
         self._details, self._avoided = (Details(each, words) for each in (wider, kinds))
@@ -384,7 +387,7 @@ class PhrasesInImages:
         def columns(phrases: Sequence[str], nouns: bool = True) -> _Columns:
             judged = nouns and model.nouns is not None
             found = [tree.find_kind(phrase) if judged else None for phrase in phrases]
-            lacking = np.array([nouns and placer.needs_classes(phrase) for phrase in phrases], bool)
+            lacking = np.array([nouns and lexicon.needs_classes(phrase) for phrase in phrases], bool)
             roles = np.array([tree.share(text) for text in phrases], np.float32)
             return _Columns(self._aligner, [vectors[phrase] for phrase in phrases], found, roles, lacking)
 
@@ -393,15 +396,15 @@ class PhrasesInImages:
         self._whole = columns((*self._details.texts, *(() if wanted == own else wanted)), nouns=False)
         self._instead = columns(self._avoided.texts, nouns=False)
         self._least = placer.least()
-        self._lacking = np.array([placer.needs_classes(phrase) for phrase in own], bool)
-        self._nouns = [placer.class_noun(phrase) for phrase in wider]
+        self._lacking = np.array([lexicon.needs_classes(phrase) for phrase in own], bool)
+        self._nouns = [lexicon.class_noun(phrase) for phrase in wider]
         common = commonness_of(words)
         self._judged = common.together([p for p, lacks in zip(wider, self._lacking, strict=True) if not lacks] or wider)
         self._each = [common.together([phrase]) for phrase in wider]
         self._common = [common.together([phrase]) for phrase in kinds]
-        self._never_read = np.array([placer.needs_classes(phrase) for phrase in self._unwanted], bool)
-        self._rare = np.array([placer.is_rare(phrase) for phrase in (*own, *self._unwanted, *kinds)], bool)
-        self._wider_rare = np.array([placer.is_rare(phrase) for phrase in wider], bool)
+        self._never_read = np.array([lexicon.needs_classes(phrase) for phrase in self._unwanted], bool)
+        self._rare = np.array([lexicon.is_rare(phrase) for phrase in (*own, *self._unwanted, *kinds)], bool)
+        self._wider_rare = np.array([lexicon.is_rare(phrase) for phrase in wider], bool)
 
     def kind_question(self) -> Question | None:
         """Return :meth:`question` with kinds in place of narrower nouns, for the lead of images; None without any."""

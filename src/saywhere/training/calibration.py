@@ -27,10 +27,11 @@ from saywhere.errors import UserError
 from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.densecap import detect, rank
+from saywhere.models.lexicon import asked_colours, noun_words
 from saywhere.models.model import Model
 from saywhere.models.nouns import COLOUR_NAMES, COLOURS, colour_of, is_right, noun_tree, plural, related
 from saywhere.models.phrases import CHILDREN, SEXES, Doubtful
-from saywhere.models.placing import Evidence, asked_colours, noun_words
+from saywhere.models.placing import Evidence
 from saywhere.options import dataclass
 from saywhere.search.indexing import embed_for_index
 from saywhere.search.phrases import PhrasesInImages, Query

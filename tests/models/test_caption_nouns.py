@@ -16,9 +16,10 @@ from tiny_classes import TRUNK, tiny_networks
 
 from saywhere.configs.captioner import TERMS, CaptionNgramsConfig
 from saywhere.engines.torch import TorchEngine
-from saywhere.models import captioner
-from saywhere.models.captioner import NounChecker, correct, support
-from saywhere.models.decoding import Hypotheses
+from saywhere.models import caption_nouns
+from saywhere.models.caption_nouns import NounChecker, correct, support
+from saywhere.models.captioner import NEVER
+from saywhere.models.decoding import Hypotheses, Reason, Reranker
 from saywhere.models.densecap import main_phrase
 from saywhere.models.model import Model
 from saywhere.models.nouns import without_repetition
@@ -60,7 +61,7 @@ def test_what_no_region_shows_gives_way_to_what_one_does(
         rows = np.concatenate((rows, posteriors({"dog": 0.3, "cat": 0.3, "elephant": 0.3})))
         rows[:, TREE.named("dog").leaves] *= 0.3  # pyright: ignore[reportOptionalMemberAccess]
     assert correct(CLASSES, rows, sentence) == wanted
-    assert wanted == sentence or not captioner.all_seen(CLASSES, rows, sentence)
+    assert wanted == sentence or not caption_nouns.all_seen(CLASSES, rows, sentence)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_what_no_region_shows_gives_way_to_what_one_does(
         ("a dog on the grass", [{"dog": 0.1}, {"grass": 0.9}], 0.0),
         ("a dog on the grass", [{"dog": 0.05}, {"grass": 0.9}], np.log(0.5)),
         ("two dogs and a cat", [{"dog": 0.05}, {"cat": 0.05, "dog": 0.01}], 2 * np.log(0.5)),
-        ("a dog and a cat", [], 2 * captioner.LEAST_SUPPORT),
+        ("a dog and a cat", [], 2 * caption_nouns.LEAST_SUPPORT),
         ("a boy looks at a hill", [{"woman": 0.9}], 0.0),  # there is somebody, and nobody taught hills
         ("something is blue", [], 0.0),
     ],
@@ -116,11 +117,11 @@ def test_the_first_regions_decide_where_they_show_all() -> None:
     encodings = asked.encode(images)
     sentences = ["a dog", "a person on the grass", "a zebra", "it is blue"]
     plain, sentences[3] = [*sentences], "it is blue and blue"
-    shown = captioner.see(asked.densecap, asked.nouns, encodings)
+    shown = caption_nouns.see(asked.densecap, asked.nouns, encodings)
     expected = [correct(asked.nouns, *pair) for pair in zip(shown, plain, strict=True)]
     assert NounChecker(asked.densecap, asked.nouns, encodings).correct(sentences) == expected
     for posterior, sentence in zip(shown, sentences, strict=True):
-        if captioner.all_seen(asked.nouns, posterior, sentence):
+        if caption_nouns.all_seen(asked.nouns, posterior, sentence):
             assert correct(asked.nouns, posterior, sentence) == sentence
 
 
@@ -128,7 +129,9 @@ def test_what_the_image_shows_helps_to_choose_among_hypotheses(monkeypatch: pyte
     def men(sentence: str) -> int:
         return sentence.split().count("man")
 
-    monkeypatch.setattr(captioner, "support", lambda classes, posterior, texts: np.array([men(text) for text in texts]))
+    monkeypatch.setattr(
+        caption_nouns, "support", lambda classes, posterior, texts: np.array([men(text) for text in texts])
+    )
     monkeypatch.setattr(NounChecker, "correct", lambda witness, sentences: sentences)
     images, wide = [noise(96, 64, seed) for seed in range(6)], {"decoding": {"beam_size": 6}, "people_threshold": 0.0}
     plain, strong = model(**wide), model(**wide, seen_weight=1e3)
@@ -150,9 +153,9 @@ def test_people_are_named_only_where_a_region_shows_somebody(monkeypatch: pytest
 
     def see(detector: object, classes: object, images: list[int], limit: int) -> list[np.ndarray]:
         looks.append(images)
-        return [(more if limit == captioner.REGIONS else first)[image] for image in images]
+        return [(more if limit == caption_nouns.REGIONS else first)[image] for image in images]
 
-    monkeypatch.setattr(captioner, "see", see)
+    monkeypatch.setattr(caption_nouns, "see", see)
     checker = NounChecker(SimpleNamespace(), CLASSES, [0, 1, 2, 3])  # pyright: ignore[reportArgumentType]
     vocabulary = Vocabulary.build(["a man and two girls with a dog see a couple of bikers on the road"])
     part = SimpleNamespace(vocabulary=vocabulary, config=SimpleNamespace(people_threshold=0.1))
@@ -181,7 +184,9 @@ def test_no_caption_names_people_where_no_region_is_sure_enough_of_them(monkeypa
 
 def test_a_subject_that_neither_n_grams_nor_regions_expect_is_unlikely(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = [posteriors({"dog": 0.9}), posteriors({"cat": 0.9}), posteriors({"cat": 0.9}), posteriors()]
-    monkeypatch.setattr(captioner, "see", lambda detector, classes, images, limit: [shown[image] for image in images])
+    monkeypatch.setattr(
+        caption_nouns, "see", lambda detector, classes, images, limit: [shown[image] for image in images]
+    )
     vocabulary = Vocabulary.build(["a dog and a woman on the grass"])
     words = {(number,): (row, 0) for row, number in enumerate(vocabulary.encode("dog woman"))}
     likely = {"rows": words, "probabilities": lambda embeddings: embeddings}
@@ -271,11 +276,9 @@ def test_no_sentence_names_a_thing_twice(sentence: str, wanted: str) -> None:
 def test_a_hypothesis_that_repeats_itself_is_chosen_only_where_all_do() -> None:
     checker = NounChecker(SimpleNamespace(), CLASSES, [])  # pyright: ignore[reportArgumentType]
     vocabulary = Vocabulary.build(["a dog and a dog", "a cat on a cat on the grass"])
-    reason = captioner.Reason(
-        lambda own: [-checker.repeats([one.text for one in each]) for each in own], captioner.NEVER
-    )
+    reason = Reason(lambda own: [-checker.repeats([one.text for one in each]) for each in own], NEVER)
     texts = [["a dog and a dog", "a cat on the grass"], ["a dog and a dog", "a cat on a cat"]]
     token_ids = np.stack([pad([[*vocabulary.encode(text), END] for text in own])[:, :6] for own in texts])
     ranks = np.array([[-1.0, -2.0], [-1.0, -2.0]], np.float32)
     found = Hypotheses(token_ids, np.zeros(token_ids.shape, np.float32), ranks)
-    assert captioner.Reranker([reason]).rank(found, vocabulary).argmax(axis=1).tolist() == [1, 0]
+    assert Reranker([reason]).rank(found, vocabulary).argmax(axis=1).tolist() == [1, 0]

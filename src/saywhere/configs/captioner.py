@@ -78,9 +78,9 @@ class CaptionerConfig(RegionConfig):
         similarity_weight: weight of the similarity of image and sentence (Alignments, Eq. 8) by the last encoder of the
             part ``aligner`` when reranking beam hypotheses.
         seen_weight: weight in reranking of how surely the image's regions show what a sentence names, see
-            :func:`saywhere.models.captioner.support`; needs ``nouns``.
+            :func:`saywhere.models.caption_nouns.support`; needs ``nouns``.
         nouns: whether to replace a noun that no region shows by one that is shown, see
-            :mod:`saywhere.models.captioner`; needs the parts ``densecap`` and ``nouns``.
+            :mod:`saywhere.models.caption_nouns`; needs the parts ``densecap`` and ``nouns``.
         people_threshold: minimum probability that a region shows a person; below it sentences must not name people.
             Needs ``nouns``.
         ngrams: n-gram probabilities of an image's captions, for reranking hypotheses.

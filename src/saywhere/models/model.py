@@ -590,7 +590,8 @@ class Model:
             >>> caption.attention.shape == (len(caption.words), len(caption.boxes))
             True
         """
-        from saywhere.models.captioner import NounChecker, caption
+        from saywhere.models.caption_nouns import NounChecker
+        from saywhere.models.captioner import caption
 
         require_ints(beam_size=beam_size)
         require_probabilities(least_probability=least_probability)

@@ -16,7 +16,7 @@ from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.onnx import NEEDS_TORCH, OnnxEngine, refused_options
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
-from saywhere.models import captioner, nouns
+from saywhere.models import caption_nouns, captioner, nouns
 from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo
 from saywhere.models.chunker import PLACES, Chunker
 from saywhere.models.layout import JOINING
@@ -249,9 +249,9 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
         "determined": nouns.DETERMINED, "article": text.ARTICLE.pattern, "stutter": text.STUTTER.pattern,
     }  # fmt: skip
     facts["caption_nouns"] = {
-        "regions": captioner.REGIONS, "least_region": captioner.LEAST_REGION, "unseen": captioner.UNSEEN,
-        "sure": captioner.SURE, "listed": captioner.LISTED,
-        "thin": nouns.THIN, "of_people": captioner.OF_PEOPLE,
+        "regions": caption_nouns.REGIONS, "least_region": caption_nouns.LEAST_REGION, "unseen": caption_nouns.UNSEEN,
+        "sure": caption_nouns.SURE, "listed": caption_nouns.LISTED,
+        "thin": nouns.THIN, "of_people": caption_nouns.OF_PEOPLE,
         "monochrome": captioner.MONOCHROME.pattern, "spread": captioner.SPREAD, "coloured": captioner.COLOURED,
     }  # fmt: skip
     return facts

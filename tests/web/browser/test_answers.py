@@ -21,8 +21,9 @@ from saywhere.configs.parts import TrunkConfig
 from saywhere.engines.arrays.nouns import class_features
 from saywhere.engines.arrays.pooling import ImageMaps, grid_features
 from saywhere.images import LoadedImage, read_image
-from saywhere.models import captioner
-from saywhere.models.captioner import OF_PEOPLE, NounChecker, correct, without_unlikely_endings
+from saywhere.models import caption_nouns
+from saywhere.models.caption_nouns import OF_PEOPLE, NounChecker, correct
+from saywhere.models.captioner import without_unlikely_endings
 from saywhere.models.encoding import STEP
 from saywhere.models.nouns import noun_tree, repeated, with_noun, without_repetition
 from saywhere.models.placing import cut_phrases, unused_words
@@ -456,7 +457,7 @@ def test_nouns_of_captions_are_those_of_python(
         rows = np.zeros((len(found), classes.tree.leaves))
         for row, ((leaf, probability),) in zip(rows, found, strict=True):
             row[leaf] = probability
-        monkeypatch.setattr(captioner, "see", lambda *given, rows=rows: [rows])
+        monkeypatch.setattr(caption_nouns, "see", lambda *given, rows=rows: [rows])
         strange: list[bool] = []
         for least in (0.0, 0.03, 0.1):
             config = SimpleNamespace(ngrams=CaptionNgramsConfig(least_subject=least))

@@ -1,4 +1,4 @@
-// The nouns of captions: models/captioner.py in the browser.
+// The nouns of captions: models/caption_nouns.py in the browser.
 
 import {related} from "./noun_tree.js";
 import {scale} from "./boxes.js";

@@ -285,7 +285,10 @@ class DenseCap(nn.Module):
         said = self._say(features, sizes, boxes, embeddings, token_ids, weights)
         none, nothing = embeddings.new_zeros(0), embeddings.new_zeros(len(embeddings), 4)
         mask = torch.zeros(0, dtype=torch.bool, device=none.device)
-        return DenseCapOutput(none, mask, nothing[:0], nothing[:0], nothing, none, mask, nothing, nothing, **said)
+        return DenseCapOutput(
+            rpn_logits=none, rpn_positive=mask, rpn_offsets=nothing[:0], rpn_offset_targets=nothing[:0],
+            rpn_all_offsets=nothing, logits=none, positive=mask, offsets=nothing, offset_targets=nothing, **said,
+        )  # fmt: skip
 
     def sample_anchors(self, rpn: RpnOutput, target: Target, generator: torch.Generator | None = None) -> SampledBoxes:
         """Return one image's anchors that train the RPN; ``target.boxes`` are in the box coder's format."""

@@ -272,6 +272,31 @@ def test_a_corrected_class_wins_over_the_phrase_of_the_draft(name: str, tmp_path
     assert found.labels == corrected == tuple(CLASSES.labels(found)) == tuple(Classes().labels(found))
 
 
+@pytest.mark.parametrize("known_by", ["data", "predictions", "prediction", None])
+def test_a_text_that_somebody_wrote_in_label_studio_stays(known_by: str | None, tmp_path: Path) -> None:
+    """It may be corrected instead of the label: the program's own phrases are known, and give way."""
+    drafts = Regions(160, 120, [[0, 0, 9, 9]] * 3, captions=("a brown dog", "a cat", "two cows"), image="a.jpg")
+    label_studio.write(tmp_path / "t.json", [drafts])
+    (task,) = json.loads((tmp_path / "t.json").read_text())
+    (draft,) = task["predictions"]
+    result = json.loads(json.dumps(draft["result"]))
+    labels, texts = result[::2], result[1::2]
+    texts[0]["value"]["text"] = ["a brown horse"]  # and the label is still dog
+    labels[1]["value"]["rectanglelabels"] = ["sheep"]  # and the text is still a cat
+    task["annotations"] = [{"result": result, "prediction": draft if known_by == "prediction" else {}}]
+    if known_by != "predictions":
+        del task["predictions"]
+    if known_by != "data":
+        task["data"]["drafts"] = 7
+    (tmp_path / "t.json").write_text(json.dumps([task]))
+    report = Report()
+    (found,) = label_studio.read(tmp_path / "t.json", None, report)
+    kept = "a cat" if known_by is None else "sheep"  # nobody knows who wrote it
+    assert found.captions == ("a brown horse", kept, "two cows") and found.labels == ("dog", "sheep", "cow")
+    ways = ["which stay", "which stay" if known_by is None else "which gave way to it"]
+    assert [kind.rpartition(", ")[2] for kind in report.left_out.elements()] == ways
+
+
 def test_somebodys_classes_stay_as_they_are(tmp_path: Path) -> None:
     """They are not nouns of phrases: "dog head" is no dog, and "class 3" not 3."""
     names = ("dog", "dog head", "NoHelmet", "Fire_Extinguisher", "class 3", "3")

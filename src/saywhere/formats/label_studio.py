@@ -69,9 +69,10 @@ def _task(regions: Regions, classes: Classes) -> dict[str, Any]:
             said = {"type": "textarea", "from_name": "phrase", "value": {**place, "text": [region.caption]}}
             sure = {} if region.caption_score is None else {"score": round(region.caption_score, 5)}
             result.append({**both, **said, **sure})
+    data = {"image": f"{LOCAL}{quote(regions.image or '', errors='surrogateescape')}"}
     size = {"width": regions.width, "height": regions.height}
     return {
-        "data": {"image": f"{LOCAL}{quote(regions.image or '', errors='surrogateescape')}", **size},
+        "data": {**data, **size, "drafts": list(dict.fromkeys(regions.captions or ()))},
         "predictions": [{"model_version": "saywhere", "result": result}],
     }
 
@@ -108,7 +109,9 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
                 report.left_out["tasks without regions, whose images have no size in the file"] += 1
                 continue
             name, groups = image_name(data["image"]), _by_region(result)
-            yield from reading.to_regions(name, (width, height), groups, partial(_rows, width, height), report, names)
+            drafts = {text for text in _drafts(task) if isinstance(text, str)}
+            rows = partial(_rows, width, height, drafts)
+            yield from reading.to_regions(name, (width, height), groups, rows, report, names)
 
 
 def _names(value: Any) -> Iterator[Any]:
@@ -119,6 +122,18 @@ def _names(value: Any) -> Iterator[Any]:
     elif isinstance(value, list):
         for inner in value:
             yield from _names(inner)
+
+
+def _drafts(task: dict[str, Any]) -> Iterator[str]:
+    """Yield the phrases that the task was drafted with: of its data, its predictions, and those behind annotations."""
+    seen = [one.get("prediction") for one in task.get("annotations") or () if isinstance(one, dict)]
+    for prediction in (*(task.get("predictions") or ()), *seen):
+        result = prediction.get("result") if isinstance(prediction, dict) else None
+        for entry in result if isinstance(result, list) else ():
+            if not _is_odd(entry) and entry["type"] == "textarea":
+                yield from _texts(entry.get("value", {}).get("text"))
+    told = task["data"].get("drafts")
+    yield from told if isinstance(told, list) else ()
 
 
 def _by_region(result: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -150,8 +165,11 @@ def _shape(entry: dict[str, Any]) -> str | None:
     return "rectangle" if entry.get("value", {}).keys() >= set(SIDES) else None
 
 
-def _rows(width: int, height: int, group: list[dict[str, Any]]) -> Iterator[reading.Row]:
-    """Yield a row for each text of a region or, without texts, for each of its labels."""
+def _rows(width: int, height: int, drafts: set[str], group: list[dict[str, Any]]) -> Iterator[reading.Row]:
+    """Yield a row for each text of a region or, without texts, for each of its labels.
+
+    ``drafts`` are texts of the program; others are somebody's.
+    """
     if _is_odd(group[0]):
         raise ValueError(f"{_shown(group[0])} is not an entry with a type and a value")
     places = {shape: entry["value"] for entry in group if (shape := _shape(entry))}
@@ -168,7 +186,7 @@ def _rows(width: int, height: int, group: list[dict[str, Any]]) -> Iterator[read
     score = next((entry["score"] for entry in boxes if entry.get("score") is not None), None)
     label = named[0] if len({*named}) == 1 else None
     for text, sure in said.items():
-        yield reading.Row(box, text, score, sure, label)
+        yield reading.Row(box, text, score, sure, label, text not in drafts)
     for name in () if said else dict.fromkeys(named):
         yield reading.Row(box, None, score, None, name)
 

@@ -86,7 +86,8 @@ Reader = Callable[[Path, Path | None, Report], Iterator[Regions]]
 class Row(NamedTuple):
     """One region in a file: box ``x1 y1 x2 y2`` in pixels, text, optional scores of the box and of the text, and class.
 
-    A class alone is its own text.
+    A class alone is its own text. ``written`` means that somebody has written the text, so that it stays beside a class
+    that it contradicts.
     """
 
     box: tuple[float, float, float, float]
@@ -94,6 +95,7 @@ class Row(NamedTuple):
     score: float | None = None
     caption_score: float | None = None
     label: str | None = None
+    written: bool = False
 
     def checked(self) -> Row:
         """Return the row unchanged; raise ``ValueError`` if its text or a score is invalid."""
@@ -201,15 +203,17 @@ def to_regions(
         report.problem("image left out with all its regions", name)
         return
     boxes = np.array([row.box for row in found], np.float64).reshape(-1, 4)
-    texts = tuple(
-        row.caption if row.label is None else without_contradiction(row.caption, row.label, classes) for row in found
-    )
-    if corrected := sum(1 for row, text in zip(found, texts, strict=True) if row.caption and text != row.caption):
-        report.left_out["phrases of another class than their region's, which counts"] += corrected
+    texts = list[str | None]()
+    for row in found:
+        text = row.caption if row.label is None else without_contradiction(row.caption, row.label, classes)
+        if row.caption and text != row.caption:
+            what = "which stay" if row.written else "which gave way to it"
+            report.left_out[f"phrases that name another thing than their region's class, {what}"] += 1
+        texts.append(row.caption if row.written else text)
     labels = tuple(row.label for row in found) if found and all(row.label for row in found) else None
     scores = _column([row.score for row in found], "scores", report)
     sure = _column([row.caption_score for row in found], "scores of phrases", report) if found else None
-    yield Regions(width, height, boxes, scores, texts, image=name, caption_scores=sure, labels=labels)  # pyright: ignore[reportArgumentType]
+    yield Regions(width, height, boxes, scores, tuple(texts), image=name, caption_scores=sure, labels=labels)  # pyright: ignore[reportArgumentType]
 
 
 def _column(values: Sequence[float | None], what: str, report: Report) -> np.ndarray | None:

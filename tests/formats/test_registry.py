@@ -583,10 +583,10 @@ def test_parquet_is_written_in_groups_and_whole(tmp_path: Path, monkeypatch: pyt
     FORMATS["parquet"].write_whole(tmp_path / "r.parquet", [*photos(), make([], [], (), "\udcff.jpg")], report)
     found = parquet.ParquetFile(tmp_path / "r.parquet")
     assert found.num_row_groups == 3 and found.metadata.num_rows == 6
-    names = ["image", "width", "height", "x1", "y1", "x2", "y2", "score", "phrase", "words"]
+    names = ["image", "width", "height", "x1", "y1", "x2", "y2", "score", "phrase", "phrase_score", "label"]
     assert found.schema_arrow.names == names and str(found.schema_arrow.field("x1").type) == "float"
     rows = found.read().to_pylist()
-    first = ("one/a.jpg", 160, 120, 0.0, 0.0, 40.0, 30.0, 0.25, "a brown dog", None)
+    first = ("one/a.jpg", 160, 120, 0.0, 0.0, 40.0, 30.0, 0.25, "a brown dog", None, "dog")
     assert rows[0] == dict(zip(names, first, strict=True))
     assert (rows[2]["image"], rows[2]["x1"], rows[2]["phrase"]) == ("b.png", None, None)
     assert rows[5]["image"] == "\N{REPLACEMENT CHARACTER}.jpg"
@@ -608,11 +608,11 @@ def test_tables_and_label_studio_have_the_probability_of_the_words(tmp_path: Pat
             pytest.importorskip(str(FORMATS[name].needs).partition(".")[0])
         FORMATS[name].write(tmp_path / name, [regions])
     with (tmp_path / "csv").open(newline="", encoding="utf-8") as file:
-        assert [row["words"] for row in csv.DictReader(file)] == ["0.25", "0.75"]
+        assert [row["phrase_score"] for row in csv.DictReader(file)] == ["0.25", "0.75"]
     (task,) = json.loads((tmp_path / "label-studio").read_text())
     assert [(e["type"], e["score"]) for e in task["predictions"][0]["result"]] == [
         ("rectanglelabels", 0.5), ("textarea", 0.25), ("rectanglelabels", 0.875), ("textarea", 0.75)
     ]  # fmt: skip
     if (tmp_path / "parquet").exists():
         table = pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "parquet")
-        assert table.column("words").to_pylist() == [0.25, 0.75]
+        assert table.column("phrase_score").to_pylist() == [0.25, 0.75]

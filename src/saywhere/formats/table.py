@@ -12,21 +12,34 @@ from typing import Any
 
 from saywhere.errors import UserError
 from saywhere.files import atomic_path, write_atomically
+from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.reading import Row, leave_out, reader, to_regions
 from saywhere.regions import Regions
 from saywhere.report import Report
 
-COLUMNS = ("image", "width", "height", "x1", "y1", "x2", "y2", "score", "phrase", "words")
-"""Columns; the last one is the probability that the phrase names what is in the box."""
+COLUMNS = ("image", "width", "height", "x1", "y1", "x2", "y2", "score", "phrase", "phrase_score", "label")
+"""Columns; ``phrase_score`` is the probability that the phrase names what is in the box, ``label`` the class."""
 NEEDED = (*COLUMNS[:7], "phrase")
 """Columns that the tables of other programs must have; boxes drawn by people have no score."""
-TYPES = ("string", "int32", "int32", "float32", "float32", "float32", "float32", "float32", "string", "float32")
+TYPES = (
+    "string",
+    "int32",
+    "int32",
+    "float32",
+    "float32",
+    "float32",
+    "float32",
+    "float32",
+    "string",
+    "float32",
+    "string",
+)
 """Types of the columns in Parquet, as pyarrow names them."""
 GROUP = 50_000
 """Lines per row group of Parquet, which are held in memory."""
 
 
-def _lines(images: Iterable[Regions]) -> Iterator[tuple[Any, ...]]:
+def _lines(images: Iterable[Regions], classes: Classes) -> Iterator[tuple[Any, ...]]:
     """Yield the lines of a table, one for an image without regions; raise ``UserError`` if two share a name."""
     written: set[tuple[object, ...]] = set()
     for regions in images:
@@ -34,29 +47,29 @@ def _lines(images: Iterable[Regions]) -> Iterator[tuple[Any, ...]]:
         if image in written:
             raise UserError(f"{regions.image}: two images have this name, by which a table knows them; rename one")
         written.add(image)
-        for region in regions:
-            score, words = (None if v is None else round(v, 5) for v in (region.score, region.caption_score))
-            yield (*image, *(round(value, 2) for value in region.box), score, region.caption or "", words)
+        for region, label in zip(regions, classes.labels(regions), strict=True):
+            score, sure = (None if v is None else round(v, 5) for v in (region.score, region.caption_score))
+            yield (*image, *(round(value, 2) for value in region.box), score, region.caption or "", sure, label)
         if not len(regions):
-            yield (*image, *[None] * 7)
+            yield (*image, *[None] * 8)
 
 
-def write(path: Path, images: Iterable[Regions]) -> None:
+def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
     """Write :data:`COLUMNS` as CSV, with a line without a box for an image without regions; names must be unique."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(COLUMNS)
-    lines.writerows(_lines(images))
+    lines.writerows(_lines(images, classes))
     data = text.getvalue().encode("utf-8", "surrogateescape")  # names that are not UTF-8 stay as they are
     write_atomically(path, lambda file: file.write(data))
 
 
-def write_parquet(path: Path, images: Iterable[Regions]) -> None:
+def write_parquet(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
     """Write the same as Parquet, one row group at a time; raises like :func:`write`."""
     arrow: Any = importlib.import_module("pyarrow")
     parquet: Any = importlib.import_module("pyarrow.parquet")
     schema = arrow.schema([(name, getattr(arrow, kind)()) for name, kind in zip(COLUMNS, TYPES, strict=True)])
-    found = _lines(images)
+    found = _lines(images, classes)
     with atomic_path(path) as part, parquet.ParquetWriter(part, schema, compression="zstd") as file:
         while lines := list(itertools.islice(found, GROUP)):
             columns = dict(zip(COLUMNS, zip(*lines, strict=True), strict=True))
@@ -69,7 +82,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         lines = csv.DictReader(file, strict=True)
         if lacking := [name for name in NEEDED if name not in (lines.fieldnames or ())]:
-            raise ValueError(f"its first line names no column {lacking[0]}; commas part {', '.join(COLUMNS[:-1])}")
+            raise ValueError(f"its first line names no column {lacking[0]}; commas part {', '.join(NEEDED)}")
         yield from _grouped(((lines.line_num, row) for row in lines), report)
 
 
@@ -90,7 +103,7 @@ def _grouped(lines: Iterable[tuple[int, Mapping[str, str]]], report: Report) -> 
     for number, row in lines:
         with leave_out(report, "broken line", f"line {number}"):
             if None in row.values() or None in row:
-                raise ValueError(f"its columns are not {', '.join(COLUMNS[:-1])}")
+                raise ValueError(f"its columns are not {', '.join(NEEDED)}")
             image, boxes = (row["image"], int(row["width"]), int(row["height"])), [row] if row["x1"] else []
             found.setdefault(image, []).extend(boxes)
     for (name, width, height), rows in found.items():
@@ -100,5 +113,5 @@ def _grouped(lines: Iterable[tuple[int, Mapping[str, str]]], report: Report) -> 
 
 def _rows(row: Mapping[str, str]) -> Iterator[Row]:
     x1, y1, x2, y2 = (float(row[corner]) for corner in ("x1", "y1", "x2", "y2"))
-    score, words = (float(text) if (text := row.get(name)) else None for name in ("score", "words"))
-    yield Row((x1, y1, x2, y2), row["phrase"], score, words)
+    score, sure = (float(text) if (text := row.get(name)) else None for name in ("score", "phrase_score"))
+    yield Row((x1, y1, x2, y2), row["phrase"], score, sure)

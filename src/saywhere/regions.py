@@ -78,7 +78,7 @@ class Regions:
         features: ``(N, D)`` float32 region embeddings, or None.
         image: image name (a path as the user gave it), or None.
         caption_scores: ``(N,)`` float32 probabilities that the captions name what is in the boxes, or None.
-        labels: N classes, as the file names them that the regions were read from; or None.
+        labels: N classes, as the file names them that the regions were read from, None where it does not; or None.
         similarities: ``(N,)`` float32 of any range, larger is better; or None.
         not_found: phrases that :meth:`saywhere.Model.ground` did not find in the image.
         unused: words of the sentence that placed no phrase, such as "wearing".
@@ -115,7 +115,7 @@ class Regions:
     unknown: tuple[str, ...] = ()
     judged_as: tuple[str, ...] = ()
     caption_scores: np.ndarray | None = None
-    labels: tuple[str, ...] | None = None
+    labels: tuple[str | None, ...] | None = None
 
     def __post_init__(self) -> None:
         with np.errstate(over="ignore"):  # _check refuses values that are not finite

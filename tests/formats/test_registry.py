@@ -245,31 +245,59 @@ def test_the_last_annotation_that_was_not_skipped_counts(tmp_path: Path) -> None
 CLASSES = Classes(("Dog", "Person", "Widget A", "widget b"))
 
 
+def read_again(name: str, folder: Path, regions: Regions) -> tuple[Regions, Report]:
+    form, out, report = FORMATS[name], folder / "out", Report()
+    assert form.read is not None
+    shutil.rmtree(out, ignore_errors=True)
+    for path in folder.glob("out*"):
+        path.unlink()
+    form.write_whole(out, [regions], Report())
+    (found,) = form.read(out, None, report)
+    return found, report
+
+
 @pytest.mark.parametrize("name", ["coco", "cvat", "label-studio", "voc"])
 def test_a_corrected_class_wins_over_the_phrase_of_the_draft(name: str, tmp_path: Path) -> None:
-    phrases = "a brown poodle", "a boy in red", "a widget A on a shelf", "a widget b", "my Rex", "the one in front"
-    labels = "Dog", "Person", "Widget A", "widget b", "Dog", "Person"
-    corrected = "Person", "Widget A", "widget b", "Dog", "Person", "Widget A"
-    boxes = [[i, i, i + 50, i + 40] for i in range(6)]
-    drafts = Regions(160, 120, boxes, captions=phrases, labels=labels, image="a.jpg")
-    form, out = FORMATS[name], tmp_path / "out"
-    assert form.read is not None
-
-    def back(regions: Regions) -> tuple[Regions, Report]:
-        shutil.rmtree(out, ignore_errors=True)
-        for path in tmp_path.glob("out*"):
-            path.unlink()
-        form.write_whole(out, [regions], Report())
-        report = Report()
-        (found,) = form.read(out, None, report)
-        return found, report
-
-    found, report = back(drafts)
+    phrases = (
+        "a brown poodle", "a man in red", "a widget A on a shelf", "a widget b", "a fox next to a dog", "a red apple",
+        "a boy on a bicycle",
+    )  # fmt: skip
+    labels = "Dog", "Person", "Widget A", "widget b", "fox", "apple", "boy"
+    corrected = "Person", "Widget A", "widget b", "Dog", "Fuchs", "good", "Person"
+    boxes = [[i, i, i + 50, i + 40] for i in range(7)]
+    drafts = Regions(160, 120, boxes, [0.5] * 7, phrases, labels=labels, image="a.jpg")
+    found, report = read_again(name, tmp_path, drafts)
     assert (found.captions, found.labels) == (phrases, labels) and report == Report()
-    found, report = back(replace(drafts, labels=corrected))
-    assert found.captions == ("Person", "Widget A", "widget b", "Dog", "my Rex", "the one in front")
+    found, report = read_again(name, tmp_path, replace(drafts, labels=corrected))
+    assert found.labels == corrected == tuple(Classes().labels(found))
+    assert found.captions == (*corrected[:4], *phrases[4:])  # "Fuchs" and "good" contradict no phrase
+    assert CLASSES.labels(found)[:4] == [*corrected[:4]]
     assert report.ok and [*report.left_out.values()] == [4]
-    assert found.labels == corrected == tuple(CLASSES.labels(found)) == tuple(Classes().labels(found))
+    if name != "label-studio":  # which knows drafts without scores, too
+        people = replace(drafts, labels=corrected, scores=None)
+        found, report = read_again(name, tmp_path, people)
+        assert (found.captions, found.labels) == (phrases, corrected) and report == Report()
+
+
+def test_labels_of_a_cvat_task_are_classes_even_if_no_box_has_them(tmp_path: Path) -> None:
+    draft = Regions(160, 120, [[0, 0, 9, 9]], [0.5], ("a red gizmo",), labels=("pump",), image="a.jpg")
+    cvat.write(tmp_path / "a.xml", [draft])
+    text = (tmp_path / "a.xml").read_text()
+    (found,) = cvat.read(tmp_path / "a.xml", None, Report())
+    assert found.captions == ("a red gizmo",)
+    (tmp_path / "a.xml").write_text(text.replace("<labels>", "<labels><label><name>gizmo</name></label>"))
+    (found,) = cvat.read(tmp_path / "a.xml", None, Report())
+    assert found.captions == found.labels == ("pump",)
+
+
+def test_labels_in_lines_are_texts_or_none(tmp_path: Path) -> None:
+    row = {"image": "a.jpg", "width": 9, "height": 9, "boxes": [[0, 0, 5, 5]] * 2, "captions": ["a dog", "a cat"]}
+    lines = tmp_path / "r.jsonl"
+    lines.write_text(json.dumps(row | {"labels": [None, "Felix"]}) + "\n" + json.dumps(row | {"labels": [1, 2]}) + "\n")
+    result = run("convert-results", lines, "--to", "csv", "--out", tmp_path / "r.csv", code=1)
+    assert "the label 1 is not a text" in result.stderr
+    with (tmp_path / "r.csv").open() as file:
+        assert [(one["phrase"], one["label"]) for one in csv.DictReader(file)] == [("a dog", "dog"), ("a cat", "Felix")]
 
 
 @pytest.mark.parametrize("known_by", ["data", "predictions", "prediction", None])
@@ -292,9 +320,11 @@ def test_a_text_that_somebody_wrote_in_label_studio_stays(known_by: str | None, 
     report = Report()
     (found,) = label_studio.read(tmp_path / "t.json", None, report)
     kept = "a cat" if known_by is None else "sheep"  # nobody knows who wrote it
-    assert found.captions == ("a brown horse", kept, "two cows") and found.labels == ("dog", "sheep", "cow")
-    ways = ["which stay", "which stay" if known_by is None else "which gave way to it"]
-    assert [kind.rpartition(", ")[2] for kind in report.left_out.elements()] == ways
+    assert found.captions == ("a brown horse", kept, "two cows")
+    same = None if known_by in ("predictions", "prediction") else "dog"  # there, the draft's label is known to be stale
+    assert found.labels == (same, "sheep", "cow")
+    assert Classes().labels(found) == [same or "horse", "sheep", "cow"]
+    assert sum(report.left_out.values()) == (known_by is not None)
 
 
 def test_somebodys_classes_stay_as_they_are(tmp_path: Path) -> None:
@@ -318,7 +348,7 @@ def test_somebodys_classes_stay_as_they_are(tmp_path: Path) -> None:
         text = "".join(path.read_text() for path in [out, *out.rglob("*")] if path.is_file())
         assert all(f">{name}<" in text or f'"{name}"' in text for name in names), to
     assert CLASSES.labels(found) == ["Dog", "Dog", "object", "object", "object", "object"]
-    with pytest.raises(UserError, match="'zebra' is named twice, and capitals do not count"):
+    with pytest.raises(UserError, match="'zebra' is named twice; capitals and punctuation do not count"):
         Classes(("Zebra", "dog", "zebra"))
 
 

@@ -198,6 +198,10 @@ def test_images_of_a_mounted_folder(client: Any, tmp_path: Path, photo: bytes) -
     backend = client(Images(None, None, Folders([tmp_path / "media"]), 1 << 20))
     for address in ("/data/local-files/?d=upload/a%20b.jpg", "/data/upload/a%20b.jpg"):
         assert only(backend.post("/predict", json=asked(address)))["result"]
+    both = asked("/data/upload/a%20b.jpg")
+    both["tasks"].append({"id": 2, "data": {"picture": "/data/upload/nothing.jpg"}})
+    one, other = backend.post("/predict", json=both).json()["results"]
+    assert one["result"] and not other["result"] and "nothing.jpg" in other["error"]
     for address in ("/data/local-files/?d=../secret.jpg", "/data/%2e%2e/secret.jpg", "/data/link.jpg"):
         response = backend.post("/predict", json=asked(address))
         assert response.status_code == 422 and "outside the folders" in response.json()["error"]

@@ -158,6 +158,7 @@ def test_without_a_stage_that_nothing_stands_for_those_that_need_it_are_refused(
         ("stages.phrases.model.decoding.beam_size=0", "stage phrases: model.decoding.beam_size is 0, but must be"),
         ("stages.phrases.data.validation=test", "no split 'test'; it has train, val"),
         ("stages.phrases.training.start=nowhere", "stage phrases: no model 'nowhere'"),
+        ("stages.phrases.training.monitor=val/lose", "stage phrases: training.monitor is 'val/lose', but there are"),
         ("stages.phrases.average=1", "stages.phrases.average must be from 0 to below 1"),
         ("data.boxes=nowhere", "stage densecap: nowhere: no such file or folder"),
         ("data=[1]", "data must be a mapping, not [1]"),
@@ -430,13 +431,11 @@ def test_all_stages_make_a_model_with_its_card(smoke: Path) -> None:
     seen = model.encode(smoke / "data" / "042.png")
     assert len(model.describe(seen)) and str(model.caption(seen)) and model.embed(seen).vectors.any()
     logs = {path.parent.name: read_log(path) for path in smoke.glob("run/stages/*/metrics.csv")}
-    for name, system in (
-        ("branch", "branch"),
-        ("densecap", "densecap"),
-        ("aligner", "aligner"),
-        ("captioner-words", "captioner"),
-    ):
-        known = {"val/loss", *(f"val/{loss}" for loss in find_system(system).losses)}
+    parts = {"branch": "branch", "densecap": "densecap", "aligner": "aligner", "captioner-words": "captioner"}
+    for name, part in parts.items():
+        made = smoke / "run" / "stages" / name / "model"
+        config = None if name == "branch" else Bundle.read(made).configs[part]
+        known = {"val/loss", *(f"val/{loss}" for loss in find_system(part).losses(config))}
         assert known == {column for column in logs[name] if column.startswith("val/")}
     learnt = load_file(smoke / "run" / "stages" / "branch" / "model" / "branch.safetensors")
     stored = load_file(smoke / "run" / "model" / "model.safetensors")

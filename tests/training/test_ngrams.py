@@ -113,8 +113,9 @@ def test_a_stage_stores_them_beside_the_captioner(tmp_path, monkeypatch):
     stored = sorted(cache.iterdir())
     assert len(stored) == len(encoded) - 2 == 28  # all but the unreadable image, and that of the interrupt
     stored[3].write_bytes(b"PK damaged")
+    stored[4].write_bytes(b"")
     result = run(*asked, code=1)
-    assert len(encoded) == 30 + (59 - 28) + 1 and not cache.exists()
+    assert len(encoded) == 30 + (59 - 28) + 2 and not cache.exists()
     assert f"skipped: {tmp_path / '7.png'}" in result.stderr
     assert f"left out: {tmp_path / '0.png'}: no sentence has 1 to " in result.output
     stored = checkpoint.read_weights(model)

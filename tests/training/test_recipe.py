@@ -13,17 +13,20 @@ from hatchling.builders.wheel import WheelBuilder
 from photographs import noise
 from tiny_training import BOXES, CONFIG, plain, tiny_recipe, write_data, write_recipe
 
-from saywhere.configs.parts import DecodingConfig
+from saywhere.configs.aligner import AlignerConfig
+from saywhere.configs.parts import DecodingConfig, ProposalConfig
 from saywhere.data import FORMATS, PhraseOptions
 from saywhere.errors import UserError
 from saywhere.models.bundle import Bundle
+from saywhere.networks import checkpoint
+from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.checkpoint import load_network
 from saywhere.options import from_dict
 from saywhere.text import Vocabulary
 from saywhere.training import recipe as recipes
 from saywhere.training.densecap import PhraseTargets, usable
 from saywhere.training.recipe import OptimizerConfig, Recipe
-from saywhere.training.run import build_vocabulary, find_system, model_config, read_training
+from saywhere.training.run import build_vocabulary, find_system, model_config, read_training, require_monitor
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 OTHERS = {
@@ -255,3 +258,25 @@ def assert_changed(options: dict[str, Any], changed: dict[str, Any]) -> None:
             assert_changed(options[key], value)
         else:
             assert options[key] == value
+
+
+def test_a_captioner_by_reward_is_judged_by_it(file: Path) -> None:
+    words = recipes.load(RECIPES / "captioner-flickr8k.yaml", ["training.monitor=val/caption"])
+    require_monitor(words)
+    reward = recipes.load(RECIPES / "captioner-cider.yaml", ["training.monitor=val/cider"])
+    require_monitor(reward)
+    for recipe, wrong in ((words, "val/cider"), (reward, "val/caption")):
+        with pytest.raises(UserError, match=f"training.monitor is '{wrong}', but there are val/loss, val/"):
+            require_monitor(replace(recipe, training=replace(recipe.training, monitor=wrong)))
+
+
+def test_proposals_are_those_of_the_start_before_those_of_the_localizer(tmp_path: Path) -> None:
+    own = ProposalConfig(anchors=(((40.0, 40.0),),) * 3)
+    config = AlignerConfig(proposals=own, embed_dim=8, hidden_size=8)
+    checkpoint.save(Aligner(config, Vocabulary({"dog": 9}), pretrained_backbone=False), tmp_path / "start")
+    recipe = recipes.load(RECIPES / "aligner-flickr8k.yaml", [f"training.start={tmp_path / 'start'}"])
+    assert model_config(recipe).proposals.anchors == own.anchors
+    theirs = Bundle.read("flickr-coco").configs["densecap"].proposals
+    captioner = recipes.load(RECIPES / "captioner-flickr8k.yaml", ["model.attend_to=proposals"])
+    captioner = replace(captioner, training=replace(captioner.training, start=str(tmp_path / "start")))
+    assert model_config(captioner).proposals.anchors == theirs.anchors  # the start has no such captioner

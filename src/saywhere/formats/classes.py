@@ -81,7 +81,7 @@ class Classes:
             raise UserError(f"classes {', '.join(self.names)!r}: each needs a word")
         spelt = Counter(" ".join(tokenize(name)) for name in self.names)
         if twice := [name for name in self.names if spelt[" ".join(tokenize(name))] > 1]:
-            raise UserError(f"classes: {twice[-1]!r} is named twice, and capitals do not count")
+            raise UserError(f"classes: {twice[-1]!r} is named twice; capitals and punctuation do not count")
 
     @classmethod
     def of(cls, names: Iterable[object]) -> Classes:
@@ -154,9 +154,9 @@ class Classes:
         captions = regions.captions or [None] * len(regions)
         if regions.labels is None:
             return [self.label(caption) for caption in captions]
-        if not self.names:
-            return list(regions.labels)
         pairs = zip(regions.labels, captions, strict=True)
+        if not self.names:
+            return [own or label(caption) for own, caption in pairs]
         return [self.label(own) or self.label(caption) for own, caption in pairs]
 
     def keep(self, regions: Regions) -> Regions:
@@ -178,19 +178,20 @@ NOUNS = Classes()
 """The default: every noun is a class."""
 
 
-def without_contradiction(phrase: str | None, name: str, names: Classes = NOUNS) -> str:
-    """Return the phrase of a region, or its class ``name`` where the phrase names another thing.
+def is_corrected(phrase: str, name: str, names: Classes = NOUNS) -> bool:
+    """Return whether somebody has changed the class of a drafted region to ``name``, and not its phrase.
 
-    So somebody has corrected the class of a drafted region, and not its phrase. Another thing is a noun of the tree
-    that is neither the class nor a kind of it, or another of the file's ``names``.
+    The phrase then names another of the file's classes ``names``, or none of them although ``name`` is in the tree of
+    nouns. A name in another language, or of a state, says nothing about the phrase.
 
     Example:
-        >>> [without_contradiction(text, "dog") for text in ("a brown poodle", "my Rex", "a cat", None)]
-        ['a brown poodle', 'my Rex', 'dog', 'dog']
+        >>> names = Classes(("dog", "cat", "Hund"))
+        >>> [is_corrected(phrase, "dog", names) for phrase in ("a brown poodle", "a cat", "a fox")]
+        [False, True, True]
+        >>> [is_corrected(phrase, "Hund", names) for phrase in ("a fox", "a dog")]
+        [False, True]
     """
-    if not phrase:
-        return name
-    if not tokenize(name) or name in (phrase, label(phrase)) or Classes((name,)).label(phrase) is not None:
-        return phrase
-    other = head_of(tokenize(phrase)).noun is not None or (names.names and names.label(phrase) is not None)
-    return name if other else phrase
+    nearest = names.label(phrase) if names.names else None
+    if nearest is not None or name in (phrase, label(phrase)):
+        return nearest not in (None, name)
+    return noun_tree().named(" ".join(tokenize(name))) is not None and Classes((name,)).label(phrase) is None

@@ -68,6 +68,8 @@ def image_ids(images: Sequence[Regions]) -> list[int]:
     evaluator refuses them rather than comparing the wrong ones. ``UserError`` if two images have the same name.
     """
     names = [regions.image or "" for regions in images]
+    if not any(names):
+        return list(range(1, len(names) + 1))
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise UserError(f"{twice[0]}: two images have this name, by which COCO's files know them; rename one")
     numbers = [number for name in names if (number := _number(name)) is not None]
@@ -119,5 +121,6 @@ def _rows(classes: Mapping[Any, Mapping[str, Any]], entry: Mapping[str, Any]) ->
     text = entry.get("caption")
     if (of := classes.get(entry.get("category_id"))) is None and not text:
         raise ValueError(f"no category has the id {entry['category_id']!r}")
-    sure, name = entry.get("phrase_score") if text else None, None if of is None else of["name"]
-    yield Row((x, y, x + width, y + height), text or None, entry.get("score"), sure, name)
+    score, sure = entry.get("score"), entry.get("phrase_score") if text else None
+    name = None if of is None or (text and not isinstance(of["name"], str)) else of["name"]
+    yield Row((x, y, x + width, y + height), text or None, score, sure, name, drafted=score is not None)

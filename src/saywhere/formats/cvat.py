@@ -51,7 +51,8 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     root = reading.read_xml(path)
     if root.find("track") is not None:
         raise ValueError('it has the tracks of a video; export it as "CVAT for images"')
-    names = Classes.of(box.get("label") for box in root.iter("box"))
+    told = (name.text for name in root.iterfind("meta//label/name"))
+    names = Classes.of([*told, *(box.get("label") for box in root.iter("box"))])
     for image in root.iter("image"):
         with reading.leave_out(report, "broken image", image.get("name")):
             size = image.attrib["width"], image.attrib["height"]
@@ -68,4 +69,5 @@ def _rows(shape: xml.Element) -> Iterator[reading.Row]:
     phrase = more.get("phrase")
     texts = more.get("score"), more.get("phrase_score") if phrase else None
     score, sure = (float(text) if text else None for text in texts)
-    yield reading.Row((x1, y1, x2, y2), phrase or None, score, sure, shape.attrib["label"])
+    name = shape.attrib["label"]
+    yield reading.Row((x1, y1, x2, y2), phrase or None, score, sure, name, drafted=score is not None)

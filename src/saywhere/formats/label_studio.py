@@ -17,7 +17,7 @@ from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import parse_json, read_whole, write_text
 from saywhere.formats import reading
-from saywhere.formats.classes import NOUNS, Classes
+from saywhere.formats.classes import NOUNS, Classes, is_corrected
 from saywhere.regions import Regions
 from saywhere.report import Report
 
@@ -96,7 +96,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
             for odd in (version for version in versions if not isinstance(version, dict)):
                 report.problem("broken annotation", f"{data['image']}: {_shown(odd)} is none")
             made = [version for version in versions if isinstance(version, dict) and not version.get("was_cancelled")]
-            if annotations and not made:
+            if annotations and not made and any(isinstance(one, dict) for one in annotations):
                 report.left_out["tasks that were skipped"] += 1
                 continue
             if corrected and not annotations:
@@ -109,8 +109,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
                 report.left_out["tasks without regions, whose images have no size in the file"] += 1
                 continue
             name, groups = image_name(data["image"]), _by_region(result)
-            drafts = {text for text in _drafts(task) if isinstance(text, str)}
-            rows = partial(_rows, width, height, drafts)
+            rows = partial(_rows, width, height, _Drafts(task), names)
             yield from reading.to_regions(name, (width, height), groups, rows, report, names)
 
 
@@ -124,16 +123,34 @@ def _names(value: Any) -> Iterator[Any]:
             yield from _names(inner)
 
 
-def _drafts(task: dict[str, Any]) -> Iterator[str]:
-    """Yield the phrases that the task was drafted with: of its data, its predictions, and those behind annotations."""
-    seen = [one.get("prediction") for one in task.get("annotations") or () if isinstance(one, dict)]
-    for prediction in (*(task.get("predictions") or ()), *seen):
-        result = prediction.get("result") if isinstance(prediction, dict) else None
-        for entry in result if isinstance(result, list) else ():
-            if not _is_odd(entry) and entry["type"] == "textarea":
-                yield from _texts(entry.get("value", {}).get("text"))
-    told = task["data"].get("drafts")
-    yield from told if isinstance(told, list) else ()
+class _Drafts:
+    """What a task was drafted with: its phrases, and the label of each region by its id.
+
+    They are in the predictions, in those behind annotations and, of tasks that :func:`write` has made, in the data.
+    """
+
+    def __init__(self, task: dict[str, Any]) -> None:
+        told = task["data"].get("drafts")
+        self.texts = {text for text in (told if isinstance(told, list) else ()) if isinstance(text, str)}
+        self.labels = dict[str, list[str]]()
+        seen = [one.get("prediction") for one in task.get("annotations") or () if isinstance(one, dict)]
+        for prediction in (*(task.get("predictions") or ()), *seen):
+            result = prediction.get("result") if isinstance(prediction, dict) else None
+            for group in _by_region(result) if isinstance(result, list) else ():
+                if not any(map(_is_odd, group)):
+                    self.texts.update(_said(group))
+                    self.labels[str(group[0].get("id"))] = _named(group)
+
+
+def _said(group: Iterable[dict[str, Any]]) -> dict[str, float | None]:
+    """Return the texts of a region, with their scores."""
+    areas = (entry for entry in group if entry["type"] == "textarea")
+    return {text: entry.get("score") for entry in areas for text in _texts(entry.get("value", {}).get("text"))}
+
+
+def _named(group: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the labels of a region."""
+    return [text for entry in group for kind in LABELS for text in _texts(entry.get("value", {}).get(kind))]
 
 
 def _by_region(result: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -165,10 +182,12 @@ def _shape(entry: dict[str, Any]) -> str | None:
     return "rectangle" if entry.get("value", {}).keys() >= set(SIDES) else None
 
 
-def _rows(width: int, height: int, drafts: set[str], group: list[dict[str, Any]]) -> Iterator[reading.Row]:
+def _rows(
+    width: int, height: int, drafts: _Drafts, classes: Classes, group: list[dict[str, Any]]
+) -> Iterator[reading.Row]:
     """Yield a row for each text of a region or, without texts, for each of its labels.
 
-    ``drafts`` are texts of the program; others are somebody's.
+    A drafted label is left out if somebody has changed the text, and it names another thing now.
     """
     if _is_odd(group[0]):
         raise ValueError(f"{_shown(group[0])} is not an entry with a type and a value")
@@ -177,16 +196,16 @@ def _rows(width: int, height: int, drafts: set[str], group: list[dict[str, Any]]
         raise reading.OtherShape(other[0])
     reading.require_upright(places["rectangle"].get("rotation"))
     box = reading.in_pixels((places["rectangle"][side] / 100 for side in SIDES), width, height)
-    areas = [entry for entry in group if entry["type"] == "textarea"]
-    said = {text: entry.get("score") for entry in areas for text in _texts(entry.get("value", {}).get("text"))}
-    named = [text for entry in group for kind in LABELS for text in _texts(entry.get("value", {}).get(kind))]
+    said, named = _said(group), _named(group)
     if not said and not named:
         raise ValueError("a region has neither a label nor a text")
     boxes = (entry for entry in group if entry["type"] != "textarea")  # a text's score is that of its words
     score = next((entry["score"] for entry in boxes if entry.get("score") is not None), None)
-    label = named[0] if len({*named}) == 1 else None
+    label, same = named[0] if len({*named}) == 1 else None, named == drafts.labels.get(str(group[0].get("id")))
     for text, sure in said.items():
-        yield reading.Row(box, text, score, sure, label, text not in drafts)
+        drafted = text in drafts.texts
+        stale = label is not None and same and not drafted and is_corrected(text, label, classes)
+        yield reading.Row(box, text, score, sure, None if stale else label, drafted)
     for name in () if said else dict.fromkeys(named):
         yield reading.Row(box, None, score, None, name)
 

@@ -16,7 +16,7 @@ import numpy as np
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
-from saywhere.formats.classes import NOUNS, Classes, without_contradiction
+from saywhere.formats.classes import NOUNS, Classes, is_corrected
 from saywhere.regions import Regions
 from saywhere.report import Report
 
@@ -86,7 +86,7 @@ Reader = Callable[[Path, Path | None, Report], Iterator[Regions]]
 class Row(NamedTuple):
     """One region in a file: box ``x1 y1 x2 y2`` in pixels, text, optional scores of the box and of the text, and class.
 
-    A class alone is its own text. ``written`` means that somebody has written the text, so that it stays beside a class
+    A class alone is its own text. ``drafted`` means that the program wrote the text, so that it gives way to a class
     that it contradicts.
     """
 
@@ -95,7 +95,7 @@ class Row(NamedTuple):
     score: float | None = None
     caption_score: float | None = None
     label: str | None = None
-    written: bool = False
+    drafted: bool = False
 
     def checked(self) -> Row:
         """Return the row unchanged; raise ``ValueError`` if its text or a score is invalid."""
@@ -180,7 +180,7 @@ def to_regions(
         entries: the image's entries in the file.
         rows: returns the regions of an entry, or raises one of :data:`WRONG`.
         report: report for left-out entries.
-        classes: those of the file; a phrase of another one than its region's gives way to that.
+        classes: those of the file.
     """
     width, height = (int(float(str(side))) for side in size)
     if name is None:
@@ -203,14 +203,12 @@ def to_regions(
         report.problem("image left out with all its regions", name)
         return
     boxes = np.array([row.box for row in found], np.float64).reshape(-1, 4)
-    texts = list[str | None]()
-    for row in found:
-        text = row.caption if row.label is None else without_contradiction(row.caption, row.label, classes)
-        if row.caption and text != row.caption:
-            what = "which stay" if row.written else "which gave way to it"
-            report.left_out[f"phrases that name another thing than their region's class, {what}"] += 1
-        texts.append(row.caption if row.written else text)
-    labels = tuple(row.label for row in found) if found and all(row.label for row in found) else None
+    texts = [row.caption or row.label for row in found]
+    for number, row in enumerate(found):
+        if row.drafted and row.caption and row.label and is_corrected(row.caption, row.label, classes):
+            texts[number] = row.label
+            report.left_out["drafted phrases whose region has got another class, which is the text now"] += 1
+    labels = tuple(row.label for row in found) if any(row.label for row in found) else None
     scores = _column([row.score for row in found], "scores", report)
     sure = _column([row.caption_score for row in found], "scores of phrases", report) if found else None
     yield Regions(width, height, boxes, scores, tuple(texts), image=name, caption_scores=sure, labels=labels)  # pyright: ignore[reportArgumentType]
@@ -250,9 +248,9 @@ def checked(regions: Regions) -> Regions:
         raise ValueError(f"{name!r} is not the name of an image")
     if min(regions.width, regions.height) < 1:
         raise ValueError(f"{name}: {regions.width} x {regions.height} is not the size of an image")
-    texts: tuple[object, ...] = regions.captions or ()
-    if wrong := [text for text in texts if not isinstance(text, str)]:
-        raise ValueError(f"{name}: the caption {wrong[0]!r} is not a text")
+    for kind, texts in (("caption", regions.captions or ()), ("label", regions.labels or ())):
+        if wrong := [text for text in texts if not isinstance(text, str) and (text is not None or kind == "caption")]:
+            raise ValueError(f"{name}: the {kind} {wrong[0]!r} is not a text")
     return regions
 
 

@@ -111,7 +111,9 @@ class Format:
     def encodable(self, regions: Regions, report: Report) -> Regions:
         """Return regions with a replacement for each character that the format cannot hold, counted in the report."""
 
-        def legal(text: str, bad: re.Pattern[str]) -> str:
+        def legal(text: Any, bad: re.Pattern[str]) -> Any:
+            if text is None:
+                return None
             text, count = bad.subn("\N{REPLACEMENT CHARACTER}", text)
             if count:
                 report.left_out[f"characters of {regions.image!r} that the file cannot hold"] += count

@@ -84,7 +84,7 @@ def _rows(entry: xml.Element) -> Iterator[Row]:
     texts = entry.findtext("score"), entry.findtext("phrase_score") if phrase else None
     score, sure = (float(text) if text else None for text in texts)
     name = entry.findtext("name") if phrase else _text(entry, "name")
-    yield Row((x1, y1, x2, y2), phrase or None, score, sure, name)
+    yield Row((x1, y1, x2, y2), phrase or None, score, sure, name, drafted=score is not None)
 
 
 def _text(entry: xml.Element, tag: str) -> str:

@@ -19,7 +19,6 @@ import saywhere
 from saywhere.errors import UserError
 from saywhere.formats.classes import Classes
 from saywhere.formats.label_studio import SIDES
-from saywhere.images import ImageError
 from saywhere.models.encoding import Encoding
 from saywhere.options import dataclass
 from saywhere.regions import SHOWN, Region
@@ -203,7 +202,7 @@ class LabelStudio:
         for task in tasks:
             try:
                 results.append(self._of_task(task, controls, entries))
-            except (Problem, ImageError) as problem:
+            except (Problem, UserError) as problem:
                 problems.append(problem if isinstance(problem, Problem) else Problem(422, str(problem)))
                 results.append({"result": [], "score": 0, "model_version": self.version, "error": str(problem)})
         if len(problems) == len(tasks):

@@ -220,8 +220,9 @@ class Train(Stage):
     def check(self, read: Reader) -> None:
         from saywhere.text import Vocabulary
         from saywhere.training.finetuning import freeze
-        from saywhere.training.run import find_system, model_config
+        from saywhere.training.run import find_system, model_config, require_monitor
 
+        require_monitor(self.recipe("check", 0))
         system, config = find_system(self.SYSTEM), model_config(self.recipe("check", 0))
         for source, options in self.sets():
             if not system.usable(read(source, options), config):

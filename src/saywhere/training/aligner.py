@@ -89,8 +89,10 @@ class AlignerSystem(System):
 
     about = "finds which words of a sentence belong to which region of an image, and which sentence to which image"
     unit = "sentences"
-    losses = ("images", "sentences")
     presets: ClassVar = {"default": AlignerConfig, "original": AlignerConfig.original}
+
+    def losses(self, config: AlignerConfig) -> tuple[str, ...]:
+        return ("images", "sentences")
 
     def usable(self, samples: Sequence[Sample], config: AlignerConfig) -> list[Sample]:
         """Return the samples that have sentences or, with ``config.region_phrases``, phrases of regions.

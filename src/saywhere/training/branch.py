@@ -320,8 +320,10 @@ class BranchSystem(System):
 
     about = "is a second branch of a trunk, which has learnt from the image tower of CLIP"
     unit = "views"
-    losses = ("values", "embedding", "contrast")
     presets: ClassVar = {"default": BranchConfig}
+
+    def losses(self, config: BranchConfig) -> tuple[str, ...]:
+        return ("values", "embedding", "contrast")
 
     def usable(self, samples: Sequence[Sample], config: BranchConfig) -> list[Sample]:
         """Return the views of all photographs, annotated or not."""

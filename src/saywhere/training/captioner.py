@@ -64,8 +64,10 @@ class CaptionerSystem(System):
 
     about = "captions images with sentences, or their regions with phrases"
     unit = "texts"
-    losses = ("caption",)
     presets: ClassVar = {"default": CaptionerConfig, "original": CaptionerConfig.original}
+
+    def losses(self, config: CaptionerConfig) -> tuple[str, ...]:
+        return ("cider",) if config.reward == "cider" else ("caption",)
 
     def usable(self, samples: Sequence[Sample], config: CaptionerConfig) -> list[Sample]:
         """Return the samples reduced to their sentences or, with ``describe_boxes``, to their boxes and phrases.

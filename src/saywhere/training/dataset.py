@@ -63,16 +63,18 @@ class System:
     Attributes:
         about: what its models do, for the card: "A model that ...".
         unit: what the card counts, such as ``regions``.
-        losses: names of the losses of its criterion.
         presets: named configurations for ``model.preset`` of a recipe; one is ``default``.
         save: writes what is kept of a network, see :func:`saywhere.networks.checkpoint.save`.
     """
 
     about: ClassVar[str]
     unit: ClassVar[str]
-    losses: ClassVar[tuple[str, ...]]
     presets: ClassVar[Mapping[str, Callable[[], Any]]]
     save: Callable[[Any, Path, str, str, torch.dtype], object] = staticmethod(checkpoint.save)
+
+    def losses(self, config: Any) -> tuple[str, ...]:
+        """Return the names of the criterion's losses in validation."""
+        raise TypeError
 
     def usable(self, samples: Sequence[Sample], config: Any) -> list[Sample]:
         """Return the samples, or parts of them, that can be trained on."""

@@ -45,8 +45,10 @@ class DenseCapSystem(System):
 
     about = "finds regions in images and describes them with phrases"
     unit = "regions"
-    losses = ("rpn_score", "rpn_box", "score", "box", "caption")
     presets: ClassVar = {"default": DenseCapConfig, "original": DenseCapConfig.original}
+
+    def losses(self, config: DenseCapConfig) -> tuple[str, ...]:
+        return ("rpn_score", "rpn_box", "score", "box", "caption")
 
     def usable(self, samples: Sequence[Sample], config: DenseCapConfig) -> list[Sample]:
         """Return the samples without phrases that have no word or exceed the model's maximum length.

@@ -110,9 +110,7 @@ def train(recipe: Recipe, out: str | Path, restart: bool = False) -> Result:
     system, config = find_system(recipe.system), model_config(recipe)
     for part in (recipe.data, *recipe.data.also.values()):
         PhraseOptions.from_dict(part.phrases)
-    known = ["val/loss", *(f"val/{name}" for name in system.losses)]
-    if recipe.data.validation and recipe.training.monitor not in known:
-        raise UserError(f"training.monitor is {recipe.training.monitor!r}, but there are {', '.join(known)}")
+    require_monitor(recipe)
     with explain_full_disk(out), locked(out):
         _prepare(recipe, out, restart)
         train_samples, name = read_training(recipe.data, system, config)
@@ -131,11 +129,19 @@ def train(recipe: Recipe, out: str | Path, restart: bool = False) -> Result:
         return fit(recipe, out, network, criterion, train_data, validation_data, name, digests)
 
 
+def require_monitor(recipe: Recipe) -> None:
+    """Refuse a ``training.monitor`` that validation does not measure."""
+    losses = find_system(recipe.system).losses(model_config(recipe))
+    known, monitor = ["val/loss", *(f"val/{name}" for name in losses)], recipe.training.monitor
+    if recipe.data.validation and monitor not in known:
+        raise UserError(f"training.monitor is {monitor!r}, but there are {', '.join(known)}")
+
+
 def model_config(recipe: Recipe) -> Any:
     """Return the model configuration: the recipe's options over those of ``model.preset`` (default: ``default``).
 
-    Proposals are those of ``model.localizer`` where the recipe does not say. ``UserError`` for an unknown preset or
-    option, or an invalid value.
+    Proposals are those of ``training.start``, or else of ``model.localizer``, where the recipe does not say.
+    ``UserError`` for an unknown preset or option, or an invalid value.
     """
     system, options = find_system(recipe.system), dict(recipe.model)
     preset = options.pop("preset", "default")
@@ -144,26 +150,29 @@ def model_config(recipe: Recipe) -> Any:
     config = system.presets[preset]().merge(options, prefix="model.")
     if not isinstance(config, RegionConfig) or not config.uses_proposals:
         return config
-    return _like_localizer(config, options.get("proposals") or {})
+    return _like(config, options.get("proposals") or {}, (recipe.training.start, config.localizer))
 
 
 LAYER = ("pyramid_channels", "anchors", "hidden_size", "two_way")
 """Options of proposals that determine the layer's weights."""
 
 
-def _like_localizer(config: RegionConfig, given: Mapping[str, Any]) -> RegionConfig:
-    """Return the configuration with the localization layer of its localizer, but for ``given`` options.
+def _like(config: RegionConfig, given: Mapping[str, Any], sources: Sequence[str | None]) -> RegionConfig:
+    """Return the configuration with the localization layer of the first model that has one, but for ``given`` options.
 
-    A localizer that does not exist yet, or sees other maps, changes nothing; building the network refuses the latter.
+    A model that does not exist yet, or sees other maps, changes nothing; building the network refuses the latter.
     """
-    try:
-        found = Bundle.read(config.localizer).configs.get("densecap")
-    except UserError:
-        return config
-    if not isinstance(found, DenseCapConfig) or found.trunk.strides != config.trunk.strides:
-        return config
-    theirs = {name: getattr(found.proposals, name) for name in LAYER if name not in given}
-    return replace(config, proposals=replace(config.proposals, **theirs))
+    for source in filter(None, sources):
+        try:
+            parts = Bundle.read(source).configs
+        except UserError:
+            continue
+        own = (part for part in parts.values() if type(part) is type(config) and part.uses_proposals)
+        found = next(own, parts.get("densecap"))
+        if isinstance(found, DenseCapConfig | RegionConfig) and found.trunk.strides == config.trunk.strides:
+            theirs = {name: getattr(found.proposals, name) for name in LAYER if name not in given}
+            return replace(config, proposals=replace(config.proposals, **theirs))
+    return config
 
 
 def build_network(recipe: Recipe, samples: Sequence[Sample]) -> Any:

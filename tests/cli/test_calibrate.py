@@ -151,6 +151,6 @@ def test_a_bundle_is_calibrated_by_the_command(tmp_path):
     out = tmp_path / "out"
     data = ("--data", tmp_path / "data.jsonl", "--split", "train")
     measured = run("evaluate", "ground", "--model", folder, *data, "--out", out)
-    assert "with the decision: accuracy" in measured.output and "rare nouns: accuracy" in measured.output
+    assert "phrases found or not: accuracy" in measured.output and "rare nouns: accuracy" in measured.output
     row = json.loads((out / "report.json").read_text())
     assert row["phrases"] == 6 and row["presence"]["phrases"] == 6 and row["presence"]["others"] > 0

@@ -138,7 +138,7 @@ def test_without_a_part_it_is_measured_as_the_model_answers(aligner, flickr, tmp
     assert row["presence"]["accuracy"] == row["accuracy"]
     (only,) = row["presence"]["boxes"]["bins"]
     assert (only["count"], only["score"]) == (8, pytest.approx(0.5, abs=1e-3))
-    assert "found phrases: calibration error" in result.output and "with the decision" in result.output
+    assert "found phrases: calibration error" in result.output and "phrases found or not" in result.output
     assert "## presence boxes bins" in (tmp_path / "report.md").read_text()
 
 

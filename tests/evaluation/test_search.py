@@ -278,7 +278,7 @@ def test_what_is_there_is_measured(tmp_path) -> None:
     command = ["evaluate", "search", "--data", str(flickr), "--out", str(tmp_path / "out"), "--device", "cpu"]
     command += ["--model", str(model)]
     first = run(*command)
-    assert "is it there: AUC" in first.stdout
+    assert "probabilities of hits: AUC" in first.stdout
     there = report(tmp_path / "out")["presence"]
     for one in there["groups"]:
         line = f"{one['images']}\t{one['kind']}\t{one['queries']}\t{one['error']:.3f}\t"

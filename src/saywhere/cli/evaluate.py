@@ -311,10 +311,10 @@ def search(
             named = {"two things or one": layout.counts, "colours": layout.colours,
                      "places": layout.places, "relations": layout.relations}  # fmt: skip
             shares = ", ".join(f"{name} {share:.3f}" for name, share in named.items() if share is not None)
-            typer.echo(f"told right: {shares}")
+            typer.echo(f"accuracy: {shares}")
         if (there := result.presence) is not None:
-            typer.echo(f"is it there: AUC {there.auc:.3f} of hits, calibration error {there.calibration_error:.3f}")
-            head = ["images", "queries", "number", "error", "AUC", "right first", "nothing there"]
+            typer.echo(f"probabilities of hits: AUC {there.auc:.3f}, calibration error {there.calibration_error:.3f}")
+            head = ["images", "queries", "number", "error", "AUC", "median, right", "median, absent"]
             rows = [
                 [str(one.images), one.kind, str(one.queries)]
                 + ["" if value is None else f"{value:.3f}" for value in (one.error, one.auc, one.right, one.absent)]
@@ -355,7 +355,7 @@ def ground(
                     typer.echo(f"  {kind}: accuracy {score.accuracy:.3f} ({counted(score.phrases, 'phrase')})")
         if (presence := scores.presence) is not None:
             typer.echo(
-                f"with the decision: accuracy {presence.accuracy:.3f}, found {presence.found:.3f}, phrases of other "
+                f"phrases found or not: accuracy {presence.accuracy:.3f}, found {presence.found:.3f}, phrases of other "
                 f"images refused {presence.refused:.3f} ({presence.others:,}); AUC {presence.auc:.3f}, "
                 f"calibration error {presence.calibration_error:.3f}"
             )

@@ -52,7 +52,7 @@ def test_each_true_box_is_described(files, tmp_path):
     assert row["bleu_1"] == sum(len(text.split()) for texts in said for text in texts) / 4
     assert (row["words"], row["distinct_true"], row["sex_boxes"], row["sex_right"]) == (row["bleu_1"], 1, 0, None)
     assert f"{row['words']:.2f} words per phrase, {row['distinct']} different phrases (truth: 1)" in result.output
-    assert "colour: 0 boxes, named in 0.0000, right in 0.0000 of these" in result.output
+    assert "colour: 0 boxes\n" in result.output
 
 
 def test_words_for_sex_and_colour_are_right_or_wrong_where_the_truth_names_them():

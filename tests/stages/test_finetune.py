@@ -370,7 +370,7 @@ def test_what_is_done_is_not_done_again_and_another_run_is_refused(done: Finetun
     (done.model / "run" / "regions").mkdir(parents=True)  # as a run leaves it that is killed at its very end
     again = saywhere.finetune(images, done.model, model=base, epochs=6)
     assert again == done and not [path for path in done.model.iterdir() if path.is_dir()]
-    with pytest.raises(UserError, match="has a run with another seed: name another folder with --out, or add"):
+    with pytest.raises(UserError, match="has a run that differs in seed: name another folder with --out, or add"):
         saywhere.finetune(images, done.model, model=base, epochs=6, seed=1)
 
 

@@ -266,7 +266,9 @@ def region_captions(now: Task) -> None:
             ("sex", words.sex_boxes, words.sex_said, words.sex_right),
             ("colour", words.colour_boxes, words.colour_said, words.colour_right),
         ):
-            typer.echo(f"{what}: {counted(boxes, 'box')}, named in {said or 0:.4f}, right in {right or 0:.4f} of these")
+            shares = "" if said is None else f", named in {said:.4f}"
+            shares += "" if right is None else f", right in {right:.4f} of these"
+            typer.echo(f"{what}: {counted(boxes, 'box')}{shares}")
 
 
 @app.command("rank")

@@ -211,7 +211,7 @@ def _begin(folder: Path, settings: Mapping[str, Any], restart: bool) -> Finetune
             shutil.rmtree(path) if path.is_dir() else None
     elif changed := [name for name, value in settings.items() if record and record["settings"].get(name) != value]:
         what = " and ".join(changed)
-        raise UserError(f"{folder} has a run with another {what}: name another folder with --out, or add --restart")
+        raise UserError(f"{folder} has a run that differs in {what}: name another folder with --out, or add --restart")
     elif (result := record.get("result", {})).get("losses"):
         lists = {name: tuple(result[name]) for name in ("losses", "words", "problems", "found") if name in result}
         return Finetuned(folder, **{**result, **lists})

@@ -46,6 +46,8 @@ LENGTH = 125
 """Default maximum length of an alternative text in characters; screen readers handle longer texts badly."""
 CAUTIOUS = 0.1
 """``least_probability`` of the sentence: those who cannot see the image need right words more than many."""
+SURE_SEX = 0.8
+"""Minimum probability of a word for somebody's sex in the sentence, as in the phrases of regions."""
 SURE = 0.5
 """Minimum probability of boxes, and of their captions, that are added to the sentence."""
 REGIONS = 3

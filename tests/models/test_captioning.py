@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,13 @@ from saywhere.drawing import draw_attention
 from saywhere.engines.arrays.layers import Ngrams
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
-from saywhere.models.captioner import bind, build_reranker, without_monochrome, without_unlikely_endings
+from saywhere.models.captioner import (
+    bind,
+    build_reranker,
+    without_monochrome,
+    without_unlikely_endings,
+    without_unsure_sex,
+)
 from saywhere.models.decoding import Hypotheses, Reason, Reranker, search
 from saywhere.models.model import Model
 from saywhere.text import END, PAD, Vocabulary
@@ -269,6 +276,29 @@ def test_a_sentence_ends_after_the_last_part_that_the_image_probably_shows():
     assert without_unlikely_endings(never, IMAGES, texts) == texts
     captioner.ngrams = None
     assert without_unlikely_endings(captioner, IMAGES, texts) == texts
+
+
+def test_a_word_for_somebodys_sex_stays_if_the_n_grams_are_sure_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    words, vocabulary = ("man", "woman", "girl"), Vocabulary.build(["a man and a woman in his red coat near a girl"])
+    known = SimpleNamespace(rows={(vocabulary.number(word),): (row, 0) for row, word in enumerate(words)})
+    ngrams = SimpleNamespace(
+        probabilities=lambda embeddings: embeddings, word_probabilities=partial(Ngrams.word_probabilities, known)
+    )
+    part: Any = SimpleNamespace(vocabulary=vocabulary, ngrams=ngrams)
+    monkeypatch.setattr("saywhere.models.captioner.bind", lambda _, rows: SimpleNamespace(embeddings=np.array(rows)))
+
+    def told(sentence: str, *likely: float) -> str:
+        image: Any = likely
+        return without_unsure_sex(part, image, sentence, 0.8)
+
+    assert told("a man in his red coat", 0.8, 0.1, 0.1) == "a man in his red coat"
+    assert told("a man in his red coat", 0.7, 0.1, 0.2) == "a person in their red coat"
+    assert told("two men near a boy", 0.1, 0.3, 0.1) == "two people near a child"
+    assert told("a girl", 0.1, 0.2, 0.1) == "a child" and told("a girl", 0.1, 0.3, 0.1) == "a girl"
+    for other in ("a man and a woman", "a dog"):
+        assert told(other, 0.5, 0.5, 0.5) == other
+    part.ngrams = None
+    assert told("a girl", 1, 0, 0) == "a girl"
 
 
 def test_reasons_are_added_by_their_weights():

@@ -128,8 +128,9 @@ class _Texts:
 
         It is empty if the image probably does not show what its caption is about, and no region is sure.
         """
-        from saywhere.alt import CAUTIOUS, checked, compose
+        from saywhere.alt import CAUTIOUS, SURE_SEX, checked, compose
         from saywhere.images import read_image
+        from saywhere.models.captioner import without_unsure_sex
 
         digest = content_hash(data).hex()
         if digest not in self._known:
@@ -142,6 +143,8 @@ class _Texts:
             (caption,) = model.caption(images, least_probability=sure, attention=False)
             (regions,) = model.describe(images, top=10)
             sentence = str(caption)
+            if judged and able:
+                sentence = without_unsure_sex(model.captioner, images[0], sentence, SURE_SEX)
             if judged:
                 sentence = checked(sentence, lambda phrases: model.ground(images[0], phrases).captions)
             self._known[digest] = text = compose(sentence, regions, self._length)

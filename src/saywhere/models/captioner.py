@@ -26,6 +26,7 @@ from saywhere.models.nouns import (
     likely_length,
     without_loose_end,
 )
+from saywhere.models.phrases import SEXES, without_sex
 from saywhere.options import require_texts
 from saywhere.regions import Regions, open_pixels, show_image
 from saywhere.text import pad, tokenize, with_usage
@@ -311,3 +312,24 @@ def without_unlikely_endings(
         stop = likely_length(words, probable, least)
         kept.append(sentence if stop == len(words) else " ".join(words[: without_loose_end(words, stop)]))
     return kept
+
+
+def without_unsure_sex(captioner: Captioner, encoding: Encoding, sentence: str, least: float) -> str:
+    """Replace words for a person's sex by "person", "child" and the like if they are right with less than ``least``.
+
+    The probability is the n-grams' of all words for that sex, divided by that of words for either. A sentence about
+    both sexes, and one of a captioner without n-grams, stays.
+    """
+    words, ngrams = sentence.split(), captioner.ngrams
+    places = {place for place, word in enumerate(words) if word in SEXES}
+    if ngrams is None or len(sexes := {SEXES[words[place]] for place in places}) != 1:
+        return sentence
+    likely, own = ngrams.probabilities(bind(captioner, [encoding]).embeddings)[0], next(iter(sexes))
+    each = ngrams.word_probabilities(likely, [captioner.vocabulary.number(word) for word in SEXES])
+    sums = {
+        sex: sum(p or 0.0 for p, of in zip(each, SEXES.values(), strict=True) if of == sex)
+        for sex in ("male", "female")
+    }
+    if sums[own] >= least * sum(sums.values()):
+        return sentence
+    return with_usage(" ".join(without_sex(words, places)))

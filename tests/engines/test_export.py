@@ -104,6 +104,8 @@ def test_parts_of_several_checkpoints_become_one_model(
     ):
         with pytest.raises(UserError, match=message):
             export(checkpoints, folder)
+    with pytest.raises(UserError, match="is a model with the part aligner, which the new one would not have"):
+        export(checkpoints[:1], out)
     assert Bundle.read(again).description == "the densecap; the aligner; the captioner"
     assert (again / "README.md").read_text() == "# model\n\nthe densecap; the aligner; the captioner\n"
 
@@ -116,8 +118,8 @@ def test_the_information_of_box_scores_comes_with_the_dense_captioner(
     known = shutil.copytree(first, tmp_path / "known")
     size = checkpoint.load_network(known).region_head.score.in_features + 1
     checkpoint.write_information(known, np.diag(np.arange(1.0, size + 1)))
-    for folders, there in (([known, *others], True), (checkpoints, False), (others, False)):
-        out = export(folders, tmp_path / "out")
+    for number, (folders, there) in enumerate((([known, *others], True), (checkpoints, False), (others, False))):
+        out = export(folders, tmp_path / f"out{number}")
         found = checkpoint.read_information(out, size)
         assert (found is not None) == there
         if found is not None:
@@ -141,7 +143,7 @@ def test_a_model_that_was_written_half_is_none(
 
     monkeypatch.setattr(exporting, "put_in_place", stop)
     with pytest.raises(KeyboardInterrupt):
-        export(checkpoints[:1], out)
+        export(checkpoints, out)
     with pytest.raises(UserError, match="config.json"):
         Bundle.read(out)
     assert not left_over.exists() and [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -399,6 +399,19 @@ def test_a_folder_with_other_files_is_refused(images: Path, tmp_path: Path, rest
     assert [path.name for path in photos.iterdir()] == ["a.jpg"]
 
 
+def test_images_that_are_measured_on_teach_nothing(images: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--split and --validation are both train"):
+        saywhere.finetune(images, tmp_path / "mine", model=exported_bundle(), split="train", validation="train")
+    rows = [json.loads(line) for line in images.read_text().splitlines()]
+    rows = [row | {"image": str(images.parent / row["image"])} for row in rows]
+    rows += [row | {"split": "val"} for row in rows[:2]]
+    (tmp_path / "both.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    told = list[str]()
+    saywhere.finetune(tmp_path / "both.jsonl", tmp_path / "mine", model=exported_bundle(), epochs=1, tell=told.append)
+    assert "train: 2 images left out, which val has, too: they are measured on" in told
+    assert any(f": {len(rows) - 4} images to learn from, 2 held out" in line for line in told), told
+
+
 def test_images_without_a_box_left_are_told_why(tmp_path: Path) -> None:
     noise(96, 64).save(tmp_path / "a.png")
     line = {"image": "a.png", "regions": [{"box": [40, 2, 10, 30], "phrase": "a dog"}]}

@@ -162,6 +162,7 @@ def test_without_a_stage_that_nothing_stands_for_those_that_need_it_are_refused(
         ("stages.phrases.average=1", "stages.phrases.average must be from 0 to below 1"),
         ("data.boxes=nowhere", "stage densecap: nowhere: no such file or folder"),
         ("data=[1]", "data must be a mapping, not [1]"),
+        ("data.boxs=a", "data.boxs: no stage reads $boxs; did you mean data.boxes?"),
         ("data.boxes=null", "say where the data set boxes is: data.boxes=PATH"),
         ("stages.card.model=$densecap", None),
     ],

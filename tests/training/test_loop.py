@@ -442,7 +442,7 @@ def test_half_weights_a_description_and_phrases_that_are_short_enough(
     stored.write_text("\n".join(kept))
     training = replace(recipe.training, half=True, epochs=2)
     run.train(replace(recipe, description="blocks and sky", training=training), out)
-    assert "train: 12 of 30 texts left out: no word, or too many" in capsys.readouterr().err
+    assert "train: 12 of 30 texts not used: without a word, too long" in capsys.readouterr().err
     best = weights(out)
     assert {value.dtype for value in best.values() if value.is_floating_point()} == {torch.float16}
     last = last_weights(out)

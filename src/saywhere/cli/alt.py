@@ -139,12 +139,13 @@ class _Texts:
             able = self._cautious and model.captioner is not None and model.captioner.ngrams is not None
             sure = CAUTIOUS if able else None
             judged = getattr(model, "nouns", None) is not None
-            images = model.encode([image]) if judged else [image]
+            images: list[Any] = model.encode([image]) if judged else [image]
             (caption,) = model.caption(images, least_probability=sure, attention=False)
             (regions,) = model.describe(images, top=10)
             sentence = str(caption)
             if judged and able:
-                sentence = without_unsure_sex(model.captioner, images[0], sentence, SURE_SEX)
+                captioner: Any = model.captioner
+                sentence = without_unsure_sex(captioner, images[0], sentence, SURE_SEX)
             if judged:
                 sentence = checked(sentence, lambda phrases: model.ground(images[0], phrases).captions)
             self._known[digest] = text = compose(sentence, regions, self._length)

@@ -8,6 +8,7 @@ import typer
 
 from saywhere import DEFAULT_MODEL
 from saywhere.cli.options import Set, check_folder
+from saywhere.cli.printing import next_command
 from saywhere.errors import UserError
 from saywhere.report import counted
 
@@ -53,7 +54,7 @@ def export(
     if runtime is not None:
         raise UserError("--runtime is for --web: give --web as well")
     from saywhere.engines.export import export as export_model
-    from saywhere.models.bundle import GRAPH_INT8, find_folder
+    from saywhere.models.bundle import GRAPH_INT8, Bundle, find_folder
     from saywhere.options import assignments
     from saywhere.report import collect_left_out
 
@@ -66,10 +67,15 @@ def export(
             (samples,), _ = read_sets([(int8, None, "train")])
             images = draw_images([sample.image for sample in samples])
         export_model(checkpoints, out, int8=images, replace=replace, options=assignments(change or ()))
+    made = Bundle.read(out).calibration.to_dict()
     typer.echo(f"written: {out}")
     if int8 is None and any((find_folder(each) / GRAPH_INT8).is_file() for each in checkpoints):
         typer.echo("without the int8 trunk of its parts: --int8 ROOT makes one")
-    typer.echo(f"next: saywhere describe IMAGE --model {out}")
+    lost = [name for each in checkpoints for name in Bundle.read(each).calibration.to_dict() if name not in made]
+    if lost:
+        names = ", ".join(dict.fromkeys(lost))
+        typer.echo(f"no longer calibrated, because parts are new: {names}; saywhere calibrate {out} does it again")
+    typer.echo(f"next: {next_command(out)}")
     if left_out:
         raise typer.Exit(1)
 

@@ -6,6 +6,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import typer
 
@@ -119,3 +120,13 @@ def report_skipped(skipped: Mapping[str, str]) -> None:
         typer.echo(note, err=True)
     if skipped:
         raise typer.Exit(1)
+
+
+def next_command(model: Path) -> str:
+    """Return a command to try a new model with, by its parts."""
+    from saywhere.models.bundle import Bundle
+
+    parts = Bundle.read(model).configs
+    if "densecap" in parts:
+        return f"saywhere describe IMAGE --model {model}"
+    return f"saywhere {'caption IMAGE' if 'captioner' in parts else 'ground IMAGE PHRASE'} --model {model}"

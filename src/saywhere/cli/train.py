@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from saywhere.cli.options import check_folder
-from saywhere.cli.printing import print_row
+from saywhere.cli.printing import next_command, print_row
 from saywhere.errors import UserError
 from saywhere.training import require_training
 
@@ -70,7 +70,7 @@ def _train_stages(recipe: Path, tree: dict[str, object], out: Path | None, resta
     chosen = stages.load(recipe, tree, without)
     model = stages.train(chosen, out or Path("runs") / chosen.name, restart, without, typer.echo, str(recipe))
     if model is not None:
-        typer.echo(f"{model}: the model; next: saywhere describe IMAGE --model {model}")
+        typer.echo(f"{model}: the model; next: {next_command(model)}")
 
 
 def _train_one(recipe: Path, tree: dict[str, object], out: Path | None, restart: bool) -> None:

@@ -126,6 +126,16 @@ def _require_free(out: Path, folders: Sequence[str | Path]) -> None:
         raise UserError(
             f"{out} has {printable(others[0])}, which does not belong to a model: name another folder with --out"
         )
+    made = {part for folder in folders for part in Bundle.read(folder).configs}
+    try:
+        lost = [part for part in Bundle.read(out).configs if part not in made]
+    except UserError:  # no model, or that of an export that was stopped
+        lost = []
+    if lost:
+        raise UserError(
+            f"{out} is a model with the part {lost[0]}, which the new one would not have: name another folder with "
+            "--out, or remove it first"
+        )
 
 
 def _card(folders: Sequence[str | Path]) -> str:

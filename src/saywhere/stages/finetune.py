@@ -225,6 +225,8 @@ def _read(root: Path, format: str | None, split: str, validation: str | None, bu
     """Return the usable images of a data set; ``UserError`` if there are too few."""
     there = datasets.splits(root, format)
     named = validation or next((name for other in UNSEEN for name in there if name.startswith(other)), None)
+    if named == split:
+        raise UserError(f"{root}: --split and --validation are both {split}: images that teach cannot be measured on")
     longest = bundle.configs["densecap"].decoding.max_words
     read = [datasets.read(root, format, name) for name in (split, named) if name is not None]
     problems = [f"{s.split}: {line}" for s in read if not s.report.ok for line in s.report.lines()]
@@ -238,7 +240,10 @@ def _read(root: Path, format: str | None, split: str, validation: str | None, bu
         chosen = {images[row] for row in order[: max(1, round(len(order) / HELD_OUT))]}
         parts = [[sample for sample in sets[0] if (sample.image in chosen) == kept] for kept in (False, True)]
     else:
-        parts = sets
+        measured = {sample.image.resolve() for sample in sets[1]}
+        parts = [[sample for sample in sets[0] if sample.image.resolve() not in measured], sets[1]]
+        if both := len(sets[0]) - len(parts[0]):
+            tell(f"{split}: {counted(both, 'image')} left out, which {named} has, too: they are measured on")
     learnt, held_out = parts
     if not learnt or not held_out:
         counts = (

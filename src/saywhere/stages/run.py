@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import field
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -373,6 +374,12 @@ def load(path: str | Path, tree: Mapping[str, Any], without: Sequence[str] = ())
     data, stages = tree.get("data") or {}, tree.get("stages") or {}
     if not isinstance(data, Mapping) or not isinstance(stages, Mapping):
         return options.from_dict(StagedRecipe, tree, source=str(path))  # says what is wrong
+    every = _names(stages)
+    for name in data:
+        if f"${name}" not in every:
+            near = get_close_matches(name, [other for other in data if f"${other}" in every], n=1, cutoff=0.5)
+            meant = f"; did you mean data.{near[0]}?" if near else ""
+            raise UserError(f"{path}: data.{name}: no stage reads ${name}{meant}")
     named = _names({name: stage for name, stage in stages.items() if name not in without} if without else stages)
     for name, root in data.items():
         if root is None and (f"${name}" in named or not without):

@@ -320,7 +320,9 @@ def read_split(
     usable = system.usable([s for s in samples if not is_held_out(s.image)] if free else samples, model)
     before, after = (sum(1 for sample in some for _ in system.texts(sample)) for some in (samples, usable))
     if before > after:
-        print(f"{split}: {before - after} of {counted(before, 'text')} left out: no word, or too many", file=sys.stderr)
+        unused = f"{before - after} of {counted(before, 'text')} not used"
+        why = "without a word, too long, of held-out images, or of a kind that this part does not learn"
+        print(f"{samples.name}, {split}: {unused}: {why}", file=sys.stderr)
     samples.report.leave_out(split)
     for line in samples.report.lines() if samples.report.ok else ():
         print(f"{split}: {line}", file=sys.stderr)

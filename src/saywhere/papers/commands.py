@@ -58,7 +58,7 @@ def table1(
         None, callback=options.check_folder, help="Folder of the table; runs/NAME by default, NAME as in the recipe."
     ),
 ) -> None:
-    """Compare FCLN with RNNs on crops and with controls, on external proposals, its own and the true boxes.
+    """Compare FCLN with RNNs on crops, on external proposals, its own and the true boxes.
 
     Trains the RNNs if they are not there yet. An interrupted comparison is resumed by the same command.
     """

@@ -1,1 +1,1 @@
-"""The comparison of DenseCap's Table 1: baselines, FCLN and controls on the same images and boxes."""
+"""The comparison of DenseCap's Table 1: baselines and FCLN on the same images and boxes."""

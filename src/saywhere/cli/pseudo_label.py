@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from saywhere.cli.options import Batch, Beta, Chosen, DataFormat, Limit, Splits, check_folder
+from saywhere.cli.options import Batch, Beta, Chosen, DataFormat, Splits, check_folder
 from saywhere.cli.printing import skip_notes
 from saywhere.errors import UserError
 from saywhere.report import counted
@@ -29,7 +29,9 @@ def pseudo_label(
     split: Splits = None,
     format: DataFormat = None,
     beta: Beta = None,
-    limit: Limit = None,
+    limit: int | None = typer.Option(
+        None, min=1, metavar="N", help="Only the first N images of each split.", show_default="all"
+    ),
     batch: Batch = 8,
     chosen: Chosen = Chosen(),
 ) -> None:

@@ -131,7 +131,7 @@ def markdown(results: Results, command: str) -> str:
         f"{results.data}, split {plan.data.validation}, {results.images} images; {spread}. AP in per cent, protocol "
         f"{PROTOCOL}; METEOR: captions against all phrases of the image; {results.meteor}.",
         "",
-        f"Boxes of the baselines: {NAME} and the RPN of seed {first}, at most {plan.proposals} a "
+        f"Boxes of the baselines: {NAME} and the RPN of seed {first}, at most {plan.proposals} per "
         f"image after suppression at IoU {NMS}, and the true boxes (on average {counts}). The baselines' scores "
         "are those of the proposals (of the true boxes: all equal), and their boxes are not refined. FCLN takes the "
         f"external boxes and the {plan.proposals} best of its own RPN as proposals, and scores and refines them; true "

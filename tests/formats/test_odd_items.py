@@ -318,7 +318,7 @@ def test_xml_of_an_unknown_encoding_is_one_line(name: str, tmp_path: Path) -> No
     path.write_text('<?xml version="1.0" encoding="klingon"?><annotations/>')
     with pytest.raises(UserError, match="unknown encoding: klingon"):
         read(name, tmp_path if name == "voc" else path)
-    with pytest.raises(UserError, match="not a data set in the format cvat"):
+    with pytest.raises(UserError, match="not in the format cvat: unknown encoding"):
         data.read(path, "cvat")
 
 

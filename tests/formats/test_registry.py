@@ -377,6 +377,16 @@ def test_an_export_is_a_data_set(format: str, suffix: str, tmp_path: Path) -> No
     np.testing.assert_allclose(sample.boxes, images[0].boxes, atol=0.02)
 
 
+def test_a_cut_off_export_of_cvat_is_named_as_one(tmp_path: Path) -> None:
+    cvat.write(out := tmp_path / "export.xml", photos()[:1])
+    out.write_bytes(out.read_bytes()[:-40])
+    with pytest.raises(UserError, match=r"export.xml: not in the format cvat: .*line \d+, column"):
+        data.read(out)
+    out.write_text("<html></html>")
+    with pytest.raises(UserError, match="not a data set in a known format"):
+        data.read(out)
+
+
 def test_an_uploaded_image_is_found_without_its_prefix(tmp_path: Path) -> None:
     write_images(tmp_path / "images", [Regions.empty(160, 120, "a.jpg")])
     out = tmp_path / "export.json"

@@ -27,11 +27,12 @@ def is_label_studio(root: Path) -> bool:
 
 
 def is_cvat(root: Path) -> bool:
-    """Return whether ``root`` is an XML file of annotations."""
+    """Return whether ``root`` is an XML file of annotations, whole or not."""
     if root.suffix.lower() != ".xml" or not root.is_file():
         return False
     try:
-        return read_xml(root).tag == "annotations"
+        with root.open("rb") as file:
+            return b"<annotations" in file.read(1024) or read_xml(root).tag == "annotations"
     except (OSError, ValueError):
         return False
 

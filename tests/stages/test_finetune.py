@@ -410,6 +410,12 @@ def test_images_that_are_measured_on_teach_nothing(images: Path, tmp_path: Path)
     saywhere.finetune(tmp_path / "both.jsonl", tmp_path / "mine", model=exported_bundle(), epochs=1, tell=told.append)
     assert "train: 2 images left out, which val has, too: they are measured on" in told
     assert any(f": {len(rows) - 4} images to learn from, 2 held out" in line for line in told), told
+    (tmp_path / "val.jsonl").write_text("\n".join(json.dumps(row | {"split": "val"}) for row in rows[: len(rows) - 2]))
+    told.clear()
+    saywhere.finetune(
+        tmp_path / "val.jsonl", tmp_path / "other", model=exported_bundle(), split="val", epochs=1, tell=told.append
+    )
+    assert any(f": {len(rows) - 4} images to learn from, 2 held out" in line for line in told), told  # a fifth of 8
 
 
 def test_images_without_a_box_left_are_told_why(tmp_path: Path) -> None:

@@ -224,7 +224,8 @@ def _read(root: Path, format: str | None, split: str, validation: str | None, bu
 ) -> _Own:  # fmt: skip
     """Return the usable images of a data set; ``UserError`` if there are too few."""
     there = datasets.splits(root, format)
-    named = validation or next((name for other in UNSEEN for name in there if name.startswith(other)), None)
+    others = [name for name in there if name != split]
+    named = validation or next((name for other in UNSEEN for name in others if name.startswith(other)), None)
     if named == split:
         raise UserError(f"{root}: --split and --validation are both {split}: images that teach cannot be measured on")
     longest = bundle.configs["densecap"].decoding.max_words

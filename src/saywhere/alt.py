@@ -19,20 +19,15 @@ from pathlib import Path
 
 from saywhere.errors import UserError
 from saywhere.images import ImageError, MissingImageError
+from saywhere.models.caption_nouns import CUT_BEFORE, find_things, phrase_start, without_tinted_colours
 from saywhere.models.lexicon import asked_colours
 from saywhere.models.nouns import (
-    AFTER,
-    SINGULAR,
     STARTS,
-    Head,
     colour_of,
-    find_names,
     find_nouns,
-    joins_colours,
     noun_tree,
     without_loose_end,
 )
-from saywhere.models.phrases import without_colours
 from saywhere.options import dataclass
 from saywhere.regions import Regions
 from saywhere.text import tokenize, with_articles
@@ -371,9 +366,9 @@ def checked(sentence: str, ask: Callable[[list[str]], Collection[str]]) -> str:
         'an umbrella'
     """
     words = tokenize(sentence)
-    heads = _things(words)
+    heads = find_things(words, noun_tree())
     things = [with_articles(f"a {head.noun.name}") for head in heads if head.noun is not None]
-    starts = [_start(words, head.start) for head in heads]
+    starts = [phrase_start(words, head.start) for head in heads]
     phrases = list[str]()
     for start, head, thing in zip(starts, heads, things, strict=True):
         before = [word for word in words[start : head.start] if word not in STARTS]
@@ -393,41 +388,8 @@ def checked(sentence: str, ask: Callable[[list[str]], Collection[str]]) -> str:
         if colour and phrase not in found:
             wrong |= {place for place in range(start, head.start) if colour_of(words, place) is not None}
     stop = len(words) if absent is None else _cut(words, heads[0].stop, starts[absent])
-    shades = {place - 1 for place in wrong if place and words[place - 1] in TINTS}
-    kept = [word for place, word in enumerate(words[:stop]) if place not in shades]
-    kept = without_colours(kept, {place - sum(shade < place for shade in shades) for place in wrong})
+    kept = without_tinted_colours(words[:stop], {place for place in wrong if place < stop})
     return with_articles(" ".join(kept if absent is None else kept[: without_loose_end(kept, len(kept))]))
-
-
-CUT_BEFORE = AFTER | {"and", "or"}
-"""Words before which a sentence can end."""
-TINTS = frozenset({"bright", "dark", "deep", "light", "pale"})
-"""Words that belong to the colour behind them."""
-
-
-def _things(words: Sequence[str]) -> list[Head]:
-    """Return the names of things in a sentence that have a noun, without verbs and first parts of compounds.
-
-    Of "a small white football player" it is the player, and of "a bird flies" the bird.
-    """
-    kept = list[Head]()
-    for name in find_names(words, noun_tree()):
-        if colour_of(words, name.start) is not None and name.stop == name.start + 1:  # an orange cat
-            continue
-        if kept and kept[-1].stop == name.start:
-            first = words[_start(words, kept[-1].start)]
-            if name.plural and first in SINGULAR:
-                continue
-            kept.pop()
-        kept.append(name)
-    return [name for name in kept if name.noun is not None]
-
-
-def _start(words: Sequence[str], noun: int) -> int:
-    """Return where the phrase with a noun starts: at the article or number before it, or after a word of CUT_BEFORE."""
-    ends = (p for p in range(noun - 1, -1, -1) if words[p] in CUT_BEFORE | STARTS and not joins_colours(words, p))
-    place = next(ends, 0)
-    return place + 1 if words[place] in CUT_BEFORE else place
 
 
 def _cut(words: Sequence[str], first: int, start: int) -> int:

@@ -17,7 +17,7 @@ from tiny_classes import TRUNK, tiny_networks
 from saywhere.configs.captioner import TERMS, CaptionNgramsConfig
 from saywhere.engines.torch import TorchEngine
 from saywhere.models import caption_nouns
-from saywhere.models.caption_nouns import NounChecker, correct, support
+from saywhere.models.caption_nouns import NounChecker, Seen, correct, support
 from saywhere.models.captioner import NEVER
 from saywhere.models.decoding import Hypotheses, Reason, Reranker
 from saywhere.models.densecap import main_phrase
@@ -29,6 +29,10 @@ from saywhere.text import END, Vocabulary, pad, with_usage
 
 KINDS = ("person", "dog", "cat", "elephant", "grass", "banana", "orange", "apple", "bench")
 CLASSES = evidence(KINDS)
+
+
+def unplaced(posterior: np.ndarray) -> Seen:
+    return Seen(np.zeros((len(posterior), 4)), posterior)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +121,7 @@ def test_the_first_regions_decide_where_they_show_all() -> None:
     encodings = asked.encode(images)
     sentences = ["a dog", "a person on the grass", "a zebra", "it is blue"]
     plain, sentences[3] = [*sentences], "it is blue and blue"
-    shown = caption_nouns.see(asked.densecap, asked.nouns, encodings)
+    shown = [seen.posterior for seen in caption_nouns.see(asked.densecap, asked.nouns, encodings)]
     expected = [correct(asked.nouns, *pair) for pair in zip(shown, plain, strict=True)]
     assert NounChecker(asked.densecap, asked.nouns, encodings).correct(sentences) == expected
     for posterior, sentence in zip(shown, sentences, strict=True):
@@ -151,9 +155,9 @@ def test_people_are_named_only_where_a_region_shows_somebody(monkeypatch: pytest
     }
     looks: list[list[int]] = []
 
-    def see(detector: object, classes: object, images: list[int], limit: int) -> list[np.ndarray]:
+    def see(detector: object, classes: object, images: list[int], limit: int) -> list[Seen]:
         looks.append(images)
-        return [(more if limit == caption_nouns.REGIONS else first)[image] for image in images]
+        return [unplaced((more if limit == caption_nouns.REGIONS else first)[image]) for image in images]
 
     monkeypatch.setattr(caption_nouns, "see", see)
     checker = NounChecker(SimpleNamespace(), CLASSES, [0, 1, 2, 3])  # pyright: ignore[reportArgumentType]
@@ -185,7 +189,7 @@ def test_no_caption_names_people_where_no_region_is_sure_enough_of_them(monkeypa
 def test_a_subject_that_neither_n_grams_nor_regions_expect_is_unlikely(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = [posteriors({"dog": 0.9}), posteriors({"cat": 0.9}), posteriors({"cat": 0.9}), posteriors()]
     monkeypatch.setattr(
-        caption_nouns, "see", lambda detector, classes, images, limit: [shown[image] for image in images]
+        caption_nouns, "see", lambda detector, classes, images, limit: [unplaced(shown[image]) for image in images]
     )
     vocabulary = Vocabulary.build(["a dog and a woman on the grass"])
     words = {(number,): (row, 0) for row, number in enumerate(vocabulary.encode("dog woman"))}
@@ -202,6 +206,32 @@ def test_a_subject_that_neither_n_grams_nor_regions_expect_is_unlikely(monkeypat
     assert checker.unlikely_subjects(part, images, ["a dog on the grass"] * 4) == []
     part.ngrams = None
     assert checker.unlikely_subjects(part, images, ["a dog on the grass"] * 4) == []
+
+
+@pytest.mark.parametrize(
+    ("sentence", "wanted"),
+    [
+        ("a green dog on blue grass", "a dog on blue grass"),  # no region shows grass
+        ("a dark green dog runs", "a dog runs"),
+        ("a red dog and a green cat", "a red dog and a cat"),
+        ("a green dog and a red dog", "a dog and a red dog"),
+        ("a black and green dog", "a black and green dog"),  # one of several
+        ("a green woman with a dog", "a green woman with a dog"),  # somebody in green
+        ("a dog is green", "a dog is green"),
+        ("a green hill", "a green hill"),  # no region tells
+        ("", ""),
+    ],
+)
+def test_a_colour_that_its_region_does_not_have_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, sentence: str, wanted: str
+) -> None:
+    red = np.full((60, 90, 3), (200, 20, 20), np.uint8)
+    boxes = np.array([[0, 0, 90, 60], [30, 0, 60, 60], [0, 0, 30, 60]], np.float32)
+    seen = Seen(boxes, posteriors({"dog": 0.9}, {"cat": 0.9}, {"woman": 0.9}))
+    monkeypatch.setattr(caption_nouns, "see", lambda detector, classes, images, limit: [seen for _ in images])
+    encodings = model().encode([red, red])
+    checker = NounChecker(SimpleNamespace(), CLASSES, encodings)  # pyright: ignore[reportArgumentType]
+    assert checker.without_wrong_colours(["a dog", sentence]) == ["a dog", wanted]
 
 
 def test_a_sentence_with_an_unlikely_subject_gives_way_to_a_phrase(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,26 +1,39 @@
-"""The nouns of captions against what the noun classifier sees: corrected, refused, or given up (docs/nouns.md)."""
+"""The nouns of captions against what the noun classifier sees: corrected, refused, or given up (docs/nouns.md).
+
+Their colours are checked against the pixels of the region that shows the noun best.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from saywhere.engines.engine import Captioner, DenseCap
 from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.nouns import (
+    AFTER,
+    COLOUR_NAMES,
+    SINGULAR,
+    STARTS,
     THIN,
     Head,
     Noun,
     NounEvidence,
+    NounTree,
+    colour_of,
     find_heads,
+    find_names,
     find_nouns,
+    joins_colours,
     related,
     repeated,
     with_noun,
     without_repetition,
 )
+from saywhere.models.phrases import colours_of_boxes, is_joined, without_colours
 from saywhere.text import tokenize, without_stutter
 
 FEW, REGIONS = 10, 40
@@ -41,6 +54,24 @@ SURE = 0.6
 """A thing that the caption does not name may be inserted if some region's probability for it is higher than this."""
 LISTED = 2
 """Number of things listed instead of a sentence of which nothing is seen."""
+COLOUR_MARGIN = 1.5
+"""A colour is left out if another one is at least exp(1.5) times as probable by the pixels."""
+CUT_BEFORE = AFTER | {"and", "or"}
+"""Words before which a sentence can end."""
+TINTS = frozenset({"bright", "dark", "deep", "light", "pale"})
+"""Words that belong to the colour behind them."""
+
+
+class Seen(NamedTuple):
+    """What regions of an image show.
+
+    Attributes:
+        boxes: ``(N, 4)`` in pixels of the image.
+        posterior: ``(N, K)`` probabilities of the K leaves of the noun tree.
+    """
+
+    boxes: np.ndarray
+    posterior: np.ndarray
 
 
 class NounChecker:
@@ -48,15 +79,18 @@ class NounChecker:
 
     def __init__(self, detector: DenseCap, classes: NounEvidence, encodings: Sequence[Encoding]) -> None:
         self._detector, self._classes, self._encodings = detector, classes, encodings
-        self._looked: dict[int, np.ndarray] = {}
+        self._looked: dict[int, Seen] = {}
 
     @cached_property
     def _first(self) -> list[np.ndarray]:
         """Posteriors of the first :data:`FEW` proposals of each image."""
-        return see(self._detector, self._classes, self._encodings, FEW)
+        return [seen.posterior for seen in see(self._detector, self._classes, self._encodings, FEW)]
 
     def _more(self, rows: Sequence[int]) -> list[np.ndarray]:
         """Return the posteriors of the first :data:`REGIONS` proposals of the images ``rows``."""
+        return [seen.posterior for seen in self._look(rows)]
+
+    def _look(self, rows: Sequence[int]) -> list[Seen]:
         new = [row for row in rows if row not in self._looked]
         if new:
             seen = see(self._detector, self._classes, [self._encodings[row] for row in new], REGIONS)
@@ -96,6 +130,30 @@ class NounChecker:
             corrected[i] = correct(classes, posterior, sentences[i])
         return [without_repetition(without_stutter(sentence), classes.tree) for sentence in corrected]
 
+    def without_wrong_colours(self, sentences: Sequence[str]) -> list[str]:
+        """Leave out colours of things from the sentence of each image that the region showing the thing does not have.
+
+        A colour stays if no region shows its thing, if the pixels hardly prefer another (:data:`COLOUR_MARGIN`), if it
+        is one of several ("black and white"), and if it is that of a person, who wears others.
+        """
+        return [self._without_wrong_colours(row, sentence) for row, sentence in enumerate(sentences)]
+
+    def _without_wrong_colours(self, row: int, sentence: str) -> str:
+        words, tree, wrong = sentence.split(), self._classes.tree, set[int]()
+        for head in find_things(words, tree):
+            places = [p for p in range(phrase_start(words, head.start), head.start) if colour_of(words, p) is not None]
+            if head.noun is None or not places or is_joined(words, places[-1]) or tree.is_person(head.noun):
+                continue
+            seen = self._look([row])[0]
+            likely = self._classes.probability(seen.posterior, head.noun)
+            if likely.max(initial=0) < UNSEEN:
+                continue
+            box = seen.boxes[[int(likely.argmax())]]
+            pixels = colours_of_boxes(self._encodings[row], box, [words[head.stop - 1]])[0]
+            if pixels.max() - pixels[COLOUR_NAMES.index(str(colour_of(words, places[-1])))] >= COLOUR_MARGIN:
+                wrong.add(places[-1])
+        return " ".join(without_tinted_colours(words, wrong)) if wrong else sentence
+
     def unlikely_subjects(self, captioner: Captioner, embeddings: np.ndarray, sentences: Sequence[str]) -> list[int]:
         """Return the images whose sentence begins with a noun that neither n-grams nor regions expect.
 
@@ -132,10 +190,8 @@ class NounChecker:
         return np.array([repeated(tokenize(sentence), tree) is not None for sentence in sentences], np.float32)
 
 
-def see(
-    detector: DenseCap, classes: NounEvidence, encodings: Sequence[Encoding], limit: int = REGIONS
-) -> list[np.ndarray]:
-    """Return the noun posteriors ``(N, K)`` of each image's regions, over the K leaves of the noun tree.
+def see(detector: DenseCap, classes: NounEvidence, encodings: Sequence[Encoding], limit: int = REGIONS) -> list[Seen]:
+    """Return what the first ``limit`` proposals of each image show.
 
     Thin regions (:data:`saywhere.models.nouns.THIN`) are left out, because the classifier mistakes them for people.
     """
@@ -150,7 +206,7 @@ def see(
         kept &= sides.min(axis=1) >= THIN
         boxes.append(in_image[kept])
         embeddings.append(np.asarray(head.embeddings)[kept])
-    return classes.posteriors(encodings, boxes, embeddings)
+    return [*map(Seen, boxes, classes.posteriors(encodings, boxes, embeddings))]
 
 
 def correct(classes: NounEvidence, posterior: np.ndarray, sentence: str) -> str:
@@ -203,6 +259,38 @@ def shown(classes: NounEvidence, posterior: np.ndarray, noun: Noun) -> float:
     if asked.sort == "kind" and asked not in classes.kinds:
         return 1.0
     return float(classes.probability(posterior, asked).max(initial=0.0))
+
+
+def find_things(words: Sequence[str], tree: NounTree) -> list[Head]:
+    """Return the names of things in a sentence that have a noun, without verbs and first parts of compounds.
+
+    Of "a small white football player" it is the player, and of "a bird flies" the bird.
+    """
+    kept = list[Head]()
+    for name in find_names(words, tree):
+        if colour_of(words, name.start) is not None and name.stop == name.start + 1:  # an orange cat
+            continue
+        if kept and kept[-1].stop == name.start:
+            first = words[phrase_start(words, kept[-1].start)]
+            if name.plural and first in SINGULAR:
+                continue
+            kept.pop()
+        kept.append(name)
+    return [name for name in kept if name.noun is not None]
+
+
+def phrase_start(words: Sequence[str], noun: int) -> int:
+    """Return where the phrase with a noun starts: at the article or number before it, or after a word of CUT_BEFORE."""
+    ends = (p for p in range(noun - 1, -1, -1) if words[p] in CUT_BEFORE | STARTS and not joins_colours(words, p))
+    place = next(ends, 0)
+    return place + 1 if words[place] in CUT_BEFORE else place
+
+
+def without_tinted_colours(words: Sequence[str], places: set[int]) -> list[str]:
+    """Remove the colours at ``places``, see :func:`without_colours`, with their :data:`TINTS`."""
+    shades = {place - 1 for place in places if place and words[place - 1] in TINTS}
+    kept = [word for place, word in enumerate(words) if place not in shades]
+    return without_colours(kept, {place - sum(shade < place for shade in shades) for place in places})
 
 
 def support(classes: NounEvidence, posterior: np.ndarray, sentences: Sequence[str]) -> np.ndarray:

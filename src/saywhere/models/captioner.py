@@ -1,7 +1,8 @@
 """Captions of images, with the attention to regions at each word (Areas of Attention; the multimodal RNN).
 
 The caption is the beam hypothesis with the highest score: length-normalised log-probability plus the weighted terms of
-:class:`saywhere.models.decoding.Reranker`. Its nouns are then corrected (:class:`NounChecker`, docs/nouns.md).
+:class:`saywhere.models.decoding.Reranker`. Its nouns and colours are then corrected by
+:class:`NounChecker` (docs/nouns.md).
 """
 
 from __future__ import annotations
@@ -193,6 +194,7 @@ def caption(
     texts = texts if nouns is None else nouns.correct(texts)
     texts = [without_monochrome(text, one.pixels) for one, text in zip(encodings, texts, strict=True)]
     texts = without_unlikely_endings(captioner, bound.embeddings, texts, least_probability)
+    texts = texts if nouns is None else nouns.without_wrong_colours(texts)
     if nouns is not None and phrases is not None:
         rows = nouns.unlikely_subjects(captioner, bound.embeddings, texts)
         for row, phrase in zip(rows, phrases([encodings[row] for row in rows]) if rows else (), strict=True):

@@ -440,7 +440,7 @@ def _doubtful(
             found.append(Doubtful("person", place, word, evidence))
         elif colour is not None:
             seen, said = colours[place], COLOUR_NAMES.index(colour)
-            likeliest = said if _is_joined(words, place) else int(seen.argmax())
+            likeliest = said if is_joined(words, place) else int(seen.argmax())
             own, every = fits[-len(COLOUR_NAMES) :][likeliest], fits[-len(COLOUR_NAMES) :]
             evidence = {
                 "pixels": np.array(float(seen[likeliest])),
@@ -451,7 +451,7 @@ def _doubtful(
     return tuple(found)
 
 
-def _is_joined(words: Sequence[str], place: int) -> bool:
+def is_joined(words: Sequence[str], place: int) -> bool:
     """Return whether the colour at ``place`` is next to another: "black and white", "blue gray"."""
     return end_of_colours(words, place) > place + 1 or any(
         colour_of(words, start) is not None and end_of_colours(words, start) > place for start in range(place)

@@ -22,7 +22,7 @@ from saywhere.engines.arrays.nouns import class_features
 from saywhere.engines.arrays.pooling import ImageMaps, grid_features
 from saywhere.images import LoadedImage, read_image
 from saywhere.models import caption_nouns
-from saywhere.models.caption_nouns import OF_PEOPLE, NounChecker, correct
+from saywhere.models.caption_nouns import OF_PEOPLE, NounChecker, Seen, correct
 from saywhere.models.captioner import without_unlikely_endings
 from saywhere.models.encoding import STEP
 from saywhere.models.nouns import noun_tree, repeated, with_noun, without_repetition
@@ -457,7 +457,8 @@ def test_nouns_of_captions_are_those_of_python(
         rows = np.zeros((len(found), classes.tree.leaves))
         for row, ((leaf, probability),) in zip(rows, found, strict=True):
             row[leaf] = probability
-        monkeypatch.setattr(caption_nouns, "see", lambda *given, rows=rows: [rows])
+        seen = Seen(np.zeros((len(rows), 4)), rows)
+        monkeypatch.setattr(caption_nouns, "see", lambda *given, seen=seen: [seen])
         strange: list[bool] = []
         for least in (0.0, 0.03, 0.1):
             config = SimpleNamespace(ngrams=CaptionNgramsConfig(least_subject=least))

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -282,11 +283,187 @@ def test_corrections_are_read_and_survive_another_run(tmp_path: Path) -> None:
     assert found.captions == ("a black cat", TEXTS[1])
     write(path, "a red cup")
     ((found,), _) = read(tmp_path)
-    assert found.captions == ("a black cat", "a red cup")
+    assert found.captions == ("a black cat",)  # the red cup would have the same box
     end = "dog</rdf:li></rdf:Alt></Iptc4xmpExt"
     place.write_text(write(store(tmp_path / "b.jpg")).read_text().replace(f"brown {end}", f"black {end}"))
     ((found, _), _) = read(tmp_path)
     assert found.captions == ("a black dog", TEXTS[1])
+
+
+def change(path: Path, *words: str) -> None:
+    exiftool(path)  # skips the test where there is none
+    subprocess.run(["exiftool", "-q", "-overwrite_original", *words, path], check=True)
+
+
+def test_what_somebody_removes_stays_away(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    place = write(path)
+    change(place, "-XMP-dc:Subject-=dog", "-XMP-dc:Description=")
+    for _ in range(3):
+        said = exiftool(write(path))
+        assert said["Subject"] == said["TagsList"] == ["man"] and "Description" not in said
+        assert said["AltTextAccessibility"] == "; ".join(TEXTS) and "CaptionWriter" not in said
+    xmp.write_sentence(place, path, "a man and his dog")
+    assert "Description" not in exiftool(place)
+    change(place, "-XMP-mwg-rs:RegionInfo=")
+    for _ in range(2):
+        said = exiftool(write(path))
+        assert "RegionInfo" not in said and "ImageRegion" not in said
+    ((found,), _) = read(tmp_path)
+    assert len(found) == 0
+    said = exiftool(write(path, "a red cup"))  # what was not there before is new
+    assert said["Subject"] == ["cup"] and len(said["RegionInfo"]["RegionList"]) == 1
+
+
+def test_a_moved_region_takes_the_place_of_the_first_one(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    place = write(path)
+    text = place.read_text()
+    first = text[text.index("<mwg-rs:Area") :].split('"')[1]
+    place.write_text(text.replace(f'stArea:x="{first}"', f'stArea:x="{float(first) + 0.01:.6f}"'))
+    for _ in range(2):
+        ((found,), _) = read(tmp_path)
+        assert found.captions == (TEXTS[1], TEXTS[0]) or found.captions == TEXTS
+        assert abs(found.boxes - BOXES).max() == pytest.approx(0.01 * WIDTH, abs=0.1)
+        write(path)
+
+
+def test_an_image_that_was_rotated_is_refused_until_it_is_described_again(tmp_path: Path) -> None:
+    path, again = store(tmp_path / "a.jpg"), "describe it again, into a new file of results"
+    place, regions = write(path), regions_of(path)
+    first = place.read_bytes()
+    with Image.open(path) as image:
+        size = f"it is {HEIGHT} x {WIDTH} now, and was {WIDTH} x {HEIGHT} when it was described"
+        for orientation, told in ((6, size), (3, "it has been rotated since it was described")):
+            exif = Image.Exif()
+            exif[0x0112] = orientation
+            image.save(path, exif=exif)
+            assert xmp.beside(regions) == f"{told}; {again}"
+    assert place.read_bytes() == first
+    turned = replace(regions, boxes=np.array([WIDTH, HEIGHT] * 2) - regions.boxes[:, [2, 3, 0, 1]])
+    assert xmp.beside(turned) is None and place.read_bytes() != first
+    ((found,), _) = read(tmp_path)
+    np.testing.assert_allclose(found.boxes, turned.boxes, atol=0.01)
+    with Image.open(path) as image:
+        image.resize((WIDTH // 2, HEIGHT // 2)).save(path, exif=image.getexif())
+    assert xmp.beside(turned) is None
+
+
+XP = ("-EXIF:XPKeywords=Museum;Köln", "-EXIF:XPComment=Großmutters Hund")
+INSIDE = {
+    "iptc": ("-codedcharacterset=utf8", "-IPTC:Caption-Abstract=Großmutters Hund", "-IPTC:Keywords=Museum",
+             "-IPTC:Keywords=Köln"),
+    "exif": ("-EXIF:ImageDescription=Großmutters Hund", XP[0]),
+    "windows": XP,
+    "xmp": ("-XMP-dc:Description=Großmutters Hund", "-XMP-dc:Subject=Museum", "-XMP-dc:Subject=Köln"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("embedding", [False, True])
+@pytest.mark.parametrize("kind", INSIDE)
+def test_what_an_image_says_elsewhere_is_not_hidden(kind: str, embedding: bool, tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    change(path, *INSIDE[kind])
+    for _ in range(2):
+        assert xmp.beside(regions_of(path), embed=embedding) is None
+        said = exiftool(path if embedding else tmp_path / "a.jpg.xmp")
+        assert said["Subject"] == ["Museum", "Köln", "dog", "man"] and "TagsList" not in said
+        assert said.get("Description") == ("Großmutters Hund" if embedding and kind == "xmp" else None)
+        assert said["AltTextAccessibility"] == "; ".join(TEXTS)
+
+
+def test_descriptions_of_cameras_do_not_count(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    change(path, "-EXIF:ImageDescription=OLYMPUS DIGITAL CAMERA         ")
+    assert exiftool(write(path))["Description"] == "; ".join(TEXTS)
+
+
+@pytest.mark.parametrize("upright", [False, True])
+@pytest.mark.parametrize("embedding", [False, True])
+def test_faces_in_an_image_are_in_its_new_list_too(embedding: bool, upright: bool, tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg", 6)
+    wide, high = (WIDTH, HEIGHT) if upright else (HEIGHT, WIDTH)
+    area = "{X=0.25,Y=0.5,W=0.1,H=0.2,Unit=normalized}"
+    info = f"{{AppliedToDimensions={{W={wide},H={high},Unit=pixel}},RegionList=[{{Name=Anna,Type=Face,Area={area}}}]}}"
+    change(path, f"-XMP-mwg-rs:RegionInfo={info}")
+    for _ in range(2):
+        assert xmp.beside(regions_of(path), embed=embedding) is None
+        said = exiftool(path if embedding else tmp_path / "a.jpg.xmp")["RegionInfo"]
+        assert said["AppliedToDimensions"] == {"W": wide, "H": high, "Unit": "pixel"}
+        face, *own = said["RegionList"]
+        assert face["Name"] == "Anna" and float(face["Area"]["X"]) == 0.25 and len(own) == 2
+        ((found,), report) = read(tmp_path)
+        assert report.left_out == {"regions of the type Face": 1} and found.captions == TEXTS
+        np.testing.assert_allclose(found.boxes, BOXES, atol=0.01)
+
+
+def test_the_one_sidecar_of_an_image_is_used_whatever_its_name(tmp_path: Path) -> None:
+    for name, sidecar in (("a.jpg", "a.xmp"), ("b.jpg", "b.jpg.XMP")):
+        path = store(tmp_path / name)
+        (tmp_path / sidecar).write_text(LIGHTROOM, encoding="utf-8")
+        write(path)
+        assert exiftool(tmp_path / sidecar)["Subject"] == ["holiday", "dog", "man"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jpg", "a.xmp", "b.jpg", "b.jpg.XMP"]
+    found, _ = read(tmp_path)
+    assert [one.captions for one in found] == [TEXTS, TEXTS]
+    store(tmp_path / "a.png")  # whose is a.xmp now?
+    write(tmp_path / "a.jpg")
+    assert (tmp_path / "a.jpg.xmp").exists()
+
+
+def test_corrections_inside_an_image_with_a_sidecar_are_named(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    exiftool(path)
+    write(path)
+    embed(path)
+    ((found,), report) = read(tmp_path)
+    assert (found.captions, report.lines()) == (TEXTS, [])
+    path.write_bytes(path.read_bytes().replace(b"<mwg-rs:Description>a brown dog", b"<mwg-rs:Description>a black cat"))
+    ((found,), report) = read(tmp_path)
+    assert found.captions == TEXTS
+    assert report.left_out == {"corrections inside images whose sidecars were read instead": 1}
+
+
+def test_caption_and_describe_in_turns_change_nothing(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    exiftool(path)
+    for place in (tmp_path / "a.jpg.xmp", path):
+        first = None
+        for turn in range(2):
+            xmp.write_sentence(place, path, "a man and his dog")
+            xmp.write_regions(place, path, regions_of(path))
+            status = place.stat()
+            assert turn == 0 or (status.st_mtime_ns, status.st_ino) == first
+            first = status.st_mtime_ns, status.st_ino
+
+
+def test_embedding_keeps_the_time_and_respects_write_protection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = store(tmp_path / "a.jpg")
+    exiftool(path)
+    os.utime(path, (1e9, 1e9))
+    embed(path)
+    assert path.stat().st_mtime == 1e9 and exiftool(path)["Subject"] == ["dog", "man"]
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)  # nothing is write-protected to root
+    assert xmp.beside(regions_of(path, ("a red cup",), (0.9,)), embed=True) == "it is write-protected"
+    place = tmp_path / "a.jpg.xmp"
+    monkeypatch.undo()
+    write(path)
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
+    told = xmp.beside(regions_of(path, ("a red cup",), (0.9,)))
+    assert told == f"its sidecar {place} is write-protected" and b"brown dog" in place.read_bytes()
+
+
+def test_a_full_disk_ends_embedding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = store(tmp_path / "a.jpg")
+    exiftool(path)
+    monkeypatch.setattr("saywhere.formats.xmp._ExifTool.run", lambda *_: "Error: Error writing output file")
+    told = xmp.beside(regions_of(path), embed=True)
+    assert told == "ExifTool cannot write into it (Error: Error writing output file)"
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    with pytest.raises(OSError, match="No space left"):
+        xmp.beside(regions_of(path), embed=True)
 
 
 def test_a_description_of_ours_is_signed_as_a_draft_until_somebody_corrects_it(tmp_path: Path) -> None:
@@ -371,7 +548,10 @@ def test_a_sidecar_without_a_suffix_is_of_the_raw_file(tmp_path: Path) -> None:
     (tmp_path / "a.xmp").write_text(LIGHTROOM.replace("Face", "Object"), encoding="utf-8")
     ((found,), report) = read(tmp_path)
     assert (found.image, found.captions, report.lines()) == (str(tmp_path / "a.dng"), ("Anna",), [])
-    assert xmp.beside(regions_of(tmp_path / "a.dng")) is None and (tmp_path / "a.dng.xmp").exists()
+    assert xmp.beside(regions_of(tmp_path / "a.dng")) is None and not (tmp_path / "a.dng.xmp").exists()
+    assert xmp.beside(regions_of(tmp_path / "a.jpg")) is None and (tmp_path / "a.jpg.xmp").exists()
+    said = exiftool(tmp_path / "a.xmp")
+    assert (said["Description"], said["Subject"], said["Rating"]) == ("Anna and Rex", ["holiday", "dog", "man"], 4)
 
 
 def embed(path: Path) -> None:

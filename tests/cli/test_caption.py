@@ -13,7 +13,7 @@ from photographs import noise, write_album
 from PIL import Image
 from skimage import data
 from tiny_captioner import tiny_captioner
-from video_clips import Timed, plate, write_clip
+from video_clips import Timed, damage, moving, plate, write_clip
 
 import saywhere
 from saywhere.drawing import draw_attention
@@ -90,6 +90,14 @@ def test_a_video_has_a_sentence_for_each_change(tmp_path: Path, model: str, load
     assert "is for images; " in error_of(run(clip, "--model", model, "--json", tmp_path / "r.jsonl", code=2))
     noise(96, 64).save(tmp_path / "c.png")
     assert f"skipped: {clip} and 1 other video; " in run(tmp_path, "--model", model).stderr
+
+
+def test_a_damaged_video_is_named_and_the_rest_captioned(tmp_path: Path, model: str):
+    clip = write_clip(tmp_path / "a.mp4", moving(10))
+    damage(clip, 0.4, 0.5)
+    said = run(clip, "--model", model, "--every", "500ms", code=1)
+    assert f"skipped: {clip}: damaged: " in said.stderr and said.stderr.endswith("; the rest is captioned\n")
+    assert said.stdout.startswith(f"{clip} at 0:00: ")
 
 
 def test_several_images_are_named(tmp_path: Path, model: str):

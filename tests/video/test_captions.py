@@ -61,6 +61,7 @@ def test_the_file(tmp_path):
     rows = [
         {"video": "v", "track": 2, "start": 1.0, "end": 2.5, "phrase": "R&D <b>\nnow", "score": 0.5, **places},
         {"video": "v", "track": 1, "start": 0.0, "end": 3600.25, "phrase": "a dög", "score": 0.9, **places},
+        {**places, "track": 3, "start": 0.0, "end": 1.0, "phrase": "its mouth", "score": 0.9, "caption_score": 0.4},
         {"video": "v", "scene": 1, "start": 0.0, "end": 3600.25},
     ]
     (tmp_path / "tracks").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -75,6 +76,22 @@ def test_a_fast_region_is_expected_where_it_goes():
 def test_another_thing_in_the_same_place_is_another_track():
     looks = [look((at(50), DOG if s < 3 else CAT, "a dog" if s < 3 else "a cat", 0.9)) for s in range(6)]
     assert spans(follow(looks)) == [("a dog", 0, 3), ("a cat", 3, 6)]
+
+
+def test_what_turns_into_something_else_is_another_track():
+    """A cross-fade: each look is like the one before, and the last not like the first."""
+    looks = [look((at(50), [10.0 - s, s, 0, 0], "a dog" if s < 6 else "a cat", 0.9)) for s in range(10)]
+    assert spans(follow(looks)) == [("a dog", 0, 6), ("a cat", 6, 10)]
+
+
+def test_words_that_are_probably_wrong_have_less_of_a_vote():
+    tracker, said = Tracker(), [("a dog", 0.9), ("its mouth", 0.3), ("its mouth", 0.4)]
+    for second, (phrase, sure) in enumerate(said):
+        seen = look((at(50), DOG, phrase, 0.9))
+        seen = replace(seen, regions=replace(seen.regions, caption_scores=np.array([sure], np.float32)))
+        tracker.update(second * TICKS, seen)
+    ((row, _),) = [tracker.finish(3 * TICKS)]
+    assert (row["phrase"], row["caption_score"]) == ("a dog", 0.9)
 
 
 def test_the_phrase_is_that_with_the_most_votes_by_score():

@@ -106,7 +106,7 @@ def caption(
 def _caption_videos(
     videos: list[Source], deferred: DeferredModel, asked: Mapping[str, Any], every: str | None, lines: bool, images: int
 ) -> dict[str, str]:
-    """Print a sentence for each change in each video; return the unreadable videos and why, by name."""
+    """Print a sentence for each change in each video; return unreadable and damaged videos and why, by name."""
     skipped: dict[str, str] = {}
     if not videos:
         if every is not None:
@@ -128,6 +128,8 @@ def _caption_videos(
                     elif said != last:
                         typer.echo(f"{printable(source.name)} at {moment(frame.time)}: {said}")
                     last = said
+                if reader.damage.count:
+                    skipped[source.name] = f"{reader.damage}; the rest is captioned"
         except VideoError as error:
             skipped[source.name] = str(error).removeprefix(f"{source.name}: ")
     return skipped

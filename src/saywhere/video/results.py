@@ -14,6 +14,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from saywhere import boxes as geometry
+from saywhere.drawing import UNSURE
 from saywhere.errors import UserError
 from saywhere.files import beside, require_there, sync, write_atomically, write_text
 from saywhere.inference.results import AppendedFile, forget_settings, note_settings, read_settings
@@ -199,7 +200,7 @@ class Span(NamedTuple):
 
 
 def write_captions(path: Path, tracks: Path) -> None:
-    """Write WebVTT captions for the tracks in the file ``tracks``, atomically."""
+    """Write WebVTT captions for the tracks in the file ``tracks`` whose words are probably right, atomically."""
 
     def write(stream: IO[bytes]) -> None:
         stream.write(b"WEBVTT\n")
@@ -217,7 +218,7 @@ def _in_order(tracks: Path) -> Iterator[tuple[float, Span]]:
         place = 0
         for line in file:
             row = json.loads(line)
-            if "track" in row:
+            if "track" in row and row.get("caption_score", 1.0) >= UNSURE:
                 places.append((row["start"], place))
             place += len(line)
         for start, place in sorted(places):

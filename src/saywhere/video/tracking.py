@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from saywhere import boxes as geometry
+from saywhere.drawing import UNSURE
 from saywhere.images import LoadedImage
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
@@ -72,6 +73,8 @@ class Watcher:
 
 LEAST_IOU, LEAST_COSINE = 0.1, 0.6
 """Minimum IoU with a track's expected or last box, and minimum cosine of the features, for a region to continue it."""
+LEAST_FIRST = 0.6
+"""The same for the cosine with the track's first features: what has turned into something else is another track."""
 LEAST_SUM = 1.0
 """Minimum sum of that IoU and cosine."""
 PATIENCE = 2
@@ -92,13 +95,15 @@ class Track:
         number: number of the track, from 1.
         scene: number of its scene, from 1.
         start: tick of the first look that saw it.
-        votes: sum of the scores of each phrase.
+        votes: sum of the scores of each phrase, times the probabilities of its words.
+        words: for each phrase these probabilities, as their sum and number; empty if the model gives none.
         looks: number of looks that saw it; ``total`` is the sum of its scores.
         ticks, boxes: times and boxes, of every look, or every second, fourth, ... (``stride``).
         box, velocity: box at the last look that saw it, and its change in pixels per tick.
         seen: tick of the last look that saw it.
         missed: number of looks since then, the first of them at tick ``end``.
         vector: ``(D,)``, running mean of its features.
+        first: ``(D,)``, features at the first look that saw it.
     """
 
     number: int
@@ -107,7 +112,9 @@ class Track:
     seen: int
     box: np.ndarray
     vector: np.ndarray
+    first: np.ndarray
     votes: dict[str, float] = field(default_factory=dict[str, float])
+    words: dict[str, tuple[float, int]] = field(default_factory=dict[str, tuple[float, int]])
     looks: int = 0
     total: float = 0.0
     ticks: list[int] = field(default_factory=list[int])
@@ -127,12 +134,20 @@ class Track:
         """The mean score."""
         return self.total / self.looks
 
+    @property
+    def caption_score(self) -> float | None:
+        """The mean probability that the words of the phrase are right; None if the model gives none."""
+        total, count = self.words.get(self.phrase, (0.0, 0))
+        return total / count if count else None
+
     def expected(self, ticks: int) -> np.ndarray:
         """Return the box expected at a tick, by constant velocity."""
         return self.box + self.velocity * np.float32(ticks - self.seen)
 
-    def see(self, ticks: int, box: np.ndarray, vector: np.ndarray, phrase: str, score: float) -> None:
-        """Add a look that saw the track."""
+    def see(
+        self, ticks: int, box: np.ndarray, vector: np.ndarray, phrase: str, score: float, sure: float | None = None
+    ) -> None:
+        """Add a look that saw the track; ``sure`` is the probability that the words of the phrase are right."""
         if ticks > self.seen:
             self.velocity = (0.5 * (self.velocity + (box - self.box) / (ticks - self.seen))).astype(np.float32)
         self.vector = (0.5 * (self.vector + vector)).astype(np.float32)
@@ -144,10 +159,14 @@ class Track:
                 self.ticks, self.boxes, self.stride = self.ticks[::2], self.boxes[::2], 2 * self.stride
         self.looks += 1
         self.total += score
-        self.votes[phrase] = self.votes.get(phrase, 0.0) + score
+        self.votes[phrase] = self.votes.get(phrase, 0.0) + score * (1.0 if sure is None else sure)
+        if sure is not None:
+            total, count = self.words.get(phrase, (0.0, 0))
+            self.words[phrase] = total + sure, count + 1
         if len(self.votes) > MOST_PHRASES:
-            others = [p for p in self.votes if p != phrase]
-            del self.votes[min(others, key=lambda p: self.votes[p])]
+            least = min((p for p in self.votes if p != phrase), key=lambda p: self.votes[p])
+            del self.votes[least]
+            self.words.pop(least, None)
 
     def miss(self, ticks: int) -> None:
         """Add a look that did not see the track."""
@@ -157,6 +176,7 @@ class Track:
 
     def row(self) -> dict[str, Any]:
         """Return the JSON form, with times in seconds."""
+        sure = {} if self.caption_score is None else {"caption_score": round(self.caption_score, 4)}
         return {
             "track": self.number,
             "scene": self.scene,
@@ -164,6 +184,7 @@ class Track:
             "end": to_seconds(self.end),
             "phrase": self.phrase,
             "score": round(self.score, 4),
+            **sure,
             "looks": self.looks,
             "times": [to_seconds(ticks) for ticks in self.ticks],
             "boxes": self.boxes,
@@ -176,7 +197,7 @@ class Track:
     @classmethod
     def from_dict(cls, row: dict[str, Any]) -> Track:
         """Return the exact track of :meth:`to_dict`."""
-        arrays = {name: np.array(row[name], np.float32) for name in ("box", "vector", "velocity")}
+        arrays = {name: np.array(row[name], np.float32) for name in ("box", "vector", "first", "velocity")}
         return cls(**{**row, **arrays})
 
 
@@ -217,19 +238,20 @@ class Tracker:
         regions = look.regions
         captions, scores, features = regions.captions, regions.scores, regions.features
         assert captions is not None and scores is not None and features is not None
+        sure = [None] * len(regions) if regions.caption_scores is None else regions.caption_scores.tolist()
         pairs = self._pairs(ticks, regions.boxes, features)
         missed = set(range(len(self.tracks))) - pairs.keys()
         new = set(range(len(regions))) - set(pairs.values())
         for row, column in pairs.items():
             seen = regions.boxes[column], features[column], captions[column], float(scores[column])
-            self.tracks[row].see(ticks, *seen)
+            self.tracks[row].see(ticks, *seen, sure[column])
         for row in missed:
             self.tracks[row].miss(ticks)
         for column in sorted(new):
             self.number += 1
             box, vector = regions.boxes[column], features[column]
-            track = Track(self.number, self.scene, ticks, ticks, box, vector)
-            track.see(ticks, box, vector, captions[column], float(scores[column]))
+            track = Track(self.number, self.scene, ticks, ticks, box, vector, vector)
+            track.see(ticks, box, vector, captions[column], float(scores[column]), sure[column])
             self.tracks.append(track)
 
     def _pairs(self, ticks: int, boxes: np.ndarray, features: np.ndarray) -> dict[int, int]:
@@ -241,7 +263,8 @@ class Tracker:
             geometry.iou(expected, boxes), geometry.iou(np.stack([track.box for track in self.tracks]), boxes)
         )
         cosines = _cosines(np.stack([track.vector for track in self.tracks]), features)
-        fit = np.where((overlaps >= LEAST_IOU) & (cosines >= LEAST_COSINE), overlaps + cosines, 0)
+        same = _cosines(np.stack([track.first for track in self.tracks]), features) >= LEAST_FIRST
+        fit = np.where((overlaps >= LEAST_IOU) & (cosines >= LEAST_COSINE) & same, overlaps + cosines, 0)
         pairs: dict[int, int] = {}
         taken: set[int] = set()
         for place in np.argsort(-fit, axis=None, kind="stable").tolist():
@@ -375,7 +398,10 @@ class Recording:
             self._keep(rows)
 
     def _marks(self) -> list[Mark]:
-        return [Mark(t.number, tuple(t.box.tolist()), t.phrase) for t in self._tracker.visible()]
+        return [
+            Mark(t.number, tuple(t.box.tolist()), t.phrase, t.caption_score is not None and t.caption_score < UNSURE)
+            for t in self._tracker.visible()
+        ]
 
     def abandon(self) -> None:
         """Discard the unfinished part of the annotated video; the saved state does not include it."""

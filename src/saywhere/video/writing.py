@@ -26,11 +26,12 @@ BASE = Fraction(1, TICKS)
 
 
 class Mark(NamedTuple):
-    """A track at one time: its number, its box and its phrase."""
+    """A track at one time: its number, its box, its phrase, and whether that is probably wrong."""
 
     track: int
     box: tuple[float, float, float, float]
     phrase: str
+    unsure: bool = False
 
 
 def between(before: Sequence[Mark], after: Sequence[Mark], share: float) -> list[Mark]:
@@ -47,7 +48,7 @@ def between(before: Sequence[Mark], after: Sequence[Mark], share: float) -> list
 def draw_marks(
     image: Image.Image, marks: Sequence[Mark], size: tuple[int, int], before: Mapping[int, int] | None = None
 ) -> dict[int, int]:
-    """Draw boxes on an RGB frame, later ones on top, with their phrases where they hide the least.
+    """Draw boxes on an RGB frame, later ones on top, with their phrases where they hide the least, pale if unsure.
 
     Args:
         image: the frame to draw on.
@@ -68,9 +69,9 @@ def draw_marks(
     labels = [fit_label(mark.phrase, box, image.size, style) for mark, box in zip(marks, boxes, strict=True)]
     kept = [(before or {}).get(mark.track) for mark in marks]
     places = place_labels(labels, np.array(boxes, np.float64).reshape(-1, 4), image.size, style, kept)
-    for label, place, colour in zip(labels, places, colours, strict=True):
+    for mark, label, place, colour in zip(marks, labels, places, colours, strict=True):
         if label is not None and place is not None:
-            draw_label(draw, label, place.rectangle, colour, style)
+            draw_label(draw, label, place.rectangle, colour, style, mark.unsure)
     return {mark.track: place.number for mark, place in zip(marks, places, strict=True) if place is not None}
 
 

@@ -317,6 +317,15 @@ def test_what_was_edited_meanwhile_is_not_written_over(model: Captions, monkeypa
     assert Path("site/b.md").read_text().startswith("![a picture")
 
 
+def test_pages_of_other_languages_are_named(model: Captions) -> None:
+    for name, language in (("de", "de-AT"), ("fr", "fr"), ("en", "en-GB"), ("none", "")):
+        Path(f"site/{name}.html").write_text(f'<html lang="{language}"><img src="a%20b.png">')
+    note = 'note: the texts are English, but site/de.html says lang="de-AT"'
+    assert f"{note}, and 1 other file like it\n" in run("site").stderr
+    assert f"{note}\n" in run("site/de.html", "site/en.html", "site/none.html").stderr
+    assert "note: " not in run("site/en.html", "site/none.html").stderr
+
+
 def test_missing_images_are_named_and_counted(model: Captions) -> None:
     Path("site/note.md").write_text("\n![](none.png)\n![](/a.png)\n![](note.md)\n![](a%20b.png)\n")
     done = run("site/note.md", "--write", code=1)

@@ -203,6 +203,14 @@ def base_of(text: str) -> str:
     return ""
 
 
+def language_of(text: str) -> str:
+    """Return the language that the ``html`` element of a document names, or an empty string."""
+    for name, _, attributes, bare in _tags(text):
+        if name == "html" and not bare and (language := _value(text, attributes, "lang")):
+            return "" if _TEMPLATE.search(language) else html.unescape(language).strip()
+    return ""
+
+
 def _tags(text: str) -> Iterator[tuple[str, int, dict[str, tuple[int, int]], bool]]:
     """Yield each start tag: name, end of the name, spans of its attributes, and whether it has bare templates."""
     at = 0

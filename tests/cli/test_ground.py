@@ -201,9 +201,11 @@ def test_a_folder_is_grounded_and_a_stopped_run_goes_on(models, densecap, tmp_pa
         "b.jpg",
     ]
     assert [json.loads(line) for line in Path("r.jsonl").read_text().splitlines()] == printed
+    Path("album/d.mp4").write_bytes(b"video")
     Path("drawn/a.png").unlink()
     again = ground(*words, "--json", "r.jsonl", "--out", "drawn", code=1)
     assert "2 already in r.jsonl" in again.stdout and "written: drawn" in again.stdout
+    assert "skipped: album/d.mp4; " in again.stderr
     assert Path("drawn/a.png").is_file()
     other = ground("album", "a cat", "--model", densecap, "--json", "r.jsonl", code=2)
     assert "r.jsonl: was started with other options (text: " in other.stderr

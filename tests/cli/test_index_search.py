@@ -75,6 +75,23 @@ def test_index_counts_what_it_did_and_names_what_it_skipped(aligner, tmp_path) -
     assert "no images in this folder" in error_of(run(*command, code=2))
 
 
+def made(path: Path) -> Path:
+    path.parent.mkdir(parents=True)
+    return path
+
+
+def test_files_of_a_moved_folder_are_removed_by_a_pattern(aligner, tmp_path) -> None:
+    noise(48, 32, 0).save(made(tmp_path / "a/b/0.png"))
+    command = ("--index", tmp_path / "i", "--model", aligner)
+    run("index", tmp_path / "a", *command)
+    (tmp_path / "a").rename(tmp_path / "c")
+    told = error_of(run("index", tmp_path / "a", *command, code=2))
+    way = f"give '{tmp_path}/a/*' to remove its 1 file from the index"
+    assert told == f"error: {tmp_path}/a: no such file or folder; {way}\n"
+    removed = run("index", tmp_path / "c", f"{tmp_path}/a/*", *command)
+    assert removed.stdout == "1 added, 0 updated, 0 unchanged, 1 removed, 0 skipped\n"
+
+
 @pytest.mark.parametrize("options", [(), ("--poll", "0.2")])
 def test_a_watched_index_equals_a_fresh_one(options, tmp_path, monkeypatch) -> None:
     """Files are copied, renamed, half written, changed and deleted while it runs; names are those given."""
@@ -139,7 +156,7 @@ def test_a_watch_sees_folders_that_are_made_again(tmp_path) -> None:
     lines = [process.stdout.readline(), process.stderr.readline()]
     shutil.rmtree(album)
     lines.append(process.stderr.readline())
-    assert lines[-1] == f"skipped: {tmp_path / 'i'}: {album}: no such file or folder\n", lines
+    assert lines[-1].startswith(f"skipped: {tmp_path / 'i'}: {album}: no such file or folder; give '{album}/*'"), lines
     for number, folder in enumerate((album, album / "sub", album), 1):
         if number == 3:
             album.rename(tmp_path / "old")

@@ -37,7 +37,14 @@ SIZE = (100, 100)
         ("behind", ["behind"], [], [], ()),
         ("a dog or a cat", ["a dog", "a cat"], [], [], ("or",)),
         ("dogs or cats on a bed", ["dogs", "cats", "a bed"], [], [("on", 1, 2)], ("or",)),
-        ("a street with no cars", ["a street", "cars"], [], [], ("no",)),
+        ("a street with no cars", ["a street"], [], [], ("with no cars",)),
+        ("a man without a hat and a dog", ["a man"], [], [], ("without a hat and a dog",)),
+        ("at least two dogs", ["two dogs"], [], [], ()),
+        ("more than two dogs and a cat", ["three dogs", "a cat"], [], [], ()),
+        ("more than one dog", ["two dogs"], [], [], ()),
+        ("a few people", ["several people"], [], [], ()),
+        ("at most two dogs", ["dogs"], [], [], ("at most two",)),
+        ("no more than 3 dogs on the left", ["dogs"], [(0, "left")], [], ("no more than 3",)),
         ("no people", ["people"], [], [], ("no",)),
     ],
 )
@@ -175,6 +182,12 @@ def test_of_more_things_than_captions_count_there_are_many(phrase, said) -> None
 def test_of_an_unknown_number_there_are_many() -> None:
     assert as_many("the nine brown dogs", ("ten", "dogs")) == "the many brown dogs"
     assert as_many("a zebra", ()) == "a zebra"
+
+
+def test_listed_phrases_are_read_alike() -> None:
+    layout = Layout.of(["more than two dogs", "a man without a hat", "up to 5 cars"])
+    assert layout.phrases == ("three dogs", "a man", "cars") and layout.unused == ("without a hat", "up to 5")
+    assert layout.captions == ("more than two dogs", "a man without a hat", "up to 5 cars")
 
 
 @pytest.mark.parametrize("place", ["in front", "at the front", "in the far back", "at the end", "in the rear"])

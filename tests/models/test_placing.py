@@ -355,6 +355,17 @@ def test_a_noun_that_was_hardly_read_is_doubted_unless_the_tree_has_its_kind():
         assert presence == pytest.approx([UNREAD if doubted else 1, 1], abs=1e-3)
 
 
+@pytest.mark.parametrize("part", ["densecap", "aligner"])
+def test_articles_and_unknown_first_words_change_nothing(part) -> None:
+    made = model((0.0, 0.0, 0.1, 0.0))
+    asked = ("a dog", "this dog", "an dog", "my dog", "xyzzy dog", "dog")
+    found = made.ground(IMAGE, asked, part=part, threshold=0)
+    assert found.captions == asked and found.scores is not None
+    assert len({tuple(box) for box in found.boxes[:4].tolist()}) == len({*found.scores[:4].tolist()}) == 1
+    assert found.boxes[4].tolist() == found.boxes[5].tolist() and found.scores[4] == found.scores[5]
+    assert found.unknown == ("xyzzy",) and found.scores.min() > 0
+
+
 def test_the_more_usual_form_of_a_rare_noun_is_read():
     vocabulary = Vocabulary({"eggs": 9, "egg": 2, "dog": 9, "dogs": 2, "foxes": 2, "fox": 1, "us": 1, "use": 9})
     assert captioned("an egg near us", vocabulary) == "an eggs near us" and captioned("dogs", vocabulary) == "dog"

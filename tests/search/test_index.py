@@ -294,10 +294,10 @@ def test_wrong_use_is_one_line(model, album, tmp_path) -> None:
             use()
 
 
-def taken_on(path: Path, when: str) -> None:
+def taken_on(path: Path, when: str, tag: int = 36867) -> None:
     """Write a photograph with the time at which it was taken."""
     exif = Image.Exif()
-    exif.get_ifd(0x8769)[36867] = when
+    exif.get_ifd(0x8769)[tag] = when
     path.parent.mkdir(parents=True, exist_ok=True)
     noise(96, 64, len(str(path))).save(path, exif=exif)
 
@@ -328,6 +328,14 @@ def test_a_search_is_narrowed_by_dates_and_folders(model, tmp_path) -> None:
         assert counts(index.add(album)) == (0, 0, 4, 0, 0) and found(after="2400-01-01") == ["old.png"]
         with pytest.raises(UserError, match="after must be a date such as 2024-05-01, not 'May'"):
             found(after="May")
+
+
+def test_scans_have_dates_and_folders_of_macos_are_found(model, tmp_path) -> None:
+    taken_on(tmp_path / "Mu\u0308ller/a.jpg", "1999:05:01 12:00:00", 36868)
+    with saywhere.Index(tmp_path / "i", model) as index:
+        index.add(tmp_path / "Mu\u0308ller")
+        for name in ("M\u00fcller", "Mu\u0308ller", tmp_path / "M\u00fcller"):
+            assert len(index.search("two dogs", before="1999-05-02", under=name)) == 1
 
 
 def test_the_date_of_a_heic_counts_and_damaged_exif_is_no_matter(model, tmp_path, recwarn) -> None:

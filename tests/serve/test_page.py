@@ -309,6 +309,42 @@ def test_a_search_shows_a_gallery(visit: Callable[..., Page], model: saywhere.Mo
     assert page.locator("#photo").get_attribute("alt") == Path(hits[0].image).name
 
 
+def test_an_image_that_is_gone_is_named_on_its_card(visit: Callable[..., Page]) -> None:
+    page = visit()
+    page.evaluate("""() => {
+        const real = window.fetch;
+        let first = true;
+        window.fetch = (path, options) => {
+            if (!path.startsWith("v1/search/image") || !first) return real(path, options);
+            first = false;
+            return Promise.resolve(new Response('{"error": "a.jpg is gone"}', {status: 404}));
+        };
+    }""")
+    page.locator("#query").fill("a submarine")
+    expect(page.locator("#hits .gone")).to_have_count(1)
+    expect(page.locator("#hits .gone")).to_contain_text("a.jpg is gone")
+    expect(page.locator("#status")).to_contain_text("5 images; probably not there: ")
+    expect(page.locator("#alert")).to_be_empty()
+
+
+def test_an_image_that_comes_before_the_model_is_known_stays_in_sight(
+    browser: Browser, server: Process, photo: bytes
+) -> None:
+    context, held = browser.new_context(), list[Route]()
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE)
+    page.route("**/v1/models", lambda route: held.append(route))
+    page.goto(server.url)
+    page.wait_for_function("() => !document.getElementById('unstarted')")
+    drop(page, photo_jpg=photo)
+    page.wait_for_selector("#region-list button")
+    held[0].continue_()
+    page.wait_for_selector("body[data-ready]")
+    expect(page.locator("#tab-regions")).to_have_attribute("aria-selected", "true")
+    expect(page.locator("#region-list")).to_be_visible()
+    context.close()
+
+
 def test_an_example_can_be_tried(visit: Callable[..., Page], model: saywhere.Model) -> None:
     server = Process()
     try:
@@ -368,6 +404,8 @@ def test_an_image_that_only_the_server_can_read_is_said_to_be_such(visit: Callab
     Image.open(io.BytesIO(photo)).save(stream, "TIFF")
     drop(page, scan_tif=stream.getvalue())
     expect(page.locator("#status")).to_contain_text("this browser cannot show the file")
+    page.click("#save-image")
+    expect(page.locator("#alert")).to_contain_text("cannot draw on it")
 
 
 def test_the_webcam_is_described_live(visit: Callable[..., Page]) -> None:
@@ -413,6 +451,10 @@ def test_the_keyboard_suffices(visit: Callable[..., Page], photo_path: Path) -> 
     focus("[role=tab]")
     page.keyboard.press("ArrowRight")
     expect(page.locator("#tab-find")).to_be_focused()
+    for key, name in (("End", "search"), ("ArrowRight", "regions"), ("ArrowLeft", "search"), ("Home", "regions")):
+        page.keyboard.press(key)
+        expect(page.locator(f"#tab-{name}")).to_be_focused()
+    page.keyboard.press("ArrowRight")
     focus("#text")
     page.keyboard.type("a woman")
     expect(page.locator("#found-list li")).to_have_count(1)
@@ -478,6 +520,25 @@ def test_a_token_is_asked_for_once(visit: Callable[..., Page], photo: bytes) -> 
         page.wait_for_selector("#region-list button")
         assert "s3cret" not in page.url
     finally:
+        assert server.stop() == (0, "")
+
+
+def test_a_wrong_token_is_said_to_be_wrong(browser: Browser) -> None:
+    server, context = Process("--token", "s3cret"), browser.new_context()
+    try:
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        page.goto(server.url)
+        expect(page.locator("#token-wrong")).to_be_hidden()
+        page.fill("#token", "s3cre")
+        page.keyboard.press("Enter")
+        expect(page.locator("#token-wrong")).to_be_visible()
+        page.fill("#token", "s3cret")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("body[data-ready]")
+        expect(page.locator("#token-dialog")).to_be_hidden()
+    finally:
+        context.close()
         assert server.stop() == (0, "")
 
 

@@ -54,13 +54,13 @@ def alt(
 
     Exit code: 0 success; 1 images are missing or cannot be read; 2 error.
     """
-    from saywhere.alt import Document
+    from saywhere.alt import Document, language_of
     from saywhere.inference import ResultsFile, ensure_same_settings
 
     if root is not None and not root.is_dir():
         raise UserError(f"--root {root}: no such folder")
     skipped: dict[str, str] = {}
-    documents: list[Document] = []
+    documents, foreign = list[Document](), list[str]()
     for path in _files(paths):
         try:
             documents.append(Document.read(path))
@@ -86,6 +86,8 @@ def alt(
                 skipped[str(document.path)] = "was changed while this command ran; run the same command again"
                 continue
             drafts += len(found)
+            if (language := language_of(document.text)) and not language.lower().startswith("en"):
+                foreign.append(f'{name} says lang="{printable(language)}"')
             if write:
                 write_atomically(document.path, lambda file, d=document, n=new: file.write(n.encode(d.encoding)))
                 typer.echo(f"written: {name}")
@@ -96,6 +98,9 @@ def alt(
     made = f"{counted(drafts, 'draft')} {'written' if write else 'proposed'}"
     told = ", ".join([made, *(f"{counts[name]} {name}" for name in sorted(counts))])
     typer.echo(f"{told}; {DRAFT}" if drafts else told, err=True)
+    if foreign:
+        more = f", and {counted(len(foreign) - 1, 'other file')} like it" if foreign[1:] else ""
+        typer.echo(f"note: the texts are English, but {foreign[0]}{more}", err=True)
     report_skipped(skipped)
 
 

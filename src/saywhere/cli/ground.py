@@ -164,7 +164,7 @@ def ground(
     ahead = ("densecap",) if part is Part.densecap else ("aligner", "densecap", "nouns")
     deferred = chosen.deferred(Part.aligner if sentence else part, ahead, [path])
     from saywhere.images import DRAWN_SIDES
-    from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, find_images
+    from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, find_images, note_videos
     from saywhere.inference.results import json_line
     from saywhere.inference.run import Run
 
@@ -197,6 +197,8 @@ def ground(
     written = [path for path in (file, out, save_steps) if path and (summary.done or (path == out and undrawn))]
     if written:
         typer.echo(f"written: {', '.join(map(str, written))}", err=printed)
+    if note := note_videos([path], [out] if out else []):
+        typer.echo(note, err=True)
     report_skipped(summary.skipped)
 
 

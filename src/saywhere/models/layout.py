@@ -7,7 +7,9 @@ It decides between regions that fit a phrase equally well, and lowers the probab
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -17,7 +19,7 @@ from saywhere import boxes as geometry
 from saywhere.calibration import logistic
 from saywhere.errors import UserError
 from saywhere.models.chunker import Chunker
-from saywhere.models.nouns import AFTER, STARTS, colour_of, find_heads, is_participle, noun_tree, related
+from saywhere.models.nouns import AFTER, STARTS, colour_of, find_heads, is_participle, noun_tree, plural, related
 from saywhere.options import dataclass
 from saywhere.text import split_words, tokenize, with_articles
 
@@ -39,12 +41,25 @@ AMOUNTS = {
     **{("a", "thousand"): 1000, ("thousands", "of"): 2000},
 }
 """Minimum counts of amounts of one or several words; numbers in figures are read as well."""
+_NUMBER = rf"(\d+|one|{'|'.join(word for word, number in NUMBERS.items() if word.isalpha() and number > 1)})"
+AT_LEAST = re.compile(rf"\b(?:at least|no (?:fewer|less) than)\s+(?={_NUMBER}\b)", re.IGNORECASE)
+"""What changes nothing, because a number means that there are so many at least."""
+MORE_THAN = re.compile(rf"\bmore than\s+{_NUMBER}\s+(\S+)", re.IGNORECASE)
+A_FEW = re.compile(r"\b(?:a few|quite a few)(?=\s+(?!of\b)\w)", re.IGNORECASE)
+AT_MOST = re.compile(rf"\b(?:at most|(?:fewer|less) than|not? more than|up to)\s+{_NUMBER}\s+(?=\w)", re.IGNORECASE)
+"""What is not judged, and so unused."""
 MOST_SAID = 10
 """Captions hardly have larger numbers: they call more things than this many."""
 DETERMINERS = frozenset({"the", "these", "those", "his", "her", "their"})
 """Words that may precede a number."""
 UNREAD = frozenset({"or", "no", "not"})
 """Words that change the meaning but are not interpreted; they are reported as unused."""
+WITHOUT = re.compile(
+    r"(?:^|[\s,;]+)(?:(?:and|but)\s+)?(?:(?:--)?without(?:\s+any)?|(?:with|has|have|having)\s+no|not(?=\s+(?:an?|any|the)\s))\s+"
+    r"|(?:^|[,;]\s*|\s(?:and|but)\s+)no\s+",
+    re.IGNORECASE,
+)
+"""What precedes an unwanted thing; other uses of "no" do not count, because "a no parking sign" is one thing."""
 EMPTY = (
     JOINING
     | DETERMINERS
@@ -229,7 +244,9 @@ class Layout:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Layout:
-        """Return the layout of given phrases, each with the place at its end; "left of" and "no" are unused words.
+        """Return the layout of given phrases, each with the place at its end.
+
+        "Left of", "no" and what a phrase excludes are unused words.
 
         Example:
             >>> layout = Layout.of(["a man", "a man in a coat on the right"])
@@ -238,6 +255,12 @@ class Layout:
         """
         phrases, places, unused = list(texts), list[tuple[int, str]](), list[str]()
         for number, text in enumerate(texts):
+            if (found := WITHOUT.search(text)) and tokenize(text[: found.start()]):
+                unused.append(" ".join(tokenize(text[found.start() :])))
+                text = text[: found.start()]
+            text, limits = at_least(text)
+            phrases[number] = text
+            unused += limits
             words = tokenize(text)
             marks = _find_patterns(words)
             unused += [name for i, _, kind, name in marks if i and kind == "relation" and name not in CHOOSES]
@@ -253,7 +276,17 @@ class Layout:
 
     @classmethod
     def parse(cls, text: str) -> Layout:
-        """Return the layout of a text; the whole text is the only phrase if no part of it names something visible."""
+        """Return the layout of a text; the whole text is the only phrase if no part of it names something visible.
+
+        What a text excludes, such as "without cars", is unused.
+        """
+        if (found := WITHOUT.search(text)) and tokenize(text[: found.start()]):
+            layout = cls.parse(text[: found.start()])
+            return replace(layout, unused=(*layout.unused, " ".join(tokenize(text[found.start() :]))))
+        text, limits = at_least(text)
+        if limits:
+            layout = cls.parse(text)
+            return replace(layout, unused=(*layout.unused, *limits))
         words, gaps = split_words(text)
         marks = _find_patterns(words)
         found = _visible_phrases(words, gaps, marks)
@@ -484,6 +517,24 @@ def _amount(words: Sequence[str]) -> tuple[int, int, int]:
     while number > 1 and stop < len(words) - 1 and words[stop] in ("dozen", "hundred", "thousand", "million"):
         stop, number = stop + 1, 12 * number
     return (start, stop, number) if stop < len(words) else (start, start, 1)
+
+
+def at_least(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return a text with all its numbers as minimum counts, and the words that limit a number from above, cut out.
+
+    Example:
+        >>> at_least("more than two dogs"), at_least("at most two dogs")
+        (('three dogs', ()), ('dogs', ('at most two',)))
+    """
+
+    def one_more(found: re.Match[str]) -> str:
+        number = 1 + (int(found[1]) if found[1].isdecimal() else NUMBERS.get(found[1].lower(), 1))
+        word = next((word for word, value in NUMBERS.items() if value == number and word != "both"), str(number))
+        return f"{word} {plural(found[2]) if number == 2 else found[2]}"
+
+    limits = tuple(" ".join(tokenize(found[0])) for found in AT_MOST.finditer(text))
+    text = AT_MOST.sub("", text) if limits else text
+    return A_FEW.sub("several", MORE_THAN.sub(one_more, AT_LEAST.sub("", text))), limits
 
 
 def count_of(phrase: str) -> int:

@@ -27,7 +27,7 @@ from saywhere.models.nouns import (
 )
 from saywhere.models.phrase_scores import unknown_words
 from saywhere.options import dataclass
-from saywhere.text import Vocabulary, tokenize
+from saywhere.text import Vocabulary, tokenize, with_articles
 
 A_PERSON = (["person"], ["a", "person"], ["the", "person"], ["persons"], ["somebody"], ["someone"])
 """Phrases that the aligner reads as "people", see :func:`captioned`."""
@@ -65,6 +65,11 @@ class Lexicon:
         """Options of the aligner; the defaults without one."""
         return GroundingConfig() if self.aligner is None else self.aligner.config.grounding
 
+    def read(self, phrase: str) -> str:
+        """Return a phrase as it is compared with images: :meth:`translate`, then :func:`in_plain_words`."""
+        parts = (self.densecap if self.by == "densecap" else None, self.aligner)
+        return in_plain_words(self.translate(phrase), [part.vocabulary for part in parts if part is not None])
+
     def translate(self, phrase: str) -> str:
         """Return a phrase in words that the parts know, if the noun tree has any: "a truck" for "a lorry".
 
@@ -81,14 +86,14 @@ class Lexicon:
         return noun_tree().widened(phrase) or phrase
 
     @property
-    def _vocabulary(self) -> Vocabulary:
-        """Vocabulary of the text encoder that decides about presence."""
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary of the text encoder that decides about presence."""
         return (self.aligner or self.densecap).vocabulary  # pyright: ignore[reportOptionalMemberAccess]
 
     def is_rare(self, phrase: str) -> bool:
         """Return whether the phrase's noun was rare in the text encoder's training data."""
-        counts, phrase = self._vocabulary.counts, self.translate(phrase)
-        return any(counts.get(word, 0) < self.config.rare for word in noun_words(familiar(phrase, self._vocabulary)))
+        counts, phrase = self.vocabulary.counts, self.translate(phrase)
+        return any(counts.get(word, 0) < self.config.rare for word in noun_words(familiar(phrase, self.vocabulary)))
 
     def class_noun(self, phrase: str) -> Noun | None:
         """Return the noun of a phrase if the noun classifier can detect it, else None."""
@@ -101,8 +106,8 @@ class Lexicon:
         The text encoder also does not know a rare role ("a chef"): it takes it for any person.
         """
         phrase = self.translate(phrase)
-        words, role = noun_words(familiar(phrase, self._vocabulary)), noun_tree().share(phrase) < 1
-        unread = any(word not in self._vocabulary for word in words) or (role and self.is_rare(phrase))
+        words, role = noun_words(familiar(phrase, self.vocabulary)), noun_tree().share(phrase) < 1
+        unread = any(word not in self.vocabulary for word in words) or (role and self.is_rare(phrase))
         return unread and self.class_noun(phrase) is not None
 
     def is_unknown(self, phrase: str) -> bool:
@@ -171,7 +176,7 @@ class Lexicon:
         return tuple(f"{word} as {kind}" for word, kind in pairs.items())
 
     def _spelt_alike(self, word: str, vocabulary: Vocabulary) -> str | None:
-        if known_form(word, self._vocabulary) in self._vocabulary:  # right, and hardly read
+        if known_form(word, self.vocabulary) in self.vocabulary:  # right, and hardly read
             return None
         names = {one for name, _ in noun_tree().names() for one in name.split()}
         known = (one for one in names | {*vocabulary.counts} if abs(len(one) - len(word)) < SHORT)
@@ -186,6 +191,31 @@ class Lexicon:
         forms = (*singulars(word), plural(word))  # "labradors" is right, and labradors are as unknown as a labrador
         meant = [one for one in meant if one not in forms or not self.is_unread(one)]
         return max(meant, key=likely, default=None)
+
+
+def in_plain_words(phrase: str, vocabularies: Sequence[Vocabulary]) -> str:
+    """Return a phrase as training phrases begin: "a bus" for "my bus" and "an bus", "bus" for "ein bus".
+
+    An unknown first word is left out unless it belongs to the noun: neither that nor "my" makes a difference to what is
+    shown, but to the decoder's probabilities. "The" stays, because it is what one says of water and sky.
+
+    Example:
+        >>> in_plain_words("my foo buses", [Vocabulary.build(["a red bus", "buses"])])
+        'foo buses'
+    """
+    words = tokenize(phrase)
+    head = noun_tree().head(words)
+    if not 0 < head.start < head.stop:
+        return phrase
+    if words[0] in MEANT:
+        words[:1] = [] if head.plural else ["a"]
+    elif not any(known_form(words[0], each) in each for each in vocabularies) and colour_of(words, 0) is None:
+        del words[0]
+    return with_articles(" ".join(words))
+
+
+MEANT = frozenset({"a", "an", "this", "that", "these", "those", "my", "your", "our"})
+"""Words before a noun that say no more than "a"."""
 
 
 def did_you_mean(unknown: Mapping[str, str | None]) -> str:

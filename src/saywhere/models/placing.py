@@ -359,7 +359,7 @@ class Placer:
         self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None = None, limit: int | None = None
     ) -> Evidence:
         """Return the scores of phrases in an image, even if they name nothing; arguments as for :meth:`find`."""
-        texts, phrases = list[TextVectors](), [self.lexicon.translate(phrase) for phrase in phrases]
+        texts, phrases = list[TextVectors](), [*map(self.lexicon.read, phrases)]
         if self.aligner is not None:
             known, details = self.aligner.vocabulary, self._details(phrases)
             both = (*(captioned(phrase, known) for phrase in phrases), *details.texts)
@@ -428,7 +428,7 @@ class Placer:
 
     def _details(self, phrases: Sequence[str]) -> Details:
         assert self.aligner is not None
-        own = [self.lexicon.translate(phrase) for phrase in phrases]
+        own = map(self.lexicon.read, phrases)
         return Details([noun_tree().widened(phrase) or phrase for phrase in own], self.aligner.vocabulary)
 
     def log_kinds(self, encoding: Encoding, regions: Regions, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -30,6 +30,7 @@ from saywhere.models.model import Model, One
 from saywhere.models.nouns import TABLE, pack_leaves
 from saywhere.models.phrases import COLOUR_TABLE, colours_of_boxes, pack_colours
 from saywhere.options import dataclass
+from saywhere.report import counted
 from saywhere.search.qdrant import QdrantStore
 from saywhere.search.scan import VECTOR
 from saywhere.search.store import Store
@@ -195,6 +196,14 @@ class Indexing:
                     raise
                 self.emptied.append(error.path)
                 left = [path for path in left if path != error.path]
+            except UserError as error:
+                for path in left:
+                    below = os.path.join(absolute(path), "")
+                    count = sum(known.startswith(below) for known in self._known)
+                    if count and str(error).startswith(f"{path}: ") and not os.path.lexists(path):
+                        way = f"give '{path}/*' to remove its {counted(count, 'file')} from the index"
+                        raise UserError(f"{error}; {way}") from error
+                raise
 
     def _stamp_of(self, video: Video) -> Stamp:
         """Return the stamp of a video, without its hash if the sampling interval has changed."""
@@ -387,8 +396,8 @@ def _stamp(path: str) -> Stamp:
 
 LATEST = (1 << 63) - 1
 """Largest time in nanoseconds that an index can store (the year 2262); files can have later, wrong times."""
-EXIF, TAKEN = 0x8769, 36867
-"""EXIF tags: the block of camera settings, and in it the time when the photograph was taken."""
+EXIF, TAKEN, DIGITIZED = 0x8769, 36867, 36868
+"""EXIF tags: the block of camera settings, and in it the times when a photograph was taken and scanned."""
 
 
 def taken(path: str) -> str:
@@ -400,10 +409,11 @@ def taken(path: str) -> str:
             warnings.simplefilter("ignore")  # about corrupt EXIF
             try:
                 with Image.open(source) as image:  # reads the EXIF of most RAW files, which that of their preview lacks
-                    said = image.getexif().get_ifd(EXIF).get(TAKEN)
+                    exif = image.getexif().get_ifd(EXIF)
             except UnidentifiedImageError:
                 with opened(source, path) as image:
-                    said = image.getexif().get_ifd(EXIF).get(TAKEN)
+                    exif = image.getexif().get_ifd(EXIF)
+        said = exif.get(TAKEN) or exif.get(DIGITIZED)
         return datetime.strptime(str(said).strip(" \0"), "%Y:%m:%d %H:%M:%S").isoformat()
     except Exception:  # a damaged EXIF block raises anything, while the pixels may be fine
         parts = archives.split(path)

@@ -23,7 +23,7 @@ from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_regions, region_bonus
 from saywhere.models.details import Colours, Compared, Details
-from saywhere.models.layout import EMPTY, UNREAD, Layout, require_names
+from saywhere.models.layout import EMPTY, UNREAD, WITHOUT, Layout, require_names
 from saywhere.models.lexicon import captioned, noun_words
 from saywhere.models.model import Model
 from saywhere.models.nouns import Noun, leaf_tables, log_kinds, noun_tree, packed_kinds
@@ -35,12 +35,6 @@ from saywhere.search.scan import Question
 from saywhere.text import Vocabulary, tokenize
 
 _SIGN = re.compile(r"(?:^|\s)([+-])(?=\s|$|[^\W\d])")
-_WITHOUT = re.compile(
-    r"(?:^|[\s,;]+)(?:(?:and|but)\s+)?(?:(?:--)?without(?:\s+any)?|(?:with|has|have|having)\s+no|not(?=\s+(?:an?|any|the)\s))\s+"
-    r"|(?:^|[,;]\s*|\s(?:and|but)\s+)no\s+",
-    re.IGNORECASE,
-)
-"""What precedes an unwanted thing; other uses of "no" do not count, because "a no parking sign" is one thing."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +71,8 @@ class Query:
             Query(wanted=('a cat',), unwanted=('people',))
             >>> Query.parse("a man without a hat")
             Query(wanted=('a man',), unwanted=('a hat',))
+            >>> Query.parse("no snow, a dog")
+            Query(wanted=('a dog',), unwanted=('snow',))
         """
         first, *rest = _SIGN.split(text)
         signed = [*([("+", first)] if first.strip() or not rest else []), *zip(rest[::2], rest[1::2], strict=True)]
@@ -84,7 +80,9 @@ class Query:
             raise UserError(f"{text!r}: no phrase follows the {empty}; say what is looked for, as in 'a dog + snow'")
         wanted, unwanted = list[str](), list[str]()
         for mark, phrase in signed:
-            parts = _WITHOUT.split(phrase.strip()) if mark == "+" else ["", phrase.strip()]
+            parts = WITHOUT.split(phrase.strip()) if mark == "+" else ["", phrase.strip()]
+            if mark == "+" and not parts[0] and (turned := re.split(r"\s*[,;]\s*", parts[-1], maxsplit=1))[1:]:
+                parts = [turned[1], *parts[1:-1], turned[0]]  # no snow, a dog
             wanted += parts[:1] if parts[0] or len(parts) == 1 else []
             unwanted += [each for part in parts[1:] for each in re.split(r"\s+or\s+", part)]
         return cls(tuple(wanted), tuple(unwanted))

@@ -9,6 +9,7 @@ from dataclasses import field
 from datetime import date
 from pathlib import Path
 from typing import NamedTuple
+from unicodedata import normalize
 
 from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors
@@ -67,7 +68,8 @@ class Only:
     ) -> Only:
         """Return the filter for dates and folders from a user; ``UserError`` for an invalid date."""
         folders = [under] if isinstance(under, str | Path) else under
-        return cls(_day("after", after), _day("before", before), tuple(_folder(str(folder)) for folder in folders))
+        forms = (normalize(form, _folder(str(each))) for each in folders for form in ("NFC", "NFD"))  # macOS has NFD
+        return cls(_day("after", after), _day("before", before), tuple(dict.fromkeys(forms)))
 
     def __bool__(self) -> bool:
         return bool(self.after or self.before or self.under)

@@ -203,13 +203,15 @@ export function drawFile(source, items, width, height, heat, text) {
   if (heat) pen.drawImage(heat, 0, 0, canvas.width, canvas.height);
   pen.font = `${size}px system-ui, sans-serif`;
   pen.textBaseline = "top";
-  const label = (words, x, y, back) => {
+  const label = (words, x, y, back, unsure = false) => {
     const wide = pen.measureText(words).width + size * 0.6;
     const left = Math.max(0, Math.min(x, canvas.width - wide));
+    pen.globalAlpha = unsure ? 0.5 : 1;
     pen.fillStyle = back;
     pen.fillRect(left, y, wide, size * 1.35);
     pen.fillStyle = "#000";
     pen.fillText(words, left + size * 0.3, y + size * 0.17);
+    pen.globalAlpha = 1;
   };
   for (const item of items) {
     const [x1, y1, x2, y2] = item.box.map((value) => value * scale);
@@ -220,8 +222,8 @@ export function drawFile(source, items, width, height, heat, text) {
     }
   }
   labelsOf(items).forEach((words, i) => {
-    const {box: [x1, y1], colour: back} = items[i];
-    if (words) label(words, x1 * scale, y1 * scale, back);
+    const {box: [x1, y1], colour: back, sure} = items[i];
+    if (words) label(words, x1 * scale, y1 * scale, back, sure < 0.5);
   });
   if (text) label(text, 0, canvas.height - size * 1.35, "#fff");
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));

@@ -39,8 +39,10 @@ async function trying(work, name = "image") {
   }
 }
 
-function askToken() {
+// Ask for the token; again if the server has refused one.
+function askToken(again) {
   const dialog = $("token-dialog");
+  $("token-wrong").hidden = !again;
   dialog.showModal();
   return new Promise((resolve) => {
     $("token-form").onsubmit = (event) => {
@@ -128,7 +130,7 @@ const setRatio = (width, height) => $("stage").style.setProperty("--ratio", widt
 // Request the answer that the open tab still lacks.
 async function ask(photo) {
   if (tab === "sentence" && !photo.caption) {
-    await trying(async () => (photo.caption = await server.ask("caption", photo)));
+    await trying(async () => (photo.caption = await server.ask("caption", photo)), photo.name);
   }
   if (tab === "find" && photo.foundText !== $("text").value) return ground();
   if (current === photo) show();
@@ -153,7 +155,7 @@ async function describeBox(fractions) {
   if (!fractions || !photo?.regions) return;
   const {width, height} = photo.regions;
   const box = fractions.map((value, i) => Math.round(100 * value * (i % 2 ? height : width)) / 100);
-  const answer = await trying(() => server.ask("describe", photo, {box: box.join(",")}));
+  const answer = await trying(() => server.ask("describe", photo, {box: box.join(",")}), photo.name);
   if (!answer || current !== photo) return;
   photo.drawn.push({box: answer.boxes[0], label: answer.captions[0], score: answer.scores?.[0], sure: answer.caption_scores?.[0]});
   selectTab("regions");
@@ -183,7 +185,7 @@ async function ground() {
     return show();
   }
   asked = new AbortController();
-  const answer = await trying(() => server.ask("ground", photo, {text}, {signal: asked.signal}));
+  const answer = await trying(() => server.ask("ground", photo, {text}, {signal: asked.signal}), photo.name);
   if (!answer || current !== photo || $("text").value !== text) return;
   [photo.found, photo.foundText, pinned] = [answer, text, null];
   show();
@@ -300,7 +302,14 @@ function showHit(hit, unlikely) {
     button.classList.toggle("unlikely", hit.probability < unlikely);
   }
   const path = `v1/search/image?${new URLSearchParams({entry: hit.entry})}`;
-  const file = trying(async () => (await server.get(path)).blob());
+  const gone = (error) => {
+    const why = document.createElement("small");
+    why.textContent = error.message;
+    shot.replaceChildren(why);
+    button.classList.add("gone");
+    return null;
+  };
+  const file = server.get(path).then((answer) => answer.blob()).catch(gone);
   file.then((blob) => blob && (image.src = URL.createObjectURL(blob)));
   image.addEventListener("load", () => URL.revokeObjectURL(image.src));
   button.addEventListener("click", async () => {
@@ -487,6 +496,7 @@ async function saveImage() {
   const heat = $("heat").hidden ? null : $("heat");
   const text = tab === "sentence" ? current.caption?.caption : "";
   const source = $("photo").hidden ? $("video") : $("photo");
+  if (source === $("photo") && !source.naturalWidth) return warn("This browser cannot show the file, so it cannot draw on it");
   save(await drawFile(source, items, width, height, heat, text), `${stem()}-${tab}.png`);
 }
 
@@ -546,10 +556,11 @@ $("save-image").addEventListener("click", saveImage);
 window.addEventListener("resize", () => current && show());
 for (const name of TABS) $(`tab-${name}`).addEventListener("click", () => selectTab(name));
 document.querySelector("[role=tablist]").addEventListener("keydown", (event) => {
-  const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
-  if (!step) return;
-  const shown = TABS.filter((name) => !$(`tab-${name}`).hidden);
-  const next = shown[(shown.indexOf(tab) + step + shown.length) % shown.length];
+  const shown = TABS.filter((name) => !$(`tab-${name}`).hidden), at = shown.indexOf(tab);
+  const place = {ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: -1}[event.key];
+  if (place === undefined) return;
+  event.preventDefault();
+  const next = shown.at(place % shown.length);
   selectTab(next);
   $(`tab-${next}`).focus();
 });
@@ -568,7 +579,8 @@ if (model) {
   $("tab-find").hidden = !parts.includes("aligner") && !parts.includes("densecap");
   $("tab-sentence").hidden = !parts.includes("captioner");
   $("tab-search").hidden = !indexed;
-  selectTab(indexed ? "search" : TABS.find((name) => !$(`tab-${name}`).hidden));
+  const first = TABS.find((name) => !$(`tab-${name}`).hidden);
+  if (!current || $(`tab-${tab}`).hidden) selectTab(indexed && !current ? "search" : first); // an image may have come first
   if (indexed) {
     document.body.classList.add("indexed");
     $("answers").hidden = false;

@@ -34,7 +34,7 @@ async function request(path, options, onToken, tries = 3) {
     throw new Refusal(0, "The server does not answer. Is it still running?");
   }
   if (response.status === 401 && onToken) {
-    sessionStorage.setItem("token", await onToken());
+    sessionStorage.setItem("token", await onToken(known !== null));
     return request(path, options, onToken, tries);
   }
   const later = Number(response.headers.get("Retry-After"));

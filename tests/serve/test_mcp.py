@@ -101,8 +101,8 @@ def test_the_sdks_client_asks_every_tool_over_stdio(photographs: Path, mode: str
             await ask_all(client)
         with pytest.raises(MCPError, match="no tool 'draw'"):
             await client.call_tool("draw", {})
-        with pytest.raises(MCPError, match="image is missing"):
-            await client.call_tool("caption", {})
+        refused = await client.call_tool("caption", {})
+        assert refused.is_error and "image is missing" in str(refused.content)
         shown, place = (await client.call_tool("crop", {"image": "astronaut.png", "box": [100, 0, 300, 100]})).content
         image = Image.open(io.BytesIO(base64.b64decode(shown.data)))  # pyright: ignore[reportAttributeAccessIssue]
         assert (image.format, image.size) == ("JPEG", (768, 384))
@@ -209,14 +209,18 @@ def test_a_folder_that_is_none_is_named() -> None:
         ({"image": "a.png", "boxes": [[1, 2, 3]]}, "boxes[0] must have 4 to 4 items"),
         ({"image": "a.png", "boxes": [[1, 2, 3, "4"]]}, "boxes[0][3] must be a number"),
         ({"image": "a.png", "where": "x"}, "'where' is unknown; this tool has image"),
-        ([], "arguments must be an object"),
+        ({"top": 3}, "image is missing; this tool needs image"),
     ],
 )
-def test_wrong_arguments_are_named(protocol: mcp.Protocol, arguments: Any, message: str) -> None:
-    params = {"name": "describe", "arguments": arguments or [1]}
+def test_wrong_arguments_are_named_to_the_language_model(protocol: mcp.Protocol, arguments: Any, message: str) -> None:
+    result = call(protocol, "describe", **arguments)["result"]
+    assert result["isError"] and message in result["content"][0]["text"]
+
+
+@pytest.mark.parametrize("params", [{"name": "describe", "arguments": [1]}, {"name": "draw", "arguments": {}}])
+def test_calls_of_another_form_and_unknown_tools_are_refused(protocol: mcp.Protocol, params: Any) -> None:
     answer = protocol.answer({"jsonrpc": "2.0", "id": "a", "method": "tools/call", "params": params})
-    assert answer is not None and answer["id"] == "a"
-    assert answer["error"]["code"] == -32602 and message in answer["error"]["message"]
+    assert answer is not None and (answer["id"], answer["error"]["code"]) == ("a", -32602)
 
 
 def test_a_search_of_the_folders_sees_new_images_and_forgets_others(

@@ -106,28 +106,26 @@ _KINDS: dict[str, type | tuple[type, ...]] = {"string": str, "array": list, "int
 
 
 def check_arguments(schema: Mapping[str, Any], value: Any, where: str = "arguments") -> None:
-    """Check a value against the subset of JSON Schema in :data:`TOOLS`; ``ValueError`` says where and what is wrong."""
+    """Check a value against the subset of JSON Schema in :data:`TOOLS`; ``UserError`` says where and what is wrong."""
     kind = schema["type"]
     if kind == "object":
         properties = schema["properties"]
-        if not isinstance(value, dict):
-            raise ValueError(f"{where} must be an object")
         if missing := [name for name in schema["required"] if name not in value]:
-            raise ValueError(f"{missing[0]} is missing; this tool needs {', '.join(schema['required'])}")
+            raise UserError(f"{missing[0]} is missing; this tool needs {', '.join(schema['required'])}")
         if unknown := [name for name in value if name not in properties]:
-            raise ValueError(f"{unknown[0][:40]!r} is unknown; this tool has {', '.join(properties)}")
+            raise UserError(f"{unknown[0][:40]!r} is unknown; this tool has {', '.join(properties)}")
         for name, inner in value.items():
             check_arguments(properties[name], inner, name)
         return
     if isinstance(value, bool) or not isinstance(value, _KINDS[kind]):
-        raise ValueError(f"{where} must be {'an' if kind[0] in 'ai' else 'a'} {kind}")
+        raise UserError(f"{where} must be {'an' if kind[0] in 'ai' else 'a'} {kind}")
     size = len(value) if kind in ("string", "array") else value
     low, high = {"string": ("minLength", "maxLength"), "array": ("minItems", "maxItems")}.get(
         kind, ("minimum", "maximum")
     )
     if low in schema and not schema[low] <= size <= schema[high]:  # also refuses NaN
         unit = {"string": " characters", "array": " items"}.get(kind, "")
-        raise ValueError(f"{where} must {'have' if unit else 'be from'} {schema[low]} to {schema[high]}{unit}")
+        raise UserError(f"{where} must {'have' if unit else 'be from'} {schema[low]} to {schema[high]}{unit}")
     for number, item in enumerate(value if kind == "array" else ()):
         check_arguments(schema["items"], item, f"{where}[{number}]")
 
@@ -212,13 +210,12 @@ class Protocol:
         if tool is None:
             have = ", ".join(tool["name"] for tool in TOOLS)
             raise _Refused(INVALID_PARAMS, f"no tool {str(name)[:40]!r}; there are {have}")
+        if not isinstance(arguments, dict):
+            raise _Refused(INVALID_PARAMS, "arguments must be an object")
         try:
             check_arguments(tool["inputSchema"], arguments)
-        except ValueError as error:
-            raise _Refused(INVALID_PARAMS, str(error)) from None
-        try:
             return {"content": self.tools.call(tool["name"], arguments), "isError": False}
-        except UserError as error:
+        except UserError as error:  # so that the language model sees it and corrects itself (SEP-1303)
             return {"content": [{"type": "text", "text": " ".join(str(error).split())}], "isError": True}
 
 

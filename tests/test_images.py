@@ -51,6 +51,9 @@ def written(path: Path, image: Image.Image, **options) -> Path:
     [
         ("empty.jpg", b"", "empty file"),
         ("text.jpg", b"hello, world\n" * 20, "not an image in a known format"),
+        ("film.jpg", b"\0\0\0\x18ftypisom" + b"\0" * 50, "not an image in a known format; it is a video"),
+        ("film", b"\x1aE\xdf\xa3" + b"\0" * 50, "not an image in a known format; it is a video"),
+        ("film.png", b"RIFF\0\0\0\0AVI " + b"\0" * 50, "not an image in a known format; it is a video"),
         ("half.jpg", photographs.jpeg(photographs.noise(80, 60))[:3000], "damaged image (image file is truncated"),
         ("head.jpg", photographs.jpeg(photographs.noise(80, 60))[:300], "damaged image|not an image"),
         ("huge.png", photographs.huge_png_header(), "400 megapixels are over the limit of 150"),

@@ -194,6 +194,11 @@ def measure(path: str | Path) -> DiskSize:
         return _upright(*stored_size(image), orientation(image))
 
 
+def _is_video(begin: bytes) -> bool:
+    """Return whether a file begins as MP4, QuickTime, Matroska, WebM or AVI files do."""
+    return begin[4:8] in (b"ftyp", b"moov", b"mdat") or begin[:4] == b"\x1aE\xdf\xa3" or begin[8:12] == b"AVI "
+
+
 def _open_file(path: Path, name: str, long_side: int | None) -> LoadedImage:
     if TAR in name and (data := _read_member(path, name)) is not None:
         return read_image(data, name, long_side)
@@ -238,9 +243,12 @@ def opened(source: Path | io.BytesIO, name: str | None = None, max_pixels: int |
     except UnidentifiedImageError:
         from saywhere import archives
 
-        archive = _start(source, 6).startswith(_PACKED) or archives.is_tar(_start(source, archives.BLOCK))
-        hint = f"; of archives only those are read that are not compressed and called NAME{TAR}"
-        raise ImageError(f"{name}: not an image in a known format{hint if archive else ''}") from None
+        begin, hint = _start(source, archives.BLOCK), ""
+        if begin.startswith(_PACKED) or archives.is_tar(begin):
+            hint = f"; of archives only those are read that are not compressed and called NAME{TAR}"
+        elif _is_video(begin):
+            hint = "; it is a video, which saywhere describe NAME.mp4 and saywhere.follow read"
+        raise ImageError(f"{name}: not an image in a known format{hint}") from None
     except Image.DecompressionBombError as error:
         pixels = re.search(r"\((\d+) pixels\)", str(error))
         size = f"{int(pixels[1]) // 1_000_000} megapixels are " if pixels else ""

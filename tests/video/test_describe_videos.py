@@ -422,6 +422,7 @@ def test_what_does_not_go_together_is_refused(model):
     Path("notes.jsonl").write_text('{"image": "a.jpg", "boxes": []}\n')
     for words, message in (
         (["clip.mp4", "--boxes", "boxes.json"], "--boxes is for images; clip.mp4 is a video"),
+        (["clip.mp4", "--map", "coco80"], "--map is for images; clip.mp4 is a video"),
         (["clip.mp4", "other.mp4", "--json", "a.jsonl"], "--json a.jsonl: can hold the tracks of only one video"),
         (
             ["a.png", "clip.mp4", "--json", "a.jsonl"],

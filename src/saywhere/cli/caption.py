@@ -61,7 +61,8 @@ def caption(
     sources = [source for source in found if not source.is_video]
     printed, file = json == options.STDOUT, None if json == options.STDOUT else json
     if videos and (option := f"--json {file}" if file else "--output-format" if write else None):
-        raise UserError(f"{option}: is for images; {videos[0].name} is a video, whose sentences are only printed")
+        more = " (--json - prints lines of JSON)" if file else ""
+        raise UserError(f"{option}: is for images; {videos[0].name} is a video, whose sentences are only printed{more}")
     if show_attention is not None:
         if output_format is not None:
             raise UserError(f"--show-attention {show_attention}: cannot be combined with --output-format; run twice")

@@ -87,7 +87,8 @@ def describe(
     of_images = (
         (boxes, "--boxes"),
         (shards, "--shards"),
-        (classes, "--classes"),
+        (names, "--classes"),
+        (named, "--map"),
         (output_format != options.ResultFormat.saywhere, "--output-format"),
     )
     option = next((name for value, name in of_images if value), None)

@@ -209,12 +209,16 @@ def in_plain_words(phrase: str, vocabularies: Sequence[Vocabulary]) -> str:
         return phrase
     if words[0] in MEANT:
         words[:1] = [] if head.plural else ["a"]
-    elif not any(known_form(words[0], each) in each for each in vocabularies) and colour_of(words, 0) is None:
+    elif (
+        words[0] not in ("a", "an")
+        and not any(known_form(words[0], each) in each for each in vocabularies)
+        and colour_of(words, 0) is None
+    ):
         del words[0]
     return with_articles(" ".join(words))
 
 
-MEANT = frozenset({"a", "an", "this", "that", "these", "those", "my", "your", "our"})
+MEANT = frozenset({"this", "that", "these", "those", "my", "your", "our"})
 """Words before a noun that say no more than "a"."""
 
 

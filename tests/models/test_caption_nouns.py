@@ -230,8 +230,10 @@ def test_a_colour_that_its_region_does_not_have_is_left_out(
     seen = Seen(boxes, posteriors({"dog": 0.9}, {"cat": 0.9}, {"woman": 0.9}))
     monkeypatch.setattr(caption_nouns, "see", lambda detector, classes, images, limit: [seen for _ in images])
     encodings = model().encode([red, red])
-    checker = NounChecker(SimpleNamespace(), CLASSES, encodings)  # pyright: ignore[reportArgumentType]
-    assert checker.without_wrong_colours(["a dog", sentence]) == ["a dog", wanted]
+    for threshold, expected in ((0.5, wanted), (0.0, sentence)):
+        detector: Any = SimpleNamespace(config=SimpleNamespace(colour_threshold=threshold))
+        checker = NounChecker(detector, CLASSES, encodings)
+        assert checker.without_wrong_colours(["a dog", sentence]) == ["a dog", expected]
 
 
 def test_a_sentence_with_an_unlikely_subject_gives_way_to_a_phrase(monkeypatch: pytest.MonkeyPatch) -> None:

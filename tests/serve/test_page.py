@@ -279,18 +279,18 @@ def test_a_search_shows_a_gallery(visit: Callable[..., Page], model: saywhere.Mo
     assert page.locator("#hits small").all_inner_texts() == notes
     shown = page.locator("#hits button").evaluate_all("all => all.map(b => b.classList.contains('unlikely'))")
     assert shown == pale
-    expect(page.locator("#status")).not_to_contain_text("probably")
+    expect(page.locator("#search-status")).not_to_contain_text("probably")
     page.locator("#query").fill("a submarine")
-    expect(page.locator("#status")).to_contain_text("5 images; probably not there: no image shows all of this")
+    expect(page.locator("#search-status")).to_contain_text("5 images; probably not there: no image shows all of this")
     expect(page.locator("#hits .unlikely")).to_have_count(5)
     page.locator("#query").fill("a cat + a zzyx")
-    expect(page.locator("#status")).to_contain_text("words that the model does not know, or hardly: zzyx")
+    expect(page.locator("#search-status")).to_contain_text("words that the model does not know, or hardly: zzyx")
     page.locator("#query").fill("a girafe + surfing")
-    expect(page.locator("#status")).to_contain_text(
+    expect(page.locator("#search-status")).to_contain_text(
         "not know, or hardly: girafe (did you mean giraffe?); no thing is named"
     )
     page.locator("#query").fill("a man on a motorcycle")
-    expect(page.locator("#status")).not_to_contain_text("probably")
+    expect(page.locator("#search-status")).not_to_contain_text("probably")
     with saywhere.Index(indexed, model) as index:
         others = index.search("a man on a motorcycle", without="a cat")
     assert 0 < len(others) < 5
@@ -298,7 +298,7 @@ def test_a_search_shows_a_gallery(visit: Callable[..., Page], model: saywhere.Mo
     expect(page.locator("#hits li")).to_have_count(len(others))
     count = others[0].left_out or 0
     left_out = f"{count} image{'' if count == 1 else 's'} left out because of unwanted things"
-    expect(page.locator("#status")).to_contain_text(left_out)
+    expect(page.locator("#search-status")).to_contain_text(left_out)
     names = [f"{Path(hit.image).name}{moments[hit.time]}" for hit in others]
     expect(page.locator("#hits .caption")).to_have_text(names)
     page.locator("#without").fill("")
@@ -323,7 +323,7 @@ def test_an_image_that_is_gone_is_named_on_its_card(visit: Callable[..., Page]) 
     page.locator("#query").fill("a submarine")
     expect(page.locator("#hits .gone")).to_have_count(1)
     expect(page.locator("#hits .gone")).to_contain_text("a.jpg is gone")
-    expect(page.locator("#status")).to_contain_text("5 images; probably not there: ")
+    expect(page.locator("#search-status")).to_contain_text("5 images; probably not there: ")
     expect(page.locator("#alert")).to_be_empty()
 
 

@@ -134,8 +134,11 @@ class NounChecker:
         """Leave out colours of things from the sentence of each image that the region showing the thing does not have.
 
         A colour stays if no region shows its thing, if the pixels hardly prefer another (:data:`COLOUR_MARGIN`), if it
-        is one of several ("black and white"), and if it is that of a person, who wears others.
+        is one of several ("black and white"), and if it is that of a person, who wears others. None is left out if the
+        dense captioner leaves none out (``colour_threshold`` 0).
         """
+        if not self._detector.config.colour_threshold:
+            return list(sentences)
         return [self._without_wrong_colours(row, sentence) for row, sentence in enumerate(sentences)]
 
     def _without_wrong_colours(self, row: int, sentence: str) -> str:

@@ -255,7 +255,10 @@ async function search() {
   const path = `v1/search?${new URLSearchParams({q: text, top: 24, ...(says(without) && {without})})}`;
   const answer = empty ? {hits: []} : await trying(async () => (await server.get(path)).json());
   if (turn !== looking) return;
-  if (!answer) return $("hits").replaceChildren();
+  if (!answer) {
+    $("search-status").textContent = "";
+    return $("hits").replaceChildren();
+  }
   $("hits").replaceChildren(...answer.hits.map((hit) => showHit(hit, answer.unlikely)));
   const {unused = [], unknown = {}, judged_as: wider = [], without_noun: whole = []} = answer.hits[0] ?? {}, doubt = answer.probably_not_there;
   const notes = [plural(answer.hits.length, "image")];
@@ -267,7 +270,7 @@ async function search() {
   if (wider.length) notes.push(`judged as their kind of thing: ${wider.join(", ")}`);
   if (whole.length) notes.push(`no thing is named, so compared as a whole: ${whole.join(", ")}`);
   if (unused.length) notes.push(`words not used to place phrases: ${unused.join(", ")}`);
-  say(empty ? "" : notes.join("; "));
+  $("search-status").textContent = empty ? "" : notes.join("; ");
 }
 
 // Format seconds as a time: 1:02:03.5.

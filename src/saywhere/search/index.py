@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,8 @@ class Hit:
         regions: where the image shows each wanted phrase, with similarities. If the model has the calibration and the
             query has several phrases, also with the probability of each. Phrases that are probably not shown are in
             ``not_found``. Empty if the query was an image.
-        probability: probability that the image shows the whole query. None if the query was an image, or without the
-            calibration.
+        probability: probability that the image shows the whole query. None if the query was an image or only says what
+            is unwanted, or without the calibration.
         time: time of the frame in the video in seconds; None for an image.
         entry: key of the image for :meth:`saywhere.search.store.Store.locate`, valid until the image is indexed again.
         unknown: words of the query that the model does not know and that were ignored, equal for all hits of a search.
@@ -307,10 +307,11 @@ class Index:
                 Hit(v.image, value, Regions.empty(v.width, v.height, v.image), time=t, entry=entry)
                 for value, v, t, entry, *_ in found
             ]
-        phrases = PhrasesInImages(self.model, Query(parsed.wanted, parsed.unwanted + unwanted))
+        parsed = parsed.less(*unwanted)
+        phrases = PhrasesInImages(self.model, replace(parsed, wanted=parsed.wanted or parsed.unwanted))
         if not phrases.known:
             raise UserError(knows_none(phrases.unknown))
-        question, many = phrases.question(), max(top, TOP) + MORE
+        question, many = phrases.question() if parsed.wanted else phrases.question().opposite(), max(top, TOP) + MORE
         asked = many
         while True:
             found = self.store.nearest(question, asked, exact=exact, threads=self._workers, only=only)
@@ -319,7 +320,13 @@ class Index:
                 break
             asked *= 4
         kept, seen = [found[i] for i in ranks], ranks[-1] + 1 if len(ranks) == many else len(found)
-        left_out = seen - len(kept) if parsed.unwanted + unwanted else None
+        left_out = seen - len(kept) if parsed.unwanted else None
+        if not parsed.wanted:
+            return [
+                Hit(v.image, value, Regions.empty(v.width, v.height, v.image), None, time, entry, phrases.unknown, (),
+                    left_out)
+                for value, v, time, entry, *_ in kept[:top]
+            ]  # fmt: skip
         leads = {each.entry: each.lead for each in kept}
         if (wider := phrases.kind_question()) is not None:  # no sparrow without a bird
             others = self.store.nearest(wider, asked, exact=exact, threads=self._workers, only=only)

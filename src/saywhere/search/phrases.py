@@ -37,24 +37,31 @@ from saywhere.text import Vocabulary, tokenize
 _SIGN = re.compile(r"(?:^|\s)([+-])(?=\s|$|[^\W\d])")
 
 
+ANYTHING = frozenset({
+    "a", "an", "any", "the", "all", "image", "images", "photo", "photos", "photograph", "photographs", "picture",
+    "pictures",
+})  # fmt: skip
+"""Words of a wanted phrase that any image shows."""
+
+
 @dataclass(frozen=True)
 class Query:
     """Phrases to search for; a sentence is one phrase.
 
     Attributes:
-        wanted: phrases whose similarities with an image are added.
+        wanted: phrases whose similarities with an image are added; empty for anything without what is unwanted.
         unwanted: phrases; images that show one of them are left out.
 
     Raises:
-        UserError: no phrase is wanted, or a phrase names nothing.
+        UserError: there is no phrase, or one that names nothing.
     """
 
     wanted: tuple[str, ...]
     unwanted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.wanted:
-            raise UserError("a search needs a phrase that is wanted, such as 'a dog + snow - people'")
+        if not self.phrases:
+            raise UserError("a search needs a phrase, such as 'a dog + snow - people'")
         require_names(self.phrases)
 
     @classmethod
@@ -73,6 +80,8 @@ class Query:
             Query(wanted=('a man',), unwanted=('a hat',))
             >>> Query.parse("no snow, a dog")
             Query(wanted=('a dog',), unwanted=('snow',))
+            >>> Query.parse("photos without people")
+            Query(wanted=(), unwanted=('people',))
         """
         first, *rest = _SIGN.split(text)
         signed = [*([("+", first)] if first.strip() or not rest else []), *zip(rest[::2], rest[1::2], strict=True)]
@@ -85,7 +94,12 @@ class Query:
                 parts = [turned[1], *parts[1:-1], turned[0]]  # no snow, a dog
             wanted += parts[:1] if parts[0] or len(parts) == 1 else []
             unwanted += [each for part in parts[1:] for each in re.split(r"\s+or\s+", part)]
-        return cls(tuple(wanted), tuple(unwanted))
+        return cls(tuple(wanted)).less(*unwanted) if wanted else cls((), tuple(unwanted))
+
+    def less(self, *unwanted: str) -> Query:
+        """Return the query with more unwanted phrases; then photos in general need no longer be wanted."""
+        anything = unwanted and all(ANYTHING.issuperset(tokenize(phrase)) for phrase in self.wanted)
+        return Query(() if anything else self.wanted, self.unwanted + unwanted)
 
     @property
     def phrases(self) -> tuple[str, ...]:

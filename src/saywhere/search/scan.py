@@ -356,6 +356,11 @@ class Question:
             rows[-1, -1] = 1
         return cls(np.concatenate(words), np.repeat(weights, [len(rows) for rows in words], axis=0), score)
 
+    def opposite(self) -> Question:
+        """Return the question whose best images are the worst of this one."""
+        weights = None if self.kind_weights is None else -self.kind_weights
+        return replace(self, weights=-self.weights, kind_weights=weights)
+
 
 def similarities(snapshot: Snapshot, question: Question, threads: int = 1) -> np.ndarray:
     """Return the similarity ``(E, Q)`` of each image of a snapshot with each query; ``-inf`` for removed images."""

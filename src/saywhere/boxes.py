@@ -68,6 +68,14 @@ def iou(a: Array, b: Array) -> Array:
     return pair_iou(a[:, None], b[None])
 
 
+def containment(boxes: np.ndarray) -> np.ndarray:
+    """Return the intersection of each pair of boxes ``(N, 4)`` as a share of the smaller one's area, ``(N, N)``."""
+    low = np.maximum(boxes[:, None, :2], boxes[None, :, :2])
+    common = np.clip(np.minimum(boxes[:, None, 2:], boxes[None, :, 2:]) - low, 0, None).prod(axis=2)
+    areas = area(boxes)
+    return common / np.maximum(np.minimum(areas[:, None], areas[None]), 1e-9)
+
+
 def pair_iou(a: Array, b: Array) -> Array:
     """Return the IoU ``(...)`` of each pair of ``a (..., 4)`` and ``b (..., 4)``; 0 if both areas are 0."""
     xp = array_namespace(a, b)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import run
-from PIL import Image
+from PIL import Image, ImageOps
 
 from saywhere import data
 from saywhere.files import TOO_LONG
@@ -290,6 +290,10 @@ def test_corrections_are_read_and_survive_another_run(tmp_path: Path) -> None:
     assert found.captions == ("a black dog", TEXTS[1])
 
 
+def embed(path: Path) -> None:
+    assert xmp.beside(regions_of(path), embed=True) is None
+
+
 def change(path: Path, *words: str) -> None:
     exiftool(path)  # skips the test where there is none
     subprocess.run(["exiftool", "-q", "-overwrite_original", *words, path], check=True)
@@ -328,25 +332,56 @@ def test_a_moved_region_takes_the_place_of_the_first_one(tmp_path: Path) -> None
         write(path)
 
 
-def test_an_image_that_was_rotated_is_refused_until_it_is_described_again(tmp_path: Path) -> None:
-    path, again = store(tmp_path / "a.jpg"), "describe it again, into a new file of results"
-    place, regions = write(path), regions_of(path)
-    first = place.read_bytes()
+AGAIN = "describe it again into a new file of results, or delete its sidecar if these are right"
+
+
+def turn(path: Path, orientation: int) -> None:
+    """Change the EXIF orientation of an image, not its pixels."""
     with Image.open(path) as image:
-        size = f"it is {HEIGHT} x {WIDTH} now, and was {WIDTH} x {HEIGHT} when it was described"
-        for orientation, told in ((6, size), (3, "it has been rotated since it was described")):
-            exif = Image.Exif()
-            exif[0x0112] = orientation
-            image.save(path, exif=exif)
-            assert xmp.beside(regions) == f"{told}; {again}"
+        exif = image.getexif()
+        exif[0x0112] = orientation
+        image.save(path, exif=exif)
+
+
+def test_an_image_that_was_rotated_is_refused_until_it_is_described_again(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    whole = np.concatenate((BOXES, [[0, 0, WIDTH, HEIGHT]]))
+    regions = Regions(WIDTH, HEIGHT, whole, np.array([0.9, 0.6, 0.5]), (*TEXTS, "a room"), image=str(path))
+    assert xmp.beside(regions) is None
+    place = tmp_path / "a.jpg.xmp"
+    first = place.read_bytes()
+    size = f"it is {HEIGHT} x {WIDTH} now, and was {WIDTH} x {HEIGHT} when it was described"
+    for orientation, told in ((6, size), (3, "its EXIF orientation has changed since it was described")):
+        turn(path, orientation)
+        assert xmp.beside(regions) == f"{told}; {AGAIN}"
     assert place.read_bytes() == first
     turned = replace(regions, boxes=np.array([WIDTH, HEIGHT] * 2) - regions.boxes[:, [2, 3, 0, 1]])
     assert xmp.beside(turned) is None and place.read_bytes() != first
     ((found,), _) = read(tmp_path)
     np.testing.assert_allclose(found.boxes, turned.boxes, atol=0.01)
+
+
+@pytest.mark.parametrize("size", [(WIDTH // 2, HEIGHT // 2), (4000, 2667), (30, 20), (64, 43)])
+def test_an_image_of_another_size_is_fine(size: tuple[int, int], tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    regions = regions_of(path)
     with Image.open(path) as image:
-        image.resize((WIDTH // 2, HEIGHT // 2)).save(path, exif=image.getexif())
-    assert xmp.beside(turned) is None
+        image.resize(size).save(path)
+    assert xmp.beside(regions) is None
+    with Image.open(path) as image:
+        image.resize((size[0], int(size[1] * 0.9))).save(path)
+    assert f" now, and was {WIDTH} x {HEIGHT} when it was described; {AGAIN}" in str(xmp.beside(regions))
+
+
+@pytest.mark.parametrize("orientation", [5, 6, 7, 8])
+def test_an_image_that_a_program_has_put_upright_is_fine(orientation: int, tmp_path: Path) -> None:
+    path = store(tmp_path / "a.png", orientation)
+    write(path)
+    with Image.open(path) as image:
+        ImageOps.exif_transpose(image).save(path)
+    write(path)
+    ((found,), _) = read(tmp_path)
+    np.testing.assert_allclose(found.boxes, BOXES, atol=0.01)
 
 
 XP = ("-EXIF:XPKeywords=Museum;Köln", "-EXIF:XPComment=Großmutters Hund")
@@ -372,9 +407,95 @@ def test_what_an_image_says_elsewhere_is_not_hidden(kind: str, embedding: bool, 
         assert said["AltTextAccessibility"] == "; ".join(TEXTS)
 
 
-def test_descriptions_of_cameras_do_not_count(tmp_path: Path) -> None:
+@pytest.mark.parametrize("embedding", [False, True])
+def test_repeated_tags_and_faces_can_be_deleted_and_runs_change_nothing(embedding: bool, tmp_path: Path) -> None:
     path = store(tmp_path / "a.jpg")
-    change(path, "-EXIF:ImageDescription=OLYMPUS DIGITAL CAMERA         ")
+    place = path if embedding else tmp_path / "a.jpg.xmp"
+    face = "{{Name={},Type=Face,Area={{X={},Y=0.5,W=0.1,H=0.2,Unit=normalized}}}}"
+    faces = ",".join(face.format(*each) for each in (("Anna", 0.2), ("Bert", 0.4)))
+    size = f"AppliedToDimensions={{W={WIDTH},H={HEIGHT},Unit=pixel}}"
+    change(path, "-IPTC:Keywords=holiday", f"-XMP-mwg-rs:RegionInfo={{{size},RegionList=[{faces}]}}")
+
+    def run_twice() -> dict[str, Any]:
+        assert xmp.beside(regions_of(path), embed=embedding) is None
+        first = place.read_bytes()
+        assert xmp.beside(regions_of(path), embed=embedding) is None and place.read_bytes() == first
+        return exiftool(place)
+
+    def names(said: dict[str, Any]) -> list[str]:
+        return [one["Name"] for one in said.get("RegionInfo", {}).get("RegionList", []) if "Name" in one]
+
+    said = run_twice()
+    assert (said["Subject"], names(said)) == (["holiday", "dog", "man"], ["Anna", "Bert"])
+    change(place, "-XMP-dc:Subject-=holiday")
+    assert run_twice()["Subject"] == ["dog", "man"]
+    if not embedding:
+        place.write_text(place.read_text().replace(">Anna<", ">Anne<"))
+        assert names(run_twice()) == ["Anne", "Bert"]
+        change(place, "-XMP-mwg-rs:RegionInfo=")
+        assert names(run_twice()) == []
+
+
+def test_regions_of_other_shapes_are_repeated_too(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    circle = "{{Name={},Type=Face,Area={{X={},Y=0.5,D=0.1,Unit=normalized}}}}"
+    shapes = ",".join([*(circle.format(*each) for each in (("Anna", 0.2), ("Bert", 0.4))),
+                       "{Type=Focus,Area={X=0.5,Y=0.5,Unit=normalized}}"])  # fmt: skip
+    change(path, f"-XMP-mwg-rs:RegionInfo={{AppliedToDimensions={{W=500}},RegionList=[{shapes}]}}")
+    for _ in range(2):
+        found = exiftool(write(path))["RegionInfo"]["RegionList"]
+        assert [one.get("Name") for one in found] == ["Anna", "Bert", None, None, None]
+
+
+def test_a_copy_of_our_description_elsewhere_does_not_replace_it(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    exiftool(path)
+    embed(path)
+    change(path, "-EXIF:ImageDescription<XMP-dc:Description")
+    embed(path)
+    said = exiftool(path)
+    assert said["Description"] == "; ".join(TEXTS) and said["CaptionWriter"] == "saywhere, a program (draft)"
+
+
+def test_a_description_that_was_corrected_and_then_deleted_stays_away(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    place = write(path)
+    for words in ("-XMP-dc:Description=Anna", "-XMP-dc:Description="):
+        change(place, words)
+        write(path)
+    assert "Description" not in exiftool(write(path))
+
+
+def test_a_corrected_region_on_the_upright_image_counts(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg", 6)
+    x1, y1, x2, y2 = (BOXES[0] / ([WIDTH, HEIGHT] * 2)).tolist()
+    area = f"X={(x1 + x2) / 2:.4f},Y={(y1 + y2) / 2:.4f},W={x2 - x1:.4f},H={y2 - y1:.4f},Unit=normalized"
+    info = (
+        f"AppliedToDimensions={{W={WIDTH},H={HEIGHT},Unit=pixel}},RegionList=[{{Description=a husky,Area={{{area}}}}}]"
+    )
+    change(path, f"-XMP-mwg-rs:RegionInfo={{{info}}}")
+    for _ in range(2):
+        embed(path)
+        ((found,), _) = read(tmp_path)
+        assert found.captions == ("a husky", TEXTS[1])
+        np.testing.assert_allclose(found.boxes, BOXES, atol=0.1)
+
+
+def test_odd_files_are_named(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    (tmp_path / "a.jpg.xmp").mkdir()
+    assert xmp.beside(regions_of(path)) == "its sidecar cannot be written (Is a directory)"
+    (tmp_path / "a.jpg.xmp").rmdir()
+    block = b"Photoshop 3.0\x008BIM\x04\x04\x00\x00\xff\xff\xff\xff\x1c"
+    data = path.read_bytes()
+    path.write_bytes(data[:2] + b"\xff\xed" + (len(block) + 2).to_bytes(2, "big") + block + data[2:])
+    assert exiftool(write(path))["Subject"] == ["dog", "man"]
+
+
+@pytest.mark.parametrize("text", ["OLYMPUS DIGITAL CAMERA         ", "default", "DCIM\\100MEDIA\\DJI_0001.JPG"])
+def test_descriptions_of_cameras_do_not_count(text: str, tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    change(path, f"-EXIF:ImageDescription={text}")
     assert exiftool(write(path))["Description"] == "; ".join(TEXTS)
 
 
@@ -552,10 +673,6 @@ def test_a_sidecar_without_a_suffix_is_of_the_raw_file(tmp_path: Path) -> None:
     assert xmp.beside(regions_of(tmp_path / "a.jpg")) is None and (tmp_path / "a.jpg.xmp").exists()
     said = exiftool(tmp_path / "a.xmp")
     assert (said["Description"], said["Subject"], said["Rating"]) == ("Anna and Rex", ["holiday", "dog", "man"], 4)
-
-
-def embed(path: Path) -> None:
-    assert xmp.beside(regions_of(path), embed=True) is None
 
 
 @pytest.mark.parametrize(

@@ -38,13 +38,17 @@ SIZE = (100, 100)
         ("a dog or a cat", ["a dog", "a cat"], [], [], ("or",)),
         ("dogs or cats on a bed", ["dogs", "cats", "a bed"], [], [("on", 1, 2)], ("or",)),
         ("a street with no cars", ["a street"], [], [], ("with no cars",)),
-        ("a man without a hat and a dog", ["a man"], [], [], ("without a hat and a dog",)),
-        ("at least two dogs", ["two dogs"], [], [], ()),
-        ("more than two dogs and a cat", ["three dogs", "a cat"], [], [], ()),
-        ("more than one dog", ["two dogs"], [], [], ()),
-        ("a few people", ["several people"], [], [], ()),
+        ("a man without a hat and a dog", ["a man", "a dog"], [], [], ("without a hat",)),
+        ("a man with no hat on the left of a woman", ["a man", "a woman"], [], [("left of", 0, 1)], ("with no hat",)),
+        ("a street without cars or people, and trees", ["a street", "trees"], [], [], ("without cars or people",)),
+        ("no snow, a dog", ["a dog"], [], [], ("no snow",)),
+        ("no people, a dog, a cat, no cars", ["a dog", "a cat"], [], [], ("no people", "no cars")),
+        ("No parking sign, a street", ["parking sign", "a street"], [], [], ("no",)),
+        ("at least two dogs", ["at least two dogs"], [], [], ()),
+        ("more than two dogs and a cat", ["more than two dogs", "a cat"], [], [], ()),
         ("at most two dogs", ["dogs"], [], [], ("at most two",)),
         ("no more than 3 dogs on the left", ["dogs"], [(0, "left")], [], ("no more than 3",)),
+        ("a ladder leaning up to two windows", ["a ladder", "two windows"], [], [], ("leaning up to",)),
         ("no people", ["people"], [], [], ("no",)),
     ],
 )
@@ -155,7 +159,10 @@ def test_what_is_beside_a_table_is_not_on_it() -> None:
 @pytest.mark.parametrize(
     ("phrase", "count", "one"),
     [
-        ("two brown dogs", 2, "a brown dog"), ("the three children", 3, "a child"), ("many people", 4, "a person"),
+        ("two brown dogs", 2, "a brown dog"), ("the three children", 3, "a child"), ("a few dogs", 3, "a dog"),
+        ("at least two dogs", 2, "a dog"), ("more than two brown dogs", 3, "a brown dog"),
+        ("more than one brown dog", 2, "a brown dog"), ("more than 12 people", 13, "a person"),
+        ("many people", 4, "a person"),
         ("a couple of oranges", 2, "an orange"), ("both men", 2, "a man"), ("5 cups", 5, "a cup"),
         ("two uniforms", 2, "a uniform"), ("12 dogs", 12, "a dog"), ("the eleven boys", 11, "a boy"),
         ("a lot of people", 4, "a person"), ("hundreds of birds", 200, "a bird"), ("a dozen apples", 12, "an apple"),
@@ -172,6 +179,8 @@ def test_a_number_is_read(phrase, count, one) -> None:
     [
         ("12 dogs", "many dogs"), ("the eleven players", "the many players"), ("hundreds of birds", "many birds"),
         ("five hundred dogs", "many dogs"), ("ten dogs", "ten dogs"), ("a lot of dogs", "a lot of dogs"),
+        ("more than two brown dogs", "many brown dogs"), ("more than nine dogs", "ten dogs"),
+        ("more than one brown dog", "many brown dogs"), ("more than ten dogs", "many dogs"),
         ("an 18 wheeler", "an 18 wheeler"), ("18 wheeler", "18 wheeler"), ("a dozen", "a dozen"), ("12", "12"),
     ],
 )  # fmt: skip
@@ -185,9 +194,10 @@ def test_of_an_unknown_number_there_are_many() -> None:
 
 
 def test_listed_phrases_are_read_alike() -> None:
-    layout = Layout.of(["more than two dogs", "a man without a hat", "up to 5 cars"])
-    assert layout.phrases == ("three dogs", "a man", "cars") and layout.unused == ("without a hat", "up to 5")
-    assert layout.captions == ("more than two dogs", "a man without a hat", "up to 5 cars")
+    layout = Layout.of(["more than two dogs", "a man without a hat", "at most 5 cars"])
+    assert layout.phrases == ("more than two dogs", "a man", "cars")
+    assert layout.unused == ("without a hat", "at most 5")
+    assert layout.captions == ("more than two dogs", "a man without a hat", "at most 5 cars")
 
 
 @pytest.mark.parametrize("place", ["in front", "at the front", "in the far back", "at the end", "in the rear"])

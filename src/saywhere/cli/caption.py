@@ -60,9 +60,7 @@ def caption(
     videos = [source for source in found if source.is_video]
     sources = [source for source in found if not source.is_video]
     printed, file = json == options.STDOUT, None if json == options.STDOUT else json
-    if videos and (option := f"--json {file}" if file else "--output-format" if write else None):
-        more = " (--json - prints lines of JSON)" if file else ""
-        raise UserError(f"{option}: is for images; {videos[0].name} is a video, whose sentences are only printed{more}")
+    _check_videos(videos, file, write is not None)
     if show_attention is not None:
         if output_format is not None:
             raise UserError(f"--show-attention {show_attention}: cannot be combined with --output-format; run twice")
@@ -102,6 +100,14 @@ def caption(
     for line in filter(None, (written and f"written: {', '.join(written)}", note_videos(paths))):
         typer.echo(line, err=True)
     report_skipped(summary.skipped)
+
+
+def _check_videos(videos: list[Source], file: Path | None, written: bool) -> None:
+    """Raise ``UserError`` if sentences of videos would go into a file."""
+    if videos and (option := f"--json {file}" if file else "--output-format" if written else None):
+        more = " (--json - prints lines of JSON)" if file else ""
+        told = f"{videos[0].name} is a video, whose sentences are only printed{more}"
+        raise UserError(f"{option}: is for images; {told}")
 
 
 def _caption_videos(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 from xml.dom import Node, minidom
 from xml.parsers import expat
@@ -18,7 +19,7 @@ import numpy as np
 from saywhere import boxes as geometry
 from saywhere.files import short_name
 from saywhere.formats.reading import OtherShape, legal
-from saywhere.images import LYING, to_upright
+from saywhere.images import LYING, flip, to_upright
 
 OURS = "saywhere"
 """Our ``xmp:CreatorTool``, and the prefix of our namespace."""
@@ -52,6 +53,7 @@ NAMESPACES = {
 EMPTY = b'<x:xmpmeta xmlns:x="adobe:ns:meta/">\n <rdf:RDF xmlns:rdf="%s">\n </rdf:RDF>\n</x:xmpmeta>' % RDF.encode()
 PACKET = b'<?xpacket begin="\xef\xbb\xbf" id="W5M0MpCehiHzreSzNTczkc9d"?>\n%s\n<?xpacket end="w"?>' % EMPTY
 """The initial XMP of an image without any; a sidecar starts with :data:`EMPTY`."""
+_NAMESPACE = re.compile(r' xmlns:[\w-]+="[^"]*"')
 CONTAINERS = ("Bag", "Seq", "Alt")
 TEXTS = ("dc:description", "Iptc4xmpCore:AltTextAccessibility")
 BAG, TAGS, MWG, IPTC = "dc:subject", "digiKam:TagsList", "mwg-rs:Regions", "Iptc4xmpExt:ImageRegion"
@@ -60,6 +62,11 @@ KINDS = {BAG: "subject", TAGS: "tag", MWG: "mwg", IPTC: "iptc"}
 
 Value = Any
 """The value of a property or field: a text, or the element that contains it."""
+
+
+def to_stored(shares: np.ndarray, orientation: int) -> np.ndarray:
+    """Convert boxes ``(N, 4)``, fractions of the upright image, to fractions of the stored one (EXIF orientation)."""
+    return flip(shares[:, [1, 0, 3, 2]] if orientation in LYING else shares, orientation)
 
 
 class Place(NamedTuple):
@@ -78,6 +85,11 @@ class Place(NamedTuple):
     def turned(self, orientation: int) -> Place:
         """Return the region on the upright image."""
         x1, y1, x2, y2 = to_upright(np.array([self.box]), orientation)[0].tolist()
+        return self._replace(box=(x1, y1, x2, y2))
+
+    def stored(self, orientation: int) -> Place:
+        """Return the region on the image as stored, given that on the upright one."""
+        x1, y1, x2, y2 = to_stored(np.array([self.box]), orientation)[0].tolist()
         return self._replace(box=(x1, y1, x2, y2))
 
 
@@ -106,6 +118,7 @@ class Packet:
         self.known = any(True for _ in self.properties(f"{OURS}:Written"))
         self._new: list[str] = []
         self._described = False
+        self._turn = 1  # EXIF orientation, if MWG regions mark the upright image
         self._before = self._content()
 
     def descriptions(self) -> list[Any]:
@@ -123,19 +136,23 @@ class Packet:
         """Return the text of a property; empty if it is missing, or if we wrote it."""
         for _, value in self.properties(name):
             text = text_of(value)
-            if text and not any(_key(f"{kind} {name}", text) in self.written for kind in ("phrases", "sentence")):
+            if text and not self._is_ours(name, text):
                 return text
         return ""
 
+    def _is_ours(self, name: str, text: str) -> bool:
+        return any(_key(f"{kind} {name}", text) in self.written for kind in ("phrases", "sentence"))
+
     # Writing
 
-    def put_text(self, kind: str, text: str, described: bool = False) -> None:
+    def put_text(self, kind: str, text: str, elsewhere: Sequence[str] = ()) -> None:
         """Write description and alt text unless others have written or removed them.
 
-        Phrases never replace a sentence. ``described`` says whether the image has a description elsewhere, which ours
-        would hide.
+        Phrases never replace a sentence. ``elsewhere`` are descriptions of the image outside this packet: ours would
+        hide those that are not copies of it.
         """
         text = plain(text)
+        described = any(one and not self._is_ours(TEXTS[0], one) for one in map(plain, elsewhere))
         for name in TEXTS:
             known = {key for key in self.written if key.rpartition(":")[0] in (f"phrases {name}", f"sentence {name}")}
             values = list(self.properties(name))
@@ -150,7 +167,7 @@ class Packet:
                     _drop(holder, name, value)
                 else:
                     free = False
-                    self.written |= ours
+                    self.written |= ours or known
                     self._described |= bool(ours) and name == TEXTS[0]
             if free:
                 self._described |= name == TEXTS[0]
@@ -164,14 +181,15 @@ class Packet:
             theirs: tags of others in the image file, which a new list of subjects would hide, and so repeats.
             tagged: whether the image file has other tags.
         """
+        theirs = [name for name in theirs if _key(KINDS[BAG], name) not in self.written]
         removed = self._removed(BAG, TAGS)
         items, copies = ([f"<rdf:li>{escape(name)}</rdf:li>" for name in some] for some in (names, theirs))
+        copies = self._new_copies(BAG, copies)
         self._put(BAG, items, f"<{BAG}>{{}}</{BAG}>", copies, removed)
         others = {
-            name: {_key_of(name, item) for _, value in self.properties(name) for item in _items(value)} - self.written
-            for name in (BAG, TAGS)
+            name: {self._key_of(name, item) for item in self._items_in(name)} - self.written for name in (BAG, TAGS)
         }
-        tagged = tagged or bool(copies or others[BAG]) or any(self.properties("lr:hierarchicalSubject"))
+        tagged = tagged or bool(others[BAG] or theirs) or any(self.properties("lr:hierarchicalSubject"))
         hides = tagged and not others[TAGS]
         self._put(TAGS, [] if hides else items, f"<{TAGS}>{{}}</{TAGS}>", removed=removed, container="Seq")
 
@@ -187,13 +205,20 @@ class Packet:
             size: width and height of the image as stored.
             orientation: of the image, by EXIF.
         """
+        applied = self.applied()
+        if inside is not None and not any(self.properties(MWG)):
+            applied = inside.applied()
+        turned = applied is not None and is_upright(applied, size, orientation)
+        for packet in (self, inside):
+            if packet is not None:
+                packet._turn = orientation if turned else 1
         removed, theirs = self._removed(MWG, IPTC), self._others()
         copies: dict[str, list[str]] = {MWG: [], IPTC: []}
-        applied = self.applied()
-        if inside is not None and inside is not self and not theirs:
-            copies = {name: [_whole(item) for item in inside.items_of_others(name)] for name in copies}
-            theirs, applied = inside._others(), inside.applied() if copies[MWG] else applied
-        turned = applied is not None and is_upright(applied, size, orientation)
+        if inside is not None and inside is not self:
+            copies = {
+                name: self._new_copies(name, [_whole(item) for item in inside.items_of_others(name)]) for name in copies
+            }
+            theirs = [*theirs, *(inside._others() if copies[MWG] or copies[IPTC] else [])]
         kept = [one for one in places if not _is_corrected(one, theirs)]
         own = [one.turned(orientation) for one in kept] if turned else kept
         across, down = applied if turned and applied is not None else size
@@ -209,25 +234,38 @@ class Packet:
         found = (key.partition(":")[2] for key in self.written if key.startswith(f"{TURN}:"))
         return next((int(value) for value in found if value.isdecimal()), None)
 
-    def has_written(self, places: Sequence[Place]) -> bool:
-        """Return whether we have written any of these regions."""
-        return any(one.key(KINDS[name]) in self.written for one in places for name in (MWG, IPTC))
+    def count_written(self, places: Sequence[Place]) -> int:
+        """Return how many of these regions we have written."""
+        return sum(any(one.key(KINDS[name]) in self.written for name in (MWG, IPTC)) for one in places)
+
+    def _new_copies(self, name: str, items: Sequence[str]) -> list[str]:
+        """Note and return items of others, given as XML, that a new list of ours would hide.
+
+        None if the list has items of others already, or if they were copied before: somebody may have removed them.
+        """
+        kind = f"copy {KINDS[name]}:"
+        if self.items_of_others(name) or any(key.startswith(kind) for key in self.written):
+            return []
+        self.written |= {f"{kind}{short_name(item)}" for item in items}
+        return list(items)
 
     def items_of_others(self, name: str) -> list[Any]:
         """Return the items of a list that we have not written."""
-        items = [item for _, value in self.properties(name) for item in _items(_bag(value, name))]
-        return [item for item in items if _key_of(name, item) not in self.written]
+        return [item for item in self._items_in(name) if self._key_of(name, item) not in self.written]
+
+    def _items_in(self, name: str) -> list[Any]:
+        return [item for _, value in self.properties(name) for item in _items(_bag(value, name))]
 
     def _others(self) -> list[Place]:
         """Return the MWG and IPTC regions of others, without faces and the like."""
-        found = [_region(item) for name in (MWG, IPTC) for item in self.items_of_others(name)]
+        found = [self._place_of(name, item) for name in (MWG, IPTC) for item in self.items_of_others(name)]
         return [one for one in found if one is not None and one.type not in PEOPLE | MARKS]
 
     def _removed(self, *names: str) -> set[str]:
         """Return the digests of items that we wrote into one of these lists, and others have removed or changed."""
         found = set[str]()
         for name in names:
-            there = {_key_of(name, item) for _, value in self.properties(name) for item in _items(_bag(value, name))}
+            there = {self._key_of(name, item) for item in self._items_in(name)}
             ours = {key for key in self.written if key.startswith(f"{KINDS[name]}:")}
             found |= {key.partition(":")[2] for key in ours - there}
         return found
@@ -238,7 +276,7 @@ class Packet:
 
         Args:
             around: XML of the property, with ``{}`` for the list.
-            copies: items of others for a list that has none of theirs.
+            copies: items of others, see :meth:`_new_copies`.
             removed: digests of items that others have removed, see :meth:`_removed`.
             container: element of the list.
         """
@@ -247,7 +285,7 @@ class Packet:
         for holder, value in list(self.properties(name)):
             bag = _bag(value, name)
             for item in _items(bag):
-                key = _key_of(name, item)
+                key = self._key_of(name, item)
                 if key in self.written:
                     _remove(item)
                 else:
@@ -261,11 +299,11 @@ class Packet:
         self.written = {key for key in self.written if not key.startswith(kind)} | gone
         if isinstance(home, str):  # the property is not a list, and not ours to change
             return
-        copied = {} if theirs else {_key_of(name, _node(text)): text for text in copies}
-        nodes = {_key_of(name, _node(text)): text for text in items}
-        own = {key: text for key, text in nodes.items() if key is not None and key not in theirs | gone | copied.keys()}
+        copied = {self._key_of(name, _node(text)) for text in copies}
+        nodes = {self._key_of(name, _node(text)): text for text in items}
+        own = {key: text for key, text in nodes.items() if key is not None and key not in theirs | gone | copied}
         self.written |= own.keys()
-        new = [*copied.values(), *own.values()]
+        new = [*copies, *own.values()]
         for text in new if home is not None else ():
             _append(home, _node(text))
         if new and home is None:
@@ -279,7 +317,7 @@ class Packet:
     def _content(self) -> list[tuple[str, str]]:
         found = [(one, value if isinstance(value, str) else _xml(value)) for holder in self.descriptions()
                  for one, value in _fields(holder)]  # fmt: skip
-        return sorted((name, re.sub(r">\s+<", "><", text)) for name, text in found)
+        return sorted((name, _NAMESPACE.sub("", re.sub(r">\s+<", "><", text))) for name, text in found)
 
     def data(self) -> bytes:
         """Return the content of the file with all changes."""
@@ -305,6 +343,18 @@ class Packet:
                 theirs = True
         return [] if theirs or not wanted else [f"<{name}>{text}</{name}>"]
 
+    def _key_of(self, name: str, item: Any) -> str | None:
+        """Return the key of a list item in the values that we wrote; None for a region that cannot be ours."""
+        if name in (BAG, TAGS):
+            return _key(KINDS[name], text_of(item))
+        one = self._place_of(name, item)
+        return None if one is None else one.key(KINDS[name])
+
+    def _place_of(self, name: str, item: Any) -> Place | None:
+        """Return a region in the image as stored; None if it is no box."""
+        one = _region(item)
+        return one.stored(self._turn) if one is not None and name == MWG else one
+
     # Reading
 
     def places(self) -> list[Value]:
@@ -319,7 +369,7 @@ class Packet:
         changed: dict[str, bool] = {}
         for name, items in found.items():
             before = {key for key in self.written if key.startswith(f"{KINDS[name]}:")}
-            changed[name] = {_key_of(name, item) for item in items} != before
+            changed[name] = {self._key_of(name, item) for item in items} != before
         if self.known and changed[IPTC] and not changed[MWG]:
             return found[IPTC]
         known = [_region(item) for item in found[MWG]]
@@ -327,7 +377,7 @@ class Packet:
 
     def keys(self) -> set[str | None]:
         """Return the keys of all regions."""
-        return {_key_of(name, item) for name in (MWG, IPTC) for _, value in self.properties(name)
+        return {self._key_of(name, item) for name in (MWG, IPTC) for _, value in self.properties(name)
                 for item in _items(_bag(value, name))}  # fmt: skip
 
     def is_corrected(self) -> bool:
@@ -346,7 +396,8 @@ class Packet:
             fields = dict(_fields(value))
             if "mwg-rs:AppliedToDimensions" in fields:
                 size = dict(_fields(fields["mwg-rs:AppliedToDimensions"]))
-                return float(text_of(size["stDim:w"])), float(text_of(size["stDim:h"]))
+                with suppress(KeyError, ValueError):
+                    return float(text_of(size["stDim:w"])), float(text_of(size["stDim:h"]))
         return None
 
 
@@ -484,14 +535,6 @@ def text_of(value: Value) -> str:
         return text_of(chosen)
     kinds = (Node.TEXT_NODE, Node.CDATA_SECTION_NODE)
     return "".join(child.data for child in value.childNodes if child.nodeType in kinds).strip()
-
-
-def _key_of(name: str, item: Any) -> str | None:
-    """Return the key of a list item in the values that we wrote; None for a region that cannot be ours."""
-    if name in (BAG, TAGS):
-        return _key(KINDS[name], text_of(item))
-    one = _region(item)
-    return None if one is None else one.key(KINDS[name])
 
 
 def _region(item: Any) -> Place | None:

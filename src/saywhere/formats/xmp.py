@@ -38,6 +38,7 @@ from saywhere.formats.rdf import (
     plain,
     region,
     text_of,
+    to_stored,
 )
 from saywhere.formats.reading import Row, leave_out, placed, reader, to_regions
 from saywhere.images import (
@@ -47,7 +48,6 @@ from saywhere.images import (
     DiskSize,
     ImageError,
     MissingImageError,
-    flip,
     measure,
     opened,
     to_upright,
@@ -70,13 +70,15 @@ CAPTION, KEYWORDS = (2, 120), (2, 25)
 ImageDescription, XPComment, XPKeywords = 0x010E, 0x9C9C, 0x9C9E
 """EXIF tags."""
 DEFAULTS = frozenset({
-    "", "DIGITAL CAMERA", "KODAK DIGITAL STILL CAMERA", "KONICA MINOLTA DIGITAL CAMERA", "MINOLTA DIGITAL CAMERA",
-    "OLYMPUS DIGITAL CAMERA", "SAMSUNG CAMERA PICTURES", "SAMSUNG CSC", "SONY DSC",
+    "", "ASCII", "BEST", "COF", "DAV", "DEFAULT", "DIGITAL CAMERA", "DIGITAL STILLCAMERA", "EDF", "EXIF_JPEG_PICTURE",
+    "HDR", "HDRPL", "JENOPTIK DIGITAL CAMERA", "KODAK DIGITAL STILL CAMERA", "KONICA MINOLTA DIGITAL CAMERA",
+    "MINOLTA DIGITAL CAMERA", "MY BEAUTIFUL PICTURE", "OLYMPUS DIGITAL CAMERA", "OZNOR", "SAMSUNG CAMERA PICTURES",
+    "SAMSUNG CSC", "SANYO DIGITAL CAMERA", "SCREENSHOT", "SONY DSC", "UNTITLED",
 })  # fmt: skip
 """Descriptions that cameras write, in capitals."""
 TOLERANCE = 0.02
 """Regions are refused if the shapes of their image, now and when it was described, differ by a larger share."""
-AGAIN = "describe it again, into a new file of results"
+AGAIN = "describe it again into a new file of results, or delete its sidecar if these are right"
 
 
 def sidecar(image: Path) -> Path:
@@ -99,11 +101,6 @@ def _belongs(path: Path, image: Path) -> bool:
         return _image_of(path, image.parent) == image
     except ValueError:
         return False
-
-
-def to_stored(shares: np.ndarray, orientation: int) -> np.ndarray:
-    """Convert boxes ``(N, 4)``, fractions of the upright image, to fractions of the stored one (EXIF orientation)."""
-    return flip(shares[:, [1, 0, 3, 2]] if orientation in LYING else shares, orientation)
 
 
 def subjects(regions: Regions) -> list[str]:
@@ -138,21 +135,18 @@ def write_regions(place: Path, image: Path, regions: Regions, names: bool = Fals
 
     own = places(size.orientation)
     with _edited(place, image) as (packet, inside):
-        before = packet.orientation()
-        if (
-            before not in (None, size.orientation)
-            and not packet.has_written(own)
-            and packet.has_written(places(before))
-        ):
-            raise ValueError(f"it has been rotated since it was described; {AGAIN}")
-        packet.put_text("phrases", "; ".join(_sure(regions)[:PHRASES]), inside.described)
+        before = packet.orientation() or size.orientation
+        same_shape = (before in LYING) == (size.orientation in LYING) or size.width == size.height
+        if same_shape and packet.count_written(own) < packet.count_written(places(before)):
+            raise ValueError(f"its EXIF orientation has changed since it was described; {AGAIN}")
+        packet.put_text("phrases", "; ".join(_sure(regions)[:PHRASES]), inside.descriptions)
         packet.put_subjects(subjects(regions), inside.tags, inside.tagged)
         packet.put_regions(own, _stored(size), size.orientation, names, inside.packet)
 
 
 def _require_shape(regions: Regions, size: DiskSize) -> None:
     """Raise ``ValueError`` if an image has another shape than its regions say."""
-    if abs(regions.width * size.height - regions.height * size.width) > TOLERANCE * size.width * size.height:
+    if abs(regions.width * size.height / (regions.height * size.width) - 1) > TOLERANCE:
         was = f"{regions.width} x {regions.height}"
         raise ValueError(f"it is {size.width} x {size.height} now, and was {was} when it was described; {AGAIN}")
 
@@ -167,13 +161,13 @@ class Inside(NamedTuple):
 
     Attributes:
         packet: its embedded XMP; None if it has none that can be used.
-        described: whether it has a description, other than ours, outside the edited XMP.
+        descriptions: its descriptions outside the edited XMP.
         tags: subjects of others, outside the edited XMP.
         tagged: whether it has other tags, such as digiKam's.
     """
 
     packet: Packet | None
-    described: bool
+    descriptions: tuple[str, ...]
     tags: tuple[str, ...]
     tagged: bool
 
@@ -184,21 +178,25 @@ class Inside(NamedTuple):
             if file.format == "PNG":
                 file.load()  # the metadata may follow the pixels
             exif = file.getexif()
-            iptc = IptcImagePlugin.getiptcinfo(file) if isinstance(file, ImageFile.ImageFile) else None
+            iptc: dict[tuple[int, int], Any] = {}
+            if isinstance(file, ImageFile.ImageFile):
+                with suppress(Exception):  # Pillow raises anything for damaged blocks
+                    iptc = IptcImagePlugin.getiptcinfo(file) or {}
             found = file.info.get("xmp") or file.info.get("XML:com.adobe.xmp") or b""
-        iptc, data = iptc or {}, found.encode() if isinstance(found, str) else found
-        text = _decode(exif.get(ImageDescription, "")).strip() or _decode(exif.get(XPComment, b""), "utf-16-le")
-        described = any(map(_decode, _listed(iptc.get(CAPTION)))) or not _is_default(text)
+        data = found.encode() if isinstance(found, str) else found
+        texts = [*map(_decode, _listed(iptc.get(CAPTION)))]
+        texts += [_decode(exif.get(ImageDescription, "")), _decode(exif.get(XPComment, b""), "utf-16-le")]
         tags = [*map(_decode, _listed(iptc.get(KEYWORDS)))]
-        tags = tags or [tag.strip() for tag in _decode(exif.get(XPKeywords, b""), "utf-16-le").split(";")]
+        tags += [tag.strip() for tag in _decode(exif.get(XPKeywords, b""), "utf-16-le").split(";")]
         packet = None
         if data and not embed:
             with suppress(ValueError, RecursionError):
                 packet = Packet(data)
-                described = described or bool(packet.text("dc:description"))
-                tags = [*map(text_of, packet.items_of_others(BAG))] or tags
+                texts.append(packet.text("dc:description"))
+                tags = [*map(text_of, packet.items_of_others(BAG)), *tags]
         tagged = not embed and any(mark in data for mark in (b"hierarchicalSubject", b"TagsList"))
-        return cls(packet, described, tuple(dict.fromkeys(filter(None, map(plain, tags)))), tagged)
+        texts = [text for text in texts if not _is_default(text)]
+        return cls(packet, tuple(texts), tuple(dict.fromkeys(filter(None, map(plain, tags)))), tagged)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -220,14 +218,14 @@ def _decode(value: Any, encoding: str = "utf-8") -> str:
 def _is_default(text: str) -> bool:
     """Return whether a description is empty or that which a camera gives all its photographs."""
     text = text.strip(" \0").upper()
-    return text in DEFAULTS or text.startswith("DCIM\\")
+    return text in DEFAULTS or text.startswith(("DCIM\\", "DCIM/"))
 
 
 def write_sentence(place: Path, image: Path, sentence: str) -> None:
     """Write a sentence to ``place`` as the image's description and alt text; raises like :func:`write_regions`."""
     _measure(image)
     with _edited(place, image) as (packet, inside):
-        packet.put_text("sentence", sentence, inside.described)
+        packet.put_text("sentence", sentence, inside.descriptions)
 
 
 def _measure(image: Path) -> DiskSize:
@@ -331,6 +329,9 @@ class _ExifTool:
 _EXIFTOOL = _ExifTool()
 
 
+_REFUSALS = (PermissionError, NotADirectoryError, IsADirectoryError)
+
+
 def refused(put: Callable[..., object], *arguments: object) -> str | None:
     """Call a function that writes a sidecar; return why that failed, or None."""
     try:
@@ -338,7 +339,7 @@ def refused(put: Callable[..., object], *arguments: object) -> str | None:
     except ValueError as error:
         return str(error)
     except OSError as error:
-        if not isinstance(error, PermissionError | NotADirectoryError) and error.errno != errno.EROFS:
+        if not isinstance(error, _REFUSALS) and error.errno != errno.EROFS:
             raise
         return f"its sidecar cannot be written ({error.strerror})"
 
@@ -446,7 +447,8 @@ def _image_of(file: Path, folder: Path) -> Path:
     named = folder / file.stem
     if named.suffix.lower() in SUFFIXES:
         return named
-    found = [one for one in folder.glob("*") if one.stem == named.name and one.suffix.lower() in SUFFIXES]
+    names = (name for name in os.listdir(folder) if name.startswith(f"{named.name}."))
+    found = [one for name in names if (one := folder / name).stem == named.name and one.suffix.lower() in SUFFIXES]
     if len(raw := [one for one in found if one.suffix.lower() in RAW_SUFFIXES]) == 1:
         return raw[0]  # programs embed XMP in a JPEG, and write it beside a RAW file
     if len(found) != 1:

@@ -34,20 +34,18 @@ _TEENS = ("eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "sev
 _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 AMOUNTS = {
     **{(word,): number for word, number in NUMBERS.items()},
-    **{("a", "couple", "of"): 2, ("a", "pair", "of"): 2, ("a", "lot", "of"): 4, ("lots", "of"): 4},
+    **{("a", "couple", "of"): 2, ("a", "pair", "of"): 2, ("a", "few"): 3, ("a", "lot", "of"): 4, ("lots", "of"): 4},
     **{(word,): number for number, word in enumerate(_TEENS, 11)},
     **{(word,): 10 * number for number, word in enumerate(_TENS, 2)},
     **{("a", "dozen"): 12, ("dozens", "of"): 24, ("a", "hundred"): 100, ("hundreds", "of"): 200},
     **{("a", "thousand"): 1000, ("thousands", "of"): 2000},
 }
 """Minimum counts of amounts of one or several words; numbers in figures are read as well."""
-_NUMBER = rf"(\d+|one|{'|'.join(word for word, number in NUMBERS.items() if word.isalpha() and number > 1)})"
-AT_LEAST = re.compile(rf"\b(?:at least|no (?:fewer|less) than)\s+(?={_NUMBER}\b)", re.IGNORECASE)
-"""What changes nothing, because a number means that there are so many at least."""
-MORE_THAN = re.compile(rf"\bmore than\s+{_NUMBER}\s+(\S+)", re.IGNORECASE)
-A_FEW = re.compile(r"\b(?:a few|quite a few)(?=\s+(?!of\b)\w)", re.IGNORECASE)
-AT_MOST = re.compile(rf"\b(?:at most|(?:fewer|less) than|not? more than|up to)\s+{_NUMBER}\s+(?=\w)", re.IGNORECASE)
-"""What is not judged, and so unused."""
+_NUMBER = rf"(?:\d+|one|{'|'.join(word for word, number in NUMBERS.items() if word.isalpha() and number > 1)})"
+AT_MOST = re.compile(rf"\b(?:at most|(?<!no )(?:fewer|less) than|not? more than)\s+{_NUMBER}\s+(?=\w)", re.IGNORECASE)
+"""What limits a number from above, which is not judged and so unused."""
+AT_LEAST = {("at", "least"): 0, ("more", "than"): 1}
+"""Words before a number, and what they add to it."""
 MOST_SAID = 10
 """Captions hardly have larger numbers: they call more things than this many."""
 DETERMINERS = frozenset({"the", "these", "those", "his", "her", "their"})
@@ -56,7 +54,7 @@ UNREAD = frozenset({"or", "no", "not"})
 """Words that change the meaning but are not interpreted; they are reported as unused."""
 WITHOUT = re.compile(
     r"(?:^|[\s,;]+)(?:(?:and|but)\s+)?(?:(?:--)?without(?:\s+any)?|(?:with|has|have|having)\s+no|not(?=\s+(?:an?|any|the)\s))\s+"
-    r"|(?:^|[,;]\s*|\s(?:and|but)\s+)no\s+",
+    r"|(?:^|[,;]\s*|\s(?:and|but)\s+)no\s+(?!(?:entry|one|parking|smoking|trespassing|fewer|less|more)\b)",
     re.IGNORECASE,
 )
 """What precedes an unwanted thing; other uses of "no" do not count, because "a no parking sign" is one thing."""
@@ -255,12 +253,9 @@ class Layout:
         """
         phrases, places, unused = list(texts), list[tuple[int, str]](), list[str]()
         for number, text in enumerate(texts):
-            if (found := WITHOUT.search(text)) and tokenize(text[: found.start()]):
-                unused.append(" ".join(tokenize(text[found.start() :])))
-                text = text[: found.start()]
-            text, limits = at_least(text)
+            text, excluded = without_excluded(text)
             phrases[number] = text
-            unused += limits
+            unused += excluded
             words = tokenize(text)
             marks = _find_patterns(words)
             unused += [name for i, _, kind, name in marks if i and kind == "relation" and name not in CHOOSES]
@@ -280,13 +275,10 @@ class Layout:
 
         What a text excludes, such as "without cars", is unused.
         """
-        if (found := WITHOUT.search(text)) and tokenize(text[: found.start()]):
-            layout = cls.parse(text[: found.start()])
-            return replace(layout, unused=(*layout.unused, " ".join(tokenize(text[found.start() :]))))
-        text, limits = at_least(text)
-        if limits:
+        text, excluded = without_excluded(text)
+        if excluded:
             layout = cls.parse(text)
-            return replace(layout, unused=(*layout.unused, *limits))
+            return replace(layout, unused=(*layout.unused, *excluded))
         words, gaps = split_words(text)
         marks = _find_patterns(words)
         found = _visible_phrases(words, gaps, marks)
@@ -500,12 +492,51 @@ def nouns_in_a_row(phrase: str) -> tuple[str, ...]:
     return tuple(p if head.plural else with_articles(f"a {p}") for p, head in zip(parts, heads, strict=True))
 
 
+def without_excluded(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return a text without what it excludes, and that as it was said; limits of numbers count, too.
+
+    Example:
+        >>> without_excluded("a man without a hat and a dog"), without_excluded("at most two dogs")
+        (('a man and a dog', ('without a hat',)), ('dogs', ('at most two',)))
+    """
+    excluded = [" ".join(tokenize(found[0])) for found in AT_MOST.finditer(text)]
+    text = AT_MOST.sub("", text) if excluded else text
+    while found := WITHOUT.search(text):
+        before, rest = text[: found.start()], text[found.end() :]
+        words, gaps = split_words(rest)
+        stop = _end_of_first(rest)
+        after = "".join(gap + word for gap, word in zip(gaps[stop:], words[stop:], strict=False))
+        kept = f"{before}{after}" if tokenize(before) else _ANDS.sub("", after)
+        if not any(phrase.visible for phrase in Chunker.load().chunk(kept)):
+            break
+        excluded.append(" ".join([*tokenize(found[0]), *words[:stop]]))
+        text = kept
+    return text, tuple(excluded)
+
+
+_ANDS = re.compile(r"^[\s,;]*(?:(?:and|but|with)\s+)*")
+
+
+def _end_of_first(text: str) -> int:
+    """Return where the first thing that a text names ends, with those joined to it by "or"; at least the first word."""
+    chunks, words = [phrase for phrase in Chunker.load().chunk(text) if phrase.visible], tokenize(text)
+    stop = chunks[0].stop if chunks else len(words)
+    while stop < len(words) and words[stop] == "or":
+        stop = next((phrase.stop for phrase in chunks if phrase.start == stop + 1), stop + 1)
+    return max(stop, 1)
+
+
 # Counting
 
 
 def _amount(words: Sequence[str]) -> tuple[int, int, int]:
     """Return where the amount at the beginning of a phrase starts and stops, and its minimum count; 1 without one."""
     start = 1 if words[:1] and words[0] in DETERMINERS else 0
+    if (more := AT_LEAST.get(tuple(words[start : start + 2]))) is not None:
+        _, stop, number = _amount(words[start + 2 :])
+        if more and not stop and words[start + 2 : start + 3] == ["one"]:
+            stop = 1
+        return (start, start + 2 + stop, number + more) if stop else (start, start, 1)
     stop, number = start, 1
     for length in (3, 2, 1):
         if (found := AMOUNTS.get(tuple(words[start : start + length]))) is not None:
@@ -517,24 +548,6 @@ def _amount(words: Sequence[str]) -> tuple[int, int, int]:
     while number > 1 and stop < len(words) - 1 and words[stop] in ("dozen", "hundred", "thousand", "million"):
         stop, number = stop + 1, 12 * number
     return (start, stop, number) if stop < len(words) else (start, start, 1)
-
-
-def at_least(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return a text with all its numbers as minimum counts, and the words that limit a number from above, cut out.
-
-    Example:
-        >>> at_least("more than two dogs"), at_least("at most two dogs")
-        (('three dogs', ()), ('dogs', ('at most two',)))
-    """
-
-    def one_more(found: re.Match[str]) -> str:
-        number = 1 + (int(found[1]) if found[1].isdecimal() else NUMBERS.get(found[1].lower(), 1))
-        word = next((word for word, value in NUMBERS.items() if value == number and word != "both"), str(number))
-        return f"{word} {plural(found[2]) if number == 2 else found[2]}"
-
-    limits = tuple(" ".join(tokenize(found[0])) for found in AT_MOST.finditer(text))
-    text = AT_MOST.sub("", text) if limits else text
-    return A_FEW.sub("several", MORE_THAN.sub(one_more, AT_LEAST.sub("", text))), limits
 
 
 def count_of(phrase: str) -> int:
@@ -559,5 +572,17 @@ def as_many(phrase: str, known: Container[str]) -> str:
     """
     words = tokenize(phrase)
     start, stop, number = _amount(words)
+    if number > 1 and tuple(words[start : start + 2]) in AT_LEAST:
+        said = next((word for word, value in NUMBERS.items() if value == number and word != "both"), "many")
+        words = [*words[:start], said if said in known else "many", *_plural(words[stop:])]
+        return " ".join(words)
     said = number <= MOST_SAID and (number == 1 or all(word in known for word in words[start:stop]))
     return phrase if said else " ".join((*words[:start], "many", *words[stop:]))
+
+
+def _plural(words: Sequence[str]) -> list[str]:
+    """Return a phrase with its noun in the plural: "brown dogs" for "brown dog"."""
+    head = noun_tree().head(words)
+    if head.plural or head.stop == head.start:
+        return [*words]
+    return [*words[: head.start], *plural(" ".join(words[head.start : head.stop])).split(), *words[head.stop :]]

@@ -13,7 +13,7 @@ from typing import Literal
 
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.engines.engine import Aligner, DenseCap
-from saywhere.models.layout import EMPTY, as_many
+from saywhere.models.layout import EMPTY, as_many, count_of
 from saywhere.models.nouns import (
     SHADES,
     Noun,
@@ -205,16 +205,12 @@ def in_plain_words(phrase: str, vocabularies: Sequence[Vocabulary]) -> str:
     """
     words = tokenize(phrase)
     head = noun_tree().head(words)
-    if not 0 < head.start < head.stop:
+    if not 0 < head.start < head.stop or count_of(phrase) > 1:
         return phrase
     if words[0] in MEANT:
-        words[:1] = [] if head.plural else ["a"]
-    elif (
-        words[0] not in ("a", "an")
-        and not any(known_form(words[0], each) in each for each in vocabularies)
-        and colour_of(words, 0) is None
-    ):
-        del words[0]
+        words[: 2 if words[1:2] == ["own"] else 1] = [] if head.plural else ["a"]
+    elif words[0] not in ("a", "an") and not any(known_form(words[0], each) in each for each in vocabularies):
+        words = words if colour_of(words, 0) or words[1] == "of" else words[1:]
     return with_articles(" ".join(words))
 
 

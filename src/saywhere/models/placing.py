@@ -64,8 +64,9 @@ FIT_WEIGHTS = {"densecap": 0.3, "aligner": 0.01}
 """Weight of a region's fit next to the classifier's log-odds when deciding whether an image shows a phrase. Without it
 the classifier takes any thin dark box for a person (docs/experiments.md)."""
 
-APART = 0.3
-"""Maximum IoU of two regions that count as two things."""
+APART = 0.35
+"""Maximum share of the smaller of two regions that lies in the other, if they count as two things: a wheel is no second
+bicycle."""
 SCORE_SHARE = 0.5
 """Power of the score of a region that counts as one of several things."""
 STRIPS = ((0, 0, 1, 0.33), (0, 0, 1, 0.5), (0, 0.67, 1, 1))
@@ -152,8 +153,13 @@ class Evidence:
             return None
         kinds = self.kinds if self.counted is None else self.counted
         sure = kinds[:, phrase] + SCORE_SHARE * np.log(np.maximum(self.regions.scores, LEAST))
-        kept = sure[geometry.nms(self.regions.boxes, sure, APART)]
-        return float(kept[number - 1]) if len(kept) >= number else (1 + SCORE_SHARE) * log(LEAST)
+        shared, kept = geometry.containment(self.regions.boxes), list[int]()
+        for row in np.argsort(-sure, kind="stable").tolist():
+            if len(kept) == number:
+                break
+            if not (shared[row, kept] > APART).any():
+                kept.append(row)
+        return float(sure[kept[-1]]) if len(kept) == number else (1 + SCORE_SHARE) * log(LEAST)
 
     def fits_in(self, config: GroundingConfig) -> np.ndarray:
         """Return how well each region fits each phrase ``(R, P)``, including the noun classifier."""

@@ -383,9 +383,9 @@ class PhrasesInImages:
             layout = with_actions(layout, self._aligner.vocabulary)
         unused = (words for words in layout.unused if not nothing.issuperset(tokenize(words)))
         self.layout = replace(layout, unused=tuple(unused))
-        own = tuple(map(lexicon.translate, self.layout.phrases))
+        own = tuple(map(lexicon.read, self.layout.phrases))
         wanted = (_translated(query.wanted[0], self.layout.phrases, own),) if alone else own
-        self._unwanted = tuple(lexicon.translate(text) for text in query.unwanted if not lexicon.is_unread(text))
+        self._unwanted = tuple(lexicon.read(text) for text in query.unwanted if not lexicon.is_unread(text))
         words, tree = self._aligner.vocabulary, noun_tree()
         kinds, wider = ([tree.widened(text) or text for text in texts] for texts in (self._unwanted, own))
         self._details, self._avoided = (Details(each, words) for each in (wider, kinds))

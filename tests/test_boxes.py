@@ -94,6 +94,12 @@ def test_flip_is_an_involution_that_keeps_areas(lib, b):
     assert (boxes.area(flipped) == boxes.area(b)).all()
 
 
+def test_containment_is_a_share_of_the_smaller_box():
+    found = boxes.containment(np.array([[0.0, 0, 4, 4], [1, 1, 3, 3], [2, 0, 6, 4], [5, 5, 5, 5]]))
+    np.testing.assert_allclose(found[:3, :3], [[1, 1, 0.5], [1, 1, 0.5], [0.5, 0.5, 1]])
+    assert (found[3] == 0).all()
+
+
 @libraries
 def test_clip_flip_and_scale_by_hand(lib):
     assert boxes.clip(lib([[-9.0, 5, -3, 8]]), 20, 10).tolist() == [[0, 5, 0, 8]]  # outside: without width

@@ -65,6 +65,9 @@ def test_a_number_is_judged_by_the_region_that_would_be_the_last_of_so_many() ->
         [sure, unsure + np.log(0.5), none, 1.5 * np.log(1e-4)]  # two that overlap are one
     )
     assert found.things(1, 2) == pytest.approx(none)
+    wheel = replace(found, regions=Regions(50, 50, [[0.0, 0, 10, 10], [1, 1, 5, 5], [12, 12, 14, 14], apart[3]]))
+    wheel = replace(wheel, regions=replace(wheel.regions, scores=np.ones(4, np.float32)))
+    assert wheel.things(0, 2) == pytest.approx(unsure)  # a part of the first is no second
     assert found.things(2, 1) is None  # names no kind
     people = replace(found, counted=np.full((4, 3), np.log(0.8)))
     assert people.things(0, 2) == people.things(1, 2) == pytest.approx(np.log(0.8))  # whoever they are

@@ -44,7 +44,7 @@ AMOUNTS = {
 _NUMBER = rf"(?:\d+|one|{'|'.join(word for word, number in NUMBERS.items() if word.isalpha() and number > 1)})"
 AT_MOST = re.compile(rf"\b(?:at most|(?<!no )(?:fewer|less) than|not? more than)\s+{_NUMBER}\s+(?=\w)", re.IGNORECASE)
 """What limits a number from above, which is not judged and so unused."""
-AT_LEAST = {("at", "least"): 0, ("more", "than"): 1}
+AT_LEAST: dict[tuple[str, ...], int] = {("at", "least"): 0, ("more", "than"): 1}
 """Words before a number, and what they add to it."""
 MOST_SAID = 10
 """Captions hardly have larger numbers: they call more things than this many."""

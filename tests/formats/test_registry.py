@@ -155,6 +155,17 @@ def test_classes_by_name_take_synonyms_and_kinds_of_them() -> None:
         Classes.parse("a", "coco80")
 
 
+def test_a_drafted_group_gives_way_to_one_of_its_things() -> None:
+    boxes = np.array([[0.0, 0, 90, 50], [1, 1, 40, 49], [50, 1, 89, 49], [0, 0, 100, 100], [200, 0, 300, 50]])
+    captions = ("two dogs", "a brown dog", "a dog", "two children", "three dogs")
+    drafted = Regions(400, 100, boxes, [0.9, 0.8, 0.7, 0.6, 0.5], captions)
+    kept = Classes(("dog", "person")).keep(drafted)
+    assert kept.captions == ("a brown dog", "a dog", "two children", "three dogs")
+    assert Classes().keep(drafted) is drafted
+    drawn = replace(drafted, scores=None)  # somebody has drawn them
+    assert Classes(("dog", "person")).keep(drawn) is drawn
+
+
 def test_every_name_of_coco_is_a_class_with_its_number() -> None:
     coco80 = Classes.parse(named="coco80")
     assert coco80 is not None and len(coco80.names) == 80 and coco80.ids[-1] == 90

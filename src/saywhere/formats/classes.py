@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from functools import cached_property
 
+from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.models.nouns import Head, Noun, known_form, noun_tree
 from saywhere.options import dataclass
@@ -160,8 +161,22 @@ class Classes:
         return [self.label(own) or self.label(caption) for own, caption in pairs]
 
     def keep(self, regions: Regions) -> Regions:
-        """Return the regions that match a name; without names, all of them."""
-        rows = [row for row, name in enumerate(self._labels(regions)) if name is not None]
+        """Return the regions that match a name; without names, all of them.
+
+        A drafted group is left out if one of its things has a region: "two dogs" around a dog.
+        """
+        names = self._labels(regions)
+        rows = [row for row, name in enumerate(names) if name is not None]
+        if self.names and regions.scores is not None and regions.captions is not None and rows:
+            several = [head_of(tokenize(caption or "")).plural for caption in regions.captions]
+            inside = geometry.containment(regions.boxes) >= INSIDE
+            sizes = geometry.area(regions.boxes)
+            ones = [row for row in rows if not several[row]]
+            rows = [
+                row for row in rows
+                if not several[row]
+                or not any(inside[row, one] and sizes[one] < sizes[row] and names[one] == names[row] for one in ones)
+            ]  # fmt: skip
         return regions if len(rows) == len(regions) else regions[rows]
 
     def all(self, images: Iterable[Regions]) -> list[str]:
@@ -174,6 +189,8 @@ class Classes:
         return dict(zip(names, self.ids or range(1, len(names) + 1), strict=True))
 
 
+INSIDE = 0.8
+"""Minimum share of a region in that of a group it belongs to."""
 NOUNS = Classes()
 """The default: every noun is a class."""
 

@@ -55,6 +55,12 @@ def test_a_list_has_a_list_of_answers_in_its_order_a_few_at_a_time(kind):
     assert asked([]) == [] and asked.seen == [16, 16, 8]
 
 
+def test_a_text_is_for_all_images():
+    asked, expected = Asked(), [(f"seen {path}", "a dog") for path in PATHS[:3]]
+    assert asked(PATHS[:3], "a dog") == list(asked(iter(PATHS[:3]), "a dog", batch=2)) == expected
+    assert asked([], "a dog") == [] and asked("a.jpg", "a dog") == ("seen a.jpg", "a dog")
+
+
 def test_a_stream_is_read_as_it_is_needed():
     asked, taken = Asked(), []
     answers = asked(taken.append(path) or path for path in itertools.cycle(PATHS))
@@ -103,7 +109,7 @@ def test_an_array_may_hold_the_boxes_of_several_images():
 
 
 @pytest.mark.parametrize("many", [list, iter])
-@pytest.mark.parametrize("column", ["ab", Path("ab"), np.zeros((2, 4)), 3, {"a": 1, "b": 2}, b"ab"])
+@pytest.mark.parametrize("column", [Path("ab"), np.zeros((2, 4)), 3, {"a": 1, "b": 2}, b"ab"])
 def test_one_value_is_not_enough_for_several_images(many, column):
     kind = type(column).__name__
     with pytest.raises(UserError, match=rf"^one value \({kind}\) for several images: give one for each image$"):

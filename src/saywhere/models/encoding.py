@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from io import IOBase
-from itertools import islice
+from itertools import islice, repeat
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -121,7 +121,7 @@ def answer(
         see: opens or encodes a batch of images.
         images: one image; a list or tuple of images; or any other iterable, which is read lazily.
         columns: further values per image, such as boxes or texts: one value for one image, a list (or an array with one
-            more dimension) for a list, an iterable for an iterable. None: no values.
+            more dimension) for a list, an iterable for an iterable; a text for all. None: no values.
         batch: batch size. Default: :data:`AT_ONCE`.
         progress: show a progress bar on a terminal for many images.
 
@@ -137,16 +137,22 @@ def answer(
         return ask(see([images]), *(None if column is None else [column] for column in columns))[0]
     if isinstance(images, dict | bytes | IOBase) or not isinstance(images, Iterable):
         raise UserError(f"an image must be a path, PIL image or array, not {type(images).__name__}")
+    several = len(images) if isinstance(images, list | tuple) else None
+    columns = [_for_each(column, several) if isinstance(column, str) else column for column in columns]
     for column in columns:
         if column is not None and _is_one_value(column):
             raise UserError(f"one value ({type(column).__name__}) for several images: give one for each image")
-    if not isinstance(images, list | tuple):
+    if several is None:
         return _stream(ask, see, images, columns, batch or AT_ONCE, progress)
     values = [None if column is None else list(column) for column in columns]
     for column in values:
-        if column is not None and len(column) != len(images):
-            raise UserError(f"{len(column)} values for {len(images)} images: give one for each image")
-    return list(_stream(ask, see, images, values, batch or AT_ONCE, progress, len(images)))
+        if column is not None and len(column) != several:
+            raise UserError(f"{len(column)} values for {several} images: give one for each image")
+    return list(_stream(ask, see, images, values, batch or AT_ONCE, progress, several))
+
+
+def _for_each(text: str, count: int | None) -> Iterable[str]:
+    return repeat(text) if count is None else [text] * count
 
 
 def _is_one_value(column: Any) -> bool:

@@ -353,7 +353,8 @@ class Model:
 
         Args:
             images: one or many.
-            text: a sentence, which is cut into its noun phrases, or a list of phrases; for many images, one each.
+            text: a sentence, which is cut into its noun phrases, or a list of phrases; for many images, one each, or
+                one sentence for all.
             boxes: ``(N, 4)`` in pixels of the image, one array per image; choose among these boxes, and with the
                 aligner also the whole image.
             part: ``densecap`` or ``aligner``, the part that chooses the region. Default: the dense captioner, if there

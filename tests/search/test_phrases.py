@@ -44,6 +44,12 @@ from saywhere.text import Vocabulary
         ("a dog but not a cat or people", ["a dog"], ["a cat", "people"]),
         ("snow + no people - without any", ["snow"], ["people", "without any"]),
         ("a no parking sign, not on a pole", ["a no parking sign, not on a pole"], []),
+        ("no snow but a dog", ["a dog"], ["snow"]),
+        ("a man without a hat, a woman without a bag", ["a man, a woman"], ["a hat", "a bag"]),
+        ("two dogs, no cats and three birds", ["two dogs and three birds"], ["cats"]),
+        ("no dogs allowed sign", ["no dogs allowed sign"], []),
+        ("no people and a stop sign", ["a stop sign"], ["people"]),
+        ("pictures without people", [], ["people"]),
     ],
 )
 def test_signs_after_a_space_part_phrases(text: str, wanted: list[str], unwanted: list[str]) -> None:

@@ -29,6 +29,8 @@ WRITER = "saywhere, a program (draft)"
 """The author of our descriptions, as photo managers show it."""
 SAME = 0.7
 """Minimum IoU of one of our regions with one that somebody has corrected or drawn, in place of which it is left out."""
+PAST = "was "
+"""Prefix of values that we wrote in an earlier run, and replaced."""
 TURN = "orientation"
 """Prefix of the EXIF orientation of the image in the list of what we wrote."""
 PEOPLE = frozenset(("Face", "Pet"))
@@ -115,6 +117,7 @@ class Packet:
         self.written: set[str] = set()
         for _, value in self.properties(f"{OURS}:Written"):
             self.written |= {text_of(item) for item in _items(value)}
+        self._initial = frozenset(self.written)
         self.known = any(True for _ in self.properties(f"{OURS}:Written"))
         self._new: list[str] = []
         self._described = False
@@ -141,7 +144,11 @@ class Packet:
         return ""
 
     def _is_ours(self, name: str, text: str) -> bool:
-        return any(_key(f"{kind} {name}", text) in self.written for kind in ("phrases", "sentence"))
+        return any(self._wrote(_key(f"{kind} {name}", text)) for kind in ("phrases", "sentence"))
+
+    def _wrote(self, key: str | None) -> bool:
+        """Return whether we have written a value now or in an earlier run, of which another program may have a copy."""
+        return key in self.written or f"{PAST}{key}" in self.written
 
     # Writing
 
@@ -181,7 +188,7 @@ class Packet:
             theirs: tags of others in the image file, which a new list of subjects would hide, and so repeats.
             tagged: whether the image file has other tags.
         """
-        theirs = [name for name in theirs if _key(KINDS[BAG], name) not in self.written]
+        theirs = [name for name in theirs if not self._wrote(_key(KINDS[BAG], name))]
         removed = self._removed(BAG, TAGS)
         items, copies = ([f"<rdf:li>{escape(name)}</rdf:li>" for name in some] for some in (names, theirs))
         copies = self._new_copies(BAG, copies)
@@ -243,15 +250,23 @@ class Packet:
 
         None if the list has items of others already, or if they were copied before: somebody may have removed them.
         """
-        kind = f"copy {KINDS[name]}:"
-        if self.items_of_others(name) or any(key.startswith(kind) for key in self.written):
+        kind, there = f"copy {KINDS[name]}:", self.items_of_others(name)
+        if any(key.startswith(kind) for key in self.written):
             return []
+        items = [item for item in items if not self._wrote(self._key_of(name, _node(item)))]
         self.written |= {f"{kind}{short_name(item)}" for item in items}
-        return list(items)
+        return [] if there else items
 
     def items_of_others(self, name: str) -> list[Any]:
         """Return the items of a list that we have not written."""
-        return [item for item in self._items_in(name) if self._key_of(name, item) not in self.written]
+        return [item for item in self._items_in(name) if self._written_as(name, item) is None]
+
+    def _written_as(self, name: str, item: Any) -> str | None:
+        """Return the key under which we have written an item, also into an upright list in earlier versions."""
+        keys = {self._key_of(name, item)}
+        if self._turn != 1 and name == MWG and (one := _region(item)) is not None:
+            keys.add(one.key(KINDS[name]))
+        return next((key for key in keys if key in self.written), None)
 
     def _items_in(self, name: str) -> list[Any]:
         return [item for _, value in self.properties(name) for item in _items(_bag(value, name))]
@@ -265,7 +280,7 @@ class Packet:
         """Return the digests of items that we wrote into one of these lists, and others have removed or changed."""
         found = set[str]()
         for name in names:
-            there = {self._key_of(name, item) for item in self._items_in(name)}
+            there = {self._written_as(name, item) for item in self._items_in(name)}
             ours = {key for key in self.written if key.startswith(f"{KINDS[name]}:")}
             found |= {key.partition(":")[2] for key in ours - there}
         return found
@@ -285,11 +300,10 @@ class Packet:
         for holder, value in list(self.properties(name)):
             bag = _bag(value, name)
             for item in _items(bag):
-                key = self._key_of(name, item)
-                if key in self.written:
+                if self._written_as(name, item) is not None:
                     _remove(item)
                 else:
-                    theirs.add(key)
+                    theirs.add(self._key_of(name, item))
             if bag is not None and not _items(bag):
                 _drop(holder, name, value)
             else:
@@ -325,7 +339,9 @@ class Packet:
             _drop(holder, f"{OURS}:Written", value)
         signed = self._sign("xmp:CreatorTool", OURS) + self._sign("photoshop:CaptionWriter", WRITER, self._described)
         new = [*signed, *self._new]
-        keys = "".join(f"<rdf:li>{escape(key)}</rdf:li>" for key in sorted(self.written))
+        replaced = (key for key in self._initial - self.written if not key.startswith((PAST, TURN)))
+        written = self.written | {f"{PAST}{key}" for key in replaced}
+        keys = "".join(f"<rdf:li>{escape(key)}</rdf:li>" for key in sorted(written))
         new.append(f"<{OURS}:Written><rdf:Bag>{keys}</rdf:Bag></{OURS}:Written>")
         about = next((one.getAttributeNS(RDF, "about") for one in self.descriptions()), "")
         inside = "\n  ".join(new)

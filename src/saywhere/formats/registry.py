@@ -99,13 +99,17 @@ class Format:
             return left_out
 
     def write_beside(
-        self, images: Iterable[Regions], report: Report, embed: bool = False, classes: Classes = NOUNS
-    ) -> dict[str, str]:
-        """Write the regions of the classes beside or into each image; return the left-out images, with the reasons."""
+        self, images: Iterable[Regions], report: Report, embed: bool = False, classes: Classes = NOUNS,
+        fresh: bool = False,
+    ) -> dict[str, str]:  # fmt: skip
+        """Write the regions of the classes beside or into each image; return the left-out images, with the reasons.
+
+        ``fresh`` says that they are of the images as they are now, not from an earlier run.
+        """
         if self.beside is None:
             raise ValueError(f"{self.name} is not written beside images")
         pairs = ((regions.image or "", self.encodable(classes.keep(regions), report)) for regions in images)
-        told = {name: self.beside(regions, embed=embed) for name, regions in pairs}
+        told = {name: self.beside(regions, embed=embed, fresh=fresh) for name, regions in pairs}
         return {name: why for name, why in told.items() if why is not None}
 
     def encodable(self, regions: Regions, report: Report) -> Regions:

@@ -116,13 +116,13 @@ def _sure(regions: Regions) -> list[str]:
     return list(dict.fromkeys(one.caption or "" for one in sorted(found, key=lambda one: -(one.score or 0))))
 
 
-def write_regions(place: Path, image: Path, regions: Regions, names: bool = False) -> None:
+def write_regions(place: Path, image: Path, regions: Regions, names: bool = False, fresh: bool = False) -> None:
     """Write an image's regions, subjects and description to ``place``, replacing earlier ones of ours.
 
     ``place`` is a sidecar, or the image itself. A new sidecar elsewhere starts with the content of the one beside the
     image. With ``names``, the phrases of MWG regions go into ``Name``, which programs take for a person's name, instead
     of ``Description``. Raises ``ValueError`` if the image or a sidecar cannot be used, or if the image was rotated or
-    cropped after it was described; ``OSError`` if it cannot be written.
+    cropped after it was described, unless the regions are ``fresh``; ``OSError`` if it cannot be written.
     """
     size = _measure(image)
     _require_shape(regions, size)
@@ -137,7 +137,7 @@ def write_regions(place: Path, image: Path, regions: Regions, names: bool = Fals
     with _edited(place, image) as (packet, inside):
         before = packet.orientation() or size.orientation
         same_shape = (before in LYING) == (size.orientation in LYING) or size.width == size.height
-        if same_shape and packet.count_written(own) < packet.count_written(places(before)):
+        if not fresh and same_shape and packet.count_written(own) < packet.count_written(places(before)):
             raise ValueError(f"its EXIF orientation has changed since it was described; {AGAIN}")
         packet.put_text("phrases", "; ".join(_sure(regions)[:PHRASES]), inside.descriptions)
         packet.put_subjects(subjects(regions), inside.tags, inside.tagged)
@@ -246,10 +246,10 @@ def write(path: Path, images: Iterable[Regions], names: bool = False) -> dict[st
     return {name: why for name, why in told.items() if why}
 
 
-def beside(regions: Regions, names: bool = False, embed: bool = False) -> str | None:
+def beside(regions: Regions, names: bool = False, embed: bool = False, fresh: bool = False) -> str | None:
     """Write the sidecar beside an image, or embed the XMP; return why that failed, or None."""
     image = Path(regions.image or "")
-    return refused(write_regions, place_of(image, embed), image, regions, names)
+    return refused(write_regions, place_of(image, embed), image, regions, names, fresh)
 
 
 def place_of(image: Path, embed: bool = False) -> Path:

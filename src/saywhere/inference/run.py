@@ -461,7 +461,7 @@ class _Description:
             outputs = Outputs(lines, out, beside=beside)
             undrawn = any(map(outputs.lacks_image, sources))
             earlier = [source for source in sources if beside and outputs.is_described(source)]
-            lost = {source.name: _refused(outputs.keep_beside, source, outputs.answer(source)) for source in earlier}
+            lost = {one.name: beside(one, outputs.answer(one), False) for one in earlier} if beside else {}
             summary = self._run(sources, outputs)
             summary.skipped.update({name: why for name, why in lost.items() if why})
         for line in report.lines() if report is not None else ():
@@ -576,15 +576,18 @@ class _Description:
             )
 
 
-def _beside(format: str, embed: bool) -> tuple[Callable[[Source, Regions], str | None], Report]:
-    """Return a function that writes an image's regions beside it, and the report of replaced characters."""
+def _beside(format: str, embed: bool) -> tuple[Callable[..., str | None], Report]:
+    """Return a function that writes an image's regions beside it, and the report of replaced characters.
+
+    The function's third argument says whether they are of this run, and so of the image as it is now.
+    """
     from saywhere.formats.registry import FORMATS
 
     chosen, report = FORMATS[format], Report()
 
-    def write(source: Source, regions: Regions) -> str | None:
+    def write(source: Source, regions: Regions, fresh: bool = True) -> str | None:
         named = replace(regions, image=source.name)
-        return next(iter(chosen.write_beside([named], report, embed).values()), None)
+        return next(iter(chosen.write_beside([named], report, embed, fresh=fresh).values()), None)
 
     return write, report
 

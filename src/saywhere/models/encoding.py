@@ -138,7 +138,7 @@ def answer(
     if isinstance(images, dict | bytes | IOBase) or not isinstance(images, Iterable):
         raise UserError(f"an image must be a path, PIL image or array, not {type(images).__name__}")
     several = len(images) if isinstance(images, list | tuple) else None
-    columns = [_for_each(column, several) if isinstance(column, str) else column for column in columns]
+    columns = tuple(_for_each(column, several) if isinstance(column, str) else column for column in columns)
     for column in columns:
         if column is not None and _is_one_value(column):
             raise UserError(f"one value ({type(column).__name__}) for several images: give one for each image")

@@ -54,7 +54,8 @@ UNREAD = frozenset({"or", "no", "not"})
 """Words that change the meaning but are not interpreted; they are reported as unused."""
 WITHOUT = re.compile(
     r"(?:^|[\s,;]+)(?:(?:and|but)\s+)?(?:(?:--)?without(?:\s+any)?|(?:with|has|have|having)\s+no|not(?=\s+(?:an?|any|the)\s))\s+"
-    r"|(?:^|[,;]\s*|\s(?:and|but)\s+)no\s+(?!(?:entry|one|parking|smoking|trespassing|fewer|less|more)\b)",
+    r"|(?:^|[,;]\s*|\s(?:and|but)\s+)no\s+(?!(?:entry|one|parking|smoking|trespassing|fewer|less|more)\b)"
+    r"(?!(?:(?!(?:and|or|but|an?|the)\b)\w+\s+){1,3}signs?\b)",
     re.IGNORECASE,
 )
 """What precedes an unwanted thing; other uses of "no" do not count, because "a no parking sign" is one thing."""
@@ -492,26 +493,42 @@ def nouns_in_a_row(phrase: str) -> tuple[str, ...]:
     return tuple(p if head.plural else with_articles(f"a {p}") for p, head in zip(parts, heads, strict=True))
 
 
-def without_excluded(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return a text without what it excludes, and that as it was said; limits of numbers count, too.
+def cut_excluded(text: str) -> tuple[str, list[tuple[str, str]]]:
+    """Return a text without what it excludes, and that in pairs of the word that excludes it and the thing.
 
     Example:
-        >>> without_excluded("a man without a hat and a dog"), without_excluded("at most two dogs")
-        (('a man and a dog', ('without a hat',)), ('dogs', ('at most two',)))
+        >>> cut_excluded("a man without a hat and a dog"), cut_excluded("no snow, a dog")
+        (('a man and a dog', [('without', 'a hat')]), ('a dog', [('no', 'snow')]))
     """
-    excluded = [" ".join(tokenize(found[0])) for found in AT_MOST.finditer(text)]
-    text = AT_MOST.sub("", text) if excluded else text
+    excluded = list[tuple[str, str]]()
     while found := WITHOUT.search(text):
         before, rest = text[: found.start()], text[found.end() :]
         words, gaps = split_words(rest)
         stop = _end_of_first(rest)
         after = "".join(gap + word for gap, word in zip(gaps[stop:], words[stop:], strict=False))
-        kept = f"{before}{after}" if tokenize(before) else _ANDS.sub("", after)
-        if not any(phrase.visible for phrase in Chunker.load().chunk(kept)):
-            break
-        excluded.append(" ".join([*tokenize(found[0]), *words[:stop]]))
-        text = kept
-    return text, tuple(excluded)
+        excluded.append((" ".join(tokenize(found[0])), " ".join(words[:stop])))
+        text = f"{before}{after}" if tokenize(before) else _ANDS.sub("", after)
+    return text, excluded
+
+
+def without_excluded(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return a text without what it excludes, and that as it was said; limits of numbers count, too.
+
+    Where nothing else is named, the things stay.
+
+    Example:
+        >>> without_excluded("at most two dogs without collars"), without_excluded("no dogs")
+        (('dogs', ('at most two', 'without collars')), ('dogs', ('no',)))
+    """
+    unused = [" ".join(tokenize(found[0])) for found in AT_MOST.finditer(text)]
+    text = AT_MOST.sub("", text) if unused else text
+    kept, excluded = cut_excluded(text)
+    if not excluded:
+        return text, tuple(unused)
+    if any(phrase.visible for phrase in Chunker.load().chunk(kept)):
+        return kept, (*unused, *(f"{word} {thing}" for word, thing in excluded))
+    listed = ", ".join([*(thing for _, thing in excluded), *([kept] if tokenize(kept) else [])])
+    return listed, (*unused, *dict.fromkeys(word for word, _ in excluded))
 
 
 _ANDS = re.compile(r"^[\s,;]*(?:(?:and|but|with)\s+)*")

@@ -23,7 +23,7 @@ from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_regions, region_bonus
 from saywhere.models.details import Colours, Compared, Details
-from saywhere.models.layout import EMPTY, UNREAD, WITHOUT, Layout, require_names
+from saywhere.models.layout import EMPTY, UNREAD, Layout, cut_excluded, require_names
 from saywhere.models.lexicon import captioned, noun_words
 from saywhere.models.model import Model
 from saywhere.models.nouns import Noun, leaf_tables, log_kinds, noun_tree, packed_kinds
@@ -89,11 +89,9 @@ class Query:
             raise UserError(f"{text!r}: no phrase follows the {empty}; say what is looked for, as in 'a dog + snow'")
         wanted, unwanted = list[str](), list[str]()
         for mark, phrase in signed:
-            parts = WITHOUT.split(phrase.strip()) if mark == "+" else ["", phrase.strip()]
-            if mark == "+" and not parts[0] and (turned := re.split(r"\s*[,;]\s*", parts[-1], maxsplit=1))[1:]:
-                parts = [turned[1], *parts[1:-1], turned[0]]  # no snow, a dog
-            wanted += parts[:1] if parts[0] or len(parts) == 1 else []
-            unwanted += [each for part in parts[1:] for each in re.split(r"\s+or\s+", part)]
+            kept, excluded = cut_excluded(phrase.strip()) if mark == "+" else ("", [("", phrase.strip())])
+            wanted += [kept] if tokenize(kept) or not excluded else []
+            unwanted += [each for _, thing in excluded for each in re.split(r"\s+or\s+", thing)]
         return cls(tuple(wanted)).less(*unwanted) if wanted else cls((), tuple(unwanted))
 
     def less(self, *unwanted: str) -> Query:

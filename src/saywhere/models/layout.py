@@ -44,6 +44,11 @@ AMOUNTS = {
 _NUMBER = rf"(?:\d+|one|{'|'.join(word for word, number in NUMBERS.items() if word.isalpha() and number > 1)})"
 AT_MOST = re.compile(rf"\b(?:at most|(?<!no )(?:fewer|less) than|not? more than)\s+{_NUMBER}\s+(?=\w)", re.IGNORECASE)
 """What limits a number from above, which is not judged and so unused."""
+OR_MORE = re.compile(
+    rf"\b(?:(?:no|not) (?:fewer|less) than\s+({_NUMBER})|({_NUMBER}) or more)(?=\s+\w)|\bat least (an?|one)(?=\s+\w)",
+    re.IGNORECASE,
+)
+"""Other ways to say "at least two", and that one is enough."""
 AT_LEAST: dict[tuple[str, ...], int] = {("at", "least"): 0, ("more", "than"): 1}
 """Words before a number, and what they add to it."""
 MOST_SAID = 10
@@ -519,7 +524,10 @@ def without_excluded(text: str) -> tuple[str, tuple[str, ...]]:
     Example:
         >>> without_excluded("at most two dogs without collars"), without_excluded("no dogs")
         (('dogs', ('at most two', 'without collars')), ('dogs', ('no',)))
+        >>> without_excluded("two or more dogs")
+        ('at least two dogs', ())
     """
+    text = OR_MORE.sub(lambda found: found[3] or f"at least {found[1] or found[2]}", text)
     unused = [" ".join(tokenize(found[0])) for found in AT_MOST.finditer(text)]
     text = AT_MOST.sub("", text) if unused else text
     kept, excluded = cut_excluded(text)

@@ -65,6 +65,11 @@ def test_a_number_is_judged_by_the_region_that_would_be_the_last_of_so_many() ->
         [sure, unsure + np.log(0.5), none, 1.5 * np.log(1e-4)]  # two that overlap are one
     )
     assert found.things(1, 2) == pytest.approx(none)
+    pair = Regions(50, 50, [[0.0, 0, 40, 20], [1, 1, 18, 19], [20, 1, 39, 19], [42, 42, 50, 50]], np.ones(4))
+    two = replace(found, regions=pair, kinds=np.log([[0.9] * 3, [0.6] * 3, [0.5] * 3, [0.01] * 3]))
+    assert [two.things(0, n) for n in (1, 2)] == pytest.approx(np.log([0.6, 0.5]))  # the first is both of them
+    two = replace(two, kinds=np.log([[0.9] * 3, [0.6] * 3, [0.2] * 3, [0.01] * 3]))
+    assert two.things(0, 2) == pytest.approx(np.log(0.01))  # a thing with parts
     wheel = replace(found, regions=Regions(50, 50, [[0.0, 0, 10, 10], [1, 1, 5, 5], [12, 12, 14, 14], apart[3]]))
     wheel = replace(wheel, regions=replace(wheel.regions, scores=np.ones(4, np.float32)))
     assert wheel.things(0, 2) == pytest.approx(unsure)  # a part of the first is no second

@@ -67,6 +67,10 @@ the classifier takes any thin dark box for a person (docs/experiments.md)."""
 APART = 0.35
 """Maximum share of the smaller of two regions that lies in the other, if they count as two things: a wheel is no second
 bicycle."""
+INSIDE, BESIDE, AS_SURE = 0.8, 0.2, 0.7
+"""A region is a group and no single thing, such as "two dogs" around two dogs, if two regions lie in it with this
+share, each with less than this share of its area and a log-probability lower by at most AS_SURE, and share at most
+BESIDE."""
 SCORE_SHARE = 0.5
 """Power of the score of a region that counts as one of several things."""
 STRIPS = ((0, 0, 1, 0.33), (0, 0, 1, 0.5), (0, 0.67, 1, 1))
@@ -147,17 +151,18 @@ class Evidence:
         """Return how surely there are so many of a phrase's kind of thing; None if it names no kind.
 
         It is the log-probability of the kind, and half that of the score, in the best region, the second best and so on
-        up to the ``number``-th. Regions that overlap by more than :data:`APART` count once.
+        up to the ``number``-th. Regions that overlap by more than :data:`APART` count once, and groups not at all.
         """
         if not self.named[phrase] or self.regions.scores is None:
             return None
         kinds = self.kinds if self.counted is None else self.counted
         sure = kinds[:, phrase] + SCORE_SHARE * np.log(np.maximum(self.regions.scores, LEAST))
         shared, kept = geometry.containment(self.regions.boxes), list[int]()
+        group = _are_groups(self.regions.boxes, shared, sure)
         for row in np.argsort(-sure, kind="stable").tolist():
             if len(kept) == number:
                 break
-            if not (shared[row, kept] > APART).any():
+            if not group[row] and not (shared[row, kept] > APART).any():
                 kept.append(row)
         return float(sure[kept[-1]]) if len(kept) == number else (1 + SCORE_SHARE) * log(LEAST)
 
@@ -467,6 +472,19 @@ class Placer:
         known = detector.vocabulary
         asked = [familiar(phrase, known) for phrase in phrases]
         return regions, score_regions(detector.decoder, known, regions, asked).joint
+
+
+def _are_groups(boxes: np.ndarray, shared: np.ndarray, sure: np.ndarray) -> np.ndarray:
+    """Return which of the boxes ``(R, 4)`` are around two others that are about as sure, and apart: ``(R,)``.
+
+    Args:
+        shared: ``(R, R)``, see :func:`saywhere.boxes.containment`.
+        sure: ``(R,)`` log-probabilities.
+    """
+    areas = geometry.area(boxes)
+    inside = (shared >= INSIDE) & (areas < INSIDE * areas[:, None]) & (sure >= sure[:, None] - AS_SURE)
+    rows = [np.flatnonzero(one) for one in inside]
+    return np.array([len(one) > 1 and shared[np.ix_(one, one)].min() <= BESIDE for one in rows], bool)
 
 
 def found_of(regions: Regions, there: np.ndarray) -> Regions:

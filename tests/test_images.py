@@ -52,6 +52,10 @@ def written(path: Path, image: Image.Image, **options) -> Path:
         ("empty.jpg", b"", "empty file"),
         ("text.jpg", b"hello, world\n" * 20, "not an image in a known format"),
         ("film.jpg", b"\0\0\0\x18ftypisom" + b"\0" * 50, "not an image in a known format; it is a video"),
+        *(
+            (f"{kind}.bin", b"\0\0\0\x18ftyp" + kind.encode() + b"\0" * 50, "damaged image|known format")
+            for kind in ("avif", "mif1")
+        ),
         ("film", b"\x1aE\xdf\xa3" + b"\0" * 50, "not an image in a known format; it is a video"),
         ("film.png", b"RIFF\0\0\0\0AVI " + b"\0" * 50, "not an image in a known format; it is a video"),
         ("half.jpg", photographs.jpeg(photographs.noise(80, 60))[:3000], "damaged image (image file is truncated"),
@@ -69,6 +73,7 @@ def test_bad_files_are_told_in_one_line(tmp_path, name, data, reason):
     message = str(caught.value)
     assert message.startswith(f"{path}: ")
     assert any(part in message for part in reason.split("|")), message
+    assert ("it is a video" in message) == name.startswith("film")
     assert "\n" not in message
     assert isinstance(caught.value, UserError)
 

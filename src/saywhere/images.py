@@ -196,7 +196,9 @@ def measure(path: str | Path) -> DiskSize:
 
 def _is_video(begin: bytes) -> bool:
     """Return whether a file begins as MP4, QuickTime, Matroska, WebM or AVI files do."""
-    return begin[4:8] in (b"ftyp", b"moov", b"mdat") or begin[:4] == b"\x1aE\xdf\xa3" or begin[8:12] == b"AVI "
+    if begin[4:8] == b"ftyp":  # images of the same container are HEIF and AVIF
+        return begin[8:10] not in (b"av", b"he", b"mi", b"ms")
+    return begin[4:8] in (b"moov", b"mdat") or begin[:4] == b"\x1aE\xdf\xa3" or begin[8:12] == b"AVI "
 
 
 def _open_file(path: Path, name: str, long_side: int | None) -> LoadedImage:

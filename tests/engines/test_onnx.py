@@ -8,6 +8,7 @@ import shutil
 import sys
 import types
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,17 +156,21 @@ def test_other_options_of_use_change_both_engines_alike():
 
 
 @pytest.mark.parametrize(
-    ("head", "branch", "tower"), [(True, False, False), (True, True, False), (False, True, False), (True, False, True)]
+    ("head", "branch", "tower"),
+    [(True, False, ""), (True, True, ""), (False, True, ""), (True, True, "tower"), (True, False, "tower")],
 )
 @torch.no_grad()
-def test_the_last_layer_and_a_second_branch_or_a_tower_are_averaged_too(head: bool, branch: bool, tower: bool):
+def test_the_last_layer_and_a_second_branch_or_a_tower_are_averaged_too(head: bool, branch: bool, tower: str):
     """Their backbones are too large to be exported in a test: maps are drawn instead."""
     torch.manual_seed(0)
-    settings = TrunkConfig(backbone="efficientnet_lite0", strides=(16, 32), branch=branch, tower=tower)
+    settings = TrunkConfig(
+        backbone="efficientnet_lite0", strides=(16, 32), branch=branch and not tower, tower=bool(tower)
+    )
     trunk = build_trunk(settings, None, head=head, pretrained=False).eval()
-    options = {"trunk": settings.to_dict(), "levels": [32], "head": head, "branch": branch or tower}
+    options = {"trunk": settings.to_dict(), "levels": [32], "head": head, "branch": branch}
     network = Aligner(tiny_aligner_config(regions="whole", **options), VOCABULARY, trunk).eval()
-    size = trunk.backbone.channels[1] + 1280 * head + (128 + 1280) * branch + (1280 + 512) * tower + 5
+    more = 0 if not branch else 1280 + 512 if tower else 128 + 1280
+    size = trunk.backbone.channels[1] + 1280 * head + more + 5
     network.standardise.running_mean.normal_(generator=torch.Generator().manual_seed(1))
     assert network.standardise.num_features == size
     maps = [torch.randn(c, 10 // s, 12 // s) for c, s in zip(trunk.backbone.channels, (1, 2), strict=True)]
@@ -185,18 +190,28 @@ def test_the_last_layer_and_a_second_branch_or_a_tower_are_averaged_too(head: bo
     (expected,) = engine.aligner.region_vectors([image], [boxes])
     (found,) = aligner.region_vectors([arrays], [boxes])
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    caption = tiny_captioner_config(grid=3, **options)
-    captioner = Captioner(caption, CAPTION_WORDS, trunk).eval()
-    assert captioner.feature_size == size
-    weights = Weights.of({name: value.numpy() for name, value in captioner.state_dict().items()})
-    theirs = TorchEngine({"captioner": captioner}).captioner
-    assert theirs is not None
-    given, ours = theirs.bind_images([image], [None]), ArrayCaptioner(caption, CAPTION_WORDS, weights)
-    own = ours.bind_images([arrays], [None])
-    np.testing.assert_allclose(own.embeddings, np.asarray(given.embeddings), atol=1e-4)
-    words = np.array([[4, 5, 6]])
-    for one, other in zip(own.attention(words), given.attention(words), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-4)
+    for regions, rows in (("grid", None), ("proposals", boxes)):
+        proposals = {"anchors": [[[20, 20]], [[40, 40]]]}
+        caption = tiny_captioner_config(grid=3, proposals=proposals, **options)
+        captioner = Captioner(caption, CAPTION_WORDS, trunk).eval()
+        captioner.config = caption = replace(caption, attend_to=regions)  # this trunk proposes nothing
+        assert captioner.feature_size == size
+        weights = Weights.of({name: value.numpy() for name, value in captioner.state_dict().items()})
+        theirs = TorchEngine({"captioner": captioner}).captioner
+        assert theirs is not None
+        given, ours = theirs.bind_images([image], [rows]), ArrayCaptioner(caption, CAPTION_WORDS, weights)
+        own = ours.bind_images([arrays], [rows])
+        np.testing.assert_allclose(own.embeddings, np.asarray(given.embeddings), atol=1e-4)
+        words = np.array([[4, 5, 6]])
+        for one, other in zip(own.attention(words), given.attention(words), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-4)
+    if head:
+        moving = Captioner(tiny_captioner_config(grid=3, **options, attend_to="transformer"), CAPTION_WORDS, trunk)
+        assert moving.eval().attend([image]).features.shape[:2] == (1, 9)
+    boxer = Captioner(
+        tiny_captioner_config(**options, decoder="rnn", attend_to="whole", describe_boxes=True), CAPTION_WORDS, trunk
+    )
+    assert boxer.embed(image, torch.from_numpy(boxes)).shape == (21, size)
 
 
 def test_the_digest_follows_weights_and_options(folder: Path):

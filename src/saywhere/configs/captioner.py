@@ -130,6 +130,8 @@ class CaptionerConfig(RegionConfig):
         attends = self.decoder == "attention"
         wanted = "whole, but for the decoder attention, which needs more"
         self.require(attends == (self.attend_to != "whole"), "attend_to", wanted)
+        moves = self.attend_to == "transformer"
+        self.require(not moves or self.head or len(self.levels) > 0, "levels", "one or more, or head true")
         boxes = self.describe_boxes
         self.require(not (attends and boxes), "describe_boxes", "false with the decoder attention")
         self.require(self.reward == "none" or not boxes, "reward", "none with describe_boxes")

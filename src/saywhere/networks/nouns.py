@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import LAST_CHANNELS
-from saywhere.networks.vision.region_features import ImageMaps, feature_size, mean_features
+from saywhere.networks.vision.region_features import ImageMaps, means_size
 from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.text import RESERVED, Vocabulary
 
@@ -42,7 +42,7 @@ class Nouns(nn.Module):
         trunk = trunk or build_trunk(config.trunk, head=True, pretrained=pretrained_backbone)
         trunk.require_parts(False, True)
         self.trunk = trunk
-        size = feature_size(trunk, config.levels, True, config.branch) + config.context_size + config.embed_dim
+        size = means_size(trunk, config.levels, True, config.branch) + config.context_size + config.embed_dim
         self.imagenet = nn.Linear(LAST_CHANNELS, IMAGENET)
         self.kinds = nn.Linear(size, len(vocabulary) - len(RESERVED) + BESIDE)
 
@@ -62,7 +62,7 @@ class Nouns(nn.Module):
 
     def features(self, image: ImageMaps, boxes: Tensor, embeddings: Tensor) -> Tensor:
         """Return the classifier's input ``(N, D)`` for an image's boxes."""
-        config, sources = self.config, image.sources(self.config.levels, True, self.config.branch)
+        config = self.config
         whole = [features.mean(dim=(1, 2)) for features, _ in image.sources((), True, config.branch)]
         around = torch.cat((*whole, image.summary)).expand(len(boxes), -1)
-        return torch.cat((mean_features(sources, boxes, *image.size), around, embeddings), dim=1)
+        return torch.cat((image.means(boxes, config.levels, True, config.branch), around, embeddings), dim=1)

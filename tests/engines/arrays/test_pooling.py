@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from saywhere import boxes as geometry
-from saywhere.engines.arrays.pooling import ImageMaps, Pyramid, box_features, grid_boxes, grid_means
+from saywhere.engines.arrays.pooling import ImageMaps, Pyramid, grid_boxes, grid_means
 from saywhere.networks.densecap.build import pool_pyramid
 from saywhere.networks.vision import grid
 
@@ -103,5 +103,5 @@ def test_means_that_are_kept_are_those_of_the_boxes_that_are_asked_for():
     maps = ImageMaps(outputs, (8, 16), (128, 96))
     for boxes in (some, others, some, some[:2]):
         for levels, head in (((16,), True), ((), True), ((16,), False)):
-            fresh = box_features(ImageMaps(outputs, (8, 16), (128, 96)), boxes, levels, head)
-            np.testing.assert_array_equal(box_features(maps, boxes, levels, head), fresh)
+            fresh = ImageMaps(outputs, (8, 16), (128, 96)).means(boxes, levels, head)
+            np.testing.assert_array_equal(maps.means(boxes, levels, head), fresh)

@@ -15,11 +15,11 @@ from photographs import jpeg, noise, quarters
 from playwright.sync_api import Page
 
 import saywhere
-from saywhere.configs.captioner import CaptionNgramsConfig
+from saywhere.configs.captioner import CaptionerConfig, CaptionNgramsConfig
 from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import TrunkConfig
 from saywhere.engines.arrays.nouns import class_features
-from saywhere.engines.arrays.pooling import ImageMaps, grid_features
+from saywhere.engines.arrays.pooling import ImageMaps
 from saywhere.images import LoadedImage, read_image
 from saywhere.models import caption_nouns
 from saywhere.models.caption_nouns import OF_PEOPLE, NounChecker, Seen, correct
@@ -142,7 +142,8 @@ def test_features_of_regions_are_those_of_python(engine: Page, branch: bool) -> 
     found = engine.evaluate(FEATURES, [given, [96, 64], boxes.tolist(), embeddings.tolist(), chosen])
     config = NounsConfig(trunk=TrunkConfig(branch=True), branch=branch, embed_dim=4)
     np.testing.assert_allclose(found[0], class_features(config, [maps], [boxes], [embeddings]), atol=1e-5)
-    np.testing.assert_allclose(found[1], grid_features(maps, 3, [16], True, branch)[0], atol=1e-5)
+    grid = CaptionerConfig(trunk=TrunkConfig(branch=True), levels=(16,), branch=branch)
+    np.testing.assert_allclose(found[1], maps.cells(3, grid)[0], atol=1e-5)
 
 
 def test_what_is_no_image_is_named(engine: Page) -> None:

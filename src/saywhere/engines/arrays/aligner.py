@@ -19,7 +19,7 @@ from saywhere.engines.arrays.layers import (
     relu,
     side_by_side,
 )
-from saywhere.engines.arrays.pooling import ImageMaps, box_features, require_size, whole_boxes, with_summary
+from saywhere.engines.arrays.pooling import ImageMaps, require_size
 from saywhere.engines.engine import EncodedText, Hubness, Typical
 from saywhere.text import PAD, Vocabulary
 
@@ -70,8 +70,7 @@ class Aligner:
     def region_vectors(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[np.ndarray]:
         standardise, vectors, config = self._standardise, list[np.ndarray](), self.config
         for image, rows in zip(maps, boxes, strict=True):
-            features = box_features(image, rows, config.levels, config.head, config.branch)
-            features = with_summary(image, features, whole_boxes(image, rows))
+            features = image.features(rows, config)
             require_size(features, len(standardise.scale))
             if self.config.signed_sqrt:
                 features = np.sign(features) * np.sqrt(np.abs(features))

@@ -10,14 +10,7 @@ import numpy as np
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.engines.arrays.decoders import AttentionDecoder
 from saywhere.engines.arrays.layers import Linear, Ngrams, Shapes, Weights, layer_norm, relu
-from saywhere.engines.arrays.pooling import (
-    ImageMaps,
-    box_features,
-    grid_features,
-    require_size,
-    whole_boxes,
-    with_summary,
-)
+from saywhere.engines.arrays.pooling import ImageMaps, require_size
 from saywhere.engines.engine import BoundImages, Decoder
 from saywhere.text import Vocabulary
 
@@ -42,10 +35,6 @@ class Captioner:
     def _narrow(self) -> Linear:
         return Linear(self._weights.below("narrow"))
 
-    @property
-    def _levels(self) -> tuple[tuple[int, ...], bool, bool]:
-        return self.config.levels, self.config.head, self.config.branch
-
     @cached_property
     def ngrams(self) -> Ngrams | None:
         return Ngrams.read(self._weights.below("ngrams"), len(self.vocabulary)) if self.config.ngrams.count else None
@@ -61,8 +50,7 @@ class Captioner:
         return BoundImages(bound, wholes, [found for _, found in rows], [None] * len(maps), bound.attention)
 
     def _grid(self, image: ImageMaps, cells: int) -> tuple[np.ndarray, np.ndarray]:
-        features, boxes = grid_features(image, cells, *self._levels)
-        features = with_summary(image, features, whole_boxes(image, boxes))
+        features, boxes = image.cells(cells, self.config)
         require_size(features, self._weights.shape("decoder.begin.weight")[1])
         return layer_norm(features), boxes
 
@@ -72,8 +60,7 @@ class Captioner:
             return self._grid(image, self.config.grid)
         if given is None:
             raise ValueError("the regions of a captioner that attends to proposals are given")
-        features = box_features(image, given, *self._levels)
-        return layer_norm(with_summary(image, features, whole_boxes(image, given))), given
+        return layer_norm(image.features(given, self.config)), given
 
     def box_embeddings(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> tuple[Decoder, np.ndarray]:
         raise ValueError("the decoder attention captions whole images")

@@ -10,7 +10,7 @@ import numpy as np
 from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import LAST_CHANNELS
 from saywhere.engines.arrays.layers import Linear, Shapes, Weights
-from saywhere.engines.arrays.pooling import ImageMaps, box_features, image_means, require_size
+from saywhere.engines.arrays.pooling import ImageMaps, image_means, require_size
 from saywhere.text import RESERVED, Vocabulary
 
 
@@ -54,6 +54,6 @@ def class_features(
     rows: list[np.ndarray] = []
     for number, (image, own) in enumerate(zip(maps, boxes, strict=True)):
         sources = [source for source, _ in image.sources((), True, config.branch)]
-        parts = [box_features(image, own, config.levels, True, config.branch), image_means(image, sources, len(own))]
+        parts = [image.means(own, config.levels, True, config.branch), image_means(image, sources, len(own))]
         rows.append(np.concatenate([*parts, *([] if embeddings is None else [embeddings[number]])], axis=1))
     return np.concatenate(rows)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from saywhere import boxes as geometry
-from saywhere.configs.parts import BRANCH_STRIDES, SUMMARY, TOWER
+from saywhere.configs.parts import BRANCH_STRIDES, SUMMARY, TOWER, RegionConfig
 from saywhere.errors import UserError
 from saywhere.options import dataclass
 
@@ -156,6 +156,32 @@ class ImageMaps:
         there = f"branch{BRANCH_STRIDES[0]}" in self.outputs
         return [(self.output(f"branch{stride}"), stride) for stride in BRANCH_STRIDES] if there else []
 
+    def means(self, boxes: np.ndarray, levels: Sequence[int], head: bool, branch: bool = False) -> np.ndarray:
+        """Return the means of :meth:`sources` over boxes ``(R, 4)``, and the positions of the boxes: ``(R, D)``."""
+        means = self.box_means(boxes, self.sources(levels, head, branch))
+        return np.concatenate((*means, geometry.place(boxes, *self.input_size)), axis=1)
+
+    def features(self, boxes: np.ndarray, config: RegionConfig) -> np.ndarray:
+        """Return the features ``(R, D)`` of boxes ``(R, 4)`` that a part reads.
+
+        These are the :meth:`means`, and with ``config.branch`` the tower's embedding, for boxes of the whole image; for
+        others it is 0.
+        """
+        return self._with_summary(self.means(boxes, config.levels, config.head, config.branch), boxes, config)
+
+    def cells(self, cells: int, config: RegionConfig) -> tuple[np.ndarray, np.ndarray]:
+        """Return the features ``(cells * cells, D)`` of a grid's cells that a part reads, and the cells' boxes."""
+        boxes = grid_boxes(cells, *self.input_size)
+        means = [grid_means(source, cells) for source, _ in self.sources(config.levels, config.head, config.branch)]
+        means = np.concatenate((*means, geometry.place(boxes, *self.input_size)), axis=1)
+        return self._with_summary(means, boxes, config), boxes
+
+    def _with_summary(self, means: np.ndarray, boxes: np.ndarray, config: RegionConfig) -> np.ndarray:
+        if not config.summary_size:
+            return means
+        whole = (boxes == np.array([0, 0, *self.input_size], np.float32)).all(axis=1)
+        return np.concatenate((means, whole[:, None] * self.summary), axis=1)
+
     def box_means(self, boxes: np.ndarray, sources: Sequence[Source]) -> list[np.ndarray]:
         """Return the means of some maps over boxes ``(R, 4)``; cached, because several parts use the same boxes."""
         asked = boxes.tobytes()
@@ -181,24 +207,6 @@ class ImageMaps:
         return self.output(SUMMARY) if SUMMARY in self.outputs else np.zeros(0, np.float32)
 
 
-def box_features(
-    maps: ImageMaps, boxes: np.ndarray, levels: Sequence[int], head: bool, branch: bool = False
-) -> np.ndarray:
-    """Return the means of an image's maps over boxes, and the positions of the boxes: ``(R, D)``."""
-    means = maps.box_means(boxes, maps.sources(levels, head, branch))
-    return np.concatenate((*means, geometry.place(boxes, *maps.input_size)), axis=1)
-
-
-def with_summary(maps: ImageMaps, features: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Append the tower's image embedding to features ``(R, D)``, where ``whole (R,)`` is set; zeros for the others."""
-    return np.concatenate((features, whole[:, None] * maps.summary), axis=1) if maps.summary.size else features
-
-
-def whole_boxes(maps: ImageMaps, boxes: np.ndarray) -> np.ndarray:
-    """Return the mask ``(R,)`` of boxes ``(R, 4)`` that are the whole image."""
-    return (boxes == np.array([0, 0, *maps.input_size], np.float32)).all(axis=1)
-
-
 def context_features(
     maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], levels: Sequence[int], embeddings: Sequence[np.ndarray]
 ) -> np.ndarray:
@@ -213,7 +221,7 @@ def context_features(
         more = image.branch
         around = image.box_means(own, more)
         whole = image_means(image, [source for source, _ in more] or [image.output("head")], len(own))
-        rows.append(np.concatenate((box_features(image, own, levels, not more), *around, whole, embedded), axis=1))
+        rows.append(np.concatenate((image.means(own, levels, not more), *around, whole, embedded), axis=1))
     return np.concatenate(rows)
 
 
@@ -221,15 +229,6 @@ def image_means(maps: ImageMaps, sources: Sequence[np.ndarray], count: int) -> n
     """Return the means of maps ``(C, H, W)`` over the image, and its summary, repeated for ``count`` boxes."""
     means = np.concatenate([*(source.mean(axis=(1, 2)) for source in sources), maps.summary])
     return np.broadcast_to(means, (count, len(means)))
-
-
-def grid_features(
-    maps: ImageMaps, cells: int, levels: Sequence[int], head: bool, branch: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the means ``(cells * cells, D)`` of an image's maps over the cells of a grid, and the cells' boxes."""
-    boxes = grid_boxes(cells, *maps.input_size)
-    means = [grid_means(source, cells) for source, _ in maps.sources(levels, head, branch)]
-    return np.concatenate((*means, geometry.place(boxes, *maps.input_size)), axis=1), boxes
 
 
 def require_size(features: np.ndarray, size: int) -> None:

@@ -16,13 +16,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_se
 from saywhere import reproductions
 from saywhere.configs.aligner import AlignerConfig, Cell, Score
 from saywhere.networks.aligner.loss import AlignmentOutput, SentenceTarget
-from saywhere.networks.vision.region_features import (
-    ImageMaps,
-    RegionExtractor,
-    feature_size,
-    mean_features,
-    with_summary,
-)
+from saywhere.networks.vision.region_features import ImageMaps, RegionExtractor, feature_size
 from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.text import END, PAD, UNKNOWN, Vocabulary
 
@@ -163,11 +157,11 @@ class Aligner(nn.Module):
             trunk = build_trunk(config.trunk, proposals, config.head, pretrained=pretrained_backbone)
         trunk.require_parts(proposals is not None, config.head)
         self.trunk = trunk
-        levels = config.levels, config.head, config.branch
-        settings = repr((config.trunk, *levels, config.regions, config.proposals))
+        read = config.levels, config.head, config.branch
+        settings = repr((config.trunk, *read, config.regions, config.proposals))
         # In a tuple, so that the trunk's weights are not registered a second time under the extractor.
-        self._extractor = (RegionExtractor(trunk, *levels, proposals, settings),)
-        features, dim = feature_size(trunk, *levels) + config.summary_size, config.embed_dim // config.encoders
+        self._extractor = (RegionExtractor(trunk, config, proposals, settings),)
+        features, dim = feature_size(trunk, config), config.embed_dim // config.encoders
         self.standardise = nn.BatchNorm1d(features, affine=False)
         self.feature_dropout = nn.Dropout(config.feature_dropout)
         self.projects = nn.ModuleList(nn.Linear(features, dim) for _ in range(config.encoders))
@@ -233,9 +227,7 @@ class Aligner(nn.Module):
 
     def region_features(self, image: ImageMaps, boxes: Tensor) -> Tensor:
         """Return the features ``(R, F)`` of boxes ``(R, 4)`` in input pixels."""
-        config = self.config
-        features = mean_features(image.sources(config.levels, config.head, config.branch), boxes, *image.size)
-        return with_summary(image, features, boxes)
+        return image.features(boxes, self.config)
 
     def embed_regions(self, features: Sequence[Tensor], last: bool = False) -> tuple[Tensor, Tensor]:
         """Return the vectors ``(K, R, D)`` of features ``(R_k, F)`` (Eq. 1), and the mask ``(K, R)`` of real ones.

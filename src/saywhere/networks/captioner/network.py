@@ -25,11 +25,9 @@ from saywhere.networks.vision.grid import cell_features
 from saywhere.networks.vision.region_features import (
     ImageMaps,
     feature_size,
-    mean_features,
     position_features,
     propose_regions,
     whole_image,
-    with_summary,
 )
 from saywhere.networks.vision.spatial_transformer import SpatialTransformer
 from saywhere.networks.vision.trunk import Trunk, build_trunk
@@ -63,7 +61,7 @@ def region_cells(config: CaptionerConfig, image: ImageMaps, cells: int | None = 
     """
     sources = image.sources(config.levels, config.head, config.branch)
     features, boxes = cell_features(sources, config.grid if cells is None else cells, *image.size)
-    return with_summary(image, features, boxes), boxes
+    return image.with_summary(features, boxes) if config.summary_size else features, boxes
 
 
 def normalised(features: Tensor) -> Tensor:
@@ -120,7 +118,7 @@ class Captioner(nn.Module):
                     part.requires_grad_(False)
         trunk.require_parts(proposals is not None, config.head)
         self.trunk = trunk
-        self.feature_size = feature_size(trunk, config.levels, config.head, config.branch) + config.summary_size
+        self.feature_size = feature_size(trunk, config)
         self.dropout = nn.Dropout(config.region_dropout)
         self.narrow = nn.Linear(self.feature_size, config.region_size) if config.decoder == "attention" else None
         self.transformer: SpatialTransformer | None = None
@@ -202,9 +200,8 @@ class Captioner(nn.Module):
         """
         if boxes is None and not self.config.describe_boxes:
             return normalised(region_cells(self.config, image, 0)[0])
-        sources = image.sources(self.config.levels, self.config.head, self.config.branch)
         boxes = whole_image(image).to(image.maps[0]) if boxes is None else boxes
-        return normalised(mean_features(sources, boxes, *image.size))
+        return normalised(image.features(boxes, self.config))
 
     def attend(self, images: Sequence[ImageMaps], boxes: Sequence[Tensor | None] | None = None) -> AttendedImages:
         """Return the inputs of the decoder ``attention``.
@@ -223,11 +220,10 @@ class Captioner(nn.Module):
         if config.attend_to == "grid":
             rows = [(normalised(features), places) for features, places in (region_cells(config, i) for i in images)]
             return [ImageRegions(features[:1], features[1:], places[1:]) for features, places in rows]
-        sources = [image.sources(config.levels, config.head, config.branch) for image in images]
         wholes = [normalised(region_cells(config, image, 0)[0]) for image in images]
         if (transformer := self.transformer) is not None:
             # Images of one size share the transformer's batch and, in training, the sampled positions.
-            rows = [position_features(s, config.grid, *image.size)[0] for s, image in zip(sources, images, strict=True)]
+            rows = [self._positions(image) for image in images]
             warped = by_shape(
                 lambda positions: transformer(self._narrowed(positions).permute(0, 3, 1, 2)),
                 [(normalised(positions),) for positions in rows],
@@ -237,9 +233,15 @@ class Captioner(nn.Module):
         found = iter(propose_regions(missing, config.proposals))
         places = [next(found) if given is None else given for given in boxes]
         return [
-            ImageRegions(whole, normalised(mean_features(s, rows, *image.size)), rows)
-            for whole, s, rows, image in zip(wholes, sources, places, images, strict=True)
+            ImageRegions(whole, normalised(image.features(rows, config)), rows)
+            for whole, rows, image in zip(wholes, places, images, strict=True)
         ]
+
+    def _positions(self, image: ImageMaps) -> Tensor:
+        """Return the features ``(H, W, D)`` of positions; the tower's embedding is of the whole image alone."""
+        config = self.config
+        sources = image.sources(config.levels, config.head, config.branch)
+        return functional.pad(position_features(sources, config.grid, *image.size)[0], (0, config.summary_size))
 
     def _narrowed(self, features: Tensor) -> Tensor:
         """Project region features ``(..., D)`` to ``(..., region_size)``."""

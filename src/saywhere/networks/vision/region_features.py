@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from saywhere import boxes as geometry
 from saywhere.boxes import propose
-from saywhere.configs.parts import BRANCH_STRIDES, LAST_CHANNELS, PLACE, ProposalConfig
+from saywhere.configs.parts import BRANCH_STRIDES, LAST_CHANNELS, PLACE, ProposalConfig, RegionConfig
 from saywhere.engines.engine import RpnOutput
 from saywhere.networks.vision.backbones import by_shape
 from saywhere.networks.vision.trunk import Trunk
@@ -69,6 +69,25 @@ class ImageMaps:
         sources += [(self.head, strides[-1])] if head else []
         return [*sources, *self.branch] if branch else sources
 
+    def means(self, boxes: Tensor, levels: Sequence[int], head: bool, branch: bool = False) -> Tensor:
+        """Return the averages of :meth:`sources` over ``boxes (R, 4)``, and their positions: ``(R, D)``."""
+        means = [geometry.means(features, boxes, stride) for features, stride in self.sources(levels, head, branch)]
+        return torch.cat((*means, geometry.place(boxes, *self.size)), dim=1)
+
+    def features(self, boxes: Tensor, config: RegionConfig) -> Tensor:
+        """Return the features of ``boxes (R, 4)`` that a part reads: ``(R, D)``, see :func:`feature_size`.
+
+        These are the :meth:`means`, and with ``config.branch`` the tower's embedding, for boxes of the whole image; for
+        others it is 0.
+        """
+        means = self.means(boxes, config.levels, config.head, config.branch)
+        return self.with_summary(means, boxes) if config.summary_size else means
+
+    def with_summary(self, means: Tensor, boxes: Tensor) -> Tensor:
+        """Append the tower's embedding of the image to the rows whose box is the whole image, and 0 to the others."""
+        whole = (boxes == whole_image(self).to(boxes)).all(dim=1, keepdim=True)
+        return torch.cat((means, whole * self.summary), dim=1)
+
     @staticmethod
     def pyramids(images: Sequence[ImageMaps]) -> list[tuple[Tensor, ...]]:
         """Return each image's maps ``(C, H_l, W_l)`` after the feature pyramid, if there is one.
@@ -96,39 +115,27 @@ class ImageMaps:
         return [image._rpn for image in images if image._rpn is not None]
 
 
-def feature_size(trunk: Trunk, levels: Sequence[int], head: bool, branch: bool = False) -> int:
-    """Return the size D of features pooled from the maps of :meth:`ImageMaps.sources`."""
+def means_size(trunk: Trunk, levels: Sequence[int], head: bool, branch: bool = False) -> int:
+    """Return the size D of :meth:`ImageMaps.means`."""
     channels = dict(zip(trunk.backbone.strides, trunk.backbone.channels, strict=True))
     more = (LAST_CHANNELS if head else 0) + (sum(trunk.config.branch_channels) if branch else 0)
     return sum(channels[stride] for stride in levels) + more + PLACE
 
 
-def mean_features(sources: Sequence[Source], boxes: Tensor, width: float, height: float) -> Tensor:
-    """Return average features and positions of ``boxes (R, 4)``: ``(R, D)``, see :func:`feature_size`."""
-    means = [geometry.means(features, boxes, stride) for features, stride in sources]
-    return torch.cat((*means, geometry.place(boxes, width, height)), dim=1)
-
-
-def with_summary(image: ImageMaps, features: Tensor, boxes: Tensor) -> Tensor:
-    """Append the tower's embedding of the image to the features ``(R, D)`` of boxes that cover the whole image.
-
-    Other boxes get zeros. Without a tower the features are unchanged.
-    """
-    if not len(image.summary):
-        return features
-    whole = (boxes == whole_image(image).to(boxes)).all(dim=1, keepdim=True)
-    return torch.cat((features, whole * image.summary), dim=1)
+def feature_size(trunk: Trunk, config: RegionConfig) -> int:
+    """Return the size D of :meth:`ImageMaps.features`."""
+    return means_size(trunk, config.levels, config.head, config.branch) + config.summary_size
 
 
 def context_features(image: ImageMaps, boxes: Tensor, levels: Sequence[int], embeddings: Tensor) -> Tensor:
     """Return the features of ``boxes (R, 4)`` together with their image, see :func:`context_size`.
 
-    These are the :func:`mean_features`, including the last layer; the last layer averaged over the whole image; and the
-    dense captioner's ``embeddings (R, E)``. A second branch or a tower replaces the last layer, and its averages follow
-    the box position. The tower's embedding follows the averages over the whole image.
+    These are the :meth:`ImageMaps.means`, including the last layer; the last layer averaged over the whole image; and
+    the dense captioner's ``embeddings (R, E)``. A second branch or a tower replaces the last layer, and its averages
+    follow the box position. The tower's embedding follows the averages over the whole image.
     """
     branch = image.branch
-    parts = [mean_features(image.sources(levels, not branch), boxes, *image.size)]
+    parts = [image.means(boxes, levels, not branch)]
     parts += [geometry.means(features, boxes, stride) for features, stride in branch]
     whole = [features for features, _ in branch] or [image.head]
     parts += [features.mean(dim=(1, 2)).expand(len(boxes), -1) for features in whole]
@@ -140,19 +147,19 @@ def context_size(trunk: Trunk, levels: Sequence[int], embed_dim: int) -> int:
     """Return the size of :func:`context_features` with embeddings of ``embed_dim``."""
     config = trunk.config
     channels = sum(config.branch_channels) or LAST_CHANNELS
-    return feature_size(trunk, levels, False) + 2 * channels + config.summary_channels + embed_dim
+    return means_size(trunk, levels, False) + 2 * channels + config.summary_channels + embed_dim
 
 
 def position_features(sources: Sequence[Source], cells: int, width: float, height: float) -> tuple[Tensor, int]:
-    """Return the :func:`mean_features` of every position of the coarsest map; finer maps are averaged to its size.
+    """Return the means of maps at every position of the coarsest of fixed stride; other maps are resized to its size.
 
     The box of a position has the size of a cell when the image is divided into ``cells`` rows and columns.
 
     Returns:
         ``(H, W, D)``, and the stride of that map.
     """
-    stride = max(stride for _, stride in sources)
-    size = next((features.shape[1], features.shape[2]) for features, its in sources if its == stride)
+    fixed = [(features.shape[1:], stride) for features, stride in sources if isinstance(stride, int)]
+    size, stride = max(fixed, key=lambda each: each[1])  # a tower's stride depends on the image
     pooled = [functional.adaptive_avg_pool2d(features, size).permute(1, 2, 0) for features, _ in sources]
     y, x = torch.meshgrid(*((torch.arange(n, dtype=torch.float32) + 0.5) * stride for n in size), indexing="ij")
     sides = torch.tensor([width / cells, height / cells]).expand(x.numel(), 2)
@@ -186,23 +193,14 @@ class RegionExtractor(nn.Module):
 
     Args:
         trunk: only its backbone may be trained.
-        levels, head, branch: of :meth:`ImageMaps.sources`.
+        config: for :meth:`ImageMaps.features`.
         proposals: options of the trunk's localization layer; None for the whole image only.
         settings: all that the regions depend on besides weights and pixels; each value has its own cache.
     """
 
-    def __init__(
-        self,
-        trunk: Trunk,
-        levels: Sequence[int],
-        head: bool,
-        branch: bool,
-        proposals: ProposalConfig | None,
-        settings: str,
-    ):
+    def __init__(self, trunk: Trunk, config: RegionConfig, proposals: ProposalConfig | None, settings: str):
         super().__init__()
-        self.trunk, self.levels, self.head, self.branch = trunk, tuple(levels), head, branch
-        self.proposals, self._settings = proposals, settings
+        self.trunk, self.config, self.proposals, self._settings = trunk, config, proposals, settings
 
     @property
     def settings(self) -> str:
@@ -219,8 +217,7 @@ class RegionExtractor(nn.Module):
         regions: list[tuple[Tensor, Tensor]] = []
         for image, more in zip(images, found, strict=True):
             boxes = torch.cat((whole_image(image), more.to(image.maps[0])))
-            features = mean_features(image.sources(self.levels, self.head, self.branch), boxes, *image.size)
-            regions.append((with_summary(image, features, boxes)[None], boxes[None]))
+            regions.append((image.features(boxes, self.config)[None], boxes[None]))
         return regions
 
     def set_trainable(self, trainable: bool) -> None:

@@ -46,7 +46,7 @@ def alt(
 ) -> None:
     """Propose alternative texts for images without one, as a diff: a sentence, then up to three confident regions.
 
-    An image of which nothing is sure gets none.
+    If nothing in an image is certain enough, it gets no text.
 
     With --write, the files are changed, and a line for each text says where it is. Nothing but alternative texts
     changes. Decorative images (alt=""), images on the network and images whose names a template fills in are left

@@ -67,8 +67,8 @@ def calibrate(
     The scores word and caption are fitted on the tenth of the training images that the part nouns was not trained on,
     and so is phrase if the model has this part. A box is right if its IoU with a true one is at least 0.5.
 
-    For a model of transformers, box and phrase can be calibrated. They are stored beside the weights in its folder, or
-    for hub:OWNER/NAME in the user's cache.
+    For a model of the library transformers, only box and phrase can be calibrated. The fits are stored beside its
+    weights, or in the user's cache for hub:OWNER/NAME.
 
     Exit code: 0 success; 1 something was left out (images that are missing or broken, or a score for which the data
     have no truth); 2 error.

@@ -42,7 +42,9 @@ def describe(
     ),
     threshold: Threshold = None,
     boxes: Path | None = typer.Option(
-        None, metavar="FILE", help="Describe the boxes in this JSON file instead (format: docs/describe.md)."
+        None,
+        metavar="FILE",
+        help="Describe the boxes in this JSON file instead: [[x1, y1, x2, y2], ...], or lines of --json.",
     ),
     batch: options.Batch = 8,
     chosen: options.Chosen = options.Chosen(),

@@ -333,7 +333,7 @@ def ground(
     part: Part | None = typer.Option(
         None,
         show_default="all parts, as saywhere ground",
-        help="Measure the aligner alone, which reads the whole sentence and is given its phrases.",
+        help="Measure the aligner alone: it reads the whole sentence and is told where its phrases are.",
     ),
 ) -> None:
     """Grounding of phrases: accuracy at an IoU of 0.5 with the true box, and the pointing game.
@@ -373,7 +373,7 @@ def nouns(now: Task) -> None:
     """Accuracy of nouns for the true boxes: from the decoder, from the classifier, and from captions.
 
     A noun is right if it is the noun of the true phrase, a synonym or a kind of it. A caption is right about each box
-    whose noun it has. See docs/nouns.md.
+    whose noun it has.
     """
     from saywhere.evaluation.nouns import run
 

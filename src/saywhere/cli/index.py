@@ -62,7 +62,7 @@ def index(
         None,
         min=0,
         metavar="P",
-        help="Code vectors by P principal components, for much faster searches of a large index (try 64; 0: none).",
+        help="Also store codes of P principal components, for much faster searches of a large index (try 64; 0: none).",
     ),
     batch: Batch = 8,
     chosen: Chosen = Chosen(),

@@ -51,7 +51,7 @@ def search(
     ),
     top: int = typer.Option(10, min=1, metavar="K", help="Maximum number of images, best first."),
     json: Path | None = typer.Option(
-        None, metavar="FILE", callback=check_file, help="Write one JSON line per image to FILE; - prints them."
+        None, metavar="FILE", callback=check_file, help="Replace FILE with one JSON line per image; - prints them."
     ),
     out: Path | None = typer.Option(
         None, metavar="DIR", help="Folder for the images with the phrases' boxes drawn.", callback=check_folder

@@ -19,7 +19,7 @@ def train(
     changes: list[str] | None = typer.Argument(
         None,
         metavar="[KEY=VALUE]...",
-        help="Changes to the recipe, such as data.root=DIR training.epochs=2; with stages such as "
+        help="Changes to the recipe, such as data.root=DIR training.epochs=2; in a recipe with stages, "
         "data.flickr8k=DIR stages.aligner.training.epochs=2.",
     ),
     out: Path | None = typer.Option(

@@ -19,13 +19,13 @@ from torch import nn
 
 from saywhere import data
 from saywhere.boxes import scale
+from saywhere.data.sample import is_held_out
 from saywhere.images import Preprocess, open_image
 from saywhere.models import phrases
 from saywhere.models.encoding import STEP
 from saywhere.models.nouns import COLOUR_NAMES, colour_of, noun_of
 from saywhere.models.phrases import COLOUR_TABLE
 from saywhere.text import tokenize
-from saywhere.training.nouns import is_held_out
 from saywhere.training.progress import track
 
 SETS = (("flickr8k", "flickr8k"), ("everyday", "jsonl"))

@@ -40,7 +40,7 @@ def test_a_model_is_calibrated_on_a_split(tmp_path: Path) -> None:
 
 
 def test_all_that_a_model_has_parts_for_is_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("saywhere.training.nouns.is_held_out", lambda image: True)
+    monkeypatch.setattr("saywhere.data.sample.is_held_out", lambda image: True)
     root, folder = write_data(tmp_path / "data"), checkpoint.save(tiny_networks(), tmp_path / "model")
     result = calibrate(folder, root)
     found = Bundle.read(folder)
@@ -90,7 +90,7 @@ def test_what_the_data_do_not_tell_is_left_out_and_named(tmp_path: Path) -> None
 def test_images_that_the_classes_were_trained_on_are_counted_where_the_others_do_not_suffice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("saywhere.training.nouns.is_held_out", lambda image: False)
+    monkeypatch.setattr("saywhere.data.sample.is_held_out", lambda image: False)
     root, folder = write_data(tmp_path / "data", train=8), checkpoint.save(tiny_networks(), tmp_path / "model")
     error = error_of(calibrate(folder, root, "--what", "caption", code=2))
     assert error.endswith("(0 of 8 images can be used, the tenth that the part nouns is not trained on)\n")

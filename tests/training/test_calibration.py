@@ -42,7 +42,6 @@ from saywhere.training.calibration import (
     fit_phrases,
     fit_unnamed,
     numbered,
-    read_own,
     recoloured,
 )
 from saywhere.training.card import replace_section
@@ -71,14 +70,14 @@ def test_a_checkpoint_is_calibrated_in_place_and_its_weights_stay(tmp_path: Path
     samples = list(data.read(write_data(tmp_path / "data"), "jsonl", "train"))
     folder = checkpoint.save(tiny_model(), tmp_path / "model", "# A card\n", "a model", torch.float16)
     weights = (folder / "model.safetensors").read_bytes()
-    found = calibrate("box", read_own(folder), [samples], "the test's images")
+    found = calibrate("box", Bundle.read_own(folder), [samples], "the test's images")
     assert (folder / "model.safetensors").read_bytes() == weights
     assert Bundle.read(folder).calibration.box == found.fits["box"] != Calibration().box
     assert checkpoint.read_information(folder, tiny_model().config.embed_dim + 1) is not None
     assert json.loads((folder / "config.json").read_text())["description"] == "a model"
     card = (folder / "README.md").read_text()
     assert card.startswith("# A card\n") and f"{len(samples)} images of the test's images" in card
-    calibrate("box", read_own(folder), [samples], "the test's images")
+    calibrate("box", Bundle.read_own(folder), [samples], "the test's images")
     assert (folder / "README.md").read_text() == card  # the section is replaced, and the fit does not drift
 
 
@@ -88,15 +87,15 @@ def test_only_the_dense_captioner_of_a_model_is_calibrated(tmp_path: Path) -> No
     captioner = Captioner(tiny_config(), VOCABULARY, trunk=densecap.trunk)
     folder = checkpoint.save({"densecap": densecap, "captioner": captioner}, tmp_path / "both")
     before = Bundle.read(folder).configs
-    found = calibrate("box", read_own(folder), [samples], "the test's images", "cpu")
+    found = calibrate("box", Bundle.read_own(folder), [samples], "the test's images", "cpu")
     after = Bundle.read(folder)
     assert after.configs == before and after.calibration == replace(Calibration(), **found.fits)
     alone = checkpoint.save(captioner, tmp_path / "alone")
     with pytest.raises(UserError, match="alone has no part densecap, which is needed for that; it has captioner"):
-        read_own(alone, "densecap")
+        Bundle.read_own(alone, "densecap")
     bare = [replace(sample, boxes=np.zeros((0, 4)), phrases=()) for sample in samples]
     with pytest.raises(UserError, match="right and wrong boxes"):
-        calibrate("box", read_own(folder), [bare], "the test's images", "cpu")
+        calibrate("box", Bundle.read_own(folder), [bare], "the test's images", "cpu")
 
 
 # Phrases

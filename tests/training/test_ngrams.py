@@ -18,6 +18,7 @@ from tiny_captioner import VOCABULARY, tiny_captioner
 import saywhere
 from saywhere import UserError
 from saywhere.configs.parts import NgramsConfig
+from saywhere.data.sample import is_held_out
 from saywhere.engines.arrays.layers import STORED, Ngrams
 from saywhere.models.captioner import bind
 from saywhere.models.model import Model
@@ -25,7 +26,6 @@ from saywhere.networks import checkpoint
 from saywhere.text import END, START, UNKNOWN
 from saywhere.training import ngrams
 from saywhere.training.ngrams import Said, judge, learn, store
-from saywhere.training.nouns import is_held_out
 
 
 def few(monkeypatch: pytest.MonkeyPatch, least: int = 3, **others: Any) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tiny_classes import KINDS, tiny_networks
 
 from saywhere.configs.nouns import NounsConfig
+from saywhere.data.sample import is_held_out
 from saywhere.errors import UserError
 from saywhere.models.nouns import NounEvidence, noun_tree
 from saywhere.networks import checkpoint
@@ -85,6 +86,6 @@ def test_what_a_name_leaves_open() -> None:
 
 
 def test_one_image_of_ten_is_held_out_whatever_its_folder() -> None:
-    held = [nouns.is_held_out(Path(f"a/{number}.jpg")) for number in range(1000)]
+    held = [is_held_out(Path(f"a/{number}.jpg")) for number in range(1000)]
     assert 60 < sum(held) < 140
-    assert held == [nouns.is_held_out(Path(f"b/c/{number}.jpg")) for number in range(1000)]
+    assert held == [is_held_out(Path(f"b/c/{number}.jpg")) for number in range(1000)]

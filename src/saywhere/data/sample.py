@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import warnings
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
@@ -22,6 +24,8 @@ from saywhere.report import Report, counted
 from saywhere.text import tokenize
 
 T = TypeVar("T")
+HELD_OUT = 10
+"""One training image in this many, by its name, is held out to calibrate probabilities."""
 Box = tuple[float, float, float, float]
 Labelled = tuple[Box, str]
 """A box ``x1 y1 x2 y2`` and one phrase for it."""
@@ -339,6 +343,11 @@ def text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a text")
     return value
+
+
+def is_held_out(image: Path) -> bool:
+    """Return whether an image of the training split is held out to calibrate probabilities."""
+    return zlib.crc32(os.fsencode(image.name)) % HELD_OUT == 0
 
 
 def evenly(items: Sequence[T], limit: int | None) -> list[T]:

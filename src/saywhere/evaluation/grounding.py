@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere import boxes as geometry
-from saywhere.calibration import Reliability, reliability
+from saywhere.calibration import MATCH, Reliability, reliability
 from saywhere.data import flickr
 from saywhere.data.flickr import MarkedImage, MarkedSentence
 from saywhere.data.sample import Sample
@@ -33,9 +33,6 @@ from saywhere.options import dataclass
 from saywhere.text import tokenize
 from saywhere.training.calibration import absent
 from saywhere.training.chunker import TaggedSentence
-
-RIGHT = 0.5
-"""A box is right from this IoU with the true box."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ def judge(found: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     """Return masks ``(N,)`` for pairs of boxes ``(N, 4)``: IoU at least 0.5, and centre of the first in the second."""
     centre = (found[:, :2] + found[:, 2:]) / 2
     inside = np.all((centre >= truth[:, :2]) & (centre <= truth[:, 2:]), axis=1)
-    return geometry.pair_iou(found, truth) >= RIGHT, inside
+    return geometry.pair_iou(found, truth) >= MATCH, inside
 
 
 def measure(found: ArrayLike, truth: ArrayLike, types: Sequence[Sequence[str]]) -> GroundingResult:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from saywhere import boxes as geometry
-from saywhere.calibration import QUESTIONS, Logistic, reliability
+from saywhere.calibration import MATCH, QUESTIONS, Logistic, reliability
 from saywhere.configs.aligner import Score
 from saywhere.data import Sample
 from saywhere.data.flickr import MarkedImage, count_boxes, find_marks, read_entities
@@ -47,13 +47,12 @@ from saywhere.search.phrases import (
 from saywhere.search.scan import Question, Snapshot, best, kind_bonus, leads, similarities
 from saywhere.search.store import Stamp, Store
 from saywhere.text import Vocabulary, tokenize
+from saywhere.training.calibration import fit_pairs
 from saywhere.training.progress import encode_each
 
 TOGETHER = 64
 """Queries compared with all images at a time."""
 DEPTH = 10
-RIGHT = 0.5
-"""A box is right from this IoU."""
 
 
 def score_texts(snapshot: Snapshot, texts: Sequence[TextVectors], score: Score) -> Iterator[np.ndarray]:
@@ -66,7 +65,7 @@ def score_texts(snapshot: Snapshot, texts: Sequence[TextVectors], score: Score) 
 def is_right(entry: int, box: np.ndarray, truth: Mapping[int, Sequence[np.ndarray]]) -> bool:
     """Return whether ``box (4,)`` in the image ``entry`` matches one of that image's true boxes."""
     boxes = truth.get(entry)
-    return boxes is not None and bool(geometry.iou(box[None], np.stack(list(boxes))).max() >= RIGHT)
+    return boxes is not None and bool(geometry.iou(box[None], np.stack(list(boxes))).max() >= MATCH)
 
 
 @dataclass(frozen=True, eq=False)
@@ -594,15 +593,7 @@ def fit_details(
     model: Model, images: Sequence[ImageVectors], cases: Sequence[Detailed], question: str
 ) -> Logistic | None:
     """Fit the answer to one of :data:`DETAILS`; None if the cases are too few."""
-    rows = [*_detailed(model, images, cases, question)]
-    if len(rows) < LEAST_CASES:
-        return None
-    evidence = {name: [inputs[name] for inputs, _ in rows] for name in QUESTIONS[question]}
-    return Logistic.fit(evidence, np.array([there for _, there in rows]), what="numbers and colours")
-
-
-LEAST_CASES = 40
-"""Minimum number of cases to fit numbers or colours."""
+    return fit_pairs([*_detailed(model, images, cases, question)], question)
 
 
 def _detailed(

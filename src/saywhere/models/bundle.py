@@ -141,11 +141,18 @@ class Bundle:
         return cls(folder, description, trunk, mean, std, configs, vocabularies, Calibration.read(folder), shipped)
 
     @classmethod
-    def read_own(cls, folder: str | Path) -> Bundle:
-        """Read a model folder that is going to be changed: as :meth:`read`, but refuse models shipped with saywhere."""
+    def read_own(cls, folder: str | Path, *parts: str) -> Bundle:
+        """Read a model folder that is going to be changed: as :meth:`read`, but refuse models shipped with saywhere.
+
+        ``UserError`` also if it lacks one of ``parts``.
+        """
         bundle = cls.read(folder)
         if bundle.folder.resolve().parent == BUNDLED.resolve():
             raise UserError(f"{folder} comes with saywhere; copy {bundle.folder} and change the copy")
+        if missing := [part for part in parts if part not in bundle.configs]:
+            raise UserError(
+                f"{folder} has no part {missing[0]}, which is needed for that; it has {', '.join(bundle.configs)}"
+            )
         return bundle
 
     def with_options(self, values: Mapping[str, Any]) -> Bundle:

@@ -74,11 +74,12 @@ def fit(
     ``limits`` has the maximum number of images per data set; None for the default. ``UserError`` if the model lacks a
     part or the data is insufficient.
     """
+    from saywhere.data.sample import is_held_out
     from saywhere.training import calibration
 
     given = sum(map(len, sets))
     if what in ("word", "caption") or (what == "phrase" and "nouns" in Bundle.read(model).configs):
-        sets = [calibration.held_out(samples) for samples in sets]
+        sets = [[sample for sample in samples if is_held_out(sample.image)] for samples in sets]
     left = sum(map(len, sets))
     usual = FEW if what in ("box", "phrase") else None
     sets = [evenly(samples, usual if n is None else n) for samples, n in zip(sets, limits, strict=True)]
@@ -87,7 +88,7 @@ def fit(
 
         hubness.calibrate(model, sets, source, device)
         return f"similarity: hubness of images and texts, fitted to {source}"
-    bundle = calibration.read_own(model, *NEEDS[what])
+    bundle = Bundle.read_own(model, *NEEDS[what])
     if what == "hit":
         return _fit_hits(bundle, sets, source, device)
     try:

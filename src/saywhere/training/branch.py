@@ -310,10 +310,6 @@ def make_views(sample: Sample, views: int) -> Iterator[View]:
 class NoTarget:
     """Empty target: the features of a view already contain it."""
 
-    def to(self, device: torch.device) -> NoTarget:
-        """Return the target itself."""
-        return self
-
 
 class BranchSystem(System):
     """Training of a second branch; the limits in a recipe's data count views."""

@@ -88,23 +88,6 @@ class Fitted:
         return "; ".join([*fits, *options, self.about])
 
 
-def read_own(folder: str | Path, *parts: str) -> Bundle:
-    """Return a user's model that has all of ``parts``; ``UserError`` if there is none or it comes with saywhere."""
-    bundle = Bundle.read_own(folder)
-    if missing := [part for part in parts if part not in bundle.configs]:
-        raise UserError(
-            f"{folder} has no part {missing[0]}, which is needed for that; it has {', '.join(bundle.configs)}"
-        )
-    return bundle
-
-
-def held_out(samples: Sequence[Sample]) -> list[Sample]:
-    """Return the images that a model's classes were not trained on; on training images classes are overconfident."""
-    from saywhere.training.nouns import is_held_out  # needs torch
-
-    return [sample for sample in samples if is_held_out(sample.image)]
-
-
 # Boxes
 
 
@@ -522,7 +505,7 @@ def calibrate(
 
     Args:
         what: ``phrase``, or one of :data:`FITS`.
-        bundle: the model, from :func:`read_own`.
+        bundle: the model, from :meth:`saywhere.models.bundle.Bundle.read_own`.
         sets: images with boxes and phrases, of one or several data sets.
 
     Raises:

@@ -6,9 +6,10 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -32,12 +33,14 @@ _SIDES = {"left": "right", "right": "left", "leftmost": "rightmost", "rightmost"
 _SIDE = re.compile(r"\b(?:left|right)(?:most)?\b", re.IGNORECASE)
 
 
-class Target(Protocol):
-    """The ground truth of an image that a system's losses compare the network's output with."""
+Target = Any
+"""The ground truth of an image that a system's losses compare the network's output with: a dataclass of tensors."""
 
-    def to(self, device: torch.device) -> Self:
-        """Return the same target on ``device``."""
-        ...
+
+def to_device(target: Target, device: torch.device) -> Target:
+    """Return a target with its tensors on ``device``."""
+    values = {field.name: getattr(target, field.name) for field in fields(target)}
+    return replace(target, **{name: v.to(device) for name, v in values.items() if isinstance(v, torch.Tensor)})
 
 
 class TargetMaker(Protocol):
@@ -149,7 +152,8 @@ class Batch:
             features = [tuple(m.to(device, non_blocking=True).float() for m in maps) for maps in features]
         if pixels is not None:
             pixels = [image.to(device, non_blocking=True) for image in pixels]
-        return Batch(features, pixels, [target.to(device) for target in self.targets], self.images, self.skipped)
+        targets = [to_device(target, device) for target in self.targets]
+        return Batch(features, pixels, targets, self.images, self.skipped)
 
 
 def mirror_phrase(phrase: str) -> str:

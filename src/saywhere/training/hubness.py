@@ -213,10 +213,9 @@ def calibrate(folder: str | Path, sets: Sequence[Sequence[Sample]], source: str,
         UserError: no such model, it comes with saywhere, it has no such aligner, too few images with sentences are
             readable, or the fit is no better than a constant.
     """
-    bundle = Bundle.read_own(folder)
-    config = bundle.configs.get("aligner")
-    if not isinstance(config, AlignerConfig):
-        raise UserError(f"{folder} has no aligner, which compares images and texts, but {', '.join(bundle.configs)}")
+    bundle = Bundle.read_own(folder, "aligner")
+    config = bundle.configs["aligner"]
+    assert isinstance(config, AlignerConfig)
     if config.score != "max":
         raise UserError(f"{folder}: its aligner has the score {config.score}, and hubness goes with max only")
     embedded = embed(load(bundle.folder, device), sets)

@@ -21,7 +21,7 @@ from torch.nn import functional
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import NgramsConfig
-from saywhere.data.sample import Sample
+from saywhere.data.sample import Sample, is_held_out
 from saywhere.engines.arrays.layers import Ngram, ngrams_of
 from saywhere.errors import UserError
 from saywhere.files import printable
@@ -33,7 +33,6 @@ from saywhere.networks import checkpoint
 from saywhere.networks.language.ngrams import Ngrams
 from saywhere.options import dataclass
 from saywhere.text import UNKNOWN
-from saywhere.training import nouns
 from saywhere.training.card import replace_section
 from saywhere.training.progress import rows_of_each, track
 
@@ -90,11 +89,11 @@ def own_part(folder: str | Path, part: str) -> tuple[Bundle, CaptionerConfig | D
 
     ``UserError`` if there is no such model, it comes with saywhere, or it has no such part.
     """
-    bundle = Bundle.read_own(folder)
-    config = bundle.configs.get(part)
-    if not isinstance(config, DenseCapConfig | CaptionerConfig) or getattr(config, "describe_boxes", False):
-        kind = "captioner of images" if part == "captioner" else "dense captioner"
-        raise UserError(f"{folder} has no {kind}, but {', '.join(bundle.configs)}")
+    bundle = Bundle.read_own(folder, part)
+    config = bundle.configs[part]
+    assert isinstance(config, DenseCapConfig | CaptionerConfig)
+    if isinstance(config, CaptionerConfig) and config.describe_boxes:
+        raise UserError(f"{folder}: its captioner describes boxes, and n-grams are of images")
     if len(bundle.vocabularies[part]) > (most := torch.iinfo(torch.int16).max):
         raise UserError(f"{folder}: words are stored for vocabularies of at most {most}")
     return bundle, config
@@ -149,7 +148,7 @@ def embed_regions(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str 
     for sample, rows in rows_of_each(model, samples, "images", features_of, cache):
         features += rows
         sentences += [[detector.vocabulary.encode(text) for text in texts] for texts in sample.phrases]
-        held_out += [nouns.is_held_out(sample.image)] * len(sample.boxes)
+        held_out += [is_held_out(sample.image)] * len(sample.boxes)
     if (teaching := len(held_out) - sum(held_out)) < LEAST or teaching == len(held_out):
         raise UserError(
             f"{LEAST} boxes with phrases are needed, and more to check what was learnt; {teaching:,} can be used, and "

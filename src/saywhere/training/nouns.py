@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +16,7 @@ from torch.nn import functional
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import LAST_CHANNELS
-from saywhere.data.sample import Sample
+from saywhere.data.sample import Sample, is_held_out
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.models.bundle import Bundle
@@ -50,8 +48,6 @@ FLAT = 0.1
 """Features are divided by their standard deviation, or by this share of the median one if larger: half of an
 embedding's units are hardly ever above 0 and must not dominate when they are."""
 DROPOUT, DECAY, RATE, BATCH = 0.2, 0.3, 3e-3, 512
-HELD_OUT = 10
-"""One image in this many, by its name, is held out to calibrate probabilities."""
 GRID = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0)
 
 
@@ -68,11 +64,6 @@ class NamedBoxes:
     features: np.ndarray
     nouns: np.ndarray
     held_out: np.ndarray
-
-
-def is_held_out(image: Path) -> bool:
-    """Return whether an image of the training split is held out to calibrate probabilities."""
-    return zlib.crc32(os.fsencode(image.name)) % HELD_OUT == 0
 
 
 def train(

@@ -60,7 +60,7 @@ class DataConfig:
         min_count: rarer words of the training texts become the unknown word.
         train_limit, validation_limit: maximum number of images, evenly spaced.
         hold_out: leave out the tenth of the training images that calibration holds out
-            (:func:`saywhere.training.nouns.is_held_out`).
+            (:func:`saywhere.data.sample.is_held_out`).
         also: additional training data sets by any name; they are not used for validation.
     """
 

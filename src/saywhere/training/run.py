@@ -17,11 +17,12 @@ from saywhere import data
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import Config, RegionConfig
 from saywhere.data import PhraseOptions, Sample, Samples
-from saywhere.data.sample import evenly
+from saywhere.data.sample import evenly, is_held_out
 from saywhere.errors import UserError
 from saywhere.files import explain_full_disk, write_text
 from saywhere.inference.claims import locked
 from saywhere.models.bundle import Bundle
+from saywhere.networks.checkpoint import ARCHITECTURE
 from saywhere.networks.vision.trunk import Trunk
 from saywhere.options import dataclass, flatten
 from saywhere.report import counted, leave_out
@@ -36,7 +37,6 @@ from saywhere.training.dataset import Digest, ImageDataset, System, digest_of
 from saywhere.training.densecap import DenseCapSystem
 from saywhere.training.finetuning import freeze, keep_scale, start_from
 from saywhere.training.loop import Training, find_device, read_state
-from saywhere.training.nouns import is_held_out
 from saywhere.training.recipe import DataConfig, Recipe, SourceConfig, require_own
 
 SYSTEMS: dict[str, System] = {
@@ -153,10 +153,6 @@ def model_config(recipe: Recipe) -> Any:
     return _like(config, options.get("proposals") or {}, (recipe.training.start, config.localizer))
 
 
-LAYER = ("pyramid_channels", "anchors", "hidden_size", "two_way")
-"""Options of proposals that determine the layer's weights."""
-
-
 def _like(config: RegionConfig, given: Mapping[str, Any], sources: Sequence[str | None]) -> RegionConfig:
     """Return the configuration with the localization layer of the first model that has one, but for ``given`` options.
 
@@ -170,7 +166,7 @@ def _like(config: RegionConfig, given: Mapping[str, Any], sources: Sequence[str 
         own = (part for part in parts.values() if type(part) is type(config) and part.uses_proposals)
         found = next(own, parts.get("densecap"))
         if isinstance(found, DenseCapConfig | RegionConfig) and found.trunk.strides == config.trunk.strides:
-            theirs = {name: getattr(found.proposals, name) for name in LAYER if name not in given}
+            theirs = {name: getattr(found.proposals, name) for name in ARCHITECTURE if name not in given}
             return replace(config, proposals=replace(config.proposals, **theirs))
     return config
 

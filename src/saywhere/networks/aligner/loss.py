@@ -23,10 +23,6 @@ class SentenceTarget:
 
     token_ids: Tensor
 
-    def to(self, device: torch.device) -> SentenceTarget:
-        """Return the same target on ``device``."""
-        return SentenceTarget(self.token_ids.to(device))
-
 
 class AlignmentOutput(NamedTuple):
     """The inputs of a batch's losses.

@@ -106,11 +106,6 @@ class CaptionTarget:
     height: int
     boxes: Tensor | None = None
 
-    def to(self, device: torch.device) -> CaptionTarget:
-        """Return the same target on ``device``."""
-        boxes = None if self.boxes is None else self.boxes.to(device)
-        return CaptionTarget(self.token_ids.to(device), self.width, self.height, boxes)
-
     def first(self, count: int) -> CaptionTarget:
         """Return the first ``count`` sentences, repeating them if there are fewer."""
         rows = torch.arange(count, device=self.token_ids.device) % len(self.token_ids)

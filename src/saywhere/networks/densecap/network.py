@@ -79,11 +79,6 @@ class Target:
     token_ids: Tensor
     phrase_weights: Tensor | None = None
 
-    def to(self, device: torch.device) -> Target:
-        """Return the same ground truth on ``device``."""
-        weights = None if self.phrase_weights is None else self.phrase_weights.to(device)
-        return replace(self, boxes=self.boxes.to(device), token_ids=self.token_ids.to(device), phrase_weights=weights)
-
 
 @dataclass(frozen=True, eq=False)
 class DenseCapOutput:

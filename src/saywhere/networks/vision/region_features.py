@@ -158,7 +158,9 @@ def position_features(sources: Sequence[Source], cells: int, width: float, heigh
     Returns:
         ``(H, W, D)``, and the stride of that map.
     """
-    fixed = [(features.shape[1:], stride) for features, stride in sources if isinstance(stride, int)]
+    fixed = [
+        ((features.shape[1], features.shape[2]), stride) for features, stride in sources if isinstance(stride, int)
+    ]
     size, stride = max(fixed, key=lambda each: each[1])  # a tower's stride depends on the image
     pooled = [functional.adaptive_avg_pool2d(features, size).permute(1, 2, 0) for features, _ in sources]
     y, x = torch.meshgrid(*((torch.arange(n, dtype=torch.float32) + 0.5) * stride for n in size), indexing="ij")

@@ -121,7 +121,7 @@ def test_a_model_without_the_part_and_a_folder_without_a_model_are_one_line(tmp_
     captioner = checkpoint.save(tiny_captioner(), tmp_path / "captioner")
     for model, what, message in (
         (folder, "phrase", "densecap has no part aligner, which is needed for that; it has densecap"),
-        (folder, "similarity", "densecap has no aligner"),
+        (folder, "similarity", "densecap has no part aligner"),
         (tmp_path, "box", "is not a saywhere model"),
         (folder, None, f"{tmp_path / 'nothing'}: no such file or folder"),
         (captioner, None, "captioner: has no part that can be calibrated (densecap or aligner)"),

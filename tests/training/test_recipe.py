@@ -207,7 +207,7 @@ def test_recipes_that_ship_are_found_by_name(tmp_path: Path, monkeypatch: pytest
         recipes.load("dense")
     listed = run("train", "--list")
     assert listed.output.count("\n") == len(recipes.shipped())
-    assert "densecap-wide\tA dense captioner with COCO: training continues" in listed.output
+    assert "captioner-cider\t" in listed.output
     assert "as the reward (Rennie et al. 2017)\n" in listed.output and "BRNN, Eq. 8, Eq. 9" in listed.output
     assert "densecap-your-own\tA model for your own images\n" in listed.output
 

@@ -24,21 +24,48 @@ SMALLEST = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Detections:
-    """The N described regions of an image, before calibration, ranking and selection.
+class ScoredBoxes:
+    """The N boxes of an image before they are described.
 
     Attributes:
         boxes: ``(N, 4)`` in pixels of the image.
         logits: ``(N,)`` objectness logits of the region head (the second score).
         embeddings: ``(N, D)`` outputs of the region head.
-        codes: ``(N, D)`` inputs of the caption decoder; equal to the embeddings without a phrase head.
-        posterior: ``(N, K)`` noun probabilities by the part nouns; None if not needed.
     """
 
     encoding: Encoding
     boxes: np.ndarray
     logits: np.ndarray
     embeddings: np.ndarray
+
+    def odds(self, box: Logistic) -> np.ndarray:
+        """Return the log-odds ``(N,)`` that the boxes are right, for phrases with a log-probability of 0.
+
+        They are the highest that other phrases can reach, unless the weight of the confidence is negative.
+        """
+        sure = np.zeros(len(self.logits), np.float32)
+        return box.log_odds({"logit": self.logits, "confidence": sure, "area": log_area(self.encoding, self.boxes)})
+
+    def can_reach(self, score: float, box: Logistic) -> np.ndarray:
+        """Return whether each box can reach a score with any phrase, as a mask ``(N,)``."""
+        if box.weights["confidence"] < 0:
+            return np.ones(len(self.logits), bool)
+        return logistic(self.odds(box)) >= score
+
+    def keep(self, rows: np.ndarray) -> ScoredBoxes:
+        """Return some of the boxes, by a mask or by indices."""
+        return replace(self, boxes=self.boxes[rows], logits=self.logits[rows], embeddings=self.embeddings[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Detections(ScoredBoxes):
+    """The N described regions of an image, before calibration, ranking and selection.
+
+    Attributes:
+        codes: ``(N, D)`` inputs of the caption decoder; equal to the embeddings without a phrase head.
+        posterior: ``(N, K)`` noun probabilities by the part nouns; None if not needed.
+    """
+
     codes: np.ndarray
     phrases: Phrases
     posterior: np.ndarray | None = None
@@ -98,44 +125,55 @@ def detect(
     Raises:
         UserError: boxes have a wrong shape or leave their image.
     """
+    writer, calibration = writer or PhraseWriter(detector), calibration or Calibration()
     if boxes is None:
-        if proposals is None:
-            settings, coder = detector.config.proposals, detector.box_coder
-            proposals = [propose_boxes(encoding, settings, coder)[0] for encoding in encodings]
-        outputs = detector.region_head([e.maps for e in encodings], proposals)
-        triples = zip(encodings, proposals, outputs, strict=True)
-        overlap = detector.config.final_nms if nms_iou is None else nms_iou
-        kept = [select(detector.box_coder, *triple, overlap) for triple in triples]
-        if threshold is not None and calibration is not None:
-            box, each = calibration.box, zip(encodings, kept, outputs, strict=True)
-            odds = [box_odds(box, encoding, found, out.logits[rows]) for encoding, (found, rows), out in each]
-            promising = [can_reach(threshold, box, each) for each in odds]
-            kept = [(b[some], rows[some]) for (b, rows), some in zip(kept, promising, strict=True)]
+        found = find_boxes(detector, encodings, proposals, nms_iou)
+        if threshold is not None:
+            found = [each.keep(each.can_reach(threshold, calibration.box)) for each in found]
+        ranks = [
+            np.where(each.can_reach(SHOWN, calibration.box), each.odds(calibration.box), -np.inf) for each in found
+        ]
     else:
-        given = [e.check(b) for e, b in zip(encodings, boxes, strict=True)]
-        inputs = [e.to_input(b) for e, b in zip(encodings, given, strict=True)]
-        outputs = detector.region_head([e.maps for e in encodings], inputs)
-        kept = [(b, np.arange(len(b))) for b in given]
-    embeddings = [out.embeddings[rows] for out, (_, rows) in zip(outputs, kept, strict=True)]
-    inputs = [encoding.to_input(final) for encoding, (final, _) in zip(encodings, kept, strict=True)]
+        found, ranks = score_boxes(detector, encodings, boxes), None
+    finals, embeddings = [each.boxes for each in found], [each.embeddings for each in found]
+    inputs = [encoding.to_input(final) for encoding, final in zip(encodings, finals, strict=True)]
     features = detector.phrase_features([e.maps for e in encodings], inputs, embeddings)
     codes = detector.phrase_embeddings(features)
-    finals = [final for final, _ in kept]
-    writer, posteriors = writer or PhraseWriter(detector), None
-    judged = calibration is not None and calibration.caption is not None
-    asked = judged or detector.config.noun_weight > 0
+    posteriors = None
+    asked = calibration.caption is not None or detector.config.noun_weight > 0
     if writer.nouns is not None and detector.config.nouns and asked:
         posteriors = writer.nouns.posteriors(encodings, finals, embeddings)
-    logits = [out.logits[rows] for out, (_, rows) in zip(outputs, kept, strict=True)]
-    ranks = None
-    if boxes is None:
-        box = Calibration().box if calibration is None else calibration.box
-        odds = [box_odds(box, *each) for each in zip(encodings, finals, logits, strict=True)]
-        ranks = [np.where(can_reach(SHOWN, box, each), each, -np.inf) for each in odds]
     phrases = writer.write(encodings, finals, codes, ranks, calibration, doubts, posteriors, features)
-    known = [None] * len(finals) if posteriors is None else posteriors
-    rows = zip(encodings, finals, logits, embeddings, codes, phrases, known, strict=True)
-    return [Detections(*row) for row in rows]
+    rows = zip(found, codes, phrases, posteriors or [None] * len(found), strict=True)
+    return [
+        Detections(each.encoding, each.boxes, each.logits, each.embeddings, code, said, posterior)
+        for each, code, said, posterior in rows
+    ]
+
+
+def find_boxes(
+    detector: DenseCap, encodings: Sequence[Encoding], proposals: Sequence[np.ndarray] | None, nms_iou: float | None
+) -> list[ScoredBoxes]:
+    """Return the boxes of each image that survive the final suppression; arguments as for :func:`detect`."""
+    if proposals is None:
+        settings, coder = detector.config.proposals, detector.box_coder
+        proposals = [propose_boxes(encoding, settings, coder)[0] for encoding in encodings]
+    outputs = detector.region_head([e.maps for e in encodings], proposals)
+    overlap = detector.config.final_nms if nms_iou is None else nms_iou
+    found: list[ScoredBoxes] = []
+    for encoding, proposed, output in zip(encodings, proposals, outputs, strict=True):
+        boxes, rows = select(detector.box_coder, encoding, proposed, output, overlap)
+        found.append(ScoredBoxes(encoding, boxes, output.logits[rows], output.embeddings[rows]))
+    return found
+
+
+def score_boxes(detector: DenseCap, encodings: Sequence[Encoding], boxes: Sequence[ArrayLike]) -> list[ScoredBoxes]:
+    """Return given boxes, in pixels of each image, with their scores; ``UserError`` as :func:`detect`."""
+    given = [encoding.check(rows) for encoding, rows in zip(encodings, boxes, strict=True)]
+    inputs = [encoding.to_input(rows) for encoding, rows in zip(encodings, given, strict=True)]
+    outputs = detector.region_head([e.maps for e in encodings], inputs)
+    rows = zip(encodings, given, outputs, strict=True)
+    return [ScoredBoxes(encoding, boxes, output.logits, output.embeddings) for encoding, boxes, output in rows]
 
 
 def main_phrase(regions: Regions) -> str | None:
@@ -157,20 +195,6 @@ def log_area(encoding: Encoding, boxes: np.ndarray) -> np.ndarray:
     """Return the natural logarithm ``(N,)`` of the fraction of the image that each of ``boxes (N, 4)`` covers."""
     sides = (boxes[:, 2:] - boxes[:, :2]) / (encoding.width, encoding.height)
     return np.log(np.maximum(sides.prod(axis=1), SMALLEST)).astype(np.float32)
-
-
-def box_odds(box: Logistic, encoding: Encoding, boxes: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """Return the log-odds ``(N,)`` that ``boxes (N, 4)`` are right, for phrases with a log-probability of 0.
-
-    They are the highest that other phrases can reach, unless the weight of the confidence is negative.
-    """
-    sure = np.zeros(len(logits), np.float32)
-    return box.log_odds({"logit": logits, "confidence": sure, "area": log_area(encoding, boxes)})
-
-
-def can_reach(score: float, box: Logistic, odds: np.ndarray) -> np.ndarray:
-    """Return whether regions with :func:`box_odds` ``(N,)`` can reach a score with any phrase."""
-    return np.ones(len(odds), bool) if box.weights["confidence"] < 0 else logistic(odds) >= score
 
 
 def select(

@@ -160,35 +160,52 @@ class PhraseWriter:
         else:
             chosen = [self._best(row) for row in ranks]
         posterior = None if posteriors is None else np.concatenate(posteriors)
-        ngrams, expected = self._densecap.ngrams, None
-        if ngrams is not None and features is not None:
-            expected = ngrams.probabilities(np.concatenate(features))
+        ngrams = self._densecap.ngrams
+        expected = None if ngrams is None or features is None else ngrams.probabilities(np.concatenate(features))
         decoded = self._decode(np.concatenate(inputs), np.concatenate(chosen), vectors, posterior, expected)
-        texts, doubtful = list[str](), list[tuple[Doubtful, ...]]()
+        said, likely = self._shorten(self._words(decoded), expected)
         fits = vectors @ self._word_table if doubts and vectors is not None else None
+        doubtful = [()] * len(said) if fits is None else self._doubt(encodings, boxes, said, decoded.log_probs, fits)
+        texts = [self._revise(words, unsure, calibration) for words, unsure in zip(said, doubtful, strict=True)]
+        ends = np.cumsum([len(rows) for rows in boxes]).tolist()
+        parts = [slice(end - len(rows), end) for end, rows in zip(ends, boxes, strict=True)]
+        confidence = decoded.confidence
+        return [Phrases(tuple(texts[part]), confidence[part], tuple(doubtful[part]), likely[part]) for part in parts]
+
+    def _words(self, decoded: Decoded) -> list[list[str]]:
+        """Return the words of decoded phrases, which end before they name a thing again."""
         vocabulary, unknown = self._densecap.vocabulary, self._densecap.decoder.unknown
         said = [vocabulary.decode(ids, unknown).split() for ids in decoded.token_ids.tolist()]
-        if self.nouns is not None:
-            said = [words[: repeated(words, self.nouns.tree)] for words in said]
-        likely = list[float]()
-        if ngrams is not None and expected is not None:
-            least = self._config.ngrams.least_probability
-            for row, of_row in enumerate(expected):
-                probable = ngrams.word_probabilities(of_row, [vocabulary.number(word) for word in said[row]])
-                probable = [None if word in self._own else p for word, p in zip(said[row], probable, strict=True)]
-                said[row] = said[row][: likely_length(said[row], probable, least)]
-                likely.append(mean_log_probability(said[row], probable[: len(said[row])]))
-        colours = {} if fits is None else name_colours(encodings, boxes, said)
-        for row, (words, log_probs) in enumerate(zip(said, decoded.log_probs, strict=True)):
-            unsure = () if fits is None else _doubtful(words, log_probs, fits[row], colours.get(row, {}))
-            doubtful.append(tuple(doubt for doubt in unsure if words[doubt.place] not in self._own))
-            texts.append(self._revise(words, doubtful[-1], calibration))
-        ends = np.cumsum([len(rows) for rows in boxes]).tolist()
-        confidence, log_likely = decoded.confidence, np.array(likely or [0.0] * len(said), np.float32)
-        parts = [slice(end - len(rows), end) for end, rows in zip(ends, boxes, strict=True)]
-        return [
-            Phrases(tuple(texts[part]), confidence[part], tuple(doubtful[part]), log_likely[part]) for part in parts
-        ]
+        return said if self.nouns is None else [words[: repeated(words, self.nouns.tree)] for words in said]
+
+    def _shorten(self, said: list[list[str]], expected: np.ndarray | None) -> tuple[list[list[str]], np.ndarray]:
+        """Return phrases without their improbable endings, and the mean log-probabilities ``(N,)`` of their words.
+
+        Words have the probabilities of the n-grams, whose own are ``expected (N, G)``; None: they stay, with 0.
+        """
+        ngrams = self._densecap.ngrams
+        if ngrams is None or expected is None:
+            return said, np.zeros(len(said), np.float32)
+        number, least = self._densecap.vocabulary.number, self._config.ngrams.least_probability
+        kept, likely = list[list[str]](), list[float]()
+        for words, of_row in zip(said, expected, strict=True):
+            known = ngrams.word_probabilities(of_row, [number(word) for word in words])
+            probable = [None if word in self._own else p for word, p in zip(words, known, strict=True)]
+            length = likely_length(words, probable, least)
+            kept.append(words[:length])
+            likely.append(mean_log_probability(words[:length], probable[:length]))
+        return kept, np.array(likely, np.float32)
+
+    def _doubt(
+        self, encodings: Sequence[Encoding], boxes: Sequence[np.ndarray], said: Sequence[Sequence[str]],
+        log_probs: np.ndarray, fits: np.ndarray,
+    ) -> list[tuple[Doubtful, ...]]:  # fmt: skip
+        """Return the words of each phrase that may be wrong, given :func:`_doubtful`'s arguments for all of them."""
+        colours, found = name_colours(encodings, boxes, said), list[tuple[Doubtful, ...]]()
+        for row, words in enumerate(said):
+            unsure = _doubtful(words, log_probs[row], fits[row], colours.get(row, {}))
+            found.append(tuple(doubt for doubt in unsure if words[doubt.place] not in self._own))
+        return found
 
     @cached_property
     def _aligner(self) -> Aligner | None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from saywhere.search.phrases import LIKELY, MORE, PhrasesInImages, Query
 from saywhere.search.qdrant import Qdrant, QdrantStore, path_to_text, text_to_path
 from saywhere.search.scan import Question
 from saywhere.search.store import DATABASE, Store
-from saywhere.search.stores import Only
+from saywhere.search.stores import Found, Only
 
 TOP = 10
 """Default number of hits."""
@@ -296,40 +297,28 @@ class Index:
         if query is not None and not isinstance(query, (str, Query)):
             raise UserError(f"query must be a string or a Query, not {type(query).__name__}")
         require_texts(without=without)
-        only = Only.of(after, before, under)
+        find = partial(self.store.nearest, exact=exact, threads=self._workers, only=Only.of(after, before, under))
         unwanted = (without,) if isinstance(without, str) else tuple(without)
-        parsed = Query.parse(query) if isinstance(query, str) else query
-        if parsed is None:
-            if unwanted:
-                raise UserError("without is for a search by words, and not for one by an image")
-            found = self.store.nearest(self._image_question(image), top, exact=exact, threads=self._workers, only=only)
-            return [
-                Hit(v.image, value, Regions.empty(v.width, v.height, v.image), time=t, entry=entry)
-                for value, v, t, entry, *_ in found
-            ]
-        parsed = parsed.less(*unwanted)
-        phrases = PhrasesInImages(self.model, replace(parsed, wanted=parsed.wanted or parsed.unwanted))
+        if query is not None:
+            parsed = Query.parse(query) if isinstance(query, str) else query
+            return self._by_words(parsed.less(*unwanted), top, find)
+        if unwanted:
+            raise UserError("without is for a search by words, and not for one by an image")
+        return [_without_regions(one) for one in find(self._image_question(image), top)]
+
+    def _by_words(self, query: Query, top: int, find: Callable[[Question, int], list[Found]]) -> list[Hit]:
+        """Return the hits of a query, given the function that finds the images nearest to a question."""
+        phrases = PhrasesInImages(self.model, replace(query, wanted=query.wanted or query.unwanted))
         if not phrases.known:
             raise UserError(knows_none(phrases.unknown))
-        question, many = phrases.question() if parsed.wanted else phrases.question().opposite(), max(top, TOP) + MORE
-        asked = many
-        while True:
-            found = self.store.nearest(question, asked, exact=exact, threads=self._workers, only=only)
-            ranks = [i for i, each in enumerate(found) if not phrases.shows_unwanted(each.vectors, each.among)][:many]
-            if len(ranks) == many or len(found) < asked:
-                break
-            asked *= 4
-        kept, seen = [found[i] for i in ranks], ranks[-1] + 1 if len(ranks) == many else len(found)
-        left_out = seen - len(kept) if parsed.unwanted else None
-        if not parsed.wanted:
-            return [
-                Hit(v.image, value, Regions.empty(v.width, v.height, v.image), None, time, entry, phrases.unknown, (),
-                    left_out)
-                for value, v, time, entry, *_ in kept[:top]
-            ]  # fmt: skip
+        question = phrases.question() if query.wanted else phrases.question().opposite()
+        kept, asked, count = _acceptable(find, question, max(top, TOP) + MORE, phrases)
+        left_out = count if query.unwanted else None
+        if not query.wanted:
+            return [replace(_without_regions(one), unknown=phrases.unknown, left_out=left_out) for one in kept[:top]]
         leads = {each.entry: each.lead for each in kept}
         if (wider := phrases.kind_question()) is not None:  # no sparrow without a bird
-            others = self.store.nearest(wider, asked, exact=exact, threads=self._workers, only=only)
+            others = find(wider, asked)
             of_kind, least = {each.entry: each.lead for each in others}, min((each.lead for each in others), default=0)
             leads = {entry: min(lead, of_kind.get(entry, least)) for entry, lead in leads.items()}
         placed = [phrases.find(each.vectors, leads[each.entry], each.among) for each in kept]
@@ -365,3 +354,24 @@ class Index:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+def _without_regions(found: Found) -> Hit:
+    image = found.vectors
+    nothing = Regions.empty(image.width, image.height, image.image)
+    return Hit(image.image, found.similarity, nothing, time=found.time, entry=found.entry)
+
+
+def _acceptable(
+    find: Callable[[Question, int], list[Found]], question: Question, count: int, phrases: PhrasesInImages
+) -> tuple[list[Found], int, int]:
+    """Return the first ``count`` images without what is unwanted, how many were asked for, and how many left out."""
+    asked = count
+    while True:
+        found = find(question, asked)
+        rows = [i for i, each in enumerate(found) if not phrases.shows_unwanted(each.vectors, each.among)][:count]
+        if len(rows) == count or len(found) < asked:
+            break
+        asked *= 4
+    seen = rows[-1] + 1 if len(rows) == count else len(found)
+    return [found[row] for row in rows], asked, seen - len(rows)

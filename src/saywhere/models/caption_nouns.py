@@ -167,23 +167,21 @@ class NounChecker:
         ngrams, least, tree = captioner.ngrams, captioner.config.ngrams.least_subject, self._classes.tree
         if ngrams is None or not least:
             return []
-        encode, likely = captioner.vocabulary.encode, ngrams.probabilities(embeddings)
-        heads = [tree.head(tokenize(sentence)) for sentence in sentences]
-        last = [
-            " ".join(tokenize(text)[head.start : head.stop][-1:]) for head, text in zip(heads, sentences, strict=True)
-        ]
-        known = [ngrams.rows.get(tuple(encode(word))) for word in last]
-        rows = [i for i, row in enumerate(known) if row is None or likely[i, row[0]] < least]
-        things = [sure_things(self._classes, posterior) for posterior in self._more(rows)]
-        tokens = captioner.vocabulary.tokens
-        common = [(row, tree.named(tokens[key[0]])) for key, (row, _) in ngrams.rows.items() if rows and len(key) == 1]
-        people = [row for row, noun in common if self._classes.tree.is_person(noun)]
+        vocabulary, likely, doubtful = captioner.vocabulary, ngrams.probabilities(embeddings), dict[int, Noun | None]()
+        for i, words in enumerate(map(tokenize, sentences)):
+            head = tree.head(words)
+            known = ngrams.rows.get(tuple(vocabulary.encode(" ".join(words[head.start : head.stop][-1:]))))
+            if known is None or likely[i, known[0]] < least:
+                doubtful[i] = head.noun
+        if not doubtful:
+            return []
+        single = [(key[0], row) for key, (row, _) in ngrams.rows.items() if len(key) == 1]
+        people = [row for token, row in single if tree.is_person(tree.named(vocabulary.tokens[token]))]
         strange = list[int]()
-        for i, seen in zip(rows, things, strict=True):
-            noun = heads[i].noun
-            shown = noun is not None and any(related(noun, thing) for thing in seen)
-            person = self._classes.tree.is_person(noun) and (likely[i, people] >= least).any()
-            if not (shown or person):
+        for (i, noun), posterior in zip(doubtful.items(), self._more([*doubtful]), strict=True):
+            things = sure_things(self._classes, posterior)
+            shown = noun is not None and any(related(noun, thing) for thing in things)
+            if not shown and not (tree.is_person(noun) and (likely[i, people] >= least).any()):
                 strange.append(i)
         return strange
 

@@ -24,9 +24,9 @@ from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_regions, region_bonus
 from saywhere.models.details import Colours, Compared, Details
 from saywhere.models.layout import EMPTY, UNREAD, Layout, cut_excluded, require_names
-from saywhere.models.lexicon import captioned, noun_words
+from saywhere.models.lexicon import Lexicon, captioned, noun_words
 from saywhere.models.model import Model
-from saywhere.models.nouns import Noun, leaf_tables, log_kinds, noun_tree, packed_kinds
+from saywhere.models.nouns import leaf_tables, log_kinds, noun_tree, packed_kinds
 from saywhere.models.phrases import colour_names, unpack_colours
 from saywhere.models.placing import Evidence
 from saywhere.options import dataclass
@@ -289,34 +289,16 @@ class Placed:
         return self.place()
 
 
-class _Columns:
-    """Texts as the columns of a matrix, to be multiplied by the vectors of an image's regions.
+class _Texts:
+    """P texts as the columns of a matrix, to be multiplied by the vectors of an image's regions."""
 
-    Args:
-        aligner: the aligner that embedded them.
-        texts: P embedded texts.
-        nouns: noun of each text for the noun classifier, or None.
-        roles: ``(P,)`` fraction of the noun that each text covers, see :meth:`saywhere.models.nouns.NounTree.share`.
-        lacking: ``(P,)``, see :class:`saywhere.models.placing.Evidence`.
-    """
-
-    def __init__(
-        self, aligner: Aligner, texts: Sequence[TextVectors], nouns: Sequence[Noun | None], roles: np.ndarray,
-        lacking: np.ndarray,
-    ) -> None:  # fmt: skip
+    def __init__(self, aligner: Aligner, texts: Sequence[TextVectors]) -> None:
         self._aligner, self._count = aligner, len(texts)
         words = [text.vectors for text in texts]
         shares = [1 if aligner.config.mean_over_words else 1 / len(text.words) for text in texts]
         sums = [t.vectors[: len(t.words)].sum(axis=0) * share for t, share in zip(texts, shares, strict=True)]
         self._matrix = np.concatenate([*words, sums]).T if texts else np.zeros((0, 0), np.float32)
         self._starts = np.cumsum([0, *map(len, words)])[:-1]
-        self.named, self._lacking = np.array([noun is not None for noun in nouns], bool), lacking
-        self._leaves = leaf_tables(nouns) * roles[:, None] if self.named.any() else None
-        self._people = np.array([*map(noun_tree().is_person, nouns)], bool)
-        self._person = leaf_tables([noun_tree().named("person")]) if self._people.any() else None
-
-    def __len__(self) -> int:
-        return self._count
 
     def similarities(self, image: ImageVectors) -> np.ndarray:
         """Return the similarities ``(P,)`` of the texts with an image, without subtracting hubness."""
@@ -326,8 +308,34 @@ class _Columns:
         words = products[:, : products.shape[1] - self._count]
         return np.add.reduceat(over_regions(words, [len(words)], self._aligner.config.score)[0], self._starts)
 
-    def evidence(self, image: ImageVectors, rare: np.ndarray) -> Evidence:
-        """Return the evidence of the vectors, and of the stored noun predictions, for the texts in an image."""
+
+class _Phrases(_Texts):
+    """P phrases that are looked for in the regions of images.
+
+    Args:
+        texts: the phrases, embedded by the aligner.
+        classes: whether the noun classifier judges them, too.
+
+    Attributes:
+        lacking, named: ``(P,)``, see :class:`saywhere.models.placing.Evidence`.
+    """
+
+    def __init__(
+        self, aligner: Aligner, texts: Sequence[TextVectors], phrases: Sequence[str], lexicon: Lexicon, classes: bool
+    ) -> None:
+        super().__init__(aligner, texts)
+        tree = noun_tree()
+        nouns = [tree.find_kind(phrase) if classes else None for phrase in phrases]
+        roles = np.array([tree.share(phrase) for phrase in phrases], np.float32)
+        self.named = np.array([noun is not None for noun in nouns], bool)
+        self.lacking = np.array([lexicon.needs_classes(phrase) for phrase in phrases], bool)
+        self._rare = np.array([lexicon.is_rare(phrase) for phrase in phrases], bool)
+        self._leaves = leaf_tables(nouns) * roles[:, None] if self.named.any() else None
+        self._people = np.array([*map(tree.is_person, nouns)], bool)
+        self._person = leaf_tables([tree.named("person")]) if self._people.any() else None
+
+    def evidence(self, image: ImageVectors) -> Evidence:
+        """Return the evidence of the vectors, and of the stored noun predictions, for the phrases in an image."""
         products = image.vectors @ self._matrix
         fits = products[:, products.shape[1] - self._count :]
         fits = fits + region_bonus(self._aligner.config, image)[:, None].astype(np.float32)
@@ -338,8 +346,8 @@ class _Columns:
         if self._person is not None and image.nouns is not None:
             counted = np.where(self._people, log_kinds(packed_kinds(image.nouns, self._person)), kinds)
         return Evidence(
-            regions=image.regions, fits=fits, kinds=kinds, named=self.named & asked, rare=rare,
-            similarity=self._sums(products), by="aligner", lacking=self._lacking & asked, indexed=True,
+            regions=image.regions, fits=fits, kinds=kinds, named=self.named & asked, rare=self._rare,
+            similarity=self._sums(products), by="aligner", lacking=self.lacking & asked, indexed=True,
             counted=counted,
         )  # fmt: skip
 
@@ -394,27 +402,23 @@ class PhrasesInImages:
         self._wanted = [vectors[text] for text in wanted]
         self._kind = [vectors[text] for text in kind] if wider != [*own] else None
 
-        def columns(phrases: Sequence[str], nouns: bool = True) -> _Columns:
-            judged = nouns and model.nouns is not None
-            found = [tree.find_kind(phrase) if judged else None for phrase in phrases]
-            lacking = np.array([nouns and lexicon.needs_classes(phrase) for phrase in phrases], bool)
-            roles = np.array([tree.share(text) for text in phrases], np.float32)
-            return _Columns(self._aligner, [vectors[phrase] for phrase in phrases], found, roles, lacking)
+        def texts_of(phrases: Sequence[str]) -> _Texts:
+            return _Texts(self._aligner, [vectors[phrase] for phrase in phrases])
 
-        self._seen, self._shunned = columns(own), columns((*self._unwanted, *kinds))
-        self._wider = columns(wider) if wider != [*own] else None
-        self._whole = columns((*self._details.texts, *(() if wanted == own else wanted)), nouns=False)
-        self._instead = columns(self._avoided.texts, nouns=False)
+        def phrases_of(phrases: Sequence[str]) -> _Phrases:
+            known = [vectors[phrase] for phrase in phrases]
+            return _Phrases(self._aligner, known, phrases, lexicon, classes=model.nouns is not None)
+
+        self._seen, self._shunned = phrases_of(own), phrases_of((*self._unwanted, *kinds))
+        self._wider = phrases_of(wider) if wider != [*own] else None
+        self._whole = texts_of((*self._details.texts, *(() if wanted == own else wanted)))
+        self._instead = texts_of(self._avoided.texts)
         self._least = placer.least()
-        self._lacking = np.array([lexicon.needs_classes(phrase) for phrase in own], bool)
         self._nouns = [lexicon.class_noun(phrase) for phrase in wider]
-        common = commonness_of(words)
-        self._judged = common.together([p for p, lacks in zip(wider, self._lacking, strict=True) if not lacks] or wider)
+        common, lacking = commonness_of(words), self._seen.lacking
+        self._judged = common.together([p for p, lacks in zip(wider, lacking, strict=True) if not lacks] or wider)
         self._each = [common.together([phrase]) for phrase in wider]
         self._common = [common.together([phrase]) for phrase in kinds]
-        self._never_read = np.array([lexicon.needs_classes(phrase) for phrase in self._unwanted], bool)
-        self._rare = np.array([lexicon.is_rare(phrase) for phrase in (*own, *self._unwanted, *kinds)], bool)
-        self._wider_rare = np.array([lexicon.is_rare(phrase) for phrase in wider], bool)
 
     def kind_question(self) -> Question | None:
         """Return :meth:`question` with kinds in place of narrower nouns, for the lead of images; None without any."""
@@ -428,7 +432,7 @@ class PhrasesInImages:
         chosen = np.array([noun is not None for noun in self._nouns], bool)
         if not chosen.any():
             return found
-        each = np.where(self._lacking, config.grounding.similarity_kind_weight, KIND_WEIGHT / chosen.sum())[chosen]
+        each = np.where(self._seen.lacking, config.grounding.similarity_kind_weight, KIND_WEIGHT / chosen.sum())[chosen]
         tables = leaf_tables([noun for noun in self._nouns if noun is not None])
         return replace(found, kinds=tables, kind_weights=each[:, None].astype(np.float32))
 
@@ -441,7 +445,7 @@ class PhrasesInImages:
         """Return whether an image, of so many that are searched, probably shows something unwanted."""
         if not self._unwanted:
             return False
-        shown = self._shunned.evidence(image, self._rare[len(self.layout.phrases) :])
+        shown = self._shunned.evidence(image)
         calibration, compared = self._model.calibration, self._instead.similarities(image)
         odds, rows = shown.log_odds(calibration), shown.rows(self._aligner.config.grounding)
         assert odds is not None
@@ -454,7 +458,7 @@ class PhrasesInImages:
         agree = np.exp(_log_details(calibration, self._avoided, image, shown, compared, rows))
         there = logistic(odds) >= np.where(shown.named, UNWANTED, UNNAMED)
         if (hit := calibration.hit) is not None:
-            for row in np.flatnonzero(shown.named & ~self._never_read).tolist():
+            for row in np.flatnonzero(shown.named & ~self._shunned.lacking[: len(rows)]).tolist():
                 alone = odds[row : row + 1], kinds[row : row + 1], 0.0, self._common[row], 0.0, among
                 there[row] |= hit.apply(np.array(hit_evidence(*alone))) >= UNWANTED_HIT
         return bool((there & (agree >= UNWANTED_HIT)).any())  # its number and colour are more probable than not
@@ -469,13 +473,13 @@ class PhrasesInImages:
         """
         calibration, layout = self._model.calibration, self.layout
         several = len(layout.phrases)
-        evidence, whole = self._seen.evidence(image, self._rare[:several]), self._whole.similarities(image)
+        evidence, whole = self._seen.evidence(image), self._whole.similarities(image)
         config, compared = self._aligner.config.grounding, len(self._details.texts)
         rows, agree = evidence.place(config, layout, calibration)
         agree = agree + _log_details(calibration, self._details, image, evidence, whole[:compared], rows)
         odds = evidence.log_odds(calibration)
         if self._wider is not None:  # no sparrow without a bird
-            wider = self._wider.evidence(image, self._wider_rare)
+            wider = self._wider.evidence(image)
             highest, (places, most) = wider.log_odds(calibration), wider.place(config, layout, calibration)
             most = most + _log_details(calibration, self._details, image, wider, whole[:compared], places)
             agree = np.minimum(agree, most)
@@ -486,7 +490,7 @@ class PhrasesInImages:
         joint = presence = shown = None
         if odds is not None:
             odds = np.clip(odds if self.known else -np.inf, -MOST_ODDS, np.full(several, MOST_ODDS))
-            shares, lacking, kinds = logistic(odds), self._lacking, evidence.best_kinds
+            shares, lacking, kinds = logistic(odds), self._seen.lacking, evidence.best_kinds
             read = slice(None) if lacking.all() else ~lacking
             joint = np.array(hit_evidence(odds[read], kinds[read], similarity, self._judged, lead, among))
             if calibration.hit is not None:
@@ -533,7 +537,7 @@ class PhrasesInImages:
 
     def details(self, image: ImageVectors) -> list[tuple[Compared, dict[str, np.ndarray]]]:
         """Return the numbers and colours of the phrases with the evidence that they are right in an image."""
-        found = self._seen.evidence(image, self._rare[: len(self.layout.phrases)])
+        found = self._seen.evidence(image)
         rows = found.rows(self._aligner.config.grounding)
         similarities = self._whole.similarities(image)[: len(self._details.texts)]
         return [*self._details.evidence(similarities, _colours(image, rows), found.things)]

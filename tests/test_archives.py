@@ -105,12 +105,15 @@ def test_every_kind_of_archive_is_whole(tmp_path: Path, format: int) -> None:
     assert read_member(f"{shard}/{long}") == b"two"
 
 
-def test_headers_for_all_files_and_archives_behind_archives_are_no_damage(tmp_path: Path) -> None:
+def test_a_header_for_all_files_is_no_damage_and_an_archive_behind_an_archive_is_named(tmp_path: Path) -> None:
     first = write_tar(tmp_path / "a.tar", {"1.png": b"one"}, pax_headers={"comment": "made by a test"})
     second = write_tar(tmp_path / "b.tar", {"2.png": b"two"}, pax_headers={"comment": "another"})
+    assert (list(list_archive(first).members), list_archive(first).damage) == (["1.png"], "")
     both = tmp_path / "both.tar"
     both.write_bytes(first.read_bytes() + second.read_bytes())
-    assert (list(list_archive(both).members), list_archive(both).damage) == (["1.png", "2.png"], "")
+    end = list_archive(first).members["1.png"][0] + 512
+    damage = f"damaged archive: only its first {end} bytes are read, what follows is not part of it"
+    assert (list(list_archive(both).members), list_archive(both).damage) == (["1.png"], damage)
 
 
 def test_links_are_what_they_lead_to_and_those_that_lead_nowhere_are_named(tmp_path: Path) -> None:
@@ -143,15 +146,6 @@ def test_links_are_what_they_lead_to_and_those_that_lead_nowhere_are_named(tmp_p
         open_image(find_images([shard / "gone.png"])[0].path)
 
 
-def test_times_in_old_headers_are_no_part_of_names(tmp_path: Path) -> None:
-    """GNU tar writes them with --listed-incremental where POSIX has the beginning of a long name."""
-    old = bytearray(header("a.png", 3))
-    old[345:357] = b"15301735645\0"
-    old[148:156] = b"%06o\0 " % (sum(old[:148]) + sum(old[156:]) + 8 * ord(" "))
-    (tmp_path / "a.tar").write_bytes(old + blocks(b"one") + bytes(1024))
-    assert (list(list_archive(tmp_path / "a.tar").members), list_archive(tmp_path / "a.tar").damage) == (["a.png"], "")
-
-
 def test_what_is_hidden_or_outside_is_left_out_and_the_latter_named(tmp_path: Path) -> None:
     files = {"._a.png": b"", ".git/b.png": b"", "../c.png": b"", "d/../../e.png": b"", "..f.png": b"", "f.png": b""}
     found = list_archive(write_tar(tmp_path / "a.tar", files))
@@ -162,39 +156,34 @@ def test_what_is_hidden_or_outside_is_left_out_and_the_latter_named(tmp_path: Pa
     ]  # fmt: skip
 
 
-def test_a_first_header_that_is_damaged_costs_its_file(shard: Path) -> None:
-    (first, place), *rest = list_archive(shard).members.items()
-    data = bytearray(shard.read_bytes())
-    data[148:156] = b"7777777\0"  # the checksum
-    shard.write_bytes(data)
-    found = list_archive(shard)
-    assert first not in found.members and [*found.members.items()] == rest
-    assert found.damage == f"damaged archive: bytes 0 to {-(-sum(place) // 512) * 512} are no files"
-
-
-def test_a_damaged_header_costs_its_file_and_is_reported(shard: Path) -> None:
+def test_a_damaged_header_costs_what_follows_and_is_reported(shard: Path) -> None:
     data = bytearray(shard.read_bytes())
     place = list_archive(shard).members["001.png"][0]
     data[place - 512 : place - 400] = b"\xff" * 112
     shard.write_bytes(data)
-    assert names(shard) == ["shard.tar/000.png", "shard.tar/002.png", "shard.tar"]
+    assert names(shard) == ["shard.tar/000.png", "shard.tar"]
     done = list(describe_images(StubModel(), find_images([shard])))
-    assert [one.error and one.error.split(":")[0] for one in done] == [None, None, "damaged archive"]
-    assert "are no files" in (done[2].error or "")
+    damage = f"damaged archive: only its first {place - 512} bytes are read, what follows is not part of it"
+    assert [one.error for one in done] == [None, damage]
+    data[148:156] = b"7777777\0"  # the checksum of the first header
+    shard.write_bytes(data)
+    assert list_archive(shard).damage == "not a tar archive (compressed ones are not read)"
 
 
-@pytest.mark.parametrize("kept", [0.5, 0.9])
-def test_an_archive_that_was_cut_gives_what_is_left(shard: Path, kept: float) -> None:
-    listing = list_archive(shard)
-    start, size = listing.members["002.png"]
+def test_an_archive_that_was_cut_gives_what_is_left(shard: Path) -> None:
+    start, size = list_archive(shard).members["002.png"]
     data = shard.read_bytes()
-    shard.write_bytes(data[: start + int(kept * size)])
-    done = {one.source.name: one.error for one in describe_images(StubModel(), find_images([shard]))}
-    assert [done["shard.tar/000.png"], done["shard.tar/001.png"]] == [None, None]
-    left = int(kept * size)
-    assert (
-        done["shard.tar"] == f"damaged archive: '002.png' claims {size} bytes where {left} are left" and len(done) == 3
-    )
+    for kept, first in ((start + 100, start - 512), (start - 100, start - 512), (start + size - 100, None)):
+        shard.write_bytes(data[:kept])
+        done = {one.source.name: one.error for one in describe_images(StubModel(), find_images([shard]))}
+        assert [done.pop(f"shard.tar/00{number}.png") for number in range(2)] == [None, None]
+        damage = done.pop("shard.tar") or ""
+        if first is None:  # its last block is there
+            assert damage.startswith("damaged archive: only its first ")
+            assert "damaged" in (done.pop("shard.tar/002.png") or "")
+        else:
+            assert damage.startswith(f"damaged archive: only its first {first} bytes are read")
+        assert done == {}
 
 
 def test_an_archive_that_was_cut_between_two_files_is_not_whole(shard: Path) -> None:
@@ -227,67 +216,48 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("claimed", [10**12, 2**62, 10**20, -5, 5000])
+@pytest.mark.parametrize("claimed", [10**12, 2**62, 10**20, -5000, 5000])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_size_that_is_not_there_costs_its_file_alone(shard: Path, kind: str, claimed: int) -> None:
-    """Whatever a header claims, the sound files before and behind it are used, and the bad one is named."""
-    bad = header("bad.png", claimed, KINDS[kind])
+def test_a_size_that_is_not_there_costs_no_file_before_it(shard: Path, kind: str, claimed: int) -> None:
+    """Whatever a header claims, the sound file before it is used, and the archive is named."""
     sound = [header(f"{n}.png", len(data)) + blocks(data) for n, data in enumerate((png_of(0), png_of(1)))]
+    shard.write_bytes(sound[0] + header("bad.png", claimed, KINDS[kind]) + sound[1] + bytes(1024))
+    damage = list_archive(shard).damage
+    assert damage.startswith(f"damaged archive: only its first {len(sound[0])} bytes are read") and len(damage) < 150
+    done = {one.source.name: one.error for one in describe_images(StubModel(), find_images([shard]))}
+    assert done == {"shard.tar/0.png": None, "shard.tar": damage}
+
+
+@pytest.mark.parametrize(
+    "extended",
+    [
+        *(record("size", size) for size in ("1" * 20, "9" * 5000, str(2**62), "-1", "5000")),
+        record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0"),  # what follows is no list of its holes
+        b"99999 path=1.png\n",
+        b"0 a=b\n",
+        record("path", "1.png\0x"),
+    ],
+)
+def test_a_damaged_extension_costs_no_file_before_it(shard: Path, extended: bytes) -> None:
+    sound = [header(f"{n}.png", len(data)) + blocks(data) for n, data in enumerate((png_of(0), png_of(1)))]
+    bad = header("pax", len(extended), tarfile.XHDTYPE) + blocks(extended)
     shard.write_bytes(sound[0] + bad + sound[1] + bytes(1024))
     listing = list_archive(shard)
-    assert list(listing.members) == ["0.png", "1.png"]
-    assert listing.damage.startswith("damaged archive: 'bad.png' claims ") and "are left" in listing.damage
-    assert len(listing.damage) < 100
-    done = {one.source.name: one.error for one in describe_images(StubModel(), find_images([shard]))}
-    assert done == {"shard.tar/0.png": None, "shard.tar/1.png": None, "shard.tar": listing.damage}
-
-
-@pytest.mark.parametrize("claimed", ["1" * 20, "9" * 5000, str(2**62), "-1", "5000"])
-def test_a_size_in_an_extended_header_is_not_believed_either(shard: Path, claimed: str) -> None:
-    records = record("size", claimed)
-    extended = header("pax", len(records), tarfile.XHDTYPE) + blocks(records)
-    sound = [header(f"{n}.png", len(data)) + blocks(data) for n, data in enumerate((png_of(0), png_of(1), png_of(2)))]
-    shard.write_bytes(sound[0] + extended + sound[1] + sound[2] + bytes(1024))
-    listing = list_archive(shard)
-    assert [name for name in listing.members if name != "1.png"] == ["0.png", "2.png"]
+    assert [name for name in listing.members if name != "1.png"] == ["0.png"]
     assert listing.damage.startswith("damaged archive: ")
 
 
 def test_headers_that_lead_nowhere_end_no_run(shard: Path) -> None:
-    """Chains of extensions, a record without a length, far too long a record, many claims."""
+    """Chains of extensions, and more faults than are named."""
     sound = header("a.png", len(png_of(0))) + blocks(png_of(0))
-    strange = {
-        "chain": header("link", 5, tarfile.GNUTYPE_LONGNAME) + blocks(b"name"),
-        "record": header("pax", 6, tarfile.XHDTYPE) + blocks(b"0 a=b\n"),
-        "large": header("pax", 2 << 20, tarfile.XHDTYPE) + bytes(2 << 20),
-        "claims": header("bad.png", 10**12),
-    }
-    for name, data in strange.items():
-        shard.write_bytes(sound + data * (1 if name == "large" else 3000))
+    chain = header("link", 5, tarfile.GNUTYPE_LONGNAME) + blocks(b"name")
+    outside = header("../b.png", 0)
+    for strange, end in ((chain, ""), (outside, "; and 2998 more")):
+        shard.write_bytes(sound + strange * 3000)
         listing = list_archive(shard)
-        assert list(listing.members) == ["a.png"], name
-        assert listing.damage.startswith("damaged archive: ") and len(listing.damage) < 300, name
-    assert listing.damage.endswith("; and 2997 more")
-
-
-@pytest.mark.parametrize(
-    "records",
-    [
-        record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0"),  # what follows is no list of its holes
-        b"99999 path=1.png\n",
-        record("path", "1.png\0x"),
-    ],
-)
-def test_a_damaged_extension_costs_no_file_behind_its_own(shard: Path, records: bytes) -> None:
-    sound = [header(f"{n}.png", len(data)) + blocks(data) for n, data in enumerate((png_of(0), png_of(1), png_of(2)))]
-    extended = header("pax", len(records), tarfile.XHDTYPE) + blocks(records)
-    shard.write_bytes(sound[0] + extended + sound[1] + sound[2] + bytes(1024))
-    listing = list_archive(shard)
-    members = [name for name in listing.members if name != "1.png"]
-    assert members == ["0.png", "2.png"]
-    start, end = len(sound[0]), len(sound[0] + extended + sound[1])
-    if members == list(listing.members):  # Python 3.11.2 takes too long a record for a sound one, and 1.png is read
-        assert listing.damage == f"damaged archive: bytes {start} to {end} are no files"
+        assert "a.png" in listing.members
+        assert listing.damage.startswith("damaged archive: ") and len(listing.damage) < 300
+        assert listing.damage.endswith(end)
 
 
 @pytest.mark.parametrize("records", [b"", record("GNU.sparse.map", "0,3") + record("GNU.sparse.size", "512")])

@@ -13,7 +13,6 @@ from stubs import calibrated
 
 from saywhere.calibration import Calibration, Logistic, reliability
 from saywhere.errors import UserError
-from saywhere.models.bundle import find_folder
 
 
 def test_a_probability_is_the_logistic_function_of_named_evidence():
@@ -123,15 +122,6 @@ def test_what_was_fitted_is_read_as_it_was_written(tmp_path: Path):
     assert stored["box"] == {"logit": 0.5, "confidence": 2.0, "area": 0.0, "constant": -1.0} and "phrase" not in stored
     (tmp_path / "calibration.json").write_text('{"unwanted_phrase": {"similarity": 1, "constant": 2}}')
     assert Calibration.read(tmp_path) == calibrated(unwanted_phrase=(1, 2))
-
-
-def test_what_an_older_model_folder_answers_besides_is_left_out(tmp_path: Path):
-    old = '"count": {"words": 1, "constant": 2}, "chance": {"expected": 1, "constant": 2}, "meant": 3'
-    (tmp_path / "calibration.json").write_text(f'{{"unwanted_phrase": {{"similarity": 1, "constant": 2}}, {old}}}')
-    found = Calibration.read(tmp_path)
-    assert {*found.to_dict()} == {"box", "unwanted_phrase", "placed_number", "asked_number"}
-    bundled = Calibration.read(find_folder("flickr-coco"))  # whose parts such models share
-    assert (found.placed_number, found.asked_number) == (bundled.placed_number, bundled.asked_number)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,6 @@ import pytest
 
 from saywhere.files import decode, parse_json, parse_yaml, split_lines
 
-BOMB = "l0: &l0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
-    f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in range(1, 9)
-)
-
 
 def test_lines_end_at_newlines_only() -> None:
     text = "a\u2028b\x85c\x0bd\x1ce\rf\r\ng\n\nh\n"
@@ -42,8 +38,8 @@ def test_yaml_is_what_safe_load_reads(text: str | bytes, value: Any) -> None:
 
 
 REFUSED: list[tuple[Any, str | bytes, str]] = [
-    (parse_json, '{"a": 1,\n "b": {"a": 2},\n "a": 3}', "the key 'a' is there twice: line 3"),
-    (parse_json, '{"a": "x: {", "b": [{"c": 1},\n{"c": 1, "\\u0063": 2}]}', "the key 'c' is there twice: line 2"),
+    (parse_json, '{"a": 1,\n "b": {"a": 2},\n "a": 3}', "the key 'a' is there twice$"),
+    (parse_json, '{"a": "x: {", "b": [{"c": 1},\n{"c": 1, "\\u0063": 2}]}', "the key 'c' is there twice$"),
     (parse_json, "[" * 100_000, "nested too deeply"),
     (parse_json, '{"a":' * 100_000, "nested too deeply"),
     (parse_json, "{", "in double quotes: column 2"),
@@ -56,8 +52,6 @@ REFUSED: list[tuple[Any, str | bytes, str]] = [
     (parse_yaml, "{0: a, 1: b,\n 0: c}", "the key '0' is there twice: line 2"),
     (parse_yaml, "[" * 50_000, "nested too deeply"),
     (parse_yaml, "- " * 5000, "nested too deeply"),
-    (parse_yaml, "a: &a [*a]", "an alias makes it endless: line 1"),
-    (parse_yaml, BOMB, "an alias makes it endless: line"),
     (parse_yaml, "!!int ''", "not what its tag says"),
     (parse_yaml, "a: 2001-99-99", "month must be in 1..12"),
     (parse_yaml, "a: [1", "expected ',' or ']'"),

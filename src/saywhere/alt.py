@@ -11,7 +11,6 @@ import codecs
 import html
 import re
 import urllib.parse
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import compress
@@ -114,7 +113,7 @@ class Document:
             raise UserError(f"{path}: is not a text; give HTML and Markdown files, or folders of them")
         if path.suffix.lower() in MARKDOWN:
             return cls(path, text, encoding, tuple(find_in_markdown(text)))
-        return cls(path, text, encoding, tuple(find_in_html(text)), base_of(text))
+        return cls(path, text, encoding, tuple(find_in_html(text)), value_in(text, "base", "href"))
 
     def has_changed(self) -> bool:
         """Return whether the file differs from what was read, because it was edited or deleted."""
@@ -195,19 +194,11 @@ def find_in_html(text: str) -> Iterator[Image]:
                 yield image
 
 
-def base_of(text: str) -> str:
-    """Return the address of the first ``base`` element of an HTML document, or an empty string."""
+def value_in(text: str, element: str, attribute: str) -> str:
+    """Return an attribute of the first such element of an HTML document that has it, or an empty string."""
     for name, _, attributes, bare in _tags(text):
-        if name == "base" and not bare and (url := _value(text, attributes, "href")):
-            return "" if _TEMPLATE.search(url) else html.unescape(url).strip()
-    return ""
-
-
-def language_of(text: str) -> str:
-    """Return the language that the ``html`` element of a document names, or an empty string."""
-    for name, _, attributes, bare in _tags(text):
-        if name == "html" and not bare and (language := _value(text, attributes, "lang")):
-            return "" if _TEMPLATE.search(language) else html.unescape(language).strip()
+        if name == element and not bare and (value := _value(text, attributes, attribute)):
+            return "" if _TEMPLATE.search(value) else html.unescape(value).strip()
     return ""
 
 
@@ -357,8 +348,7 @@ def _without_code(text: str) -> str:
 
 def line_of(text: str, at: int) -> int:
     """Return the line number of a position, from 1."""
-    starts = [0, *(one.end() for one in re.finditer(r"\n", text))]
-    return bisect_right(starts, at)
+    return text.count("\n", 0, at) + 1
 
 
 def checked(sentence: str, ask: Callable[[list[str]], Collection[str]]) -> str:

@@ -6,7 +6,7 @@ import functools
 import os
 import posixpath
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import BinaryIO
@@ -16,24 +16,12 @@ from saywhere.options import dataclass
 
 BLOCK = tarfile.BLOCKSIZE
 """Size of a header in bytes."""
-TYPE, MARK = 156, 257
-"""Offsets of a header's type and of its magic number."""
-OLD_GNU = b"ustar  \0"
-"""Magic number of GNU tar's headers, which use the field for the prefix of a long name differently from POSIX."""
 LINKS = 40
 """Maximum number of links followed in a chain, as in Linux."""
 OPEN = 64
 """Number of archive listings in the cache."""
-EXTENSIONS = (
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-)
-"""Types of headers whose data describe the next member."""
-MOST_EXTENSION = 1 << 20
-"""Maximum size of such data in bytes; they are names, times and attributes, so more is damage."""
+NAMED = 3
+"""Number of faults of an archive that its description names."""
 
 
 @dataclass(frozen=True)
@@ -62,36 +50,60 @@ def list_archive(path: str | Path) -> Listing:
 def _listing(path: str, size: int, time: int) -> Listing:
     """Return the listing of a file; size and time are part of the cache key, so that a changed file is read again."""
     found: dict[str, tuple[int, int] | str] = {}
-    damage = _Damage()
+    faults: list[str] = []
+    end = -1
     with open(path, "rb") as file:
-        if not _begins_with_a_header(file):
-            return Listing(damage="not a tar archive (compressed ones are not read)")
-        end = 0
-        for member, behind in _sound_members(file, size, damage):
-            if not _is_no_file(file, end, member.offset):
-                damage.note_gap(end, member.offset)
-            end = behind
-            name = _normal(member.name)
-            place: tuple[int, int] | str
-            if member.isreg():
-                place = member.offset_data, member.size
-            elif member.islnk():  # another name of an earlier file; a later file does not replace it
-                place = found.get(_normal(member.linkname), member.linkname)
-            elif member.issym():
-                place = posixpath.join(posixpath.dirname(name), member.linkname)
-            else:
-                continue
-            if name.split("/")[0] == "..":
-                damage.note(f"{name!r} is outside of the archive's folder and left out")
-            elif name in found and not _is_hidden(name):
-                damage.note(f"{name!r} is there twice and the last one counts")
-            found[name] = place
-        if end >= size:
-            damage.note("the end mark is missing, as if the rest were cut off")
-        elif not _is_no_file(file, end, size):
-            damage.note_gap(end, size)
+        try:
+            with tarfile.open(fileobj=file, mode="r:") as archive:
+                end = 0
+                while (member := archive.next()) is not None:
+                    if member.size < 0 or not end < archive.offset < size + BLOCK:
+                        raise tarfile.ReadError(f"{member.name!r} claims bytes that are not there")
+                    faults += _add(found, member)
+                    end = archive.offset
+            faults += _faults_behind(file, end, size)
+        except OSError:
+            raise
+        except Exception as error:  # for a damaged header tarfile raises anything, such as RecursionError
+            if end < 0:
+                return Listing(damage="not a tar archive (compressed ones are not read)")
+            faults.append(f"only its first {min(end, size)} bytes are read ({str(error) or type(error).__name__})")
+    if len(faults) > NAMED:
+        faults[NAMED:] = [f"and {len(faults) - NAMED} more"]
     members, broken = _visible(found)
-    return Listing(members, broken, str(damage))
+    return Listing(members, broken, f"damaged archive: {'; '.join(faults)}" if faults else "")
+
+
+def _add(found: dict[str, tuple[int, int] | str], member: tarfile.TarInfo) -> list[str]:
+    """Add a file or link to those that were found; return what is wrong with it, at most one thing."""
+    name, faults = _normal(member.name), list[str]()
+    if not (member.isreg() or member.islnk() or member.issym()):
+        return faults
+    if member.issparse():
+        return [f"{name!r} is stored without its zeros, which is not read"]
+    if "\0" in name:
+        return [f"{name[:50]!r} is no name of a file"]
+    if name.split("/")[0] == "..":
+        faults.append(f"{name!r} is outside of the archive's folder and left out")
+    elif name in found and not _is_hidden(name):
+        faults.append(f"{name!r} is there twice and the last one counts")
+    if member.isreg():
+        found[name] = member.offset_data, member.size
+    elif member.islnk():  # another name of an earlier file; a later file does not replace it
+        found[name] = found.get(_normal(member.linkname), member.linkname)
+    else:
+        found[name] = posixpath.join(posixpath.dirname(name), member.linkname)
+    return faults
+
+
+def _faults_behind(file: BinaryIO, end: int, size: int) -> list[str]:
+    """Return what is wrong with the bytes behind the last member: there must be zeros and nothing else."""
+    if end >= size:
+        return ["the end mark is missing, as if the rest were cut off"]
+    file.seek(end)
+    if any(block.strip(b"\0") for block in iter(lambda: file.read(1 << 20), b"")):
+        return [f"only its first {end} bytes are read, what follows is not part of it"]
+    return []
 
 
 def _normal(name: str) -> str:
@@ -119,115 +131,12 @@ def _visible(found: Mapping[str, tuple[int, int] | str]) -> tuple[dict[str, tupl
     return members, broken
 
 
-class _Damage:
-    """Damage of an archive: all of it is counted, the first few places are named."""
-
-    NAMED = 3
-
-    def __init__(self) -> None:
-        self._count, self._named, self._last = 0, list[str](), -1
-
-    def note_header(self, member: tarfile.TarInfo, place: int, rest: int) -> None:
-        """Add a file with unreadable data, whose header is at ``place`` and is followed by ``rest`` bytes."""
-        size = member.size if abs(member.size) < 10**15 else f"about 10^{len(str(abs(member.size))) - 1}"
-        sparse = member.issparse() or member.type == tarfile.GNUTYPE_SPARSE
-        reason = (
-            "is stored without its zeros, which is not read" if sparse else f"claims {size} bytes where {rest} are left"
-        )
-        self.note(f"{member.name!r} {reason}")
-        self._last = place
-
-    def note_gap(self, start: int, end: int) -> None:
-        """Add a range of bytes outside of files, unless damage of a header within it has been added."""
-        if self._last < start:
-            self.note(f"bytes {start} to {end} are no files")
-
-    def note(self, text: str) -> None:
-        """Add a description of damage."""
-        self._count += 1
-        if len(self._named) < self.NAMED:
-            self._named.append(text)
-
-    def __str__(self) -> str:
-        more = self._count - len(self._named)
-        named = self._named + ([f"and {more} more"] if more else [])
-        return f"damaged archive: {'; '.join(named)}" if named else ""
-
-
-def _sound_members(file: BinaryIO, size: int, damage: _Damage) -> Iterator[tuple[tarfile.TarInfo, int]]:
-    """Yield each intact member and the position after it; after a damaged one continue at the next header.
-
-    A size in a header is compared with the file size before it is used.
-    """
-
-    class Member(tarfile.TarInfo):
-        @classmethod
-        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Member:
-            member, place = super().frombuf(buf, encoding, errors), file.tell()
-            if buf[MARK : MARK + 8] == OLD_GNU and member.type not in tarfile.GNU_TYPES:  # the field has times, no name
-                member.name = bytes(buf[:100]).partition(b"\0")[0].decode(encoding, errors)
-            rest = size - place
-            most = min(rest, MOST_EXTENSION) if member.type in EXTENSIONS else rest  # extensions are read into memory
-            if _has_data(member) and not (0 <= member.size <= most and member.type != tarfile.GNUTYPE_SPARSE):
-                damage.note_header(member, place - BLOCK, rest)
-                raise tarfile.HeaderError("data that cannot be read")
-            return member
-
-    class Archive(tarfile.TarFile):
-        def next(self) -> tarfile.TarInfo | None:
-            while True:
-                start = self.offset
-                try:
-                    return super().next()
-                except OSError:
-                    raise
-                except Exception:  # for a damaged header tarfile raises anything, such as RecursionError
-                    behind = (self.offset, file.tell(), start + BLOCK)  # what it has skipped, or else read
-                    self.offset = next((place for place in behind if start < place < size), size)
-                    if self.offset >= size:
-                        return None
-
-    with Archive(fileobj=file, ignore_zeros=True, tarinfo=Member) as archive:
-        while (member := archive.next()) is not None:
-            rest = size - member.offset_data
-            if "\0" in member.name:  # a broken extension gave it a name that runs past its end
-                continue
-            if not _has_data(member) or (0 <= member.size <= rest and not member.issparse()):
-                yield member, archive.offset
-            else:  # by an extension for this member
-                damage.note_header(member, member.offset, rest)
-                archive.offset = member.offset_data
-
-
-def _has_data(member: tarfile.TarInfo) -> bool:
-    """Return whether the size in a header is that of data after it."""
-    return member.isreg() or member.type in EXTENSIONS or member.type not in tarfile.SUPPORTED_TYPES
-
-
-def _begins_with_a_header(file: BinaryIO) -> bool:
-    """Return whether the first block is a header, even a damaged one, or zeros, as in an empty archive."""
-    first = file.read(BLOCK)
-    file.seek(0)
-    return is_tar(first) or first[MARK:].startswith(b"ustar") or (len(first) == BLOCK and not first.strip(b"\0"))
-
-
 def is_tar(first: bytes) -> bool:
     """Return whether the first block of a file is a tar header."""
     try:
         tarfile.TarInfo.frombuf(first, tarfile.ENCODING, "surrogateescape")
     except tarfile.TarError:
         return False
-    return True
-
-
-def _is_no_file(file: BinaryIO, start: int, end: int) -> bool:
-    """Return whether a range has only the zeros that end an archive, or begins with a global header."""
-    file.seek(start)
-    while start < end:
-        block = file.read(min(BLOCK, end - start))
-        if not block or block.strip(b"\0"):
-            return block[TYPE : TYPE + 1] == tarfile.XGLTYPE
-        start += len(block)
     return True
 
 

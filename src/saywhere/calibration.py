@@ -44,13 +44,6 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "hit": ("odds", "kinds", "whole", "several", "prior", "lead"),
 }
 """Names of the evidence for each question."""
-RETIRED = ("chance", "count", "meant")
-"""Questions that only older model folders answer; they are ignored."""
-OF_OLDER = {
-    "placed_number": {"words": 0.01024, "region": 0.36332, "number": -0.90548, "constant": 2.04792},
-    "asked_number": {"words": 0.00952, "region": 0.19854, "number": -0.87098, "constant": 1.54184},
-}
-"""Answers of model folders that have ``count`` instead: the bundled model's, whose parts such models share."""
 PARTS = dict.fromkeys(QUESTIONS, "aligner") | dict.fromkeys(
     ("box", "person", "colour", "caption", "densecap_place"), "densecap"
 )
@@ -287,12 +280,10 @@ class Calibration:
     def read(cls, folder: Path) -> Calibration:
         """Read ``calibration.json`` of a model folder; a missing file or question means the default.
 
-        ``UserError`` if the file cannot be read, or has a question or evidence that is not in :data:`QUESTIONS`;
-        :data:`RETIRED` questions are left out.
+        ``UserError`` if the file cannot be read, or has a question or evidence that is not in :data:`QUESTIONS`.
         """
         path = folder / FILE
-        stored = dict(read_json(path)) if path.is_file() else {}
-        stored = (OF_OLDER if "count" in stored else {}) | {q: a for q, a in stored.items() if q not in RETIRED}
+        stored = read_json(path) if path.is_file() else {}
         if unknown := [question for question in stored if question not in QUESTIONS]:
             raise UserError(f"{path}: unknown question {unknown[0]!r}; known are {', '.join(QUESTIONS)}")
         return cls(**{q: Logistic.from_dict(answer, QUESTIONS[q], f"{path}: {q}") for q, answer in stored.items()})

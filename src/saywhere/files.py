@@ -237,10 +237,6 @@ def write_text(path: Path, text: str) -> None:
 
 LARGEST = 1 << 30
 """Maximum size in bytes of files that are read whole: about ten million paths."""
-LARGEST_YAML = 1_000_000
-"""Maximum number of values in a YAML document, counting those behind an alias each time."""
-
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:]')
 
 
 def read_whole(path: str | Path, stream: IO[bytes] | None = None) -> bytes:
@@ -296,8 +292,6 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError(f"not {error.encoding} text: {error.reason} at byte {error.start}") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    except _RepeatedKey:
-        raise ValueError(_repeated_key(str(text))) from None
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -320,51 +314,25 @@ def read_json(path: Path, kind: type = dict) -> Any:
     return content
 
 
-class _RepeatedKey(Exception):
-    pass
-
-
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise _RepeatedKey
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} is there twice")
+        found[key] = value
     return found
-
-
-def _repeated_key(text: str) -> str:
-    """Return a message with the first repeated key of a JSON document, and its line if there are several."""
-    keys: list[set[str]] = []
-    before = None
-    for token in _TOKEN.finditer(text):
-        if token[0] in "{[":
-            keys.append(set())
-        elif token[0] in "}]":
-            keys.pop()
-        elif token[0] != ":":
-            before = token
-        elif before is not None:
-            key = json.loads(before[0])
-            if key in keys[-1]:
-                line = f": line {text.count(chr(10), 0, before.start()) + 1}" if "\n" in text else ""
-                return f"the key {key!r} is there twice{line}"
-            keys[-1].add(key)
-    return "a key is there twice"
 
 
 def parse_yaml(text: str | bytes) -> Any:
     """Return the value of a YAML document as PyYAML's ``safe_load`` does; ``ModuleNotFoundError`` without PyYAML.
 
-    ``ValueError`` if it is not YAML, is nested too deeply or endlessly, or repeats a key in a mapping.
+    ``ValueError`` if it is not YAML, is nested too deeply, or repeats a key in a mapping.
     """
     import yaml
 
     try:
         loader = _yaml_loader()(decode(text) if isinstance(text, bytes) else text)
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        _count_values(node, {})
-        return loader.construct_document(node)
+        return loader.get_single_data()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:
@@ -391,18 +359,6 @@ def _yaml_loader() -> Any:
             return node
 
     return Loader
-
-
-def _count_values(node: Any, counts: dict[int, int]) -> int:
-    """Return the number of values in a YAML node; aliases can make a short text endless."""
-    if id(node) not in counts:
-        counts[id(node)] = -1  # marks a node in progress
-        children = node.value if isinstance(node.value, list) else []
-        flat = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
-        counts[id(node)] = 1 + sum(_count_values(child, counts) for child in flat)
-    if not 0 < counts[id(node)] <= LARGEST_YAML:
-        raise ValueError(f"an alias makes it endless: line {node.start_mark.line + 1}")
-    return counts[id(node)]
 
 
 def link_or_copy(source: Path, target: Path) -> None:

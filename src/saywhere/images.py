@@ -51,10 +51,10 @@ SUFFIXES = RAW_SUFFIXES | frozenset((
     ".heic", ".heif", ".hif",
 ))  # fmt: skip
 """File extensions that are read in a folder; a file named explicitly may have any."""
-FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "JPEG2000", "AVIF", "PPM", "ICO")
+FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "JPEG2000", "AVIF", "PPM")
 """Pillow formats that are read, besides those of :mod:`saywhere.pixels`. Formats that run another program, or have no
 signature, are left out."""
-PLUGINS = ("Jpeg", "Mpo", "Png", "Gif", "Bmp", "WebP", "Tiff", "Jpeg2K", "Avif", "Ppm", "Ico")
+PLUGINS = ("Jpeg", "Mpo", "Png", "Gif", "Bmp", "WebP", "Tiff", "Jpeg2K", "Avif", "Ppm")
 """Pillow plugins for FORMATS; importing all plugins takes longer than decoding an image."""
 
 _COMMON = {b"\xff\xd8\xff": "Jpeg", b"\x89PNG": "Png"}
@@ -65,11 +65,6 @@ _PACKED = (b"\x1f\x8b", b"PK\3\4", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"BZh")
 
 NEEDS_PHOTOS = "HEIC and RAW images need an extra: pip install 'saywhere[photos]'"
 """Message for a phone or camera image without that extra."""
-
-_ICON = b"\0\0\1\0"
-"""First bytes of icon files."""
-ICON_PIXELS = 4_000_000
-"""Larger images in icons are refused here: Pillow decodes them on opening, without checking their real size."""
 
 NAMELESS = "<image>"
 """Name of an image that is not from a file."""
@@ -233,8 +228,6 @@ def opened(source: Path | io.BytesIO, name: str | None = None, max_pixels: int |
     if isinstance(source, Path):
         _check_file(source, name)
     try:
-        if _start(source, len(_ICON)) == _ICON:
-            _check_icon(source, name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about corrupt EXIF and the like; serious damage raises
             with _open(source, name) as image:
@@ -304,26 +297,6 @@ def _open(source: Path | io.BytesIO, name: str) -> Image.Image:
     return Image.open(source, formats=[name for name in FORMATS if name in Image.OPEN])
 
 
-def _check_icon(source: Path | io.BytesIO, name: str) -> None:
-    """Refuse an icon that contains too large an image, whatever size its directory claims."""
-    with _stream(source) as file:
-        count = int.from_bytes(file.read(6)[4:], "little")
-        for entry in range(count):
-            file.seek(6 + 16 * entry + 12)
-            file.seek(int.from_bytes(file.read(4), "little"))
-            head = file.read(24)
-            if head.startswith(b"\x89PNG"):
-                size = int.from_bytes(head[16:20]), int.from_bytes(head[20:24])
-            elif head[:1] == b"\x0c":
-                size = int.from_bytes(head[4:6], "little"), int.from_bytes(head[6:8], "little") // 2
-            else:
-                width, height = (int.from_bytes(head[at : at + 4], "little", signed=True) for at in (4, 8))
-                size = width, height // 2
-            if abs(math.prod(size)) > ICON_PIXELS:
-                limit = f"the limit of {ICON_PIXELS // 1_000_000} megapixels for icons"
-                raise ImageError(f"{name}: {size[0]} x {size[1]} is over {limit}")
-
-
 def _stream(source: Path | io.BytesIO) -> BinaryIO:
     """Return a stream at the beginning of a file."""
     return source.open("rb") if isinstance(source, Path) else io.BytesIO(source.getbuffer())
@@ -350,12 +323,8 @@ def _decode(
         factor = min(1.0, long_side / max(full))
         image.draft("RGB", (max(1, math.ceil(full[0] * factor)), max(1, math.ceil(full[1] * factor))))
 
-    def again() -> Image.Image:
-        file = source if isinstance(source, Path) else io.BytesIO(source.getvalue())
-        return Image.open(file, formats=[image.format or ""])
-
     with DECODING.take(decoding_bytes(image, full)):
-        pixels, turn = upright_rgb(image, long_side, again)
+        pixels, turn = upright_rgb(image, long_side)
     width, height, _ = _upright(*full, turn)
     return LoadedImage(pixels, width, height, name)
 

@@ -52,10 +52,8 @@ _COEFFICIENTS = 8
 
 _NATIVE = {"I;16BS": "I;16NS", "I;32B": "I;32N", "I;32BS": "I;32NS", "F;32BF": "F;32NF"}
 """Raw modes of TIFF files in native byte order, which libtiff returns whatever the byte order of the file."""
-_KEYS = {"1": (1, 1), "L;2": (3, 85), "L;4": (15, 17), "L": (255, 1), "RGB": (255, 1)}
-"""For each raw mode of a PNG: the valid bits of its transparent value, and Pillow's scale factor for the pixels."""
-
-
+_KEYLESS = ("L;2", "L;4", "RGB;16B")
+"""Raw modes of PNG files whose transparent value Pillow compares with pixels on another scale; it is left out."""
 _BELOW_ZERO = [*range(128), *([0] * 128)]
 """Lookup table for signed bytes: negative values become 0."""
 
@@ -102,9 +100,7 @@ def decoding_bytes(image: Image.Image, full: tuple[int, int]) -> int:
     return pixels * each * _COPIES.get(image.format or "", 1)
 
 
-def upright_rgb(
-    image: Image.Image, long_side: int | None = None, again: Callable[[], Image.Image] | None = None
-) -> tuple[Image.Image, int]:
+def upright_rgb(image: Image.Image, long_side: int | None = None) -> tuple[Image.Image, int]:
     """Return the upright RGB pixels of an image and its stored EXIF orientation.
 
     Transparent pixels are blended with white. Conversion works in strips, to save memory. The result has no metadata,
@@ -113,9 +109,8 @@ def upright_rgb(
     Args:
         image: opened image, decoded or not.
         long_side: pixels needed on the long side; the image is reduced by an integer factor.
-        again: reopens the image file; some 16-bit files must be read twice.
     """
-    convert = _Converter(image, again)  # first: reading the orientation of a PNG decodes it
+    convert = _Converter(image)  # first: reading the orientation of a PNG decodes it
     stored = orientation(image)
     image.load()
     shrink = 1 if long_side is None else max(1, min(max(image.size) // long_side, *image.size))
@@ -169,7 +164,7 @@ class _Grey:
 class _Converter:
     """Convert an image to RGB, using its file's metadata; create it before the pixels are decoded."""
 
-    def __init__(self, image: Image.Image, again: Callable[[], Image.Image] | None) -> None:
+    def __init__(self, image: Image.Image) -> None:
         tags = getattr(image, "tag_v2", {})
         if tags:
             _repair_tiff(image, tags)
@@ -180,21 +175,18 @@ class _Converter:
         top = 4095.0 if raw == "I;12" else 65535.0 if image.mode.startswith("I;") else None
         self._grey = _Grey(top, inverted, unsigned)
         self._signed = image.mode == "L" and formats[0] == 2
-        self._low: Image.Image | None = None
-        self._key = _transparent_value(image, raw)
-        if self._key is not None and raw == "RGB;16B":
-            self._low = None if again is None else _low_bytes(again())
-            self._key = self._key if self._low is not None else None
+        kind = {"L": int, "RGB": tuple}.get(image.mode, ())
+        self._key = isinstance(image.info.get("transparency"), kind) and raw not in _KEYLESS
 
     def __call__(self, image: Image.Image, shrink: int) -> Image.Image:
         """Return the RGB pixels of the decoded image, reduced by the factor ``shrink``."""
-        if image.mode == "RGB" and self._key is None:
+        if image.mode == "RGB" and not self._key:
             return Image.Image.reduce(image, shrink) if shrink > 1 else image.copy()
         top = self._top(image) if image.mode.startswith(("I", "F")) else 0.0
         width, height = image.size
         whole = Image.new("RGB", (-(-width // shrink), -(-height // shrink)))
         for box in _strips(image.size, shrink):
-            pixels = self._convert(image.crop(box), box, top)
+            pixels = self._convert(image.crop(box), top)
             whole.paste(pixels.reduce(shrink) if shrink > 1 else pixels, (0, box[1] // shrink))
         return whole
 
@@ -209,25 +201,16 @@ class _Converter:
         least = 1.0 if image.mode == "F" else 255.0 if largest <= 255 else 65535.0
         return max(largest, least)
 
-    def _convert(self, piece: Image.Image, box: tuple[int, int, int, int], top: float) -> Image.Image:
+    def _convert(self, piece: Image.Image, top: float) -> Image.Image:
         if piece.mode.startswith(("I", "F")):
-            pixels = self._grey.levels(piece, top)
-        elif piece.mode in ("RGBA", "LA", "PA", "RGBa", "La") or (piece.mode == "P" and "transparency" in piece.info):
+            return self._grey.levels(piece, top)
+        keyed = self._key or (piece.mode == "P" and "transparency" in piece.info)
+        if keyed or piece.mode in ("RGBA", "LA", "PA", "RGBa", "La"):
             piece = (piece.convert("LA") if piece.mode == "La" else piece).convert("RGBA")
             background = Image.new("RGBA", piece.size, (255, 255, 255, 255))
-            pixels = Image.alpha_composite(background, piece).convert("RGB")
-        else:
-            piece.info.pop("transparency", None)  # Pillow would convert it too, and can fail
-            pixels = (piece.point(_BELOW_ZERO) if self._signed else piece).convert("RGB")
-        if self._key is None:
-            return pixels
-        values = np.asarray(piece).astype(np.int32)
-        if self._low is not None:
-            values = 256 * values + np.asarray(self._low.crop(box))
-        hidden = values == self._key
-        shown = np.array(pixels)
-        shown[hidden.all(axis=2) if hidden.ndim == 3 else hidden] = 255
-        return Image.fromarray(shown)
+            return Image.alpha_composite(background, piece).convert("RGB")
+        piece.info.pop("transparency", None)  # Pillow would convert it too, and can fail
+        return (piece.point(_BELOW_ZERO) if self._signed else piece).convert("RGB")
 
 
 def _strips(size: tuple[int, int], shrink: int) -> Iterator[tuple[int, int, int, int]]:
@@ -243,22 +226,6 @@ def _raw_mode(image: Image.Image) -> str:
     tiles = getattr(image, "tile", None)
     arguments: Any = tiles[0][3] if tiles else ""
     return str(arguments[0] if isinstance(arguments, tuple) and arguments else arguments or "")
-
-
-def _transparent_value(image: Image.Image, raw: str) -> np.ndarray | None:
-    """Return the pixel value, grey or R G B, that the file declares transparent; else None."""
-    value = image.info.get("transparency")
-    if not isinstance(value, tuple if image.mode == "RGB" else int) or image.mode in ("P", "PA"):
-        return None
-    bits, factor = _KEYS.get(raw, (65535, 1)) if image.format == "PNG" else (65535, 1)
-    return (np.array(value) & bits) * factor
-
-
-def _low_bytes(image: Image.Image) -> Image.Image:
-    """Return the low bytes of a PNG with 16 bits per channel; Pillow keeps only the high ones."""
-    image.tile = [_with_raw_mode(tile, "RGB;16L") for tile in image.tile]  # pyright: ignore[reportAttributeAccessIssue]
-    image.load()
-    return image
 
 
 def learn_tiffs() -> None:

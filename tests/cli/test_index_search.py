@@ -248,8 +248,6 @@ def test_search_prints_a_table_or_json_and_draws(aligner, album, index, tmp_path
 def test_search_says_how_probable_it_is_and_what_is_not_there(album, tmp_path, constant, line) -> None:
     fits = calibrated(phrase=(0, 0, 0, 0), hit=(0, 0, 0, 0, 0, 0, constant))
     model = checkpoint.save(tiny_aligner(), tmp_path / "model", calibration=fits)
-    older = {"chance": {"expected": 0, "constant": -80}, "meant": {"similarity": 0, "constant": -0.1}}
-    (model / "calibration.json").write_text(json.dumps(fits.to_dict() | older))
     run("index", album, "--index", tmp_path / "i", "--model", model)
     likely = 1 / (1 + math.exp(-constant))
     result = run("search", "two dogs", "--index", tmp_path / "i")

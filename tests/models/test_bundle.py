@@ -186,12 +186,11 @@ def test_what_is_no_json_is_one_line(write: Callable[..., Path], name: str, cont
     assert "\n" not in str(caught.value)
 
 
-def test_a_key_that_is_there_twice_is_named_with_its_line(write: Callable[..., Path], folder: Path):
+def test_a_key_that_is_there_twice_is_named(write: Callable[..., Path], folder: Path):
     text = (folder / CONFIG).read_text()
     twice = text.replace('  "parts": {', '  "trunk": {},\n  "parts": {', 1)
-    line = twice[: twice.index('"trunk": {},')].count("\n") + 1
     assert twice != text
-    with pytest.raises(UserError, match=rf"config\.json cannot be read as JSON: the key 'trunk' is .* line {line}$"):
+    with pytest.raises(UserError, match=r"config\.json cannot be read as JSON: the key 'trunk' is there twice$"):
         Bundle.read(write(CONFIG, twice.encode()))
     marked = Bundle.read(write(CONFIG, b"\xef\xbb\xbf" + text.encode()))
     assert marked.configs == Bundle.read(folder).configs

@@ -160,16 +160,6 @@ def test_a_tracker_goes_on_from_its_stored_form(stop):
     assert before + follow(looks[stop:], restored, stop) == expected
 
 
-def test_a_state_of_an_earlier_version_goes_on() -> None:
-    tracker = Tracker()
-    for second in range(3):
-        tracker.update(second * TICKS, look((at(50), DOG, "a dog", 0.9)))
-    stored = json.loads(json.dumps(tracker.to_dict()))
-    for name in ("first", "words"):
-        del stored["tracks"][0][name]
-    assert spans(follow([look((at(50), DOG, "a dog", 0.9))], Tracker.from_dict(stored), 3)) == [("a dog", 0, 4)]
-
-
 def loaded(seed: int) -> LoadedImage:
     pixels = noise(96, 64, seed)
     return LoadedImage(pixels, 192, 128, "a frame")

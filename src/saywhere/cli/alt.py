@@ -54,7 +54,7 @@ def alt(
 
     Exit code: 0 success; 1 images are missing or cannot be read; 2 error.
     """
-    from saywhere.alt import Document, language_of
+    from saywhere.alt import Document, value_in
     from saywhere.inference import ResultsFile, ensure_same_settings
 
     if root is not None and not root.is_dir():
@@ -86,7 +86,7 @@ def alt(
                 skipped[str(document.path)] = "was changed while this command ran; run the same command again"
                 continue
             drafts += len(found)
-            if (language := language_of(document.text)) and not language.lower().startswith("en"):
+            if (language := value_in(document.text, "html", "lang")) and not language.lower().startswith("en"):
                 foreign.append(f'{name} says lang="{printable(language)}"')
             if write:
                 write_atomically(document.path, lambda file, d=document, n=new: file.write(n.encode(d.encoding)))

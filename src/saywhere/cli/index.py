@@ -274,7 +274,7 @@ def _index_shards(made: saywhere.Index, paths: list[str], count: int, batch: int
 
     skipped = work_on(shards, embed, "indexed", typer.echo)
     changes: saywhere.search.Changes | None = None
-    for results in shards.merging():
+    for results in shards.merging(typer.echo):
         broken = {name: reason for number in range(shards.count) for name, reason in shards.skipped(number).items()}
         run = made.begin(paths, components=components)
         with contextlib.ExitStack() as stack:

@@ -143,7 +143,6 @@ class AlignerConfig(RegionConfig):
     def vector_options(self) -> dict[str, Any]:
         """Return the options that affect region embeddings, besides the weights."""
         stored = {name: value for name, value in self.to_dict().items() if name in VECTOR_OPTIONS}
-        stored["normalize"] = "none"  # a former option; keeps older indexes valid
         return stored if self.branch else {name: value for name, value in stored.items() if name != "branch"}
 
     @property

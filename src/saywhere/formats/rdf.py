@@ -259,14 +259,7 @@ class Packet:
 
     def items_of_others(self, name: str) -> list[Any]:
         """Return the items of a list that we have not written."""
-        return [item for item in self._items_in(name) if self._written_as(name, item) is None]
-
-    def _written_as(self, name: str, item: Any) -> str | None:
-        """Return the key under which we have written an item, also into an upright list in earlier versions."""
-        keys = {self._key_of(name, item)}
-        if self._turn != 1 and name == MWG and (one := _region(item)) is not None:
-            keys.add(one.key(KINDS[name]))
-        return next((key for key in keys if key in self.written), None)
+        return [item for item in self._items_in(name) if self._key_of(name, item) not in self.written]
 
     def _items_in(self, name: str) -> list[Any]:
         return [item for _, value in self.properties(name) for item in _items(_bag(value, name))]
@@ -280,7 +273,7 @@ class Packet:
         """Return the digests of items that we wrote into one of these lists, and others have removed or changed."""
         found = set[str]()
         for name in names:
-            there = {self._written_as(name, item) for item in self._items_in(name)}
+            there = {self._key_of(name, item) for item in self._items_in(name)}
             ours = {key for key in self.written if key.startswith(f"{KINDS[name]}:")}
             found |= {key.partition(":")[2] for key in ours - there}
         return found
@@ -300,7 +293,7 @@ class Packet:
         for holder, value in list(self.properties(name)):
             bag = _bag(value, name)
             for item in _items(bag):
-                if self._written_as(name, item) is not None:
+                if self._key_of(name, item) in self.written:
                     _remove(item)
                 else:
                     theirs.add(self._key_of(name, item))

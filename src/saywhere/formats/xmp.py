@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import ImageFile, IptcImagePlugin
+from PIL import Image, ImageFile, IptcImagePlugin
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
@@ -175,15 +175,12 @@ class Inside(NamedTuple):
     def of(cls, image: Path, embed: bool) -> Inside:
         """Read an image file, whose XMP is what is edited if ``embed``."""
         with opened(image) as file:
-            if file.format == "PNG":
-                file.load()  # the metadata may follow the pixels
+            data = _xmp_in(file)
             exif = file.getexif()
             iptc: dict[tuple[int, int], Any] = {}
             if isinstance(file, ImageFile.ImageFile):
                 with suppress(Exception):  # Pillow raises anything for damaged blocks
                     iptc = IptcImagePlugin.getiptcinfo(file) or {}
-            found = file.info.get("xmp") or file.info.get("XML:com.adobe.xmp") or b""
-        data = found.encode() if isinstance(found, str) else found
         texts = [*map(_decode, _listed(iptc.get(CAPTION)))]
         texts += [_decode(exif.get(ImageDescription, "")), _decode(exif.get(XPComment, b""), "utf-16-le")]
         tags = [*map(_decode, _listed(iptc.get(KEYWORDS)))]
@@ -270,9 +267,13 @@ def check_embed(format: str | None, out: Path | None = None) -> None:
 def embedded(image: Path) -> bytes:
     """Return the XMP embedded in an image file, or empty bytes; raise ``ImageError`` if the file cannot be read."""
     with opened(image) as file:
-        if file.format == "PNG":
-            file.load()  # the XMP may follow the pixels
-        found = file.info.get("xmp") or file.info.get("XML:com.adobe.xmp") or b""
+        return _xmp_in(file)
+
+
+def _xmp_in(file: Image.Image) -> bytes:
+    if file.format == "PNG":
+        file.load()  # the metadata may follow the pixels
+    found = file.info.get("xmp") or file.info.get("XML:com.adobe.xmp") or b""
     return found.encode() if isinstance(found, str) else found
 
 

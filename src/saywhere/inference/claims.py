@@ -1,23 +1,20 @@
 """Write access: claims to parts of a job that several processes share, and file locks.
 
 A claim is a file that only one process can create, on one machine or on many with a shared file system. Its
-modification time is a heartbeat. If its process is gone, or the heartbeat has stopped, a claim of the next generation
-takes over. So no claim is ever deleted to make room for another, and only one process succeeds.
+modification time is a heartbeat. If that has stopped, a claim of the next generation takes over. So no claim is ever
+deleted to make room for another, and only one process succeeds.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import os
-import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from saywhere.errors import UserError
 from saywhere.files import short_name
@@ -26,18 +23,14 @@ T = TypeVar("T")
 
 BEAT = 10.0
 """Seconds between heartbeats."""
-STALE = 120.0
-"""Seconds without a heartbeat after which a process on another machine counts as dead."""
+STALE = 60.0
+"""Seconds without a heartbeat after which a process counts as dead."""
 LOCK_WAIT = 5.0
 """Seconds to wait for a lock; a killed process holds its locks until its last thread has ended."""
 LOCK_PAUSE = 0.02
 """Seconds between attempts."""
 NO_LOCKS = frozenset((errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP))
 """Errors of file systems without locks, such as Lustre without the option ``flock``."""
-NO_LINKS = frozenset((errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK))
-"""Errors of file systems without hard links."""
-PROCESSES = Path("/proc")
-"""Where the system lists its processes."""
 
 
 class LostClaimError(Exception):
@@ -107,7 +100,7 @@ class Claims:
             return None
         claim = Claim(self.folder, name, before[-1] + 1 if before else 0)
         try:
-            _create(_lock(self.folder, name, claim.generation), json.dumps(owner()))
+            _lock(self.folder, name, claim.generation).touch(exist_ok=False)
         except (FileExistsError, FileNotFoundError):
             return None
         if self._generations(name)[-1:] != [claim.generation]:  # others took over and finished in the meantime
@@ -123,18 +116,11 @@ class Claims:
         return sorted(int(parts[1]) for parts in found if parts[::2] == [name, "lock"] and parts[1].isdecimal())
 
     def _is_dead(self, lock: Path) -> bool:
-        """Return whether the process of a claim is gone: the system knows its own processes.
-
-        Those of other machines count as dead after a time without heartbeat, by our clock.
-        """
+        """Return whether the heart of a claim has not beaten for a time, by our clock."""
         try:
-            text, beat = lock.read_text(encoding="utf-8", errors="replace"), lock.stat().st_mtime_ns
+            beat = lock.stat().st_mtime_ns
         except FileNotFoundError:
             return False
-        if not text:  # its process was killed before it wrote its identity
-            return True
-        if (lives := _lives(text)) is not None:
-            return not lives
         seen, since = self._seen.setdefault(lock.name, (beat, time.monotonic()))
         if seen != beat:
             self._seen[lock.name] = (beat, time.monotonic())
@@ -144,72 +130,6 @@ class Claims:
 
 def _lock(folder: Path, name: str, generation: int) -> Path:
     return folder / f"{name}.{generation}.lock"
-
-
-def owner() -> dict[str, Any]:
-    """Return the identity of this process for claims."""
-    started, _ = _status(os.getpid()) or ("", True)
-    return {"host": socket.gethostname(), "place": _place(), "process": os.getpid(), "started": started}
-
-
-def _place() -> str:
-    """Return an id of the current boot and container, shared by processes that see each other; empty if unknown."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return ""
-
-
-def _lives(text: str) -> bool | None:
-    """Return whether the process with this claim text is alive; None if this machine cannot tell."""
-    try:
-        holder = json.loads(text)
-        place, process, started = holder["place"], holder["process"], holder["started"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    here = _place()
-    if not here or place != here or not isinstance(process, int) or not 0 < process < 1 << 31:
-        return None
-    try:
-        os.kill(process, 0)  # only tests for existence
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's process
-        pass
-    found = _status(process)
-    return None if found is None else found == (started, True)
-
-
-def _status(process: int) -> tuple[str, bool] | None:
-    """Return the start time of a process, which distinguishes it from later ones with its id, and whether it works.
-
-    A killed process works until its last thread has ended: it holds its locks although it is already a zombie. None if
-    the system does not tell, such as for other users' processes under ``hidepid``.
-    """
-    try:
-        text = (PROCESSES / str(process) / "stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()
-    return fields[19], fields[0] not in "ZX" or int(fields[17]) > 1
-
-
-def _create(path: Path, text: str) -> None:
-    """Create a file with its text atomically, unless it exists."""
-    part = path.with_name(f".{uuid.uuid4().hex}.claim")
-    try:
-        part.write_text(text, encoding="utf-8")
-        try:
-            os.link(part, path)
-        except OSError as error:
-            if error.errno in NO_LINKS:
-                with open(path, "x", encoding="utf-8") as stream:
-                    stream.write(text)
-            elif part.stat().st_nlink < 2:  # otherwise it was created, and only a server's answer was lost
-                raise
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def lock(file: int) -> bool | None:
@@ -230,16 +150,16 @@ def lock(file: int) -> bool | None:
         return True
 
     try:
-        return _patiently(attempt)
+        return _patiently(attempt, LOCK_WAIT)
     except OSError as error:
         if error.errno in NO_LOCKS:
             return None
         raise
 
 
-def _patiently(attempt: Callable[[], T]) -> T:
-    """Repeat an attempt for a while until it returns something true."""
-    end = time.monotonic() + LOCK_WAIT
+def _patiently(attempt: Callable[[], T], seconds: float) -> T:
+    """Repeat an attempt for some seconds until it returns something true."""
+    end = time.monotonic() + seconds
     while not (found := attempt()) and time.monotonic() < end:
         time.sleep(LOCK_PAUSE)
     return found
@@ -254,17 +174,13 @@ def claim_file(file: int, path: Path, way_out: str) -> Claim | None:
     Returns:
         None, or on a file system without locks a claim beside the file, to be released when the file is closed.
     """
-    locked = lock(file)
+    locked, claim = lock(file), None
     if locked is None:
-        name = f".{short_name(path.name)}"
         claims = Claims(path.parent)
-        if claim := _patiently(lambda: claims.make(name)):
-            return claim.__enter__()
-        left = f"if that was killed on another machine, remove {name}.*.lock beside it"
-        raise UserError(f"{path}: another run is writing to it; {way_out}, or {left}")
-    if not locked:
+        claim = _patiently(lambda: claims.make(f".{short_name(path.name)}"), STALE + LOCK_WAIT)
+    if not locked and not claim:
         raise UserError(f"{path}: another run is writing to it; {way_out}")
-    return None
+    return claim and claim.__enter__()
 
 
 @contextmanager

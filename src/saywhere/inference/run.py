@@ -518,7 +518,7 @@ class _Description:
 
         summary.skipped = work_on(shards, describe_one, "described", self.tell)
         self._tell_lacking(summary)
-        for results in shards.merging():
+        for results in shards.merging(self.tell):
             numbers = range(shards.count)
             summary.skipped = {name: why for number in numbers for name, why in shards.skipped(number).items()}
             with ResultsFile(json) as lines:

@@ -16,7 +16,7 @@ from typing import Any
 
 from saywhere.errors import UserError
 from saywhere.files import put_in_place, short_name, write_text
-from saywhere.inference.claims import Claim, Claims, LostClaimError
+from saywhere.inference.claims import STALE, Claim, Claims, LostClaimError
 from saywhere.inference.results import list_changes
 from saywhere.inference.sources import Source
 from saywhere.options import dataclass
@@ -25,6 +25,8 @@ from saywhere.report import Tell, counted
 PLAN, MERGE = "shards.json", "merge"
 PAUSE = 0.5
 """Seconds between checks of shards that other processes work on."""
+AFTER = f"; what a killed process left is taken over after {STALE:.0f} s"
+"""End of the messages of a process that waits."""
 
 
 def require_listed(paths: Sequence[str]) -> None:
@@ -178,14 +180,18 @@ class Shards:
         """Return whether the results have been merged and the folder removed."""
         return not (self.folder / PLAN).exists()
 
-    def merging(self) -> Iterator[list[Path]]:
+    def merging(self, tell: Tell) -> Iterator[list[Path]]:
         """Yield the results of all shards once, for merging, if all are done and no other process merges.
 
-        Then the folder is removed. If another process merges, wait for it.
+        Then the folder is removed. If another process merges, wait for it, and tell so.
         """
+        told = False
         while not self.is_merged() and self.done() == self.count:
             claim = self._claims.make(MERGE)
             if claim is None:
+                if not told:
+                    tell(f"waiting for another process that merges the shards{AFTER}", err=True)
+                told = True
                 time.sleep(PAUSE)
                 continue
             with claim:
@@ -217,7 +223,7 @@ def work_on(
     """
 
     def wait_for(count: int) -> None:
-        tell(f"waiting for {counted(count, 'shard')} that other processes work on", err=True)
+        tell(f"waiting for {counted(count, 'shard')} that other processes work on{AFTER}", err=True)
 
     skipped: dict[str, str] = {}
     with contextlib.closing(shards.work(wait_for)) as work:

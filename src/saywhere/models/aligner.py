@@ -160,7 +160,7 @@ class Alignment:
                 " ".join(self.words[start:stop]), start, stop, region, Box(corners[region]),
                 float(self.products[start:stop, region].mean()),
             )
-            for start, stop, region in segments(decode_chain(self.products, self.beta).regions.tolist())
+            for start, stop, region in segments(decode_chain(self.products, self.beta).tolist())
         )  # fmt: skip
 
     def with_beta(self, beta: float) -> Alignment:
@@ -426,20 +426,14 @@ def _starts(counts: Sequence[int] | np.ndarray) -> np.ndarray:
     return np.cumsum(counts) - counts
 
 
-class Chain(NamedTuple):
-    """The best alignment of a sentence: the region ``(T,)`` of each word, and the maximum of Eq. 10 (``total``)."""
+def decode_chain(products: np.ndarray, beta: float = 0.0) -> np.ndarray:
+    """Return the best alignment ``(T,)``, a region for each word.
 
-    regions: np.ndarray
-    total: float
-
-
-def decode_chain(products: np.ndarray, beta: float = 0.0) -> Chain:
-    """Return the alignment a that maximises ``sum_j v_(a_j) . s_j + beta * (number of neighbours on the same region)``.
-
-    The maximum is exact, by dynamic programming over the words. (The paper calls the sum an energy and its terms
-    log-probabilities; it means the largest sum.) The predecessor of region i at word j is either region i, with a bonus
-    of ``beta``, or the best of all regions. So a step takes R operations, not R squared. ``beta = 0`` aligns word by
-    word; a large ``beta`` puts the whole sentence on one region.
+    It maximises ``sum_j v_(a_j) . s_j + beta * (number of neighbours on the same region)`` (Eq. 10), exactly, by
+    dynamic programming over the words. (The paper calls the sum an energy and its terms log-probabilities; it means the
+    largest sum.) The predecessor of region i at word j is either region i, with a bonus of ``beta``, or the best of all
+    regions. So a step takes R operations, not R squared. ``beta = 0`` aligns word by word; a large ``beta`` puts the
+    whole sentence on one region.
 
     Args:
         products: ``(T, R)`` product of each word with each region; minus infinity excludes a region.
@@ -447,7 +441,7 @@ def decode_chain(products: np.ndarray, beta: float = 0.0) -> Chain:
     """
     length, count = products.shape
     if not length or not count:
-        return Chain(np.full(length, -1), 0.0)
+        return np.full(length, -1)
     here = np.arange(count)
     totals = products[0]
     came_from: list[np.ndarray] = []
@@ -459,7 +453,7 @@ def decode_chain(products: np.ndarray, beta: float = 0.0) -> Chain:
     path = [int(totals.argmax())]
     for back in reversed(came_from):
         path.append(int(back[path[-1]]))
-    return Chain(np.array(path[::-1]), float(totals.max()))
+    return np.array(path[::-1])
 
 
 def segments(regions: list[int]) -> list[tuple[int, int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import hashlib
 import io
@@ -12,7 +13,7 @@ from dataclasses import field, replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -85,26 +86,25 @@ def likeness(vectors: np.ndarray, others: np.ndarray) -> float:
     return float((vectors @ others.T / np.maximum(lengths, 1e-9)).max(axis=1).mean())
 
 
-def open_found(path: str, time: float | None, long_side: int, file: BinaryIO | None = None) -> LoadedImage:
+def open_found(path: str, time: float | None, long_side: int, refuse_slow: bool = False) -> LoadedImage:
     """Open an image, or the frame of a video at ``time`` seconds.
 
-    ``long_side`` is the number of pixels needed. If a server passes an open ``file``, it is read instead of what the
-    path may mean by now; a large JPEG 2000 is then refused, because decoding it would block all requests.
+    ``long_side`` is the number of pixels needed. With ``refuse_slow``, for a server, a large JPEG 2000 is refused,
+    because decoding it would block all requests.
 
     Raises:
         UserError: the image or frame cannot be read, or no longer.
     """
+    if time is None and refuse_slow:
+        data = archives.read_member(path)
+        return read_image(Path(path).read_bytes() if data is None else data, path, long_side, refuse_slow=True)
     if time is None:
-        return (
-            open_image(path, long_side) if file is None else read_image(file.read(), path, long_side, refuse_slow=True)
-        )
+        return open_image(path, long_side)
     try:
         from saywhere.video.reading import VideoReader
     except ModuleNotFoundError:
         raise UserError(f"{path}: {MISSING}") from None
-    opened = None if file is None else Path(f"/dev/fd/{file.fileno()}")
-    place = opened if opened and opened.exists() else path  # Windows has no /dev/fd
-    with VideoReader(place, path, start=max(0, to_ticks(time - 0.0005))) as reader:
+    with VideoReader(path, path, start=max(0, to_ticks(time - 0.0005))) as reader:
         frame = next(iter(reader), None)
         if frame is None:
             raise UserError(f"{path}: has no frame at {time} seconds any more")
@@ -396,6 +396,8 @@ def _stamp(path: str) -> Stamp:
 
 LATEST = (1 << 63) - 1
 """Largest time in nanoseconds that an index can store (the year 2262); files can have later, wrong times."""
+HASHES = 10_000
+"""Number of hashes in the cache."""
 EXIF, TAKEN, DIGITIZED = 0x8769, 36867, 36868
 """EXIF tags: the block of camera settings, and in it the times when a photograph was taken and scanned."""
 
@@ -422,6 +424,22 @@ def taken(path: str) -> str:
             return datetime.fromtimestamp(when).isoformat(timespec="seconds")
         except (ValueError, OverflowError, OSError):  # a year before 1 or after 9999
             return (datetime.max if when > 0 else datetime.min).isoformat(timespec="seconds")
+
+
+def is_as_indexed(path: str, stamp: Stamp) -> bool:
+    """Return whether a file is the indexed one, or has the same content; ``OSError`` if it cannot be read.
+
+    If links lead to it, size and time are not sufficient: a link that has come since could expose another file.
+    """
+    now, real = _stamp(path), os.path.realpath(path)
+    if now.size != stamp.size:
+        return False
+    return (real == path and now.time == stamp.time) or _known_hash(real, now) == stamp.hash
+
+
+@functools.lru_cache(HASHES)
+def _known_hash(path: str, _: Stamp) -> bytes:
+    return _hash(path)
 
 
 def _hash(path: str) -> bytes:

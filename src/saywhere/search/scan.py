@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from saywhere.boxes import largest
 from saywhere.configs.aligner import Score
 from saywhere.engines.onnx import import_runtime
 from saywhere.errors import UserError
@@ -546,9 +547,4 @@ def unpack(half: np.ndarray) -> np.ndarray:
 
 def best(values: np.ndarray, top: int) -> np.ndarray:
     """Return the indices of the ``top`` largest values, best first, without ``-inf``; ties in order."""
-    top = min(top, int((values > -np.inf).sum()))
-    if top == 0:
-        return np.zeros(0, np.int64)
-    bar = np.partition(values, -top)[-top]
-    chosen = np.flatnonzero(values >= bar)
-    return chosen[np.argsort(-values[chosen], kind="stable")][:top]
+    return largest(values, min(top, int((values > -np.inf).sum())))

@@ -35,6 +35,7 @@ CREATE TABLE dead (entry INTEGER PRIMARY KEY);
 CREATE TABLE videos (path BLOB PRIMARY KEY, size INTEGER NOT NULL, time INTEGER NOT NULL, hash BLOB NOT NULL,
     state TEXT NOT NULL);
 CREATE TABLE dates (path BLOB PRIMARY KEY, taken TEXT NOT NULL);
+CREATE TABLE lost (path BLOB PRIMARY KEY);
 """
 
 
@@ -358,7 +359,6 @@ class Store:
         self._claim()
         self._snapshot = None
         with self._open.transaction() as db:
-            db.execute("CREATE TABLE IF NOT EXISTS lost (path BLOB PRIMARY KEY)")  # older indexes have none
             yield db
 
     def put(self, images: Sequence[tuple[str, Stamp, ImageVectors]], video: Video | None = None) -> None:

@@ -8,9 +8,7 @@ import functools
 import gzip
 import hashlib
 import io
-import os
-import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -26,16 +24,14 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 import saywhere
-from saywhere import archives
 from saywhere.errors import UserError, is_oom
-from saywhere.files import OPENING, content_hash
+from saywhere.files import content_hash
 from saywhere.images import ImageError, read_image
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
 from saywhere.search.index import why_improbable
-from saywhere.search.indexing import open_found
+from saywhere.search.indexing import is_as_indexed, open_found
 from saywhere.search.phrases import LIKELY
-from saywhere.search.stores import Located
 from saywhere.serve.gate import HEADERS, Gate, check_access
 from saywhere.serve.limits import Budget, Encodings, Limits, Problem, Workers, to_json
 from saywhere.serve.questions import (
@@ -54,9 +50,6 @@ if TYPE_CHECKING:
 
 SIDE = 640
 """Long side of the small copies, in pixels."""
-File = io.BufferedReader | io.BytesIO
-HASHES = 10_000
-"""Maximum number of cached file hashes."""
 
 
 class Gallery:
@@ -64,7 +57,6 @@ class Gallery:
 
     def __init__(self, index: Index) -> None:
         self.index = index
-        self._hashes: dict[tuple[int, ...], bytes] = {}
 
     def search(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the hits for ``values["q"]`` in JSON form and, if so, why they probably do not show it."""
@@ -81,63 +73,17 @@ class Gallery:
         found = self.index.store.locate(entry)
         if found is None:
             raise Problem(404, f"the index has no entry {entry[:100]} (any more): search again")
-        with self._opened(found) as file:
-            pixels = open_found(found.path, found.time, SIDE, file).pixels
-            pixels.thumbnail((SIDE, SIDE))
+        try:
+            if not is_as_indexed(found.path, found.stamp):
+                raise FileNotFoundError
+            pixels = open_found(found.path, found.time, SIDE, refuse_slow=True).pixels
+        except OSError:
+            gone = f"{found.path[:200]} is gone or has changed since it was indexed: run saywhere index again"
+            raise Problem(404, gone) from None
+        pixels.thumbnail((SIDE, SIDE))
         stream = io.BytesIO()
         pixels.save(stream, "JPEG", quality=85)
         return stream.getvalue()
-
-    @contextlib.contextmanager
-    def _opened(self, found: Located) -> Iterator[File]:
-        """Open the file of an entry, or its archive member, if it has not changed since it was indexed."""
-        gone = f"{found.path[:200]} is gone or has changed since it was indexed: run saywhere index again"
-        try:
-            member = archives.read_member(found.path)
-            opened = _open_file(found.path) if member is None else io.BytesIO(member)
-        except (OSError, ValueError):
-            raise Problem(404, gone) from None
-        with opened as file:
-            if not self._is_as_indexed(file, found):
-                raise Problem(404, gone)
-            yield file
-
-    def _is_as_indexed(self, file: File, found: Located) -> bool:
-        """Whether an opened file is the indexed one, or has the same content; size and time are not sufficient.
-
-        Otherwise a link in its place, or in place of a parent folder, could expose another file.
-        """
-        if isinstance(file, io.BytesIO):
-            return content_hash(file.getvalue()) == found.stamp.hash
-        now = os.fstat(file.fileno())
-        if now.st_size != found.stamp.size:
-            return False
-        try:
-            straight = os.path.realpath(found.path) == found.path and os.path.samestat(now, os.lstat(found.path))
-        except OSError:
-            straight = False
-        if straight and now.st_mtime_ns == found.stamp.time:
-            return True
-        return self._hash(file, now) == found.stamp.hash
-
-    def _hash(self, file: io.BufferedReader, now: os.stat_result) -> bytes:
-        known = now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
-        digest = self._hashes.get(known)
-        if digest is None:
-            digest = content_hash(file)
-            file.seek(0)
-            if len(self._hashes) >= HASHES:
-                self._hashes.clear()
-            self._hashes[known] = digest
-        return digest
-
-
-def _open_file(path: str) -> io.BufferedReader:
-    file = os.open(path, OPENING)
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise OSError("not a regular file")
-    return os.fdopen(file, "rb")
 
 
 PUBLIC = ("/healthz", "/openapi.json")

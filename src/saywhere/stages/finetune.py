@@ -73,11 +73,10 @@ class Finetuned:
             describes these boxes.
         losses: negative log-probability of a held-out phrase, before and after. They choose the share: with few boxes
             they are more informative than decoded phrases.
-        found: share of the held-out boxes that the model finds and shows, before and after; empty if a version that did
-            not measure it made the model.
         learnt, held_out: number of images trained on, and measured on.
         words: the new words.
         share: weight of the trained weights in the model; 0 if none was better and kept enough of the initial answers.
+        found: share of the held-out boxes that the model finds and shows, before and after.
         kept: word F1 of the phrases of regions that are not annotated with the initial ones, from 0 to 1.
         problems: what is missing or broken in the data, one line each.
         reason: why the weights are those of the start; empty if they are not.
@@ -91,22 +90,20 @@ class Finetuned:
     held_out: int
     words: tuple[str, ...]
     share: float
+    found: tuple[float, float]
     kept: float
     problems: tuple[str, ...] = ()
     reason: str = ""
-    found: tuple[float, ...] = ()
 
     def lines(self) -> list[str]:
         """Return a summary table as lines of text."""
         rows = [
             (counted(self.held_out, "held-out image"), "before", "after"),
             ("words of phrases (F1)", f"{self.start:.3f}", f"{self.end:.3f}"),
+            ("boxes found", f"{self.found[0]:.3f}", f"{self.found[1]:.3f}"),
             ("loss of a phrase", f"{self.losses[0]:.2f}", f"{self.losses[1]:.2f}"),
             ("other phrases kept", "1.000", f"{self.kept:.3f}"),
         ]
-        if self.found:
-            before, after = self.found
-            rows.insert(2, ("boxes found", f"{before:.3f}", f"{after:.3f}"))
         return [f"{title:26}{before:>8}{after:>8}" for title, before, after in rows]
 
 
@@ -213,7 +210,7 @@ def _begin(folder: Path, settings: Mapping[str, Any], restart: bool) -> Finetune
         what = " and ".join(changed)
         raise UserError(f"{folder} has a run that differs in {what}: name another folder with --out, or add --restart")
     elif (result := record.get("result", {})).get("losses"):
-        lists = {name: tuple(result[name]) for name in ("losses", "words", "problems", "found") if name in result}
+        lists = {name: tuple(result[name]) for name in ("losses", "words", "problems", "found")}
         return Finetuned(folder, **{**result, **lists})
     write_text(folder / RECORD, json.dumps({"settings": dict(settings)}, indent=1) + "\n")
     return None
@@ -336,10 +333,10 @@ class _Run:
         made = self._make(chosen.share, own, before, start_score)
         models = [load(folder) for folder in (self.bundle.folder, made)]
         start, end = map(self._word_f1, models)
-        found = tuple(map(self._found, models))  # the phrases count for the scores, too
+        found = self._found(models[0]), self._found(models[1])  # the phrases count for the scores, too
         result = Finetuned(
-            self.folder, start, end, chosen.losses, len(learnt), len(held_out), self.words, chosen.share, chosen.kept,
-            (*self.own.problems, *self.skipped), chosen.reason, (found[0], found[1]),
+            self.folder, start, end, chosen.losses, len(learnt), len(held_out), self.words, chosen.share, found,
+            chosen.kept, (*self.own.problems, *self.skipped), chosen.reason,
         )  # fmt: skip
         replace_section(made / CARD, "## Fine-tuning", self._card(epoch, result))
         write_text(made / CARD, retitled((made / CARD).read_text("utf-8"), self.folder.name, self.bundle.folder.name))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -85,12 +84,11 @@ class Regions:
 
     @classmethod
     def load(cls, path: Path) -> Regions | None:
-        """Read what :meth:`save` wrote; None if there is none, or that of another version."""
+        """Read what :meth:`save` wrote; None if there is none."""
         if not path.exists():
             return None
         with np.load(path) as stored:
-            names = [f.name for f in fields(cls)]
-            return cls(**{name: stored[name] for name in names}) if {*names} == {*stored} else None
+            return cls(**stored)
 
 
 @torch.inference_mode()

@@ -197,7 +197,6 @@ class Track:
     @classmethod
     def from_dict(cls, row: dict[str, Any]) -> Track:
         """Return the exact track of :meth:`to_dict`."""
-        row = {"first": row["vector"], **row}  # states of earlier versions lack it
         arrays = {name: np.array(row[name], np.float32) for name in ("box", "vector", "first", "velocity")}
         return cls(**{**row, **arrays})
 

@@ -8,7 +8,6 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Literal
 
 import numpy as np
@@ -249,65 +248,6 @@ def test_an_image_that_has_gone_since_it_was_looked_at_is_left_out(images: Path,
     assert run._word_f1(saywhere.load(bundle.folder)) == 0
 
 
-def test_common_words_that_the_start_does_not_use_are_ones_own(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bundle = Bundle.read(exported_bundle())
-    own = finetune_stage._read(images, None, "train", None, bundle, 0, print)
-    run = finetune_stage._Run(tmp_path / "made", bundle, own, None, 0, print)
-    references = [["a dog"]] * 45 + [["a dog on a sofa"]] * 4 + [["a rare dog"], ["a seldom dog"]]
-    said = ["a dog"] * 46 + ["a sofa"] * 3 + ["a cat"] * 2  # sofa: 3 of 4
-    described = iter(zip(said, references, strict=True))
-    monkeypatch.setattr(finetune_stage, "_described", lambda *_: [next(described)])
-    own.learnt[:] = own.learnt[:1] * 51
-    assert [*run._own_words().words] == sorted(run.words)
-    said[46:49] = ["a dog"] * 3
-    described = iter(zip(said, references, strict=True))
-    found = run._own_words().words
-    assert [*found] == sorted({*run.words, "sofa"}) and found["sofa"] == "dog", "most of its boxes are called a dog"
-
-
-def test_what_an_earlier_fine_tuning_taught_keeps_its_meaning(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bundle = Bundle.read(exported_bundle())
-    options = {"own_words": ["panda", "trash"], "own_kinds": ["raccoon"] * 2}
-    options |= {"own_names": ["trash panda"], "own_meanings": ["raccoon"]}
-    bundle = bundle.with_options({f"densecap.{name}": value for name, value in options.items()})
-    own = finetune_stage._read(images, None, "train", None, bundle, 0, print)
-    run = finetune_stage._Run(tmp_path / "made", bundle, own, None, 0, print)
-    translate = SimpleNamespace(translate=lambda text: text.replace("trash panda", "raccoon"))
-    monkeypatch.setattr(finetune_stage, "load", lambda folder: SimpleNamespace(nouns=translate))
-    described = iter([("a trash panda", ["a sneaky trash panda"])] * 9)
-    monkeypatch.setattr(finetune_stage, "_described", lambda *_: [next(described)])
-    own.learnt[:] = own.learnt[:1] * 9
-    found = run._own_words()
-    assert found.words["panda"] == found.words["trash"] == found.words["sneaky"] == "raccoon"
-    assert found.names == {"trash panda": "raccoon", "sneaky trash panda": "raccoon"}
-
-
-def test_names_of_own_words_mean_what_the_start_calls_most_of_them() -> None:
-    own = dict.fromkeys(
-        ["trash", "panda", "freighter", "klikker", "stripy", "sea", "riders", "blue", "fluffy", "fixie"], ""
-    )
-    called = {
-        "a trash panda on a roof": ["raccoon", "raccoon", "roof"],
-        "a big freighter": ["ship"],
-        "a klikker": ["mouse", "keyboard"],  # neither is more than half
-        "a fixie": ["mountain bike", "bicycle", "bicycle-built-for-two", "wheel"],  # three of them are bicycles
-        "a panda": ["raccoon"],  # the tree has this name
-        "a stripy dog": ["zebra"],  # the word is an adjective
-        "two sea riders": ["ship"],
-        "blue": ["dog"],
-        "an old nordwind bike": ["bicycle"],  # a new word before a noun that is none
-    }
-    phrases = [(phrase.split(), kind) for phrase, kinds in called.items() for kind in kinds]
-    assert finetune_stage._own_names(phrases, own, ("klikker", "nordwind")) == {
-        "trash panda": "raccoon", "freighter": "ship", "sea rider": "ship", "nordwind bike": "bicycle",
-        "klikker": "", "fixie": "bicycle",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("kept", "own_kind", "share", "losses"),
     [
@@ -327,7 +267,7 @@ def test_the_share_with_the_likeliest_phrases_of_those_that_keep_the_rest(
     before = copy.deepcopy(layers)
     trained = {name: value + 1 if value.is_floating_point() else value for name, value in layers.state_dict().items()}
     lessons = run._lessons(before, own.held_out, "held-out")
-    monkeypatch.setattr(finetune_stage, "_kind", lambda phrase: "dog" if own_kind else "")
+    monkeypatch.setattr(finetune_stage, "kind_of", lambda phrase: "dog" if own_kind else "")
     found = iter([9.0, 5.0, 4.0, 6.0])
     monkeypatch.setattr(heads, "measure", lambda *arguments: (next(found), 0.0))
     monkeypatch.setattr(finetune_stage, "SHARES", dict.fromkeys(finetune_stage.SHARES, kept))

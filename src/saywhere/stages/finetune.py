@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,12 +25,12 @@ from saywhere.images import ImageError
 from saywhere.inference.claims import locked
 from saywhere.loading import load
 from saywhere.models.bundle import CARD, CONFIG, INFORMATION, Bundle
-from saywhere.models.nouns import BEFORE_NOUNS, COLOURS, FUNCTION_WORDS, noun_tree, singulars
 from saywhere.options import dataclass
 from saywhere.regions import SHOWN
 from saywhere.report import counted
 from saywhere.stages.calibration import UNSEEN
 from saywhere.stages.kinds import copy_model
+from saywhere.stages.own_words import OwnWords, find_own, kind_of
 from saywhere.stages.run import model_digest
 from saywhere.text import tokenize
 from saywhere.training import require_training
@@ -54,13 +54,6 @@ SHARES = {0.25: 0.7, 0.375: 0.8, 0.5: 0.8}
 """Shares of the trained weights to try, the rest being the initial ones (Wortsman et al., 2022), and for each the
 minimum word F1 with the initial phrases of regions that are not annotated. On everyday photographs METEOR falls by
 .006 to .015 (docs/training.md)."""
-
-
-ADJECTIVES = BEFORE_NOUNS.union(COLOURS)
-"""Words that alone are no name."""
-COMMON, SELDOM = 0.05, 0.2
-"""A known word counts as one's own if this share of the boxes or more have it in their phrases, and the initial model
-uses it in less than this share of them."""
 
 
 @dataclass(frozen=True)
@@ -254,13 +247,6 @@ def _read(root: Path, format: str | None, split: str, validation: str | None, bu
     return _Own(learnt, held_out, read[0].name, tuple(problems))
 
 
-class _OwnWords(NamedTuple):
-    """A user's words and names, each with what the initial model calls most of their boxes, or an empty text."""
-
-    words: dict[str, str]
-    names: dict[str, str]
-
-
 @dataclass(frozen=True)
 class _Choice:
     """Losses before and after, the share of the trained weights, and how much of the other phrases is kept.
@@ -367,7 +353,7 @@ class _Run:
         def others_of(some: Sequence[heads.Lesson]) -> tuple[torch.Tensor, list[str]]:
             regions = heads.others(some)
             said = say(before, regions)
-            rows = [row for row, phrase in enumerate(said) if _kind(phrase) not in kinds]
+            rows = [row for row, phrase in enumerate(said) if kind_of(phrase) not in kinds]
             return regions[rows], [said[row] for row in rows]
 
         def loss(some: heads.Heads) -> float:
@@ -425,38 +411,15 @@ class _Run:
             marks += (geometry.iou(sample.boxes, regions.boxes).max(axis=1, initial=0) >= MATCH).tolist()
         return round(float(np.mean(marks)), 6) if marks else 0.0
 
-    def _own_words(self) -> _OwnWords:
-        """Return the words and names of the user's phrases that the initial model does not use as the user does.
-
-        Words are the new ones, and known ones that occur in the phrases of a share of the boxes of at least
-        :data:`COMMON`, if the initial model uses them in less than :data:`SELDOM` of these.
-        """
-        model, config = load(self.bundle.folder), self.bundle.configs["densecap"]
-        boxes, said, called = 0, Counter[str](), dict[str, Counter[str]]()
-        phrases = list[tuple[list[str], str]]()
-        for sample in tracked("comparing with the phrases of the start", self.own.learnt):
-            for phrase, references in _described(model, sample):
-                boxes += 1
-                kind = _kind(phrase if model.nouns is None else model.nouns.translate(phrase))
-                words = {word for reference in references for word in tokenize(reference)} - FUNCTION_WORDS
-                for word in words:
-                    called.setdefault(word, Counter())[kind] += 1
-                said.update(words & set(tokenize(phrase)))
-                phrases += [(tokenize(reference), kind) for reference in references]
-        common = (
-            word for word, kinds in called.items()
-            if (count := kinds.total()) >= COMMON * boxes and said[word] < SELDOM * count
-        )  # fmt: skip
-        words = {word: _majority(called.get(word, Counter())) for word in (*self.words, *common)}
-        words |= dict(zip(config.own_words, config.own_kinds, strict=True))  # of an earlier fine-tuning
-        names = _own_names(phrases, words, self.words)
-        names |= {word: words[word] for word in self.words if words[word] and noun_tree().named(word) is None}
-        names |= dict(zip(config.own_names, config.own_meanings, strict=True))
-        if unclear := [name for name, meaning in names.items() if not meaning]:
-            why = "the model calls these things differently"
-            self.tell(f"ground and search will not find {', '.join(sorted(unclear))}: {why}")
-        names = {name: meaning for name, meaning in names.items() if meaning}
-        return _OwnWords(dict(sorted(words.items())), dict(sorted(names.items())))
+    def _own_words(self) -> OwnWords:
+        """Return the words and names that the initial model does not use as the user does, and name unclear ones."""
+        model = load(self.bundle.folder)
+        samples = tracked("comparing with the phrases of the start", self.own.learnt)
+        described = (pair for sample in samples for pair in _described(model, sample))
+        own, unclear = find_own(described, self.words, self.bundle.configs["densecap"], model.nouns)
+        if unclear:
+            self.tell(f"ground and search will not find {', '.join(unclear)}: the model calls these things differently")
+        return own
 
     def _mix(self, layers: heads.Heads, before: heads.Heads, trained: Mapping[str, Any], share: float) -> None:
         """Mix initial and trained weights in the layers; rows of new words take the trained ones alone."""
@@ -493,7 +456,7 @@ class _Run:
             raise UserError(f"none of the {kind} images can be read; the first: {self.skipped[0]}")
         return heads.lessons(before, self.network.vocabulary, samples, found)
 
-    def _make(self, share: float, own: _OwnWords, before: heads.Heads, score: torch.nn.Module) -> Path:
+    def _make(self, share: float, own: OwnWords, before: heads.Heads, score: torch.nn.Module) -> Path:
         """Make the model in the folder of the run, all but its card: the original parts except what was trained.
 
         ``before`` and ``score`` are the layers of the start.
@@ -508,13 +471,7 @@ class _Run:
             if self.network.start is None:
                 weights |= {f"start.{name}": value for name, value in before.state_dict().items()}
                 weights |= {f"start.score.{name}": value for name, value in score.state_dict().items()}
-            options = {
-                "densecap.finetuned": True,
-                "densecap.own_words": list(own.words),
-                "densecap.own_kinds": list(own.words.values()),
-                "densecap.own_names": list(own.names),
-                "densecap.own_meanings": list(own.names.values()),
-            }
+            options = {"densecap.finetuned": True, **own.options}
             checkpoint.change_weights(made, "densecap", weights, options, self.network.vocabulary)
         return made
 
@@ -553,62 +510,6 @@ def retitled(card: str, name: str, start: str) -> str:
     return f"# {printable(name)}\n\n{about}\n\n{rest}"
 
 
-def _described(model: Model, sample: Sample) -> list[tuple[str, Sequence[str]]]:
-    """Return the phrase that a model gives each true box of an image, and the true phrases; none if it has gone."""
-    try:
-        regions = model.describe(sample.image, boxes=sample.boxes)
-    except ImageError:  # it was there when its regions were found
-        return []
-    return list(zip(regions.captions or (), sample.phrases, strict=True))
-
-
-def _own_names(phrases: Sequence[tuple[list[str], str]], own: Container[str], new: Container[str]) -> dict[str, str]:
-    """Return the names in phrases, and what the initial model calls most things so named, or an empty text.
-
-    Names consist of own words, or of new ones before a noun. Each phrase has what the initial model calls its box.
-    Names that the noun tree has keep their usual meaning, and so do colours and other adjectives alone.
-    """
-    tree, named = noun_tree(), dict[str, Counter[str]]()
-    for words, kind in phrases:
-        head = tree.head(words)
-        first = stop = head.stop
-        while first > 0 and words[first - 1] in own:
-            first -= 1
-        if first == stop:  # the noun is none of them
-            first = head.start
-            while first > 0 and words[first - 1] in new:
-                first -= 1
-            first = stop if first == head.start else first
-        last = singulars(words[stop - 1])[:1] if head.plural and first < stop else words[first:stop][-1:]
-        name = " ".join([*words[first:stop][:-1], *last])
-        if name and tree.named(name) is None and not ADJECTIVES.issuperset(name.split()):
-            named.setdefault(name, Counter())[kind] += 1
-    return {name: _majority(kinds) for name, kinds in named.items()}
-
-
-def _kind(phrase: str) -> str:
-    """Return the noun of a phrase by its name in the tree; an empty text if it has none."""
-    noun = noun_tree().find(phrase)
-    return "" if noun is None else noun.name
-
-
-def _majority(kinds: Counter[str]) -> str:
-    """Return what more than half of the boxes are called, or the narrowest kind of thing that these are; else "".
-
-    A mountain bike is a bicycle, too. Groups of the tree, such as all mammals, are too wide.
-    """
-    tree, above = noun_tree(), Counter[int]()
-    name, count = kinds.most_common(1)[0] if kinds else ("", 0)
-    if 2 * count > kinds.total():
-        return name
-    for name, count in kinds.items():
-        noun = tree.named(name)
-        above.update(dict.fromkeys(() if noun is None else noun.ancestors, count))
-    common = [tree.nouns[row] for row, count in above.items() if 2 * count > kinds.total()]
-    narrow = sorted((noun for noun in common if noun.sort != "group"), key=lambda noun: len(noun.leaves))
-    return narrow[0].name if narrow else ""
-
-
 def same_words(pairs: Sequence[tuple[str, Sequence[str]]]) -> list[float]:
     """Return for each phrase the highest F1 of its words with those of a reference.
 
@@ -622,3 +523,12 @@ def same_words(pairs: Sequence[tuple[str, Sequence[str]]]) -> list[float]:
         true = [Counter(tokenize(reference)) for reference in references]
         scores.append(max(2 * (said & each).total() / max((said.total() + each.total()), 1) for each in true))
     return scores
+
+
+def _described(model: Model, sample: Sample) -> list[tuple[str, Sequence[str]]]:
+    """Return the phrase that a model gives each true box of an image, and the true phrases; none if it has gone."""
+    try:
+        regions = model.describe(sample.image, boxes=sample.boxes)
+    except ImageError:  # it was there when its regions were found
+        return []
+    return list(zip(regions.captions or (), sample.phrases, strict=True))

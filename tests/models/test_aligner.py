@@ -203,6 +203,13 @@ def test_segments_are_runs_of_one_region():
     assert segments([]) == []
 
 
+def test_a_sentence_is_not_cut_between_two_regions_with_one_box():
+    boxes = np.array([[0, 0, 9, 9], [1, 1, 5, 5], [0, 0, 9, 9]], np.float32)
+    products = np.array([[0.5, 0.1, 0.6], [0.7, 0.1, 0.2], [0.1, 0.9, 0.2]], np.float32)
+    phrases = Alignment("a", 9, 9, ("two", "dogs", "run"), boxes, products, 0.0).phrases
+    assert [(phrase.words, phrase.region) for phrase in phrases] == [("two dogs", 0), ("run", 1)]
+
+
 SCORES = ("max", "fragments")
 counts = st.lists(st.integers(0, 5), max_size=7)
 

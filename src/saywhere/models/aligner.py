@@ -153,14 +153,19 @@ class Alignment:
 
     @property
     def phrases(self) -> tuple[AlignedPhrase, ...]:
-        """The phrases in order: the sentence is cut where the region changes (Eqs. 10 to 12)."""
-        corners = self.boxes.tolist()
+        """The phrases in order: the sentence is cut where the box changes (Eqs. 10 to 12)."""
+        corners = [tuple(box) for box in self.boxes.tolist()]
+        first = {
+            corners[region]: region for region in reversed(range(len(corners)))
+        }  # a proposal may be the whole image
+        chain = decode_chain(self.products, self.beta).tolist()
+        best = [first[corners[region]] if region >= 0 else region for region in chain]
         return tuple(
             AlignedPhrase(
                 " ".join(self.words[start:stop]), start, stop, region, Box(corners[region]),
                 float(self.products[start:stop, region].mean()),
             )
-            for start, stop, region in segments(decode_chain(self.products, self.beta).tolist())
+            for start, stop, region in segments(best)
         )  # fmt: skip
 
     def with_beta(self, beta: float) -> Alignment:

@@ -31,6 +31,7 @@ from saywhere.files import write_atomically, write_text
 from saywhere.images import Preprocess, readable
 from saywhere.models.bundle import CARD
 from saywhere.networks.checkpoint import load_tensors
+from saywhere.networks.normalisation import BatchNorm
 from saywhere.networks.vision.backbones import Backbone, by_shape
 from saywhere.networks.vision.trunk import Tower, Trunk, build_trunk
 from saywhere.options import dataclass
@@ -222,9 +223,7 @@ class Student(nn.Module):
         fine, coarse = BRANCH_CHANNELS
         self.fine, self.coarse = nn.Conv2d(fine, teacher.dim, 1), nn.Conv2d(coarse, teacher.dim, 1)
         self.whole = nn.Linear(coarse + fine, teacher.dim)
-        self.value_norm, self.embedding_norm = (
-            nn.BatchNorm1d(teacher.dim, affine=False, momentum=None) for _ in range(2)
-        )
+        self.value_norm, self.embedding_norm = (BatchNorm(teacher.dim, affine=False, momentum=None) for _ in range(2))
         self.to(memory_format=torch.channels_last)  # by far the fastest on a CPU
 
     @property
@@ -261,7 +260,7 @@ class Student(nn.Module):
         values = values + self.fine(functional.adaptive_avg_pool2d(near, self.side))
         return values, self.whole(torch.cat((far.mean((2, 3)), near.mean((2, 3))), dim=1))
 
-    def _standardised(self, norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
+    def _standardised(self, norm: BatchNorm, rows: Tensor) -> Tensor:
         rows = rows.float()
         if self.training:
             norm(rows)  # updates the running mean and variance

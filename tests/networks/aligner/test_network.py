@@ -85,6 +85,14 @@ def test_a_feature_of_zero_gives_the_trunk_a_finite_gradient():
 
 
 @torch.no_grad()
+def test_one_region_in_a_batch_is_standardised_as_at_inference():
+    network = tiny_aligner()
+    row = features(network)[0][0][0][:1]
+    expected, _ = network.embed_regions([row])
+    torch.testing.assert_close(network.train().embed_regions([row])[0], expected)
+
+
+@torch.no_grad()
 def test_features_near_zero_have_their_root():
     network = tiny_aligner(signed_sqrt=True)
     rows = torch.zeros(2, features(network)[0][0][0].shape[1])

@@ -24,7 +24,7 @@ from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.models.model import Model
 from saywhere.networks.densecap.loss import DenseCapCriterion
-from saywhere.networks.densecap.network import DenseCap, move
+from saywhere.networks.densecap.network import DenseCap, PhraseHead, move
 from saywhere.networks.nouns import Nouns
 from saywhere.networks.vision.trunk import build_trunk
 from saywhere.text import END
@@ -133,6 +133,10 @@ def test_only_what_is_not_frozen_learns() -> None:
     learns = {name.partition(".")[0] for name, value in network.named_parameters() if value.grad is not None}
     assert learns == {"phrase_head", "decoder"}
     assert network.phrase_head is not None and network.phrase_head[2].weight.grad.abs().sum() > 0
+
+
+def test_one_region_in_a_batch_is_learnt_from_too() -> None:
+    assert torch.isfinite(PhraseHead(4, 3, 0.0).train()(torch.randn(1, 4))).all()
 
 
 def test_options_weights_and_backbone_must_fit() -> None:

@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_se
 from saywhere import reproductions
 from saywhere.configs.aligner import AlignerConfig, Cell, Score
 from saywhere.networks.aligner.loss import AlignmentOutput, SentenceTarget
+from saywhere.networks.normalisation import BatchNorm
 from saywhere.networks.vision.region_features import ImageMaps, RegionExtractor, feature_size
 from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.text import END, PAD, UNKNOWN, Vocabulary
@@ -162,7 +163,7 @@ class Aligner(nn.Module):
         # In a tuple, so that the trunk's weights are not registered a second time under the extractor.
         self._extractor = (RegionExtractor(trunk, config, proposals, settings),)
         features, dim = feature_size(trunk, config), config.embed_dim // config.encoders
-        self.standardise = nn.BatchNorm1d(features, affine=False)
+        self.standardise = BatchNorm(features, affine=False)
         self.feature_dropout = nn.Dropout(config.feature_dropout)
         self.projects = nn.ModuleList(nn.Linear(features, dim) for _ in range(config.encoders))
         self.encoders = nn.ModuleList(_text_encoder(config, len(vocabulary), dim) for _ in range(config.encoders))

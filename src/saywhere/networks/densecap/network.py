@@ -16,6 +16,7 @@ from saywhere.engines.engine import RegionHeadOutput, RpnOutput
 from saywhere.networks.densecap.build import RegionSampler, SampledBoxes, find_conventions
 from saywhere.networks.language.decoders.protocol import with_end
 from saywhere.networks.language.ngrams import Ngrams
+from saywhere.networks.normalisation import BatchNorm
 from saywhere.networks.vision.region_features import ImageMaps, context_features, context_size
 from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.options import dataclass
@@ -119,7 +120,7 @@ class PhraseHead(nn.Sequential):
     """
 
     def __init__(self, features: int, embed_dim: int, dropout: float):
-        standardise = nn.BatchNorm1d(features, affine=False)
+        standardise = BatchNorm(features, affine=False)
         super().__init__(standardise, nn.Dropout(dropout), nn.Linear(features, embed_dim), nn.ReLU(), nn.Dropout(0.2))
 
 

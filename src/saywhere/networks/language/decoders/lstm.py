@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from saywhere.networks.language.decoders.protocol import State, TensorDecoder, after_start
+from saywhere.networks.normalisation import BatchNorm
 from saywhere.text import PAD
-
-
-class BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation of rows ``(N, D)`` that uses the running statistics for batches of fewer than two."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Normalise ``(N, D)``."""
-        if len(input) > 1 or not self.training:
-            return super().forward(input)
-        return functional.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
 
 class LstmDecoder(nn.Module, TensorDecoder):

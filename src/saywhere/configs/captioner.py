@@ -128,7 +128,7 @@ class CaptionerConfig(RegionConfig):
         wanted = f"at least 2, to be compared, and at most {MOST_SENTENCES}"
         self.require(2 <= self.num_samples <= MOST_SENTENCES, "num_samples", wanted)
         attends = self.decoder == "attention"
-        wanted = "whole, but for the decoder attention, which needs more"
+        wanted = f"{'grid, proposals or transformer' if attends else 'whole'} with the decoder {self.decoder}"
         self.require(attends == (self.attend_to != "whole"), "attend_to", wanted)
         moves = self.attend_to == "transformer"
         self.require(not moves or self.head or len(self.levels) > 0, "levels", "one or more, or head true")

@@ -16,11 +16,9 @@ from saywhere.errors import UserError
 from saywhere.files import printable
 
 if TYPE_CHECKING:
-    from saywhere.inference import ImageResult, Source
+    from saywhere.inference import ImageResult
     from saywhere.inference.run import Summary
-    from saywhere.loading import DeferredModel
     from saywhere.regions import Regions
-    from saywhere.video.run import Videos
 
 
 Threshold = Annotated[
@@ -71,10 +69,9 @@ def describe(
     if boxes is not None and (top is not None or threshold is not None):
         raise UserError("--boxes describes every box in the file: --top and --threshold cannot choose among them")
     deferred = chosen.deferred("densecap", ("densecap", "nouns", "aligner.last"), paths)
-    from saywhere.inference import find_media, note_videos
-    from saywhere.inference.run import TOP
+    from saywhere.inference import find_media, note_videos, run
 
-    most = None if boxes is not None else (TOP if top is None else top) or None
+    most = None if boxes is not None else (run.TOP if top is None else top) or None
     classes = None
     if shards is not None:
         from saywhere.inference.shards import require_listed
@@ -84,60 +81,53 @@ def describe(
         from saywhere.formats.classes import Classes
 
         classes = Classes.parse(names, named)
-    choices = {"top": most, "threshold": threshold, "batch": batch, "boxes": boxes, "shards": shards}
-    choices["classes"] = classes
-    of_images = (
-        (boxes, "--boxes"),
-        (shards, "--shards"),
-        (names, "--classes"),
-        (named, "--map"),
-        (output_format != options.ResultFormat.saywhere, "--output-format"),
-    )
-    option = next((name for value, name in of_images if value), None)
+    of_images = {"--boxes": boxes, "--shards": shards, "--classes": names, "--map": named}
+    of_images["--output-format"] = output_format if output_format != options.ResultFormat.saywhere else None
+    option = next((name for name, value in of_images.items() if value), None)
     if not paths and camera is None:
         raise UserError("missing argument 'PATH...'; see saywhere describe --help")
     images, films = find_media(paths or [], [out] if out else [], every is not None) if camera is None else ([], [])
     printed = json == options.STDOUT
-    tell = partial(typer.echo, err=True) if printed else typer.echo
-    shown = (lambda row: typer.echo(json_format.dumps(row))) if printed else _print_track
-    places = {"json": None if printed else json, "out": out, "tell": tell}
+    tell, file = (partial(typer.echo, err=True), None) if printed else (typer.echo, json)
     videos = None
     if films or camera is not None or every is not None:
         from saywhere.video.run import Videos
 
-        videos = Videos(deferred, every, most, threshold, of_images=option, each=shown, pass_on_all=printed, **places)
+        shown = (lambda row: typer.echo(json_format.dumps(row))) if printed else _print_track
+        videos = Videos(
+            deferred, every, most, threshold, json=file, out=out, of_images=option, each=shown, tell=tell,
+            pass_on_all=printed,
+        )  # fmt: skip
         videos.add(films, beside=bool(images))
         if camera is not None:
             return videos.film(camera, paths or [])
         if not films:
             typer.echo(note_every(len(images)), err=True)
-    more = {"output_format": output_format.value, "copy_images": copy_images, "embed": embed}
-    left = None if every is not None or camera is not None else note_videos(paths or [], [out] if out else [])
-    _describe(images, videos, deferred, choices | more | places, printed, left)
-
-
-def _describe(
-    images: list[Source], videos: Videos | None, model: DeferredModel, choices: Mapping[str, Any], printed: bool,
-    left: str | None,
-) -> None:  # fmt: skip
-    from saywhere.inference import run
-    from saywhere.inference.results import json_line
-
-    def show(one: ImageResult[Regions], so_far: Summary) -> None:
-        alone, kept = so_far.count == 1, choices["json"] is not None or choices["out"] is not None
-        if one.result is not None and printed:
-            typer.echo(json_line(one.result.to_dict(), one.source.name), nl=False)
-        elif one.result is not None and choices["shards"] is None and (alone or not kept):
-            _print_regions(one.result, "" if alone else printable(one.source.name))
-
     skipped: dict[str, str] = {}
     if images:
-        skipped = run.describe(images, model, **choices, progress=True, each=show).skipped
+        show = partial(_show, printed=printed, kept=file is not None or out is not None, shared=shards is not None)
+        skipped = run.describe(
+            images, deferred, json=file, out=out, boxes=boxes, top=most, threshold=threshold, batch=batch,
+            output_format=output_format.value, classes=classes, copy_images=copy_images, embed=embed, shards=shards,
+            progress=True, each=show, tell=tell,
+        ).skipped  # fmt: skip
+    left = None if every is not None else note_videos(paths or [], [out] if out else [])
     for note in [left] * (left is not None) + skip_notes(skipped):
         typer.echo(note, err=True)
     followed = videos and videos.follow()
     if skipped or (followed and (followed.skipped or followed.damaged)):
         raise typer.Exit(1)
+
+
+def _show(one: ImageResult[Regions], so_far: Summary, printed: bool, kept: bool, shared: bool) -> None:
+    """Print an image's regions: as JSON, or as a table if it is alone or they are not ``kept`` in files."""
+    from saywhere.inference.results import json_line
+
+    alone = so_far.count == 1
+    if one.result is not None and printed:
+        typer.echo(json_line(one.result.to_dict(), one.source.name), nl=False)
+    elif one.result is not None and not shared and (alone or not kept):
+        _print_regions(one.result, "" if alone else printable(one.source.name))
 
 
 def _print_regions(regions: Regions, title: str) -> None:

@@ -247,7 +247,10 @@ class OneLineErrors(TyperGroup):
         return []
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, and turn errors and Ctrl-C into exit codes; before and after it, Ctrl-C exits at once."""
+        """Run the command, and turn errors and Ctrl-C into exit codes; before and after it, Ctrl-C exits at once.
+
+        After it the system ends the process: a handler in Python is not run while the main thread waits for others.
+        """
         ours = signal.getsignal(signal.SIGINT) is _stop
         try:
             with _exit_codes():
@@ -256,7 +259,7 @@ class OneLineErrors(TyperGroup):
                 return super().invoke(ctx)
         finally:
             if ours:
-                signal.signal(signal.SIGINT, _stop)
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
@@ -362,7 +365,7 @@ def _stop(*_: object) -> NoReturn:
 
 def _interrupt(*_: object) -> NoReturn:
     """Stop cleanly at the first Ctrl-C, and at once at the second."""
-    signal.signal(signal.SIGINT, _stop)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     raise KeyboardInterrupt
 
 

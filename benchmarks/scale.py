@@ -25,6 +25,7 @@ import saywhere
 from saywhere.files import write_text
 from saywhere.inference import ResultsFile, find_images, run_images
 from saywhere.inference.shards import Shard, Shards
+from saywhere.report import silent
 from saywhere.search.indexing import index_digest
 from saywhere.search.store import Store
 
@@ -57,7 +58,7 @@ def embed(index: saywhere.Index, shard: Shard) -> None:
 
 def merge(index: saywhere.Index, pattern: str, shards: Shards) -> None:
     """Merge finished shards into an empty index."""
-    for results in shards.merging():
+    for results in shards.merging(silent):
         with ExitStack() as stack:
             index.begin([pattern]).merge((stack.enter_context(Store(result)) for result in results), {})
 

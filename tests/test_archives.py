@@ -173,17 +173,12 @@ def test_a_damaged_header_costs_what_follows_and_is_reported(shard: Path) -> Non
 def test_an_archive_that_was_cut_gives_what_is_left(shard: Path) -> None:
     start, size = list_archive(shard).members["002.png"]
     data = shard.read_bytes()
-    for kept, first in ((start + 100, start - 512), (start - 100, start - 512), (start + size - 100, None)):
+    for kept in (start + 100, start - 100, start + size - 1):
         shard.write_bytes(data[:kept])
         done = {one.source.name: one.error for one in describe_images(StubModel(), find_images([shard]))}
         assert [done.pop(f"shard.tar/00{number}.png") for number in range(2)] == [None, None]
         damage = done.pop("shard.tar") or ""
-        if first is None:  # its last block is there
-            assert damage.startswith("damaged archive: only its first ")
-            assert "damaged" in (done.pop("shard.tar/002.png") or "")
-        else:
-            assert damage.startswith(f"damaged archive: only its first {first} bytes are read")
-        assert done == {}
+        assert damage.startswith(f"damaged archive: only its first {start - 512} bytes are read") and done == {}
 
 
 def test_an_archive_that_was_cut_between_two_files_is_not_whole(shard: Path) -> None:

@@ -50,6 +50,7 @@ REFUSED: list[tuple[Any, str | bytes, str]] = [
     (parse_json, b"\xff\xff", "not utf-8 text: invalid start byte at byte 0"),
     (parse_yaml, "a: 1\nb:\n  c: 2\na: 3\n", "the key 'a' is there twice: line 4"),
     (parse_yaml, "{0: a, 1: b,\n 0: c}", "the key '0' is there twice: line 2"),
+    (parse_yaml, "a: &a\n  b: [1, *a]", "an alias makes it endless: line 2"),
     (parse_yaml, "[" * 50_000, "nested too deeply"),
     (parse_yaml, "- " * 5000, "nested too deeply"),
     (parse_yaml, "!!int ''", "not what its tag says"),

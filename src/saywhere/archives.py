@@ -57,7 +57,8 @@ def _listing(path: str, size: int, time: int) -> Listing:
             with tarfile.open(fileobj=file, mode="r:") as archive:
                 end = 0
                 while (member := archive.next()) is not None:
-                    if member.size < 0 or not end < archive.offset < size + BLOCK:
+                    short = member.isreg() and member.offset_data + member.size > size
+                    if member.size < 0 or short or not end < archive.offset < size + BLOCK:
                         raise tarfile.ReadError(f"{member.name!r} claims bytes that are not there")
                     faults += _add(found, member)
                     end = archive.offset

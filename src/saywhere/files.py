@@ -346,7 +346,20 @@ def _yaml_loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """The safe loader, which also refuses a mapping with a repeated key."""
+        """The safe loader, which also refuses a mapping with a repeated key, and a node that contains itself."""
+
+        def __init__(self, stream: str) -> None:
+            super().__init__(stream)
+            self.open: list[str | None] = []  # anchors of the nodes around the next one
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            is_alias, event = self.check_event(yaml.AliasEvent), self.peek_event()
+            if is_alias and event.anchor in self.open:
+                raise ValueError(f"an alias makes it endless: line {event.start_mark.line + 1}")
+            self.open.append(None if is_alias else event.anchor)
+            node = super().compose_node(parent, index)
+            self.open.pop()
+            return node
 
         def compose_mapping_node(self, anchor: Any) -> Any:
             node = super().compose_mapping_node(anchor)

@@ -159,6 +159,33 @@ def test_a_claim_is_taken_over_when_its_heart_has_stopped(tmp_path: Path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("suffix", [".jsonl", ".index"])
+def test_the_shard_of_a_process_that_is_only_stopped_is_taken_over_with_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    monkeypatch.setattr(claims, "LOCK_WAIT", 0.0)
+    opened: Callable[[Path], Any] = ResultsFile if suffix == ".jsonl" else open_index
+    stopped, others = (Shards(tmp_path / "s", 1, sources(2), {}, suffix) for _ in range(2))
+    with contextlib.closing(stopped.work()) as work:
+        theirs = next(work)
+        with contextlib.closing(opened(theirs.part)) as results:
+            if isinstance(results, ResultsFile):
+                results.append({"boxes": []}, "0.jpg")
+            monkeypatch.setattr(claims, "STALE", -1.0)
+            for shard in others.work():
+                with contextlib.closing(opened(shard.part)) as again:
+                    assert suffix == ".index" or again.done == {"0.jpg"}
+                assert shard.part != theirs.part and shard.finish({})
+            monkeypatch.undo()
+        assert not theirs.finish({}) and others.done() == 1
+
+
+def test_results_that_another_process_has_merged_and_removed_are_not_made_again(tmp_path: Path) -> None:
+    with ResultsFile(tmp_path / "r.jsonl") as lines:
+        assert lines.merge(tmp_path / "s" / "00000.jsonl") == 0
+    assert not (tmp_path / "s").exists()
+
+
 def open_index(folder: Path) -> Store:
     store = Store(folder, {"size": "25", "digest": "d", "model": "m"})
     store.restamp({})
@@ -222,6 +249,12 @@ def test_on_a_file_system_without_locks_claims_stand_in_and_an_index_is_refused(
         OPENERS[kind](path).close()
         assert not [*path.parent.glob("*.lock")]
         alive = True
+    with ResultsFile(tmp_path / "lines") as results:
+        (lock,) = tmp_path.glob("*.lock")
+        lock.with_name(lock.name.replace(".0.", ".1.")).touch()  # another run has taken it for dead
+        with pytest.raises(UserError, match="lines: another run is writing to it, because this one seemed dead"):
+            results.append({"boxes": []}, "a.jpg")
+    assert (tmp_path / "lines").read_bytes() == b""
     with pytest.raises(UserError, match=r"index: this file system has no locks \(flock\)"):
         open_index(tmp_path / "index")
 

@@ -152,10 +152,19 @@ def test_a_star_and_a_token_allow_any_name(model: saywhere.Model) -> None:
             assert client.get("/healthz", headers={"Host": "any.example"}).status_code == 200
 
 
-def test_the_absolute_form_of_a_target_leads_nowhere(server: Process) -> None:
-    for place in (f"http://127.0.0.1:{server.port}", "http://rebound.example"):
-        assert ask(server, f"{place}/v1/models", Host="localhost").status == 404
-        assert ask(server, f"{place}/healthz", Host="rebound.example").status == 421
+def test_the_absolute_form_of_a_target_is_served(server: Process, photo: bytes) -> None:
+    place = f"http://127.0.0.1:{server.port}"
+    assert json.loads(ask(server, f"{place}/healthz").body)["status"] == "ok"
+    assert ask(server, place.upper(), Host="x").headers["content-type"].startswith("text/html")
+    found = json.loads(ask(server, f"{place}/v1/describe?top=2", photo).body)
+    assert found == json.loads(ask(server, "/v1/describe?top=2", photo).body) and len(found["captions"]) == 2
+    # The host of the target counts, and not the header.
+    assert ask(server, "http://rebound.example/v1/models", Host="localhost").status == 421
+    assert ask(server, "http://localhost/v1/models", Host="rebound.example").status == 200
+    for wrong in ("http://[::1/v1/models", "http://user@localhost/v1/models"):
+        head = f"GET {wrong} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        assert send_raw(server.port, head.encode()).startswith(b"HTTP/1.1 400 ")
+    assert ask(server, "/http://localhost/v1/models").status == 404
 
 
 def test_two_lengths_of_a_body_are_refused(server: Process) -> None:

@@ -83,6 +83,8 @@ class AppendedFile:
 
     def _write(self, data: bytes) -> None:
         """Append all of ``data``, or nothing."""
+        if self._claim is not None and not self._claim.held():
+            raise UserError(f"{self.path}: another run is writing to it, because this one seemed dead; nothing is lost")
         end, written = os.fstat(self._file).st_size, 0
         try:
             while written < len(data):
@@ -169,6 +171,8 @@ class ResultsFile(AppendedFile):
 
     def merge(self, other: Path) -> int:
         """Append the images of another file that this one lacks; return their number."""
+        if not other.exists():  # merged and removed by another process
+            return 0
         with ResultsFile(other, self.key) as lines:
             new = [row for row in lines if row["image"] not in self._starts]
             for row in new:

@@ -173,7 +173,8 @@ class Shards:
         for before in [*self.folder.glob(f"{number:05}.*.part")]:
             if before != part:
                 with contextlib.suppress(FileNotFoundError):  # its process was alive and has just finished
-                    before.replace(part)
+                    _copy(before, part)  # a process that is only stopped has the old file open, and its lock
+                    _delete(before)
         return part
 
     def is_merged(self) -> bool:
@@ -211,6 +212,21 @@ class Shards:
         """Remove renamed folders, including those left by a killed run."""
         for away in self.folder.parent.glob(f".{short_name(self.folder.name)}.*.merged"):
             shutil.rmtree(away, ignore_errors=True)
+
+
+def _copy(old: Path, new: Path) -> None:
+    """Copy a file or folder, whole or not at all."""
+    part = new.with_name(f".{new.name}")
+    if old.is_dir():
+        shutil.rmtree(part, ignore_errors=True)  # of a copy that was killed
+        shutil.copytree(old, part)
+    else:
+        shutil.copyfile(old, part)
+    put_in_place(part, new)
+
+
+def _delete(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def work_on(

@@ -10,6 +10,7 @@ import ipaddress
 import re
 from collections.abc import Collection
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,6 +23,7 @@ ANY = "*"
 HEADERS = ((b"cross-origin-resource-policy", b"same-origin"), (b"x-content-type-options", b"nosniff"))
 """Headers of every response: other sites may not embed it, and browsers must not guess its type."""
 _AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%[\w.~-]+)?)\]|([\w.~%!$&'()*+,;=-]*))(?::(\d*))?", re.ASCII)
+_ABSOLUTE = re.compile(rb"(https?)://([^/?#]*)(/[^?#]*)?", re.IGNORECASE)
 _PORTS = {"http": "80", "https": "443"}
 
 
@@ -96,6 +98,7 @@ class Gate:
             await send(message)
 
         try:
+            scope = _in_origin_form(scope)
             self._check(scope)
         except Problem as problem:
             await problem.response()(scope, receive, send_with_headers)
@@ -156,6 +159,17 @@ class Gate:
         if scheme.lower() not in ("bearer", "basic") or not right:
             message = "the token is missing or wrong: send Authorization: Bearer TOKEN"
             raise Problem(401, message, {"WWW-Authenticate": "Bearer"})
+
+
+def _in_origin_form(scope: Scope) -> Scope:
+    """Rewrite a request for an absolute URL to one for its path; the URL's host replaces the header's."""
+    absolute = _ABSOLUTE.fullmatch(scope.get("raw_path") or b"")
+    if not absolute:
+        return scope
+    path = absolute[3] or b"/"
+    headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    target = {"path": unquote(path.decode("ascii")), "raw_path": path, "headers": [(b"host", absolute[2]), *headers]}
+    return {**scope, **target}
 
 
 def _plain(name: str) -> str:

@@ -326,7 +326,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def parse_yaml(text: str | bytes) -> Any:
     """Return the value of a YAML document as PyYAML's ``safe_load`` does; ``ModuleNotFoundError`` without PyYAML.
 
-    ``ValueError`` if it is not YAML, is nested too deeply, or repeats a key in a mapping.
+    ``ValueError`` if it is not YAML, is nested too deeply or endlessly, or repeats a key in a mapping.
     """
     import yaml
 

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from itertools import combinations, pairwise
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,16 +33,7 @@ from saywhere.models.nouns import COLOUR_NAMES, COLOURS, SHADES, noun_tree
 from saywhere.models.placing import cut_phrases, word_fits
 from saywhere.options import dataclass
 from saywhere.search.indexing import embed_for_index, index_digest
-from saywhere.search.phrases import (
-    LIKELY,
-    PhrasesInImages,
-    Query,
-    action,
-    actions,
-    base_words,
-    kinds,
-    with_actions,
-)
+from saywhere.search.phrases import LIKELY, PhrasesInImages, Query, action, actions, base_words, kinds, with_actions
 from saywhere.search.scan import Question, Snapshot, best, kind_bonus, leads, similarities
 from saywhere.search.store import Stamp, Store
 from saywhere.text import Vocabulary, tokenize
@@ -313,7 +303,7 @@ def compare(
         wanted, phrases = needed(query, vocabulary), PhrasesInImages(model, Query((query,)))
         named = np.array([wanted <= each for each in words])
         right = [told(query, each) if there else False for each, there in zip(words, named.tolist(), strict=True)]
-        known, shown = (np.array([test(each) for each in right]) for test in (lambda one: one is not None, bool))
+        known, shown = np.array([each is not None for each in right]), np.array([each is True for each in right])
         bonus = kind_bonus(snapshot, phrases.question())
         yield Compared(kind, about, phrases, column, named, known, shown, bonus)
 
@@ -332,29 +322,23 @@ def answer(
     """
     places, draws = np.flatnonzero(inside), np.random.default_rng(seed)
     size = len(places) if album is None else min(album, len(places))
-    rows, evidence, agree, about, in_index = [], [], [], [], []
-    for number, (_, entries, phrases, column, named, known, shown, bonus) in enumerate(compared):
-        there = shown | (named & ~known)
-        own, among = np.array([entry for entry in entries if inside[entry]], np.int64), places
+    rows: list[tuple[object, ...]] = []
+    for number, query in enumerate(compared):
+        there = query.shown | (query.named & ~query.known)
+        own, among = np.array([entry for entry in query.about if inside[entry]], np.int64), places
         if size < len(places):
             among = _draw(places, own, places[~there[places]], size, number % 2 == 0, draws)
-        order = (column + bonus)[among]
+        order = (query.similarities + query.bonus)[among]
         first = best(order, min(DEPTH, size))
         chosen = among[first]
-        found = [
-            phrases.find(snapshot.load(entry, ""), lead, size)
-            for entry, lead in zip(chosen.tolist(), leads(order[first], order).tolist(), strict=True)
-        ]
-        evidence.append([each.evidence for each in found])
-        agree.append([each.agree for each in found])
-        rows.append([named[chosen], known[chosen], shown[chosen]])
-        in_index.append(bool(there[among].any()))
-        about.append(bool(np.isin(own, among).any()))
-    named, known, shown = np.array(rows).transpose(1, 0, 2)
-    return Answers(
-        np.array(evidence), np.array(agree), named, known, shown, np.array(about),
-        np.array(in_index), np.array([query.kind for query in compared]), np.full(len(compared), album or size),
-    )  # fmt: skip
+        hits = zip(chosen.tolist(), leads(order[first], order).tolist(), strict=True)
+        found = [query.phrases.find(snapshot.load(entry, ""), lead, size) for entry, lead in hits]
+        rows.append((
+            [each.evidence for each in found], [each.agree for each in found],
+            query.named[chosen], query.known[chosen], query.shown[chosen],
+            np.isin(own, among).any(), there[among].any(), query.kind, album or size,
+        ))  # fmt: skip
+    return Answers(*map(np.array, zip(*rows, strict=True)))
 
 
 def _draw(
@@ -473,40 +457,39 @@ def run(model: Model, session: Session, among: Sequence[Path] = ()) -> SearchRes
         raise UserError(f"{session.data}: the split {samples.split} has no image with a sentence")
     about = {"data": samples.name, "split": samples.split}
     images = embed_images(model, session, sources, about, nouns=True)
+    own, marked = [sentences[image.image] for image in images], _marks(session, images)
+    queries = [
+        marked_queries(marked[entry], aligner.vocabulary) if entry in marked
+        else [query for text in texts for query in spoken_queries(text, aligner.vocabulary)]
+        for entry, texts in enumerate(own)
+    ]  # fmt: skip
+    truth, beside, presence, layout = _phrases(marked), list[ImageVectors](), None, None
     with _index(session.out / INDEX, model, images) as store:
         snapshot = store.snapshot()
-        pairs = [(entry, text) for entry, image in enumerate(images) for text in sentences[image.image]]
-        texts = model.embed_text([text for _, text in pairs])
-        owner = [entry for entry, _ in pairs]
-        scores = np.stack(list(score_texts(snapshot, texts, aligner.config.score)), axis=1)
-        found = rank_matrix(scores, owner).text_to_image
-        marked = _marks(session, images)
-        truth = _phrases(marked)
-        asked = _spread(sorted(truth), QUERIES)
-        hit = _hit(model, snapshot, {phrase: truth[phrase] for phrase in asked}) if asked else None
-        asked_of = [
-            [query for text in sentences[image.image] for query in spoken_queries(text, aligner.vocabulary)]
-            for image in images
-        ]
-        for entry, image in marked:
-            asked_of[entry] = marked_queries(image, aligner.vocabulary)
-        words = [said([*sentences[image.image], *boxed[image.image]], aligner.vocabulary) for image in images]
         size = (snapshot.vectors.nbytes + snapshot.regions.nbytes) / len(images)
-        beside, presence = list[ImageVectors](), None
-        if model.calibration.phrase is not None and sum(map(bool, asked_of)) > 1:
+        recall, hit = _recall(model, snapshot, own), _hit(model, snapshot, truth)
+        if model.calibration.phrase is not None and sum(map(bool, queries)) > 1:
+            words = [said([*sentences[image.image], *boxed[image.image]], aligner.vocabulary) for image in images]
             if others:
                 beside, more = _beside(model, session, others, about, sentences)
                 _put(store, beside)
-                asked_of, words = [*asked_of, *([] for _ in beside)], words + more
-            presence = measure(_answers(model, store.snapshot(), asked_of, words))
-        layout = None
-        if marked and model.calibration.phrase is not None:
-            layout = measure_layout(model, [images[entry] for entry, _ in marked], [marks for _, marks in marked])
-        result = SearchResult(found, hit, len(asked), presence, layout)
-        known = session.known(samples.name, images=len(images), images_beside=len(beside), sentences=len(texts),
-                              bytes_per_image=round(size))  # fmt: skip
+                queries, words = [*queries, *([] for _ in beside)], words + more
+            presence = measure(_answers(model, store.snapshot(), queries, words))
+    if marked and model.calibration.phrase is not None:
+        layout = measure_layout(model, [images[entry] for entry in marked], [*marked.values()])
+    result = SearchResult(recall, hit, len(truth), presence, layout)
+    known = session.known(samples.name, images=len(images), images_beside=len(beside), sentences=sum(map(len, own)),
+                          bytes_per_image=round(size))  # fmt: skip
     write_report(session.out, {"task": "search", **asdict(result), **known})
     return result
+
+
+def _recall(model: Model, snapshot: Snapshot, sentences: Sequence[Sequence[str]]) -> Recall:
+    """Return how well the image of each sentence is found; ``sentences`` are those of each image."""
+    pairs = [(entry, text) for entry, texts in enumerate(sentences) for text in texts]
+    texts = model.embed_text([text for _, text in pairs])
+    scores = np.stack(list(score_texts(snapshot, texts, model.require("aligner", "search").config.score)), axis=1)
+    return rank_matrix(scores, [entry for entry, _ in pairs]).text_to_image
 
 
 # Places, relations, numbers and colours in queries
@@ -535,13 +518,11 @@ class LayoutResult:
     colours: float | None
     places: float
     relations: float
-    cases: tuple[int, int, int, int]
+    cases: tuple[int, ...]
 
 
 Detailed = tuple[int, str, bool]
 """The entry of an image, a phrase with a number or a colour, and whether that is right."""
-DETAILS = ("asked_number", "asked_colour")
-"""The questions of a :class:`saywhere.calibration.Calibration` about these."""
 
 
 def pair_counts(phrases: Sequence[Sequence[tuple[str, int]]]) -> list[Detailed]:
@@ -592,7 +573,7 @@ def pair_colours(sentences: Sequence[Sequence[str]]) -> list[Detailed]:
 def fit_details(
     model: Model, images: Sequence[ImageVectors], cases: Sequence[Detailed], question: str
 ) -> Logistic | None:
-    """Fit the answer to one of :data:`DETAILS`; None if the cases are too few."""
+    """Fit the answer to ``asked_number`` or ``asked_colour``; None if the cases are too few."""
     return fit_pairs([*_detailed(model, images, cases, question)], question)
 
 
@@ -612,25 +593,23 @@ def measure_layout(model: Model, images: Sequence[ImageVectors], marked: Sequenc
 
     ``images`` are those of an index, ``marked`` the same with boxes of phrases; ``model`` is calibrated for phrases.
     """
-    boxed = [count_boxes(find_marks(image.image)[1]) for image in marked]
-    said_of = [
+    boxes = [count_boxes(find_marks(image.image)[1]) for image in marked]
+    phrases = [
         [(s.phrase(p), own.get(p.entity, 0) or NO_BOX) for s in image.sentences for p in s.phrases]
-        for image, own in zip(marked, boxed, strict=True)
+        for image, own in zip(marked, boxes, strict=True)
     ]
     sentences = [[" ".join(sentence.words) for sentence in image.sentences] for image in marked]
-    cases = {"asked_number": pair_counts(said_of), "asked_colour": pair_colours(sentences)}
-    details = {question: _right_details(model, images, cases[question], question) for question in DETAILS}
-    placed = [list[bool](), list[bool]()]
-    for image, marks, own in zip(images, marked, boxed, strict=True):
-        for kind, right, wrong in _layout_cases(marks, own):
-            one, other = (PhrasesInImages(model, Query((text,))).find(image).agree for text in (right, wrong))
-            placed[kind].append(one > other)
-    if not all(placed):
+    things = [_things(image, own) for image, own in zip(marked, boxes, strict=True)]
+    right = (
+        _right_details(model, images, pair_counts(phrases), "asked_number"),
+        _right_details(model, images, pair_colours(sentences), "asked_colour"),
+        _told_apart(model, images, map(_places, things)),
+        _told_apart(model, images, map(_relations, things)),
+    )
+    counts, colours, places, relations = (share_of(np.array(each)) if each else None for each in right)
+    if places is None or relations is None:
         return None
-    places, relations = (share_of(np.array(each)) for each in placed)
-    counts, coloured = (share_of(np.array(hits)) if hits else None for hits in details.values())
-    numbers = [len(hits) for hits in (*details.values(), *placed)]
-    return LayoutResult(counts, coloured, places, relations, (numbers[0], numbers[1], numbers[2], numbers[3]))
+    return LayoutResult(counts, colours, places, relations, tuple(map(len, right)))
 
 
 def _right_details(
@@ -649,29 +628,56 @@ NO_BOX = -1
 """Number of boxes of a phrase that has none."""
 
 
-def _layout_cases(image: MarkedImage, boxes: Mapping[str, int]) -> Iterator[tuple[int, str, str]]:
-    """Yield places (0) and relations (1) of things with one box: a true statement, and its opposite."""
-    things: dict[str, tuple[str, np.ndarray]] = {}
+class Thing(NamedTuple):
+    """A phrase for a thing with one box, and the box's centre ``(2,)`` and sides ``(2,)`` as shares of the image's."""
+
+    text: str
+    centre: np.ndarray
+    sides: np.ndarray
+
+
+def _things(image: MarkedImage, boxes: Mapping[str, int]) -> list[Thing]:
+    """Return the things of an image that have one box and one noun; ``boxes`` are numbers of boxes by entity."""
+    things, size = dict[str, Thing](), np.array([image.width, image.height])
     for sentence in image.sentences:
         for phrase in sentence.phrases:
-            if phrase.box is not None and boxes.get(phrase.entity) == 1 and len(nouns(sentence.phrase(phrase))) == 1:
-                things.setdefault(phrase.entity, (sentence.phrase(phrase), phrase.box))
-    size = np.array([image.width, image.height])
-    centres = {key: ((box[:2] + box[2:]) / 2 / size, (box[2:] - box[:2]) / size) for key, (_, box) in things.items()}
-    for key, (text, _) in things.items():
+            text, box = sentence.phrase(phrase), phrase.box
+            if box is not None and boxes.get(phrase.entity) == 1 and len(nouns(text)) == 1:
+                thing = Thing(text, (box[:2] + box[2:]) / 2 / size, (box[2:] - box[:2]) / size)
+                things.setdefault(phrase.entity, thing)
+    return [*things.values()]
+
+
+def _places(things: Sequence[Thing]) -> Iterator[tuple[str, str]]:
+    """Yield where things are in an image: a true statement, and its opposite."""
+    for thing in things:
         for axis, names in enumerate((("on the left", "on the right"), ("at the top", "at the bottom"))):
-            where = float(centres[key][0][axis])
+            where = float(thing.centre[axis])
             if where < FAR or where > 1 - FAR:
                 there, opposite = names if where < FAR else names[::-1]
-                yield 0, f"{text} {there}", f"{text} {opposite}"
-    for (key, (text, _)), (other, (second, _)) in combinations(things.items(), 2):
-        if nouns(text) == nouns(second):
+                yield f"{thing.text} {there}", f"{thing.text} {opposite}"
+
+
+def _relations(things: Sequence[Thing]) -> Iterator[tuple[str, str]]:
+    """Yield where things are beside others: a true statement, and its opposite."""
+    for one, other in combinations(things, 2):
+        if nouns(one.text) == nouns(other.text):
             continue
+        apart, width = other.centre - one.centre, (other.sides + one.sides) / 2
         for axis, names in enumerate((("left of", "right of"), ("above", "below"))):
-            apart, width = centres[other][0] - centres[key][0], (centres[other][1] + centres[key][1]) / 2
             if abs(apart[axis]) > CLEAR * width[axis] and abs(apart[axis]) >= abs(apart[1 - axis]):
                 there, opposite = names if apart[axis] > 0 else names[::-1]
-                yield 1, f"{text} {there} {second}", f"{text} {opposite} {second}"
+                yield f"{one.text} {there} {other.text}", f"{one.text} {opposite} {other.text}"
+
+
+def _told_apart(model: Model, images: Sequence[ImageVectors], cases: Iterable[Iterable[tuple[str, str]]]) -> list[bool]:
+    """Return whether the first of two statements about an image agrees more with it; ``cases`` are those of each."""
+
+    def agree(image: ImageVectors, text: str) -> float:
+        return PhrasesInImages(model, Query((text,))).find(image).agree
+
+    both = zip(images, cases, strict=True)
+    return [agree(image, right) > agree(image, wrong) for image, pairs in both for right, wrong in pairs]
 
 
 SHOWN = 25
@@ -698,8 +704,7 @@ def fit_hits(model: Model, sets: Sequence[Sequence[Sample]]) -> dict[str, Logist
     model.check("aligner", "search")
     if model.calibration.phrase is None:
         raise UserError(f"{model.name} must be calibrated for phrases before it is for hits: calibrate --what phrase")
-    seen = [_read_set(model, samples) for samples in sets]
-    seen = [each for each in seen if len(each.images) > 1]
+    seen = [each for samples in sets if len((each := _read_set(model, samples)).images) > 1]
     images, said_of = [image for each in seen for image in each.images], [t for each in seen for t in each.sentences]
     fits = {
         "asked_colour": fit_details(model, images, pair_colours(said_of), "asked_colour"),
@@ -757,8 +762,7 @@ def fit_phrases(model: Model, sets: Sequence[SeenSet]) -> Logistic | None:
 
     For each phrase, images that show it and images that do not count equally, and so do all phrases.
     """
-    evidence, shown, counted = list[np.ndarray](), list[bool](), list[float]()
-    draws = np.random.default_rng(0)
+    cases, draws = list[tuple[np.ndarray, bool, float]](), np.random.default_rng(0)
     for each in sets:
         short = sorted({query for pairs in each.queries for kind, query in pairs if kind in ("noun", "phrase")})
         for query in _spread(short, QUERIES // len(KINDS)):
@@ -768,13 +772,12 @@ def fit_phrases(model: Model, sets: Sequence[SeenSet]) -> Logistic | None:
                 continue
             for value in (True, False):
                 rows = draws.permutation(np.flatnonzero(there == value))[:SHOWN].tolist()
-                evidence += [phrases.find(each.images[row]).phrases[:, 0] for row in rows]
-                shown += [value] * len(rows)
-                counted += [1 / len(rows)] * len(rows)
-    if not shown:
+                cases += [(phrases.find(each.images[row]).phrases[:, 0], value, 1 / len(rows)) for row in rows]
+    if not cases:
         return None
-    columns = dict(zip(QUESTIONS["indexed_phrase"], np.array(evidence).T, strict=True))
-    return Logistic.fit(columns, np.array(shown), np.array(counted) / np.mean(counted), "phrases")
+    evidence, shown, counted = map(np.array, zip(*cases, strict=True))
+    columns = dict(zip(QUESTIONS["indexed_phrase"], evidence.T, strict=True))
+    return Logistic.fit(columns, shown, counted / counted.mean(), "phrases")
 
 
 def _beside(
@@ -841,31 +844,32 @@ def _spread(items: Sequence[Any], most: int) -> list[Any]:
     return [items[i] for i in chosen.tolist()]
 
 
-def _marks(session: Session, images: Sequence[ImageVectors]) -> list[tuple[int, MarkedImage]]:
-    """Return the images' marked sentences with their entries; empty without Flickr30k Entities."""
+def _marks(session: Session, images: Sequence[ImageVectors]) -> dict[int, MarkedImage]:
+    """Return the images' marked sentences by entry; empty without Flickr30k Entities."""
     try:
         marked = read_entities(session.data, session.split or DEV)
     except UserError:
-        return []
-    entries = {image.image: entry for entry, image in enumerate(images)}
-    named = [(entries.get(image_name(image.image, session.folder)), image) for image in marked]
-    return sorted(((entry, image) for entry, image in named if entry is not None), key=itemgetter(0))
+        return {}
+    named = {image_name(image.image, session.folder): image for image in marked}
+    return {entry: named[image.image] for entry, image in enumerate(images) if image.image in named}
 
 
-def _phrases(marked: Sequence[tuple[int, MarkedImage]]) -> Truth:
-    """Return the phrases that have boxes, for the indexed images."""
+def _phrases(marked: Mapping[int, MarkedImage]) -> Truth:
+    """Return :data:`QUERIES` of the phrases that have boxes, for the indexed images."""
     truth: Truth = {}
-    for entry, image in marked:
+    for entry, image in marked.items():
         for sentence in image.sentences:
             for phrase in sentence.phrases:
                 words = sentence.phrase(phrase)
                 if phrase.box is not None and words:
                     truth.setdefault(words, {}).setdefault(entry, []).append(phrase.box)
-    return truth
+    return {phrase: truth[phrase] for phrase in _spread(sorted(truth), QUERIES)}
 
 
-def _hit(model: Model, snapshot: Snapshot, truth: Truth) -> float:
-    """Return the share of phrases whose top image shows them at the region found there."""
+def _hit(model: Model, snapshot: Snapshot, truth: Truth) -> float | None:
+    """Return the share of phrases whose top image shows them at the region found there; None without phrases."""
+    if not truth:
+        return None
     aligner, phrases = model.require("aligner", "search"), list(truth)
     texts, right = model.embed_text(phrases), 0
     for phrase, text, scores in zip(phrases, texts, score_texts(snapshot, texts, aligner.config.score), strict=True):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from saywhere.evaluation.report import write_report
 from saywhere.evaluation.session import Session, image_name
 from saywhere.images import LoadedImage
-from saywhere.models.densecap import Detections, detect
+from saywhere.models.densecap import detect
 from saywhere.models.model import Model
 from saywhere.models.nouns import Noun, find_nouns, is_right, kind_of, noun_tree
 from saywhere.options import dataclass
@@ -44,7 +45,7 @@ def measure(kinds: Sequence[str], right: Mapping[str, Sequence[bool]]) -> NounRe
     return NounResult({way: float(values.mean()) for way, values in columns.items()}, means, by_kind)
 
 
-Nouns = Mapping[str, Sequence[Sequence[str | Noun]]]
+Nouns = dict[str, Sequence[Sequence[str | Noun]]]
 """The name of each region of an image, by method: one noun, none, or all nouns of a caption."""
 
 
@@ -54,36 +55,16 @@ def run(model: Model, session: Session) -> NounResult:
     Raises:
         UserError: the model has no dense captioner, or no image is readable.
     """
-    detector = model.require("densecap", "describe boxes")
+    model.require("densecap", "describe boxes")
     samples = session.read()
-    truths = {image_name(s.image, session.folder): s.phrases for s in samples if len(s.boxes)}
-    boxes = {image_name(s.image, session.folder): s.boxes for s in samples if len(s.boxes)}
-    sources = [source for source in session.sources(samples) if source.name in boxes]
+    boxed = {image_name(sample.image, session.folder): sample for sample in samples if len(sample.boxes)}
+    boxes = {name: sample.boxes for name, sample in boxed.items()}
+    sources = [source for source in session.sources(samples) if source.name in boxed]
     named: dict[str, Nouns] = {}
-
-    def ask(images: list[LoadedImage], given: list[np.ndarray] | None) -> list[Nouns]:
-        encodings = model.encode(images)
-        described = detect(detector, encodings, given, writer=model.phrase_writer, calibration=model.calibration)
-        found = [nouns(model, each) for each in described]
-        if model.captioner is None or model.captioner.config.describe_boxes:
-            return found
-        captions = model.caption(encodings, attention=False)
-        return [
-            {**each, "caption": [find_nouns(caption.sentence, noun_tree())] * len(each["decoder"])}
-            for each, caption in zip(found, captions, strict=True)
-        ]
-
-    seen = session.each(ask, sources, (), named.__setitem__, boxes, model.long_side)
-    tree, kinds = noun_tree(), list[str]()
-    right: dict[str, list[bool]] = {}
-    for source in seen:
-        kinds += [kind_of(tree, references[0]) for references in truths[source.name]]
-        for way, said in named[source.name].items():
-            pairs = zip(said, truths[source.name], strict=True)
-            right.setdefault(way, []).extend(
-                any(is_right(tree, one, references) for one in names) for names, references in pairs
-            )
-    result = measure(kinds, right)
+    seen = session.each(partial(name_boxes, model), sources, (), named.__setitem__, boxes, model.long_side)
+    truths = [boxed[source.name].phrases for source in seen]
+    kinds = [kind_of(noun_tree(), references[0]) for phrases in truths for references in phrases]
+    result = measure(kinds, _which_are_right([named[source.name] for source in seen], truths))
     by_kind = {name: {"boxes": count, **shares} for name, (count, shares) in result.by_kind.items()}
     known = session.known(samples.name, images=len(seen), boxes=len(kinds))
     write_report(session.out, {"task": "nouns", "kinds": result.kinds, "objects": result.objects, "by_kind": by_kind,
@@ -91,10 +72,28 @@ def run(model: Model, session: Session) -> NounResult:
     return result
 
 
-def nouns(model: Model, found: Detections) -> Nouns:
-    """Return the names of an image's regions by each method."""
-    said: Nouns = {"decoder": [(caption,) for caption in found.captions]}
-    if model.nouns is None:
-        return said
-    posterior = model.nouns.posteriors([found.encoding], [found.boxes], [found.embeddings])[0]
-    return {**said, "classes": [(noun,) for noun, _ in model.nouns.name(posterior)]}
+def name_boxes(model: Model, images: list[LoadedImage], boxes: list[np.ndarray] | None) -> list[Nouns]:
+    """Return the names of the boxes ``(N, 4)`` of each image by each method."""
+    encodings, detector = model.encode(images), model.require("densecap", "describe boxes")
+    described = detect(detector, encodings, boxes, writer=model.phrase_writer, calibration=model.calibration)
+    found: list[Nouns] = [{"decoder": [(phrase,) for phrase in each.captions]} for each in described]
+    if model.nouns is not None:
+        for said, each in zip(found, described, strict=True):
+            posterior = model.nouns.posteriors([each.encoding], [each.boxes], [each.embeddings])[0]
+            said["classes"] = [(noun,) for noun, _ in model.nouns.name(posterior)]
+    if model.captioner is not None and not model.captioner.config.describe_boxes:
+        for said, caption in zip(found, model.caption(encodings, attention=False), strict=True):
+            said["caption"] = [find_nouns(caption.sentence, noun_tree())] * len(said["decoder"])
+    return found
+
+
+def _which_are_right(named: Sequence[Nouns], truths: Sequence[Sequence[Sequence[str]]]) -> dict[str, list[bool]]:
+    """Return by method whether a name of each box is right, given those of each image and its boxes' true phrases."""
+    right: dict[str, list[bool]] = {}
+    for by_way, phrases in zip(named, truths, strict=True):
+        for way, said in by_way.items():
+            right.setdefault(way, []).extend(
+                any(is_right(noun_tree(), one, references) for one in names)
+                for names, references in zip(said, phrases, strict=True)
+            )
+    return right

@@ -340,7 +340,10 @@ def compare_engines(one: Engine, other: Engine) -> float:
     return worst
 
 
-def stages(engine: Engine) -> Iterator[tuple[str, np.ndarray]]:
+Stages = Iterator[tuple[str, np.ndarray]]
+
+
+def stages(engine: Engine) -> Stages:
     """Yield the results of an engine for a few smooth random images, by stage.
 
     Neighbouring pixels are similar, as in photographs. Boxes are random; their number includes 0 and 1,000.
@@ -351,48 +354,64 @@ def stages(engine: Engine) -> Iterator[tuple[str, np.ndarray]]:
         image = open_image(np.kron(noise, np.ones((20, 20, 1), np.uint8))[:height, :width])
         pixels = engine.trunk.preprocess(image)
         maps = engine.trunk.encode([pixels])
-        size = pixels.shape[2], pixels.shape[1]
-        boxes = [random_boxes(random, count, *size) for count in (0, 1, 1000)]
-        where = f"an image of {width} x {height}"
-        if engine.densecap is not None:
-            rpn = engine.trunk.propose(maps[0])
-            yield from (
-                (f"{name} of anchors of {where}", getattr(rpn, name)) for name in ("anchors", "logits", "offsets")
-            )
-        if engine.densecap is not None:
-            for rows in boxes:
-                (head,) = engine.densecap.region_head(maps, [rows])
-                for name in ("embeddings", "logits", "offsets"):
-                    yield f"{name} of {counted(len(rows), 'region')} of {where}", getattr(head, name)
-            (head,) = engine.densecap.region_head(maps, [boxes[2][:20]])
-            features = engine.densecap.phrase_features(maps, [boxes[2][:20]], [head.embeddings])
-            (codes,) = engine.densecap.phrase_embeddings(features)
-            yield "the region decoder", _first_words(engine.densecap.decoder, codes)
-            if engine.densecap.ngrams is not None:
-                yield "n-grams of phrases", engine.densecap.ngrams.probabilities(features[0])
-        if engine.aligner is not None:
-            for rows in boxes:
-                (vectors,) = engine.aligner.region_vectors(maps, [rows])
-                yield f"vectors of {counted(len(rows), 'region')} of {where}", vectors
-        if engine.nouns is not None:
-            for rows in boxes:
-                heads = [] if engine.densecap is None else engine.densecap.region_head(maps, [rows])
-                embeddings = [head.embeddings for head in heads] if engine.nouns.config.embed_dim else None
-                found = engine.nouns.classify(maps, [rows], embeddings)[0]
-                for name, logits in zip(("classes", "kinds"), found, strict=True):
-                    yield f"{name} of {counted(len(rows), 'region')} of {where}", logits
-        if engine.captioner is not None:
-            config = engine.captioner.config
-            given = boxes[2][:50] if config.attend_to == "proposals" else None
-            bound = engine.captioner.bind_images(maps, [given])
-            yield f"the caption decoder on {where}", _first_words(bound.decoder, bound.embeddings)
-            if bound.attention is not None:
-                token_ids = random.integers(4, len(engine.captioner.vocabulary), (1, 5))
-                yield f"attention on {where}", bound.attention(token_ids)
+        boxes = [random_boxes(random, count, pixels.shape[2], pixels.shape[1]) for count in (0, 1, 1000)]
+        for part in (_densecap, _aligner, _nouns, partial(_captioner, random)):
+            yield from part(engine, maps, boxes, f"an image of {width} x {height}")
     if engine.aligner is not None:
         token_ids = random.integers(4, len(engine.aligner.vocabulary), (4, 7))
         token_ids[1, 3:], token_ids[2, :] = 0, END
         yield "vectors of words", engine.aligner.text_vectors(token_ids).vectors
+
+
+def _densecap(engine: Engine, maps: Sequence[Any], boxes: Sequence[np.ndarray], where: str) -> Stages:
+    if engine.densecap is None:
+        return
+    rpn = engine.trunk.propose(maps[0])
+    for name in ("anchors", "logits", "offsets"):
+        yield f"{name} of anchors of {where}", getattr(rpn, name)
+    for rows in boxes:
+        (head,) = engine.densecap.region_head(maps, [rows])
+        for name in ("embeddings", "logits", "offsets"):
+            yield f"{name} of {counted(len(rows), 'region')} of {where}", getattr(head, name)
+    some = [boxes[2][:20]]
+    (head,) = engine.densecap.region_head(maps, some)
+    features = engine.densecap.phrase_features(maps, some, [head.embeddings])
+    (codes,) = engine.densecap.phrase_embeddings(features)
+    yield "the region decoder", _first_words(engine.densecap.decoder, codes)
+    if engine.densecap.ngrams is not None:
+        yield "n-grams of phrases", engine.densecap.ngrams.probabilities(features[0])
+
+
+def _aligner(engine: Engine, maps: Sequence[Any], boxes: Sequence[np.ndarray], where: str) -> Stages:
+    if engine.aligner is None:
+        return
+    for rows in boxes:
+        (vectors,) = engine.aligner.region_vectors(maps, [rows])
+        yield f"vectors of {counted(len(rows), 'region')} of {where}", vectors
+
+
+def _nouns(engine: Engine, maps: Sequence[Any], boxes: Sequence[np.ndarray], where: str) -> Stages:
+    if engine.nouns is None:
+        return
+    for rows in boxes:
+        heads = [] if engine.densecap is None else engine.densecap.region_head(maps, [rows])
+        embeddings = [head.embeddings for head in heads] if engine.nouns.config.embed_dim else None
+        found = engine.nouns.classify(maps, [rows], embeddings)[0]
+        for name, logits in zip(("classes", "kinds"), found, strict=True):
+            yield f"{name} of {counted(len(rows), 'region')} of {where}", logits
+
+
+def _captioner(
+    random: np.random.Generator, engine: Engine, maps: Sequence[Any], boxes: Sequence[np.ndarray], where: str
+) -> Stages:
+    if engine.captioner is None:
+        return
+    given = boxes[2][:50] if engine.captioner.config.attend_to == "proposals" else None
+    bound = engine.captioner.bind_images(maps, [given])
+    yield f"the caption decoder on {where}", _first_words(bound.decoder, bound.embeddings)
+    if bound.attention is not None:
+        token_ids = random.integers(4, len(engine.captioner.vocabulary), (1, 5))
+        yield f"attention on {where}", bound.attention(token_ids)
 
 
 def _first_words(decoder: Decoder, embeddings: np.ndarray) -> np.ndarray:

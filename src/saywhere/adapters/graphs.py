@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -304,6 +304,27 @@ class CachedDecoder:
             self._read = {name: value[rows] for name, value in self._read.items()}
 
 
+class Hypotheses(NamedTuple):
+    """Beginnings of answers: tokens ``(R, B, T)`` with the start, ``(R, B, T - 1)`` for the others, and its sum."""
+
+    tokens: np.ndarray
+    log_probs: np.ndarray
+    total: np.ndarray
+
+    def step(self, scores: np.ndarray, count: int) -> tuple[Hypotheses, np.ndarray]:
+        """Return the ``count`` likeliest with one more token, and which each continues, ``(R, count)``.
+
+        ``scores`` ``(R * B, V)`` are log-probabilities of the tokens.
+        """
+        scores = scores.reshape(*self.total.shape, -1)
+        sums = (scores + self.total[..., None]).reshape(len(scores), -1)
+        best, rows = largest(sums, count), np.arange(len(sums))[:, None]
+        parents, words = np.divmod(best, scores.shape[2])
+        tokens = np.concatenate((self.tokens[rows, parents], words[..., None]), axis=2)
+        log_probs = np.concatenate((self.log_probs[rows, parents], scores[rows, parents, words][..., None]), axis=2)
+        return Hypotheses(tokens, log_probs, sums[rows, best]), parents
+
+
 def search(
     decoder: Callable[[np.ndarray, np.ndarray | None], np.ndarray],
     count: int,
@@ -319,38 +340,29 @@ def search(
     """
     ended: list[list[tuple[float, list[int], np.ndarray]]] = [[] for _ in range(count)]
     items, rows = np.arange(count), None
-    written: np.ndarray = np.full((count, 1, 1), settings.start, np.int64)
-    log_probs: np.ndarray = np.zeros((count, 1, 0), np.float32)
-    total: np.ndarray = np.zeros((count, 1), np.float32)
+    start = np.full((count, 1, 1), settings.start, np.int64)
+    beam = Hypotheses(start, np.zeros((count, 1, 0), np.float32), np.zeros((count, 1), np.float32))
     for length in range(1, most_tokens + 1):
-        flat = written.reshape(-1, length)
-        scores: np.ndarray = decoder(flat[:, -1], rows)
+        written, last = beam.tokens.reshape(-1, length), length == most_tokens
+        scores = decoder(written[:, -1], rows)
         if beam_size > 1:
-            scores = settings.allow(log_softmax(scores), flat, length == most_tokens)
+            scores = settings.allow(log_softmax(scores), written, last)
         else:
-            scores = log_softmax(settings.allow(scores, flat, length == most_tokens))
-        scores = scores.reshape(len(items), -1)
-        size = scores.shape[1] // written.shape[1]
-        sums = (scores.reshape(*total.shape, size) + total[..., None]).reshape(len(items), -1)
-        best = largest(sums, (1 + max(1, len(settings.ends))) * beam_size)
-        parents, words, own = best // size, best % size, np.arange(len(items))[:, None]
-        ends = np.isin(words, settings.ends) | (length == most_tokens)
-        grown = np.concatenate((written[own, parents], words[..., None]), axis=2)
-        said = np.concatenate((log_probs[own, parents], scores[own, best][..., None]), axis=2)
-        sums = sums[own, best]
+            scores = log_softmax(settings.allow(scores, written, last))
+        grown, parents = beam.step(scores, (1 + max(1, len(settings.ends))) * beam_size)
+        ends = np.isin(grown.tokens[:, :, -1], settings.ends) | last
         for row, item in enumerate(items):
-            for column in np.flatnonzero(ends[row, :beam_size] & np.isfinite(sums[row, :beam_size])):
-                rank = float(sums[row, column]) / length**settings.length_penalty
-                ended[item].append((rank, grown[row, column, 1:].tolist(), said[row, column]))
+            for column in np.flatnonzero(ends[row, :beam_size] & np.isfinite(grown.total[row, :beam_size])):
+                tokens, log_probs, total = (each[row, column] for each in grown)
+                ended[item].append((float(total) / length**settings.length_penalty, tokens[1:].tolist(), log_probs))
             ended[item] = sorted(ended[item], key=lambda one: -one[0])[:beam_size]
-        left = np.array([len(ended[item]) < beam_size for item in items])
-        if length == most_tokens or not left.any():
+        left = np.flatnonzero([len(ended[item]) < beam_size for item in items])
+        if last or not len(left):
             break
-        kept = np.argsort(ends, axis=1, kind="stable")[left, :beam_size]
-        chosen = np.flatnonzero(left)[:, None]
-        rows = (chosen * written.shape[1] + parents[chosen, kept]).reshape(-1)
-        rows = None if np.array_equal(rows, np.arange(flat.shape[0])) else rows
-        items, written, log_probs, total = items[left], grown[chosen, kept], said[chosen, kept], sums[chosen, kept]
+        chosen, kept = left[:, None], np.argsort(ends, axis=1, kind="stable")[left, :beam_size]
+        rows = (chosen * beam.total.shape[1] + parents[chosen, kept]).reshape(-1)
+        rows = None if np.array_equal(rows, np.arange(len(written))) else rows
+        items, beam = items[left], Hypotheses(*(each[chosen, kept] for each in grown))
     return [(answers[0][1], answers[0][2]) for answers in ended]
 
 

@@ -18,7 +18,7 @@ from math import log
 
 import numpy as np
 
-from saywhere.calibration import QUESTIONS, Calibration, logistic
+from saywhere.calibration import QUESTIONS, Calibration, Logistic, logistic
 from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_regions, region_bonus
@@ -240,8 +240,8 @@ MOST_ODDS = log(1 / LEAST - 1)
 
 def hit_evidence(
     odds: np.ndarray, kinds: np.ndarray, similarity: float, together: float, lead: float, among: int
-) -> tuple[float, float, float, float, float, float]:
-    """Return the evidence for the question ``hit`` of :class:`saywhere.calibration.Calibration`, in its order.
+) -> np.ndarray:
+    """Return the evidence ``(6,)`` for the question ``hit`` of :class:`saywhere.calibration.Calibration`, in its order.
 
     Args:
         odds: ``(P,)`` log-odds that an image shows each phrase of a query.
@@ -255,7 +255,15 @@ def hit_evidence(
     beyond = 1 - 1 / len(odds)
     prior = log(math.exp(together) + 1 / max(among, 1))
     shown = math.exp(kinds.mean())
-    return float(odds.mean()), shown, similarity * beyond, beyond, prior, lead * among / (among + FEW)
+    return np.array([odds.mean(), shown, similarity * beyond, beyond, prior, lead * among / (among + FEW)])
+
+
+def _alone(
+    hit: Logistic, odds: np.ndarray, kinds: np.ndarray, together: np.ndarray, lead: float, among: int
+) -> np.ndarray:
+    """Return the probability ``(P,)`` of each phrase as if it were asked for alone; ``together`` is ``(P,)``."""
+    each = zip(odds[:, None], kinds[:, None], together.tolist(), strict=True)
+    return np.array([hit.apply(hit_evidence(one, kind, 0.0, common, lead, among)) for one, kind, common in each])
 
 
 @dataclass(frozen=True, eq=False)
@@ -417,8 +425,7 @@ class PhrasesInImages:
         self._nouns = [lexicon.class_noun(phrase) for phrase in wider]
         common, lacking = commonness_of(words), self._seen.lacking
         self._judged = common.together([p for p, lacks in zip(wider, lacking, strict=True) if not lacks] or wider)
-        self._each = [common.together([phrase]) for phrase in wider]
-        self._common = [common.together([phrase]) for phrase in kinds]
+        self._each, self._common = (np.array([common.together([text]) for text in texts]) for texts in (wider, kinds))
 
     def kind_question(self) -> Question | None:
         """Return :meth:`question` with kinds in place of narrower nouns, for the lead of images; None without any."""
@@ -458,9 +465,8 @@ class PhrasesInImages:
         agree = np.exp(_log_details(calibration, self._avoided, image, shown, compared, rows))
         there = logistic(odds) >= np.where(shown.named, UNWANTED, UNNAMED)
         if (hit := calibration.hit) is not None:
-            for row in np.flatnonzero(shown.named & ~self._shunned.lacking[: len(rows)]).tolist():
-                alone = odds[row : row + 1], kinds[row : row + 1], 0.0, self._common[row], 0.0, among
-                there[row] |= hit.apply(np.array(hit_evidence(*alone))) >= UNWANTED_HIT
+            seen = shown.named & ~self._shunned.lacking[: len(rows)]
+            there[seen] |= _alone(hit, odds[seen], kinds[seen], self._common[seen], 0.0, among) >= UNWANTED_HIT
         return bool((there & (agree >= UNWANTED_HIT)).any())  # its number and colour are more probable than not
 
     def find(self, image: ImageVectors, lead: float = 0.0, among: int = 1) -> Placed:
@@ -471,39 +477,39 @@ class PhrasesInImages:
             lead: number of standard deviations of its ranking score above the mean of all searched images.
             among: number of searched images.
         """
-        calibration, layout = self._model.calibration, self.layout
-        several = len(layout.phrases)
-        evidence, whole = self._seen.evidence(image), self._whole.similarities(image)
-        config, compared = self._aligner.config.grounding, len(self._details.texts)
-        rows, agree = evidence.place(config, layout, calibration)
-        agree = agree + _log_details(calibration, self._details, image, evidence, whole[:compared], rows)
+        calibration, evidence = self._model.calibration, self._seen.evidence(image)
+        details, wanted = np.split(self._whole.similarities(image), [len(self._details.texts)])
+        rows, agree = self._place(image, evidence, details)
         odds = evidence.log_odds(calibration)
         if self._wider is not None:  # no sparrow without a bird
             wider = self._wider.evidence(image)
-            highest, (places, most) = wider.log_odds(calibration), wider.place(config, layout, calibration)
-            most = most + _log_details(calibration, self._details, image, wider, whole[:compared], places)
-            agree = np.minimum(agree, most)
+            agree = np.minimum(agree, self._place(image, wider, details)[1])
+            highest = wider.log_odds(calibration)
             odds = odds if odds is None or highest is None else np.minimum(odds, highest)
         inputs = np.stack([evidence.inputs[name] for name in QUESTIONS["indexed_phrase"]])
-        wanted = whole[compared:] if len(whole) > compared else evidence.similarity
+        wanted = wanted if len(wanted) else evidence.similarity
         similarity = float((wanted - image.hubness - hubness_of(self._wanted)).mean())
         joint = presence = shown = None
         if odds is not None:
-            odds = np.clip(odds if self.known else -np.inf, -MOST_ODDS, np.full(several, MOST_ODDS))
+            odds = np.clip(odds if self.known else -np.inf, -MOST_ODDS, np.full(len(rows), MOST_ODDS))
             shares, lacking, kinds = logistic(odds), self._seen.lacking, evidence.best_kinds
-            read = slice(None) if lacking.all() else ~lacking
-            joint = np.array(hit_evidence(odds[read], kinds[read], similarity, self._judged, lead, among))
-            if calibration.hit is not None:
-                for row in np.flatnonzero(~lacking).tolist():  # as if it were asked alone
-                    alone = odds[row : row + 1], kinds[row : row + 1], 0.0, self._each[row], lead, among
-                    shares[row] = calibration.hit.apply(np.array(hit_evidence(*alone)))
+            read = ~lacking | lacking.all()
+            joint = hit_evidence(odds[read], kinds[read], similarity, self._judged, lead, among)
+            if (hit := calibration.hit) is not None:
                 shown = float(logistic(odds[lacking]).prod() * np.exp(agree.sum()))
                 if not lacking.all():
-                    most = LOOSE ** np.count_nonzero(~lacking) * shares[~lacking].min()
-                    shown *= min(float(calibration.hit.apply(joint)), float(most))
+                    shares[read] = _alone(hit, odds[read], kinds[read], self._each[read], lead, among)
+                    most = LOOSE ** np.count_nonzero(read) * shares[read].min()
+                    shown *= min(float(hit.apply(joint)), float(most))
             presence = np.maximum(shares * np.exp(agree), shown or 0).astype(np.float32)
         regions = partial(self._regions, image, evidence, rows, agree, presence, shown)
         return Placed(similarity, inputs, joint, shown, float(agree.sum()) if odds is not None else 0.0, regions)
+
+    def _place(self, image: ImageVectors, found: Evidence, details: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the regions ``(P,)`` of the phrases, and the log-probability of their places, counts and colours."""
+        calibration = self._model.calibration
+        rows, agree = found.place(self._aligner.config.grounding, self.layout, calibration)
+        return rows, agree + _log_details(calibration, self._details, image, found, details, rows)
 
     def _regions(
         self, image: ImageVectors, evidence: Evidence, rows: np.ndarray, agree: np.ndarray,

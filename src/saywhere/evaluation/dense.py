@@ -211,10 +211,7 @@ class DenseCaptioning:
         self._captions: dict[str, int] = {}
         self._references: list[tuple[str, ...]] = []
         self._bags: list[tuple[str, ...]] = []
-        self._scores: list[Array] = []
-        self._overlaps: list[Array] = []
-        self._claims: list[Array] = []
-        self._caption_ids: list[Array] = []
+        self._found: list[tuple[Array, Array, Array, Array]] = []  # score, overlap, claim, caption; of each image
 
     def add(self, predicted: Regions, truth_boxes: ArrayLike, references: Sequence[Sequence[str]]) -> None:
         """Add one image.
@@ -269,12 +266,10 @@ class DenseCaptioning:
         phrases = [phrase for several in references for phrase in several]
         merged, groups = self.rules.merge(rows)
         matches = self.rules.match(predicted, ranks, merged)
-        self._scores.append(ranks[matches.order])
-        self._overlaps.append(matches.overlap)
-        self._claims.append(np.where(matches.claim < 0, -1, matches.claim + len(self._references)))
+        claim = np.where(matches.claim < 0, -1, matches.claim + len(self._references))
         order: list[int] = matches.order.tolist()
         ids = [self._captions.setdefault(captions[i], len(self._captions)) for i in order]
-        self._caption_ids.append(np.array(ids, dtype=np.int64))
+        self._found.append((ranks[matches.order], matches.overlap, claim, np.array(ids, dtype=np.int64)))
         self._references += [tuple(phrases[i] for i in group) for group in groups]
         self._bags.append(tuple(dict.fromkeys(phrases)))
 
@@ -288,8 +283,8 @@ class DenseCaptioning:
         Raises:
             ValueError: the scorer returned too few scores, too many, or one that is not a finite number.
         """
-        scores, overlap = _joined(self._scores, np.float64), _joined(self._overlaps, np.float64)
-        claim, caption = _joined(self._claims, np.int64), _joined(self._caption_ids, np.int64)
+        none = (np.empty(0), np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64))
+        scores, overlap, claim, caption = map(np.concatenate, zip(none, *self._found, strict=True))
         claimants = self.rules.claimants(claim)
         decides = claimants & (overlap >= min(IOUS))
         meteor = np.zeros(len(scores))
@@ -315,7 +310,7 @@ class DenseCaptioning:
         )
 
     def _language(self, scorer: Scorer, caption: Array) -> float:
-        image = np.repeat(np.arange(len(self._bags)), [len(scores) for scores in self._scores])
+        image = np.repeat(np.arange(len(self._bags)), [len(scores) for scores, *_ in self._found])
         judged = np.array([bool(bag) for bag in self._bags], dtype=bool)[image]
         values = self._score(scorer, caption[judged], image[judged], self._bags)
         return float(values.mean()) if len(values) else 0.0
@@ -347,10 +342,6 @@ def _rows(values: ArrayLike, columns: int, what: str, name: str) -> Array:
     if not np.isfinite(array).all():
         raise ValueError(f"{where}{what} with a number that is not finite")
     return array.reshape(-1, columns)
-
-
-def _joined(parts: list[Array], dtype: type[np.generic]) -> Array:
-    return np.concatenate([np.empty(0, dtype=dtype), *parts])
 
 
 def score_files(predictions: Path, session: Session, protocol: str = "clean") -> DenseCaptioningResult:

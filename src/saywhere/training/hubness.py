@@ -28,6 +28,7 @@ from saywhere.networks.aligner.network import Hubs
 from saywhere.options import dataclass
 from saywhere.text import tokenize
 from saywhere.training.card import replace_section
+from saywhere.training.loop import descend
 from saywhere.training.progress import encode_each, track
 
 HUBS = 512
@@ -181,18 +182,13 @@ def fit(lesson: Lesson, temperature: float, count: int, title: str) -> Fit:
     groups = [{"params": [vectors], "lr": RATE * float(begin.std())}, {"params": [constants], "lr": 2 * RATE},
               {"params": [shift, log_scale], "lr": RATE / 2}]  # fmt: skip
     optimizer = torch.optim.Adam(groups)
-    steps = EPOCHS * -(-len(teaching) // BATCH)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, steps)
-    with track(title, steps) as progress:
-        for _ in range(EPOCHS):
-            for part in torch.randperm(len(teaching), generator=generator).split(BATCH):
-                rows = teaching[part]
-                loss = functional.mse_loss(hubness(rows), wanted[rows])
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                schedule.step()
-                progress.advance(1, f"off by {temperature * float(loss.detach()) ** 0.5:.3g}")
+    orders = [torch.randperm(len(teaching), generator=generator) for _ in range(EPOCHS)]
+    batches = [teaching[rows] for order in orders for rows in order.split(BATCH)]
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, len(batches))
+    descend(
+        title, batches, lambda rows: functional.mse_loss(hubness(rows), wanted[rows]), optimizer, schedule,
+        lambda loss: f"off by {temperature * loss**0.5:.3g}",
+    )  # fmt: skip
     scale, layer = float(log_scale.detach().exp()), nn.Linear(vectors.shape[1], count)
     with torch.no_grad():
         found = torch.cat([hubness(rows) for rows in others.split(BATCH)])

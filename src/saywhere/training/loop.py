@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
 
 from saywhere import reproductions
@@ -32,7 +32,7 @@ from saywhere.networks import checkpoint
 from saywhere.options import dataclass
 from saywhere.report import leave_out
 from saywhere.training.dataset import Batch, Digest, ImageDataset, epoch_batches
-from saywhere.training.progress import Progress
+from saywhere.training.progress import Progress, track
 from saywhere.training.recipe import OptimizerConfig, Recipe, TrainingConfig
 
 
@@ -172,6 +172,21 @@ def seed_step(seed: int, epoch: int, batch: int) -> torch.Generator:
     number = int(np.random.SeedSequence((seed, epoch, batch, 0)).generate_state(1, np.uint64)[0] >> 1)
     torch.manual_seed(number)
     return torch.Generator().manual_seed(number)
+
+
+def descend(
+    title: str, batches: Sequence[Any], loss: Callable[[Any], Tensor], optimizer: Optimizer,
+    schedule: LRScheduler, note: Callable[[float], str] = "loss {:.3f}".format,
+) -> None:  # fmt: skip
+    """Take a step down the loss of each batch while showing a :class:`Progress`, with a note about the loss."""
+    with track(title, len(batches)) as progress:
+        for batch in batches:
+            found = loss(batch)
+            optimizer.zero_grad()
+            found.backward()
+            optimizer.step()
+            schedule.step()
+            progress.advance(1, note(found.item()))
 
 
 @dataclass

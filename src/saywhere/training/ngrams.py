@@ -34,7 +34,8 @@ from saywhere.networks.language.ngrams import Ngrams
 from saywhere.options import dataclass
 from saywhere.text import UNKNOWN
 from saywhere.training.card import replace_section
-from saywhere.training.progress import rows_of_each, track
+from saywhere.training.loop import descend
+from saywhere.training.progress import rows_of_each
 
 LEAST_DEVIATION = 0.1
 """Minimum standard deviation relative to the median one, so that nearly constant features get small weights."""
@@ -276,22 +277,20 @@ def learn(described: Described, said: Said, config: NgramsConfig, settings: Sett
     random = np.random.default_rng(seed)
     teaching = np.flatnonzero(~described.held_out)
     features = torch.from_numpy(described.features).float()
-    steps = settings.epochs * (batches := max(1, len(teaching) // BATCH))
-    with torch.random.fork_rng(devices=()), track("n-grams", steps) as progress:
+    count = max(1, len(teaching) // BATCH)
+    batches = [rows for _ in range(settings.epochs) for rows in np.array_split(random.permutation(teaching), count)]
+    with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         predictor = Predictor(features[teaching], said.mean(teaching.tolist()), config, settings.dropout)
         optimizer = torch.optim.AdamW(predictor.parameters(), settings.rate, weight_decay=DECAY)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, settings.rate, total_steps=steps + 1, pct_start=WARM_UP
+            optimizer, settings.rate, total_steps=len(batches) + 1, pct_start=WARM_UP
         )
-        for _ in range(settings.epochs):
-            for rows in np.array_split(random.permutation(teaching), batches):
-                loss = _loss(predictor(features[rows]), said.targets(rows.tolist()))
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                schedule.step()
-                progress.advance(1, f"loss {float(loss.detach()):.3f}")
+
+        def loss(rows: np.ndarray) -> Tensor:
+            return _loss(predictor(features[rows]), said.targets(rows.tolist()))
+
+        descend("n-grams", batches, loss, optimizer, schedule)
     return predictor.eval()
 
 

@@ -29,7 +29,8 @@ from saywhere.networks.vision.backbones import published_classifier
 from saywhere.networks.vision.trunk import build_trunk
 from saywhere.options import dataclass
 from saywhere.text import Vocabulary
-from saywhere.training.progress import rows_of_each, track
+from saywhere.training.loop import descend
+from saywhere.training.progress import rows_of_each
 
 LEAST = 8
 """Minimum number of boxes of a kind."""
@@ -269,18 +270,15 @@ def _fit_layer(
         small.bias.zero_()
     groups = [{"params": small.parameters()}, {"params": [trust], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=RATE, weight_decay=DECAY)
-    batches = max(1, len(rows) // BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, [RATE, 5 * RATE], total_steps=epochs * batches + 1)
-    with track("kinds", epochs * batches) as progress:
-        for _ in range(epochs):
-            for batch in np.array_split(generator.permutation(len(rows)), batches):
-                logits = small(functional.dropout(inputs[batch], DROPOUT)) + trust * prior[batch]
-                loss = (_loss(logits, allowed[batch]) * weights[batch]).mean()
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                schedule.step()
-                progress.advance(1, f"loss {loss.item():.3f}")
+    count = max(1, len(rows) // BATCH)
+    batches = [each for _ in range(epochs) for each in np.array_split(generator.permutation(len(rows)), count)]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, [RATE, 5 * RATE], total_steps=len(batches) + 1)
+
+    def loss(batch: np.ndarray) -> Tensor:
+        logits = small(functional.dropout(inputs[batch], DROPOUT)) + trust * prior[batch]
+        return (_loss(logits, allowed[batch]) * weights[batch]).mean()
+
+    descend("kinds", batches, loss, optimizer, schedule)
     with torch.no_grad():  # the layer takes raw features
         layer.weight.copy_((small.weight @ basis.T) / scale)
         layer.bias.copy_(small.bias - layer.weight @ mean)

@@ -229,7 +229,7 @@ def _fold(graph: _Graph) -> dict[str, GraphWeight]:
         )
         conv.weight, conv.bias = nn.Parameter(weight), nn.Parameter(bias)
         parent, _, leaf = normalisation.rpartition(".")
-        setattr(modules[parent], leaf, _Then(getattr(norm, "act", nn.Identity())))
+        setattr(modules[parent], leaf, getattr(norm, "act", nn.Identity()))
         names = layer.removeprefix(TRUNK), normalisation.removeprefix(TRUNK)
         for kind in ("weight", "bias"):
             sources[f"{layer}.{kind}"] = GraphWeight(names[0], kind, names[1], norm.eps)
@@ -265,18 +265,6 @@ def _pairs(graph: nn.Module) -> dict[str, str]:
     for remove in hooks:
         remove()
     return pairs
-
-
-class _Then(nn.Module):
-    """The activation that remains of a normalisation layer."""
-
-    def __init__(self, activation: nn.Module) -> None:
-        super().__init__()
-        self.activation = activation
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Map features to features."""
-        return self.activation(features)
 
 
 def _padded_convolution(conv: nn.Conv2d, features: Tensor) -> Tensor:

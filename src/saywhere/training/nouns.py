@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -178,7 +179,9 @@ def fit(boxes: NamedBoxes, trunk_of: str | Path, config: NounsConfig, epochs: in
     if not vocabulary.counts:
         raise UserError(f"no kind has {LEAST} boxes: phrases of boxes name the kinds of things that are taught")
     network = build_network(trunk_of, vocabulary, config)
-    evidence = NounEvidence(PublishedEvidence(network))
+    # Without embeddings, and without regions: what it is asked about kinds and groups needs neither.
+    published: Any = SimpleNamespace(config=replace(network.config, embed_dim=0), vocabulary=network.vocabulary)
+    evidence = NounEvidence(published)
     allowed = torch.from_numpy(allowed_groups(tree, evidence.kinds, evidence.groups))[torch.from_numpy(boxes.nouns)]
     held = boxes.held_out
     classes = _class_logits(network, boxes.features)
@@ -215,18 +218,6 @@ def build_network(trunk_of: str | Path, vocabulary: Vocabulary, config: NounsCon
         network.kinds.weight.zero_()
         network.kinds.bias.zero_()
     return network.eval()
-
-
-class PublishedEvidence:
-    """A network as :class:`NounEvidence` takes it, for kinds and groups; see :class:`saywhere.engines.engine.Nouns`."""
-
-    def __init__(self, network: Nouns) -> None:
-        self.config, self.vocabulary = replace(network.config, embed_dim=0), network.vocabulary
-
-    def classify(
-        self, maps: Sequence[object], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray] | None = None
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        raise TypeError("the published classifier is a linear layer")
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
 from saywhere.adapters.adapter import Detected
 from saywhere.adapters.sources import Adapted
@@ -68,18 +69,23 @@ class Pretrained:
         self, images: Sequence[Image.Image], prompts: Sequence[str], most_tokens: int, beam_size: int
     ) -> list[tuple[list[int], np.ndarray]]:
         inputs = self.prepare(images, prompts, padding=True)
-        recorder = _Recorder()
+        steps: list[Tensor] = []
+
+        def record(_: Tensor, scores: Tensor) -> Tensor:
+            steps.append(scores.float().log_softmax(dim=-1).amax(dim=-1))  # of the token that greedy decoding takes
+            return scores
+
         sequences = self.network.generate(
             **inputs,
             max_new_tokens=most_tokens,
             num_beams=beam_size,
             do_sample=False,
             early_stopping=beam_size > 1,
-            logits_processor=[recorder] if beam_size == 1 else [],
+            logits_processor=[record] if beam_size == 1 else [],
         )
         if beam_size > 1:
             return [(row, np.zeros(len(row), np.float32)) for row in sequences[:, 1:].tolist()]
-        log_probs = torch.stack(recorder.steps, dim=1).cpu().numpy()
+        log_probs = torch.stack(steps, dim=1).cpu().numpy()
         return list(zip(sequences[:, -log_probs.shape[1] :].tolist(), log_probs, strict=True))
 
     @torch.inference_mode()
@@ -87,17 +93,6 @@ class Pretrained:
         inputs = self.prepare(images, texts, truncation=True, max_length=length, **options)
         out = self.network(**inputs)
         return Detected(out.logits.cpu().numpy(), out.pred_boxes.cpu().numpy(), inputs["input_ids"].cpu().numpy())
-
-
-class _Recorder:
-    """Record the log-probability of the most probable token in each row at each step, which greedy decoding takes."""
-
-    def __init__(self) -> None:
-        self.steps: list[Any] = []
-
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        self.steps.append(scores.float().log_softmax(dim=-1).amax(dim=-1))
-        return scores
 
 
 def load_pretrained(folder: Path, family: str, processor: str, network: str) -> tuple[Any, Any]:

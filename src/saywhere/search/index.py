@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from saywhere import DEFAULT_MODEL, loading
+from saywhere.engines.onnx import available_threads
 from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage
 from saywhere.inference import Source
@@ -297,7 +298,8 @@ class Index:
         if query is not None and not isinstance(query, (str, Query)):
             raise UserError(f"query must be a string or a Query, not {type(query).__name__}")
         require_texts(without=without)
-        find = partial(self.store.nearest, exact=exact, threads=self._workers, only=Only.of(after, before, under))
+        threads = self._threads or available_threads()
+        find = partial(self.store.nearest, exact=exact, threads=threads, only=Only.of(after, before, under))
         unwanted = (without,) if isinstance(without, str) else tuple(without)
         if query is not None:
             parsed = Query.parse(query) if isinstance(query, str) else query
@@ -328,12 +330,6 @@ class Index:
                 each.entry, phrases.unknown, phrases.layout.without_noun, left_out)
             for each, there in best
         ]  # fmt: skip
-
-    @property
-    def _workers(self) -> int:
-        from saywhere.engines.onnx import available_threads
-
-        return self._threads or available_threads()
 
     def _image_question(self, image: Any) -> Question:
         """Use the regions of an image as words, normalised so that strong ones do not outweigh the others."""

@@ -195,8 +195,7 @@ def _of_marks(image: MarkedImage, placer: Placer) -> Asked:
     phrases = tuple(s.phrase(p) for s, p, _ in placed)
     types = tuple((*p.types, _familiar(placer, text)) for text, (_, p, _) in zip(phrases, placed, strict=True))
     words = {word for sentence in image.sentences for word in sentence.words}
-    return Asked(image.image, phrases, tuple(box[None] for _, _, box in placed), types, words,
-                 image.sentences)  # fmt: skip
+    return Asked(image.image, phrases, tuple(box[None] for _, _, box in placed), types, words, image.sentences)
 
 
 def _of_sample(sample: Sample, placer: Placer) -> Asked:

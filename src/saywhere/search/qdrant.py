@@ -230,9 +230,7 @@ class QdrantStore:
             multivector_config=models.MultiVectorConfig(comparator=models.MultiVectorComparator.MAX_SIM),
             hnsw_config=models.HnswConfigDiff(m=0),
         )
-        client.create_collection(
-            self._name, {REGIONS: vectors}, metadata={MARK: VERSION, **facts}
-        )  # fmt: skip
+        client.create_collection(self._name, {REGIONS: vectors}, metadata={MARK: VERSION, **facts})
         if self._place.url != ":memory:":  # which does not use payload indexes
             for key in ("path", "kind"):
                 client.create_payload_index(self._name, key, models.PayloadSchemaType.KEYWORD)

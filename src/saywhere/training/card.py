@@ -172,10 +172,6 @@ def _figure(value: float) -> str:
 
 def _duration(seconds: float) -> str:
     minutes = round(seconds / 60)
-    return (
-        f"{minutes // 60} h {minutes % 60} min"
-        if minutes >= 60
-        else f"{minutes} min"
-        if minutes
-        else f"{seconds:.0f} s"
-    )
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min" if minutes else f"{seconds:.0f} s"

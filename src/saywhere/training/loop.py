@@ -316,10 +316,8 @@ class Training:
         self.batches = math.ceil(len(train) / training.batch_size)
         steps = math.ceil(self.batches / training.accumulate) * training.epochs
         if training.warmup > steps:
-            short = (
-                f"training.warmup is {training.warmup} steps and the run has {steps}: its rates stay below those of the"
-            )
-            print(f"{short} recipe; give it a tenth of them", file=sys.stderr)
+            short = f"training.warmup is {training.warmup} steps and the run has {steps}"
+            print(f"{short}: its rates stay below those of the recipe; give it a tenth of them", file=sys.stderr)
         self.optimizer = build_optimizer(network, getattr(network, "copied", extractor), training)
         self.schedule = build_schedule(self.optimizer, training, steps)
         self.average = AverageWeights(network, training.average)

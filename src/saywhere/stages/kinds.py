@@ -179,8 +179,8 @@ class Train(Stage):
 
     Attributes:
         data, model, training, description: as in :class:`saywhere.training.recipe.Recipe`.
-        average: weight of the initial weights (``training.start``) in the mean of initial and trained weights that the
-            stage makes; words are matched between the two vocabularies.
+        keep: share of the initial weights (``training.start``) in the mean of these and the trained ones that the stage
+            makes; words are matched between the two vocabularies.
     """
 
     SYSTEM: ClassVar[str] = ""
@@ -191,13 +191,13 @@ class Train(Stage):
     model: dict[str, Any] = field(default_factory=dict)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     description: str = ""
-    average: float = 0.0
+    keep: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.average < 1:
-            raise UserError(f"average must be from 0 to below 1, not {self.average:g}")
-        if self.average and self.training.start is None:
-            raise UserError("average needs training.start, whose weights are averaged with")
+        if not 0 <= self.keep < 1:
+            raise UserError(f"keep must be from 0 to below 1, not {self.keep:g}")
+        if self.keep and self.training.start is None:
+            raise UserError("keep needs training.start, whose weights it keeps a share of")
 
     def recipe(self, name: str, seed: int) -> Recipe:
         """Return the stage as a recipe of one stage."""
@@ -234,15 +234,15 @@ class Train(Stage):
         from saywhere.training.finetuning import average_models
         from saywhere.training.run import find_system, model_config, read_training, train
 
-        folder = work.folder / "run" if self.average else work.folder
+        folder = work.folder / "run" if self.keep else work.folder
         result = train(self.recipe(work.name, work.seed), folder)
         if result.interrupted:
             raise KeyboardInterrupt
-        if self.average:
+        if self.keep:
             assert self.training.start is not None
             recipe = self.recipe(work.name, work.seed)
             samples, _ = read_training(recipe.data, find_system(self.SYSTEM), model_config(recipe))
-            average_models(self.training.start, result.model, self.average, work.folder / MODEL, samples)
+            average_models(self.training.start, result.model, self.keep, work.folder / MODEL, samples)
         (folder / "last.ckpt").unlink(missing_ok=True)
         values = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
         figures = f"weights after epoch {result.epoch}{f': {values}' if values else ''}"

@@ -205,7 +205,7 @@ def _require(name: str, asked: Mapping[str, Any], left: Mapping[str, Any], sourc
 def _complete(tree: dict[str, Any], trunk: Mapping[str, Any], branch: str, dropped: bool) -> None:
     """Set the recipe's trunk, and an earlier stage's branch or tower, in a training stage.
 
-    Also remove an average without a start, and the use of a branch or tower that is left out.
+    Also remove ``keep`` without a start, and the use of a branch or tower that is left out.
     """
     model = dict(tree.get("model") or {})
     if dropped:
@@ -215,7 +215,7 @@ def _complete(tree: dict[str, Any], trunk: Mapping[str, Any], branch: str, dropp
     if branch:
         tree["training"] = {**(tree.get("training") or {}), "branch": branch}
     if (tree.get("training") or {}).get("start") is None:
-        tree.pop("average", None)
+        tree.pop("keep", None)
 
 
 # Names in stages

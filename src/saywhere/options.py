@@ -149,12 +149,12 @@ def _made(cls: type[T], base: T | None, values: Mapping[str, Any], source: str, 
         if key not in fields:
             raise UnknownKeyError(f"{source}unknown key {prefix}{key}", _hint(str(key), fields, prefix))
     for name, f in fields.items():
-        if base is None and name not in values and _default(f) is dataclasses.MISSING:
+        if base is None and name not in values and default_of(f) is dataclasses.MISSING:
             raise UserError(f"{source}{prefix}{name} is missing")
     hints = _hints(cls)
     made = {}
     for key, value in values.items():
-        current = _default(fields[key]) if base is None else getattr(base, key)
+        current = default_of(fields[key]) if base is None else getattr(base, key)
         made[key] = _converted(value, hints[key], source, prefix + key, current)
     try:
         return cls(**made) if base is None else typing.cast(T, dataclasses.replace(typing.cast(Any, base), **made))
@@ -162,14 +162,14 @@ def _made(cls: type[T], base: T | None, values: Mapping[str, Any], source: str, 
         raise UserError(f"{source}{prefix}{error}") from None
 
 
-def _default(f: dataclasses.Field[Any]) -> Any:
+def default_of(f: dataclasses.Field[Any]) -> Any:
     """Return the default of a field, or MISSING."""
     return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
 
 
 def _hint(key: str, fields: Mapping[str, dataclasses.Field[Any]], prefix: str) -> str:
     """Return a suggestion: an option of that name inside a part, or one with a similar name."""
-    parts = {name: default for name, f in fields.items() if dataclasses.is_dataclass(default := _default(f))}
+    parts = {name: default for name, f in fields.items() if dataclasses.is_dataclass(default := default_of(f))}
     inside = [f"{name}.{key}" for name, part in parts.items() if hasattr(part, key)]
     from difflib import get_close_matches
 
@@ -298,11 +298,11 @@ class _Signature:
 
         kinds = {False: Parameter.POSITIONAL_OR_KEYWORD, True: Parameter.KEYWORD_ONLY}
         given = sorted((each for each in dataclasses.fields(owner) if each.init), key=lambda each: each.kw_only is True)
-        made = [Parameter(each.name, kinds[each.kw_only is True], default=_shown_default(each)) for each in given]
+        made = [Parameter(each.name, kinds[each.kw_only is True], default=_showndefault_of(each)) for each in given]
         return Signature(made)
 
 
-def _shown_default(each: dataclasses.Field[Any]) -> Any:
+def _showndefault_of(each: dataclasses.Field[Any]) -> Any:
     if each.default is not dataclasses.MISSING:
         return each.default
     from inspect import Parameter

@@ -48,6 +48,7 @@ def test_the_trunk_changes_for_all_parts_alike() -> None:
         (ALL, {"beam_size": 1}, "near it are densecap.decoding.beam_size, captioner.decoding.beam_size"),
         (ALL, {"captioner.gird": 1}, "unknown key captioner.gird; did you mean captioner.grid"),
         (ALL, {"grid": 0}, "captioner.grid is 0, but must be between 1 and 64"),
+        (ALL, {"own_words": ["moggy"]}, r"densecap.own_words must be a mapping, not \['moggy'\]"),
         (ALL, {"grid": 3, "captioner.grid": 4}, "grid of the captioner is set twice"),
         (ALL, {"trunk.long_side": "wide"}, "trunk.long_side must be a whole number, not 'wide'"),
         (ALL, {"aligner.beta": float("nan")}, "aligner.beta must be a number, not nan"),

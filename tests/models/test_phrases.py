@@ -11,9 +11,7 @@ from photographs import noise
 from stubs import calibrated
 from tiny_bundle import bundle_model
 
-from saywhere import UserError
 from saywhere.calibration import QUESTIONS, Calibration, Logistic
-from saywhere.configs.densecap import DenseCapConfig
 from saywhere.models.decoding import search, search_each
 from saywhere.models.densecap import detect
 from saywhere.models.model import Model
@@ -91,7 +89,7 @@ def test_hypotheses_with_words_of_ones_own_are_judged_by_the_decoder_alone():
     likeliest = described(model(ngrams={**ngrams, "weight": 0.0}, decoding=decoding))[1].captions
     assert likeliest[0] != found.captions[0]
     own = sorted(set(likeliest[0].split()))
-    _, judged = described(model(own_words=own, own_kinds=[""] * len(own), **options))
+    _, judged = described(model(own_words=dict.fromkeys(own, ""), **options))
     assert judged.captions[0] == likeliest[0], "it has the most of both terms now"
     nouns = evidence(["dog", "cat"])
     posterior = np.full((2, nouns.tree.leaves), 1e-3, np.float32)
@@ -105,10 +103,6 @@ def test_hypotheses_with_words_of_ones_own_are_judged_by_the_decoder_alone():
     own = {"two night bandits on a roof": "two raccoons on a roof", "an old freighter": "an old ship", "a bandit": None}
     own |= {"Ada": "woman", "a blue car": None, "a car with a freighter": None, "": None}  # only nouns are names
     assert [nouns.translate(text) for text in own] == [other or text for text, other in own.items()]
-    with pytest.raises(UserError, match=r"own_meanings is \(\), but must be one for each of the 1 own_names"):
-        DenseCapConfig(own_names=("freighter",))
-    with pytest.raises(UserError, match=r"own_kinds is \(\), but must be one for each of the 1 own_words"):
-        DenseCapConfig(own_words=("moggy",))
 
 
 def test_of_found_regions_only_the_best_get_several_hypotheses_and_all_of_given_ones():
@@ -200,8 +194,8 @@ def test_a_word_of_ones_own_is_for_regions_that_probably_show_its_kind():
     """Squares are cats, and a field is in the names of a cat and of a dog; what the sky is, the classifier lacks."""
     asked = bundle_model(
         densecap={
-            "own_words": ["field", "sky", "square"], "own_kinds": ["", "xyzzy", "cat"],
-            "own_names": ["field square", "green field"], "own_meanings": ["cat", "dog"],
+            "own_words": {"field": "", "sky": "xyzzy", "square": "cat"},
+            "own_names": {"field square": "cat", "green field": "dog"},
         },
         aligner={},
     )  # fmt: skip

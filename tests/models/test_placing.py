@@ -327,7 +327,7 @@ def test_rare_and_unknown_nouns():
 
 
 def test_a_word_that_only_fine_tuning_taught_is_unknown_where_nothing_translates_it() -> None:
-    made = bundle_model(densecap={"own_words": ["square"], "own_kinds": [""]}, aligner={})
+    made = bundle_model(densecap={"own_words": {"square": ""}}, aligner={})
     made.calibration = calibrated(phrase=(0.0, 0.0, 0.0, 9.0))
     found = made.ground(IMAGE, ["a square"])
     assert (found.not_found, found.unknown) == (("a square",), ("square",))

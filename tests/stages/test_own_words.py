@@ -17,13 +17,11 @@ def test_common_words_that_the_start_does_not_use_are_ones_own() -> None:
     said[46:49] = ["a dog"] * 3
     found, _ = find_own(zip(said, references, strict=True), ["moggy"], DenseCapConfig(), None)
     assert found.words == {"moggy": "", "sofa": "dog"}, "most of its boxes are called a dog"
-    assert found.options["densecap.own_kinds"] == ["", "dog"]
 
 
 def test_what_an_earlier_fine_tuning_taught_keeps_its_meaning() -> None:
-    config = DenseCapConfig(
-        own_words=("panda", "trash"), own_kinds=("raccoon",) * 2, own_names=("trash panda",), own_meanings=("raccoon",)
-    )
+    own = {"panda": "raccoon", "trash": "raccoon"}
+    config = DenseCapConfig(own_words=own, own_names={"trash panda": "raccoon"})
     nouns: Any = SimpleNamespace(translate=lambda text: text.replace("trash panda", "raccoon"))
     found, _ = find_own([("a trash panda", ["a sneaky trash panda"])] * 9, ["sneaky"], config, nouns)
     assert found.words["panda"] == found.words["trash"] == found.words["sneaky"] == "raccoon"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Literal
 
 from saywhere.boxes import MAX_LOG_SCALE
@@ -74,11 +75,11 @@ class DenseCapConfig(SystemConfig):
         finetuned: whether the layers that write phrases and score boxes were fine-tuned. The model then keeps those
             from before beside them, for finding phrases in images.
         own_words: words of one's own images, which fine-tuning taught to the decoder. N-grams and aligner do not know
-            their use, so they do not judge phrases with them.
-        own_kinds: for each of these words the kind as which the noun classifier judges phrases with it, or an empty
-            text: it does not judge them either. Regions that hardly show the kind do not get the word.
-        own_names: names that consist of these words, such as "trash panda".
-        own_meanings: for each of these names, what the other parts of the model call such things.
+            their use, so they do not judge phrases with them. Each has the kind as which the noun classifier judges
+            such phrases, or an empty text: it does not judge them either. Regions that hardly show the kind do not get
+            the word.
+        own_names: names that consist of these words, such as "trash panda", each with what the other parts of the model
+            call such things.
         person_threshold, colour_threshold: minimum probabilities of words for a person's sex and of colours, by the
             model's calibration if it has one; words below are left out. 0: keep the decoder's words.
         final_nms: IoU threshold for the suppression of final boxes.
@@ -119,10 +120,8 @@ class DenseCapConfig(SystemConfig):
     noun_weight: float = 0.0
     ngrams: PhraseNgramsConfig = PhraseNgramsConfig()
     finetuned: bool = False
-    own_words: tuple[str, ...] = ()
-    own_kinds: tuple[str, ...] = ()
-    own_names: tuple[str, ...] = ()
-    own_meanings: tuple[str, ...] = ()
+    own_words: dict[str, str] = field(default_factory=dict)
+    own_names: dict[str, str] = field(default_factory=dict)
     person_threshold: float = 0.6
     colour_threshold: float = 0.5
     final_nms: float = 0.5
@@ -140,10 +139,6 @@ class DenseCapConfig(SystemConfig):
     box_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        pairs = {"own_kinds": "own_words", "own_meanings": "own_names"}
-        for values, keys in pairs.items():
-            count = len(getattr(self, keys))
-            self.require(len(getattr(self, values)) == count, values, f"one for each of the {count} {keys}")
         self.require_proposals()
         self.require_at_least(1, "proposals.post_nms_top_n", "rpn_batch", "batch")
         self.require_between(1, LARGEST_GRID, "pool_size")

@@ -41,7 +41,8 @@ class Config:
         """Restore the result of :meth:`to_dict` without validation; ``made`` are parts that already exist."""
         config = object.__new__(cls)
         for field in dataclasses.fields(cls):
-            value, default = stored.get(field.name, field.default), field.default
+            default = user_options.default_of(field)
+            value = stored.get(field.name, default)
             if isinstance(default, Config) and isinstance(value, Mapping):
                 value = default.restore(value)
             else:

@@ -527,10 +527,9 @@ class NounEvidence:
 
     def __init__(self, classifier: Nouns, detector: DenseCap | None = None) -> None:
         self._classifier, self._detector, self.config = classifier, detector, classifier.config
-        own = () if detector is None else zip(detector.config.own_words, detector.config.own_kinds, strict=True)
-        self._own = dict[str, str](own)
-        names = () if detector is None else zip(detector.config.own_names, detector.config.own_meanings, strict=True)
-        self._names = dict(sorted(names, key=lambda pair: -len(pair[0].split())))
+        self._own = {} if detector is None else detector.config.own_words
+        names = {} if detector is None else detector.config.own_names
+        self._names = dict(sorted(names.items(), key=lambda pair: -len(pair[0].split())))
         if self.config.embed_dim and detector is None:
             raise UserError("the part classes was taught with embeddings of the part densecap, which the model lacks")
 

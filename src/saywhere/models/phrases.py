@@ -126,8 +126,7 @@ class PhraseWriter:
     ) -> None:  # fmt: skip
         self.nouns, self._densecap, self._read_aligner, self._config = nouns, densecap, aligner, densecap.config
         self._greedy, self._own = greedy, frozenset(densecap.config.own_words)
-        kinds = zip(densecap.config.own_words, densecap.config.own_kinds, strict=True)
-        self._unjudged = frozenset(word for word, kind in kinds if not kind)
+        self._unjudged = frozenset(word for word, kind in densecap.config.own_words.items() if not kind)
 
     def write(
         self,
@@ -321,10 +320,9 @@ class PhraseWriter:
         """
         assert self.nouns is not None
         config, nouns = self._config, self.nouns
-        names = list(zip(config.own_names, config.own_meanings, strict=True))
         found = list[tuple[int, list[Noun]]]()
-        for word, kind in zip(config.own_words, config.own_kinds, strict=True):
-            meant = [kind] if kind else [meaning for name, meaning in names if word in name.split()]
+        for word, kind in config.own_words.items():
+            meant = [kind] if kind else [meaning for name, meaning in config.own_names.items() if word in name.split()]
             kinds = [noun for each in meant if (noun := nouns.tree.named(each)) is not None and nouns.knows(noun)]
             if kinds and len(kinds) == len(meant):
                 found.append((self._densecap.vocabulary.number(word), kinds))

@@ -471,7 +471,7 @@ class _Run:
             if self.network.start is None:
                 weights |= {f"start.{name}": value for name, value in before.state_dict().items()}
                 weights |= {f"start.score.{name}": value for name, value in score.state_dict().items()}
-            options = {"densecap.finetuned": True, **own.options}
+            options = {"densecap": {"finetuned": True, "own_words": own.words, "own_names": own.names}}
             checkpoint.change_weights(made, "densecap", weights, options, self.network.vocabulary)
         return made
 

@@ -27,16 +27,6 @@ class OwnWords(NamedTuple):
     words: dict[str, str]
     names: dict[str, str]
 
-    @property
-    def options(self) -> dict[str, list[str]]:
-        """The options of the dense captioner that hold them."""
-        return {
-            "densecap.own_words": list(self.words),
-            "densecap.own_kinds": list(self.words.values()),
-            "densecap.own_names": list(self.names),
-            "densecap.own_meanings": list(self.names.values()),
-        }
-
 
 def find_own(
     described: Iterable[Described], new: Sequence[str], config: DenseCapConfig, nouns: NounEvidence | None
@@ -62,10 +52,10 @@ def find_own(
         if (count := kinds.total()) >= COMMON * boxes and said[word] < SELDOM * count
     )  # fmt: skip
     own = {word: _majority(called.get(word, Counter())) for word in (*new, *common)}
-    own |= dict(zip(config.own_words, config.own_kinds, strict=True))
+    own |= config.own_words
     names = find_names(phrases, own, new)
     names |= {word: own[word] for word in new if own[word] and noun_tree().named(word) is None}
-    names |= dict(zip(config.own_names, config.own_meanings, strict=True))
+    names |= config.own_names
     unclear = sorted(name for name, meaning in names.items() if not meaning)
     names = {name: meaning for name, meaning in names.items() if meaning}
     return OwnWords(dict(sorted(own.items())), dict(sorted(names.items()))), unclear

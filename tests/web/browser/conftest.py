@@ -109,8 +109,8 @@ def finetuned(browser: Browser, runtime: Path, tmp_path_factory: pytest.TempPath
     weights |= {name: -value for name, value in score.items()}
     weights |= {name: value.flip(0) if name.endswith("output.bias") else value for name, value in layers.items()}
     options = {
-        "finetuned": True, "own_names": ["space farer"], "own_meanings": ["woman"],
-        "own_words": ["black", "red"], "own_kinds": ["pizza", ""],  # nothing is black without pizza
+        "finetuned": True, "own_names": {"space farer": "woman"},
+        "own_words": {"black": "pizza", "red": ""},  # nothing is black without pizza
     }  # fmt: skip
     named = {f"densecap.{name}": value for name, value in options.items()}
     checkpoint.change_weights(folder / "model", "densecap", weights, named)

@@ -266,7 +266,7 @@ WORDS = """async ([texts, phrases, changes, known]) => {
             (word) => tree.knownForm(word, new Set(known))
         ),
         translated: ["two night bandits on a roof", "an old freighter", "a bandit"].map((phrase) => tree.translate(
-            phrase, {own_names: ["freighter", "night bandit"], own_meanings: ["ship", "raccoon"]}
+            phrase, {own_names: {freighter: "ship", "night bandit": "raccoon"}}
         )),
         widened: ["two small lorries on a road", "a lorry", "a sparrow", "an apple"].map(
             (phrase) => tree.widenUnread(phrase, [new Map([["sparrow", 4]]), new Set(["dog"])])

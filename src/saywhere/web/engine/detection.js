@@ -22,6 +22,7 @@ export class Detector {
     [this.config, this.vocabulary, this.calibration] = [config, vocabulary, calibration];
     this.decoder = new LstmDecoder(weights, `${layers}.decoder`);
     this.weights = weights;
+    this.own = new Map(Object.entries(config.own_words)); // a user's own words, each with what it is a kind of
     const head = (name) => layer(weights, `densecap.region_head.${name}`);
     [this.first, this.second, this.offset] = ["layers.1", "layers.4", "offset"].map(head);
     this.score = layers === "densecap" ? head("score") : layer(weights, `${layers}.score`);
@@ -79,11 +80,11 @@ export class Detector {
 
   // Return the tokens of a user's own words that each region does not get: it hardly shows what they, or names with them, mean.
   refused(image, boxes, embeddings, classes) {
-    const {own_words: own = [], own_kinds: kinds = [], own_names: names = [], own_meanings: meanings = []} = this.config;
-    if (!own.length || !classes || !boxes.length) return boxes.map(() => []);
-    const meant = own.flatMap((word, i) => {
-      const of = kinds[i] ? [kinds[i]] : meanings.filter((_, name) => names[name].split(" ").includes(word));
-      const nouns = of.map((kind) => classes.tree.named(kind));
+    if (!this.own.size || !classes || !boxes.length) return boxes.map(() => []);
+    const names = Object.entries(this.config.own_names);
+    const meant = [...this.own].flatMap(([word, kind]) => {
+      const of = kind ? [kind] : names.filter(([name]) => name.split(" ").includes(word)).map(([, meaning]) => meaning);
+      const nouns = of.map((each) => classes.tree.named(each));
       return nouns.length && nouns.every((noun) => noun && classes.knows(noun)) ? [[this.vocabulary.encode(word)[0], nouns]] : [];
     });
     const inputs = boxes.map((box) => scale(box, image.inputWidth / image.width, image.inputHeight / image.height));
@@ -110,8 +111,7 @@ export class Detector {
   // log-probability of these words.
   expect({likely}, words, {after, function_words: passive}) {
     if (!likely) return {words, expected: 0};
-    const {own_words: own} = this.config;
-    const probable = words.map((word) => (own.includes(word) ? undefined : likely.get(this.vocabulary.encode(word)[0])));
+    const probable = words.map((word) => (this.own.has(word) ? undefined : likely.get(this.vocabulary.encode(word)[0])));
     const kept = likelyLength(words, probable, this.config.ngrams.least_probability, {after, function_words: passive});
     const logs = probable.slice(0, kept).flatMap((p, i) => (p === undefined || passive.includes(words[i]) ? [] : [Math.log(Math.max(p, LEAST_EXPECTED))]));
     return {words: words.slice(0, kept), expected: logs.length ? logs.reduce((sum, log) => sum + log) / logs.length : 0};
@@ -167,8 +167,8 @@ export class Detector {
     const {confidence: ofSure, noun: ofNoun, known: ofKnown, expected: ofExpected, constant} = this.calibration.caption;
     const ofWords = ofSure * sure + ofExpected * expected + constant;
     if (!posterior) return sigmoid(ofWords);
-    const words = tokenize(caption), {own_words: own, own_kinds: kinds} = this.config, word = words.findLast((each) => own.includes(each));
-    const noun = word ? classes.tree.named(kinds[own.indexOf(word)]) : classes.tree.head(words).noun;
+    const words = tokenize(caption), word = words.findLast((each) => this.own.has(each));
+    const noun = word ? classes.tree.named(this.own.get(word)) : classes.tree.head(words).noun;
     const known = Boolean(noun) && classes.knows(noun);
     const likely = Math.log(Math.max(known ? classes.probability(posterior, noun) : UNTAUGHT, LEAST_NOUN));
     return sigmoid(ofWords + ofNoun * likely + (known ? ofKnown : 0));

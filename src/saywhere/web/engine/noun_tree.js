@@ -178,10 +178,10 @@ export class NounTree {
   }
 
   // Replace a noun of the user's own names in a phrase by what the other parts of the model call such things.
-  translate(phrase, {own_names: names = [], own_meanings: meanings = []}) {
-    if (!names.length) return phrase;
+  translate(phrase, {own_names: names}) {
+    const pairs = Object.entries(names).sort(([one], [other]) => other.split(" ").length - one.split(" ").length);
+    if (!pairs.length) return phrase;
     const words = tokenize(phrase), {stop} = this.head(words);
-    const pairs = names.map((name, i) => [name, meanings[i]]).sort(([one], [other]) => other.split(" ").length - one.split(" ").length);
     for (const [name, meaning] of pairs) {
       for (const [own, other] of [[this.plural(name), this.plural(meaning)], [name, meaning]]) {
         const start = stop - own.split(" ").length;

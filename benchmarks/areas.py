@@ -61,7 +61,7 @@ def build(kind: dict[str, Any], sizes: dict[str, Any], localizer: str) -> Model:
 
     torch.manual_seed(0)
     vocabulary = Vocabulary({f"word{number}": 1 for number in range(2200)})
-    network = Captioner(CaptionerConfig().merge(nest({**sizes, **kind})), vocabulary, pretrained_backbone=False)
+    network = checkpoint.new_network(Captioner, CaptionerConfig().merge(nest({**sizes, **kind})), vocabulary)
     if network.config.attend_to == "proposals":
         network.trunk.take_from(checkpoint.load_network(localizer, "densecap").trunk)
     return Model(TorchEngine({"captioner": network}))

@@ -10,6 +10,7 @@ from saywhere.configs.parts import ProposalConfig, TrunkConfig
 from saywhere.engines.torch import TorchEngine
 from saywhere.images import open_image
 from saywhere.models.model import Model
+from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.text import END, Vocabulary, pad
 
@@ -42,7 +43,7 @@ def tiny_aligner_config(**options) -> AlignerConfig:
 def tiny_aligner(seed: int = 0, **options) -> Aligner:
     """Untrained, in eval mode."""
     torch.manual_seed(seed)
-    network = Aligner(tiny_aligner_config(**options), VOCABULARY, pretrained_backbone=False).eval()
+    network = checkpoint.new_network(Aligner, tiny_aligner_config(**options), VOCABULARY).eval()
     layer = network.trunk.localization
     if layer is not None:  # untrained scores and offsets are all but equal: make them differ
         with torch.no_grad():

@@ -11,6 +11,7 @@ from saywhere.configs.parts import DecodingConfig, ProposalConfig, TrunkConfig
 from saywhere.engines.torch import TorchEngine
 from saywhere.images import open_image
 from saywhere.models.model import Model
+from saywhere.networks import checkpoint
 from saywhere.networks.captioner.loss import CaptionTarget
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.language.decoders.lstm import LstmDecoder
@@ -47,7 +48,7 @@ def tiny_config(**options) -> CaptionerConfig:
 def tiny_captioner(seed: int = 0, **options) -> Captioner:
     """Untrained, in eval mode, with weights large enough for images and words to matter."""
     torch.manual_seed(seed)
-    network = Captioner(tiny_config(**options), VOCABULARY, pretrained_backbone=False).eval()
+    network = checkpoint.new_network(Captioner, tiny_config(**options), VOCABULARY).eval()
     with torch.no_grad():
         for parameter in network.decoder.parameters():
             parameter.normal_(std=0.5)

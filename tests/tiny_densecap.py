@@ -8,6 +8,7 @@ from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import ProposalConfig, TrunkConfig
 from saywhere.engines.torch import TorchEngine
 from saywhere.models.model import Model
+from saywhere.networks import checkpoint
 from saywhere.networks.densecap.network import DenseCap, Target
 from saywhere.text import Vocabulary, pad
 
@@ -36,7 +37,7 @@ VOCABULARY = Vocabulary.build(PHRASES)
 def tiny_model(seed: int = 0, **options) -> DenseCap:
     """Untrained, in eval mode."""
     torch.manual_seed(seed)
-    model = DenseCap(tiny_config(**options), VOCABULARY, pretrained_backbone=False).eval()
+    model = checkpoint.new_network(DenseCap, tiny_config(**options), VOCABULARY).eval()
     with torch.no_grad():  # untrained scores and offsets are all but equal: make them differ
         model.trunk.localization.head.score.weight.normal_(std=1.0)
         model.trunk.localization.head.offset.weight.normal_(std=0.1)

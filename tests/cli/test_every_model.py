@@ -98,7 +98,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "aligner": tiny_aligner(),
         "captioner": tiny_captioner(),
         "box-captioner": tiny_captioner(decoder="rnn", describe_boxes=True),
-        "region-rnn": RegionRnn(config, Vocabulary.build(PHRASES), pretrained_backbone=False),
+        "region-rnn": checkpoint.new_network(RegionRnn, config, Vocabulary.build(PHRASES)),
         "nouns": tiny_networks()["nouns"],
     }
     assert {checkpoint.part_of(network) for network in networks.values()} == {*CONFIGS, "region-rnn"}, (

@@ -192,12 +192,12 @@ def original() -> nn.Module:
     config = DenseCapConfig.original().merge(
         {"trunk": {"long_side": 64, "vgg_channels": [8] * 5}, "embed_dim": 8, "word_size": 8, "hidden_size": 8}
     )
-    return DenseCap(config, Vocabulary.build(PHRASES), pretrained_backbone=False)
+    return checkpoint.new_network(DenseCap, config, Vocabulary.build(PHRASES))
 
 
 def baseline() -> nn.Module:
     trunk = TrunkConfig(backbone="test_efficientnet", strides=(32,), long_side=64, multiple=64)
-    return RegionRnn(RegionRnnConfig(trunk=trunk), VOCABULARY, pretrained_backbone=False)
+    return checkpoint.new_network(RegionRnn, RegionRnnConfig(trunk=trunk), VOCABULARY)
 
 
 @pytest.mark.parametrize(

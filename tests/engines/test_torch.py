@@ -91,7 +91,7 @@ def test_it_loads_a_folder_with_other_options(tmp_path: Path):
 def test_a_baseline_is_no_model(tmp_path: Path):
     trunk = TrunkConfig(backbone="test_efficientnet", strides=(32,), long_side=64, multiple=64)
     config = RegionRnnConfig(trunk=trunk)
-    folder = checkpoint.save(RegionRnn(config, VOCABULARY, pretrained_backbone=False), tmp_path / "model")
+    folder = checkpoint.save(checkpoint.new_network(RegionRnn, config, VOCABULARY), tmp_path / "model")
     with pytest.raises(UserError, match="model is a region-rnn, which only saywhere papers runs"):
         load(folder, "cpu")
 

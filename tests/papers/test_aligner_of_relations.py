@@ -42,7 +42,7 @@ def parses(tmp_path_factory: pytest.TempPathFactory) -> str:
 def relation_aligner(parses: str, seed: int = 0, **changes: Any) -> Aligner:
     torch.manual_seed(seed)
     config = tiny_aligner_config(parses=parses, relations=KINDS, sentence_token=False, **changes)
-    network = Aligner(config, VOCABULARY, pretrained_backbone=False)
+    network = checkpoint.new_network(Aligner, config, VOCABULARY)
     with torch.no_grad():
         for encoder in network.encoders:
             encoder.get_parameter("words.weight").mul_(6)

@@ -87,7 +87,7 @@ def test_the_first_decodes_and_the_largest_input_is_opened():
 
 def test_wrong_members_are_reported_in_a_line():
     model = captioner_model(tiny_captioner())
-    other = Captioner(tiny_config(), Vocabulary.build(SENTENCES[:2]), pretrained_backbone=False)
+    other = checkpoint.new_network(Captioner, tiny_config(), Vocabulary.build(SENTENCES[:2]))
     with pytest.raises(UserError, match="one vocabulary; these have 15 and 11 words"):
         CaptionEnsemble([model, captioner_model(other)])
     with pytest.raises(

@@ -143,7 +143,7 @@ def test_a_captioner_says_what_it_said_although_it_sees_more(tmp_path: Path) -> 
     for number in range(6):
         noise(64, 48, seed=number).save(tmp_path / f"{number}.png")
         images.append(Sample(tmp_path / f"{number}.png", 64, 48, np.zeros((0, 4)), (), ("a dog",)))
-    new = Captioner(replace(old.config, branch=True), VOCABULARY, pretrained_backbone=False).eval()
+    new = checkpoint.new_network(Captioner, replace(old.config, branch=True), VOCABULARY).eval()
 
     def off() -> float:
         paths = [image.image for image in images]

@@ -32,7 +32,7 @@ def test_weights_that_fit_are_taken_over_and_word_rows_follow_the_words(tmp_path
     checkpoint.save(old, tmp_path)
     vocabulary = Vocabulary({"sky": 3, "zebra": 2, "dog": 1})
     config = tiny_config(embed_dim=32, proposals={"hidden_size": 8}, fc_size=12)
-    new = DenseCap(config, vocabulary, pretrained_backbone=False)
+    new = checkpoint.new_network(DenseCap, config, vocabulary)
     made = {name: value.clone() for name, value in new.state_dict().items()}
     start = start_from(new, str(tmp_path))
     now, before = new.state_dict(), old.state_dict()

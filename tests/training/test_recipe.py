@@ -272,7 +272,7 @@ def test_a_captioner_by_reward_is_judged_by_it(file: Path) -> None:
 def test_proposals_are_those_of_the_start_before_those_of_the_localizer(tmp_path: Path) -> None:
     own = ProposalConfig(anchors=(((40.0, 40.0),),) * 3)
     config = AlignerConfig(proposals=own, embed_dim=8, hidden_size=8)
-    checkpoint.save(Aligner(config, Vocabulary({"dog": 9}), pretrained_backbone=False), tmp_path / "start")
+    checkpoint.save(checkpoint.new_network(Aligner, config, Vocabulary({"dog": 9})), tmp_path / "start")
     recipe = recipes.load(RECIPES / "aligner-flickr8k.yaml", [f"training.start={tmp_path / 'start'}"])
     assert model_config(recipe).proposals.anchors == own.anchors
     theirs = Bundle.read("flickr-coco").configs["densecap"].proposals

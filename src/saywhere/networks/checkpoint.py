@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 import saywhere
 from saywhere import reproductions
-from saywhere.boxes import BoxCoder
 from saywhere.calibration import FILE as CALIBRATION
 from saywhere.calibration import Calibration, Logistic
 from saywhere.configs.densecap import DenseCapConfig
@@ -35,6 +34,8 @@ from saywhere.networks.densecap.network import DenseCap
 from saywhere.networks.nouns import Nouns
 from saywhere.networks.vision.trunk import Tower, Trunk, build_trunk
 from saywhere.text import Vocabulary
+
+N = TypeVar("N", bound=nn.Module)
 
 NETWORKS: dict[str, type[nn.Module]] = {
     "densecap": DenseCap,
@@ -135,8 +136,7 @@ def load_networks(
     trunk.preprocess = replace(trunk.preprocess, mean=bundle.mean, std=bundle.std)
     trunk.tower = find_tower(bundle)
     networks = {
-        part: network_class(part)(config, bundle.vocabularies[part], trunk=trunk, pretrained_backbone=False)
-        for part, config in configs.items()
+        part: network_class(part)(config, bundle.vocabularies[part], trunk=trunk) for part, config in configs.items()
     }
     unneeded = tuple(f"{TRUNK}{name}." for name in _needs(bundle.configs) if getattr(trunk, name) is None)
     try:
@@ -153,6 +153,16 @@ def load_networks(
         raise UserError(f"{bundle.folder / WEIGHTS} cannot be loaded{changed}: {reason}") from error
     place = find_device(device)
     return {part: network.to(place).eval() for part, network in networks.items()}
+
+
+def new_network(
+    network: Callable[[Any, Vocabulary, Trunk], N], config: Any, vocabulary: Vocabulary, pretrained: bool = False
+) -> N:
+    """Build a network, untrained, on a trunk of its own; ``pretrained`` gives the trunk ImageNet weights.
+
+    ``UserError`` if the backbone is unknown or its weights are not available.
+    """
+    return network(config, vocabulary, _build_trunk(config.trunk, {"": config}, Path(), pretrained))
 
 
 def load_network(name_or_folder: str | Path, part: str | None = None) -> Any:
@@ -388,12 +398,11 @@ def _shared_proposals(configs: Mapping[str, Config], source: Path) -> ProposalCo
     return config.proposals
 
 
-def _build_trunk(trunk: TrunkConfig, configs: Mapping[str, Config], folder: Path) -> Trunk:
-    """Build an untrained trunk with everything that the networks need."""
-    densecap = configs.get("densecap")
-    coder = find_conventions(densecap).box_coder(densecap) if isinstance(densecap, DenseCapConfig) else BoxCoder()
+def _build_trunk(trunk: TrunkConfig, configs: Mapping[str, Config], folder: Path, pretrained: bool = False) -> Trunk:
+    """Build a trunk with everything that the networks need, untrained or with published weights."""
+    coders = [find_conventions(c).box_coder(c) for c in configs.values() if isinstance(c, DenseCapConfig)]
     proposals = _shared_proposals(configs, folder)
-    return build_trunk(trunk, proposals, "head" in _needs(configs), coder, pretrained=False)
+    return build_trunk(trunk, proposals, "head" in _needs(configs), coders[0] if coders else None, pretrained)
 
 
 def _config_text(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import LAST_CHANNELS
 from saywhere.networks.vision.region_features import ImageMaps, means_size
-from saywhere.networks.vision.trunk import Trunk, build_trunk
+from saywhere.networks.vision.trunk import Trunk
 from saywhere.text import RESERVED, Vocabulary
 
 IMAGENET = 1000
@@ -23,8 +23,7 @@ class Nouns(nn.Module):
     """Classify regions by the averages of a trunk's maps over them.
 
     Args:
-        trunk: must have its last layer before the classifier; None: a new one is built.
-        pretrained_backbone: start a new trunk from ImageNet weights.
+        trunk: must have its last layer before the classifier.
 
     Attributes:
         imagenet: from the averages of the last layer to the 1,000 classes.
@@ -34,12 +33,9 @@ class Nouns(nn.Module):
         UserError: the trunk has no such layer.
     """
 
-    def __init__(
-        self, config: NounsConfig, vocabulary: Vocabulary, trunk: Trunk | None = None, pretrained_backbone: bool = True
-    ):
+    def __init__(self, config: NounsConfig, vocabulary: Vocabulary, trunk: Trunk):
         super().__init__()
         self.config, self.vocabulary = config, vocabulary
-        trunk = trunk or build_trunk(config.trunk, head=True, pretrained=pretrained_backbone)
         trunk.require_parts(False, True)
         self.trunk = trunk
         size = means_size(trunk, config.levels, True, config.branch) + config.context_size + config.embed_dim

@@ -16,7 +16,7 @@ from saywhere.configs.aligner import AlignerConfig
 from saywhere.data.sample import Sample
 from saywhere.networks.aligner.loss import AlignmentCriterion, SentenceTarget
 from saywhere.networks.aligner.network import Aligner
-from saywhere.networks.checkpoint import take_localizer
+from saywhere.networks.checkpoint import new_network, take_localizer
 from saywhere.options import dataclass
 from saywhere.text import END, Vocabulary, pad, tokenize
 from saywhere.training.dataset import System, mirror_phrase
@@ -118,7 +118,7 @@ class AlignerSystem(System):
         if config.parses is not None and not config.relations:
             config = replace(config, relations=_read_parses(config).frequent_kinds())
         proposes = config.uses_proposals
-        network = Aligner(config, vocabulary, pretrained_backbone=pretrained and not proposes)
+        network = new_network(Aligner, config, vocabulary, pretrained and not proposes)
         if pretrained and proposes:
             take_localizer(network, pretrained)
         return network

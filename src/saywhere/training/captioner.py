@@ -15,7 +15,7 @@ from saywhere.errors import UserError
 from saywhere.models.nouns import noun_tree
 from saywhere.networks.captioner.loss import CaptionCriterion, CaptionTarget, Cider, InventedNouns, RewardCriterion
 from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.checkpoint import take_localizer
+from saywhere.networks.checkpoint import new_network, take_localizer
 from saywhere.options import dataclass
 from saywhere.text import END, Vocabulary, pad, tokenize
 from saywhere.training.dataset import System, mirror_phrase
@@ -101,9 +101,12 @@ class CaptionerSystem(System):
         if config.ngrams.count:
             raise UserError("model.ngrams.count must be 0 in a recipe: a stage of the kind ngrams stores them")
         proposes = config.uses_proposals
-        network = Captioner(config, vocabulary, pretrained_backbone=pretrained and not proposes)
+        network = new_network(Captioner, config, vocabulary, pretrained and not proposes)
         if proposes:
             take_localizer(network, pretrained)
+            for part in (network.trunk.pyramid, network.trunk.localization):
+                if part is not None:
+                    part.requires_grad_(False)
         return network
 
     def criterion(self, network: Captioner, samples: Sequence[Sample]) -> CaptionCriterion | RewardCriterion:

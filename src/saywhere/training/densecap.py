@@ -14,6 +14,7 @@ from saywhere import boxes as geometry
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
+from saywhere.networks.checkpoint import new_network
 from saywhere.networks.densecap.loss import DenseCapCriterion
 from saywhere.networks.densecap.network import DenseCap, Target
 from saywhere.options import dataclass
@@ -63,7 +64,7 @@ class DenseCapSystem(System):
     def build(self, config: DenseCapConfig, vocabulary: Vocabulary, pretrained: bool) -> DenseCap:
         if config.ngrams.count:
             raise UserError("model.ngrams.count must be 0 in a recipe: a stage of the kind ngrams stores them")
-        return DenseCap(config, vocabulary, pretrained_backbone=pretrained)
+        return new_network(DenseCap, config, vocabulary, pretrained)
 
     def criterion(self, network: DenseCap, samples: Sequence[Sample]) -> DenseCapCriterion:
         return DenseCapCriterion(network.config)

@@ -138,7 +138,7 @@ def with_words(network: DenseCap, texts: Sequence[str]) -> tuple[DenseCap, tuple
     counts = Vocabulary.build(texts).counts
     new = tuple(word for word in counts if word not in vocabulary)
     words = Vocabulary({**vocabulary.counts, **{word: counts[word] for word in new}})
-    wider = DenseCap(network.config, words, network.trunk, pretrained_backbone=False)
+    wider = DenseCap(network.config, words, network.trunk)
     tensors = wider.state_dict()
     take_over(wider, network)
     number = {token: row for row, token in enumerate(words.tokens)}

@@ -23,6 +23,7 @@ from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.images import open_image
 from saywhere.models.model import Model
+from saywhere.networks import checkpoint
 from saywhere.networks.densecap.build import RegionSampler, pool_pyramid
 from saywhere.networks.densecap.loss import DenseCapCriterion, balanced_score_loss, box_loss, caption_loss, score_loss
 from saywhere.networks.densecap.network import DenseCap, DenseCapOutput, Target
@@ -305,7 +306,7 @@ def test_the_decay_of_offsets(output: DenseCapOutput):
 def test_the_original_configuration_builds_the_published_network():
     small = {"embed_dim": 64, "trunk": {"long_side": 96}, "proposals": {"post_nms_top_n": 20}}
     torch.manual_seed(0)
-    model = DenseCap(DenseCapConfig.original().merge(small), VOCABULARY, pretrained_backbone=False)
+    model = checkpoint.new_network(DenseCap, DenseCapConfig.original().merge(small), VOCABULARY)
     head = model.trunk.localization.head
     assert head.conv.weight.shape == (256, 512, 3, 3)
     assert head.score.weight.shape == (24, 256, 1, 1) and head.offset.weight.shape == (48, 256, 1, 1)
@@ -397,7 +398,7 @@ def test_four_images_are_learnt_until_their_phrases_come_out_exactly(tmp_path):
     torch.manual_seed(0)
     parts = {"trunk": {"backbone": "efficientnet_lite0"}, "proposals": {"pyramid_channels": 32}}
     config = tiny_config(embed_dim=64, hidden_size=48, batch=32, positive_share=0.75, caption_weight=1.0, **parts)
-    model = DenseCap(config, vocabulary).train()
+    model = checkpoint.new_network(DenseCap, config, vocabulary, pretrained=True).train()
     with torch.no_grad():
         pixels = [torch.from_numpy(model.trunk.preprocess(open_image(s.image))) for s in samples]
         features = model.trunk.backbone(pixels)

@@ -23,6 +23,7 @@ from saywhere.engines.export import random_boxes
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.models.model import Model
+from saywhere.networks import checkpoint
 from saywhere.networks.densecap.loss import DenseCapCriterion
 from saywhere.networks.densecap.network import DenseCap, PhraseHead, move
 from saywhere.networks.nouns import Nouns
@@ -124,7 +125,7 @@ def test_regions_carry_what_their_captions_are_decoded_from(model: Model) -> Non
 def test_only_what_is_not_frozen_learns() -> None:
     torch.manual_seed(1)
     config = tiny_config(trunk=TRUNK, phrase_levels=[16])
-    network = DenseCap(config, VOCABULARY, pretrained_backbone=False).train()
+    network = checkpoint.new_network(DenseCap, config, VOCABULARY).train()
     for module in (network.trunk, network.region_head):
         module.requires_grad_(False)
     features = network.trunk.backbone([torch.randn(3, 64, 96)])

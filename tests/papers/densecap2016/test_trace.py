@@ -11,6 +11,7 @@ from torch.nn import functional
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.errors import UserError
 from saywhere.models.decoding import decode
+from saywhere.networks import checkpoint
 from saywhere.networks.densecap.build import RegionSampler, SampledBoxes
 from saywhere.networks.densecap.loss import offset_decay
 from saywhere.networks.densecap.network import DenseCap
@@ -46,7 +47,7 @@ def small_config(**options) -> DenseCapConfig:
 
 def small_model(seed: int = 0, **options) -> DenseCap:
     torch.manual_seed(seed)
-    model = DenseCap(small_config(**options), VOCABULARY, pretrained_backbone=False).double().eval()
+    model = checkpoint.new_network(DenseCap, small_config(**options), VOCABULARY).double().eval()
     with torch.no_grad():
         for module in (model.trunk.localization.head.score, model.region_head.score):
             module.weight.normal_(std=0.5)
@@ -185,7 +186,7 @@ def test_it_learns_an_image_by_heart():
     """Some hundred steps of the program's training, and the regions of the image have their captions."""
     torch.manual_seed(0)
     wide = {"embed_dim": 48, "fc_size": 48, "word_size": 24, "hidden_size": 32, "proposals": {"hidden_size": 32}}
-    model = DenseCap(small_config(**wide), VOCABULARY, pretrained_backbone=False).double()
+    model = checkpoint.new_network(DenseCap, small_config(**wide), VOCABULARY).double()
     with torch.no_grad():
         for parameter in model.trunk.backbone.parameters():
             parameter.normal_(std=0.5 if parameter.ndim == 1 else 1.5 / parameter[0].numel() ** 0.5)
@@ -208,7 +209,7 @@ def test_it_learns_an_image_by_heart():
 
 def test_new_layers_begin_as_the_programs_do():
     torch.manual_seed(0)
-    made = DenseCap(small_config(proposals={"hidden_size": 256}, embed_dim=300), VOCABULARY, pretrained_backbone=False)
+    made = checkpoint.new_network(DenseCap, small_config(proposals={"hidden_size": 256}, embed_dim=300), VOCABULARY)
     head, region_head = made.trunk.localization.head, made.region_head
     for weight in (head.conv.weight, head.score.weight, region_head.score.weight):
         assert weight.std().item() == pytest.approx(0.01, rel=0.15)

@@ -16,6 +16,7 @@ from saywhere.configs.parts import TrunkConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import open_image
+from saywhere.networks import checkpoint
 from saywhere.papers.table1 import region_rnn
 from saywhere.papers.table1.config import RegionRnnConfig
 from saywhere.papers.table1.plan import FitConfig
@@ -38,7 +39,7 @@ def tiny(seed: int = 0, vocabulary: Vocabulary = VOCABULARY, **options: object) 
         decoder_dropout=0.0,
     )
     torch.manual_seed(seed)
-    return RegionRnn(base.merge(options), vocabulary, pretrained_backbone=False).eval()
+    return checkpoint.new_network(RegionRnn, base.merge(options), vocabulary).eval()
 
 
 def test_a_crop_has_the_pixels_of_its_box() -> None:

@@ -18,7 +18,7 @@ from saywhere.configs.aligner import AlignerConfig, Cell, Score
 from saywhere.networks.aligner.loss import AlignmentOutput, SentenceTarget
 from saywhere.networks.normalisation import BatchNorm
 from saywhere.networks.vision.region_features import ImageMaps, RegionExtractor, feature_size
-from saywhere.networks.vision.trunk import Trunk, build_trunk
+from saywhere.networks.vision.trunk import Trunk
 from saywhere.text import END, PAD, UNKNOWN, Vocabulary
 
 
@@ -133,9 +133,8 @@ class Aligner(nn.Module):
     """Embed regions and words in one space.
 
     Args:
-        trunk: possibly shared with other systems; None: a new one is built.
-        pretrained_backbone: start a new trunk from ImageNet weights. Its localization layer comes from a trained
-            DenseCap, see :meth:`saywhere.networks.vision.trunk.Trunk.take_from`.
+        trunk: possibly shared with other systems. Its localization layer comes from a trained DenseCap, see
+            :meth:`saywhere.networks.vision.trunk.Trunk.take_from`.
 
     Attributes:
         extractor: computes from pixels the regions that training may cache; holds the trunk.
@@ -144,18 +143,10 @@ class Aligner(nn.Module):
         UserError: the trunk lacks a part that the configuration needs.
     """
 
-    def __init__(
-        self,
-        config: AlignerConfig,
-        vocabulary: Vocabulary,
-        trunk: Trunk | None = None,
-        pretrained_backbone: bool = True,
-    ):
+    def __init__(self, config: AlignerConfig, vocabulary: Vocabulary, trunk: Trunk):
         super().__init__()
         self.config, self.vocabulary = config, vocabulary
         proposals = config.proposals if config.uses_proposals else None
-        if trunk is None:
-            trunk = build_trunk(config.trunk, proposals, config.head, pretrained=pretrained_backbone)
         trunk.require_parts(proposals is not None, config.head)
         self.trunk = trunk
         read = config.levels, config.head, config.branch

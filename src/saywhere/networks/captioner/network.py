@@ -30,7 +30,7 @@ from saywhere.networks.vision.region_features import (
     whole_image,
 )
 from saywhere.networks.vision.spatial_transformer import SpatialTransformer
-from saywhere.networks.vision.trunk import Trunk, build_trunk
+from saywhere.networks.vision.trunk import Trunk
 from saywhere.options import dataclass
 from saywhere.text import END, PAD, START, UNKNOWN, Vocabulary
 
@@ -94,29 +94,16 @@ class Captioner(nn.Module):
     """Caption images with sentences or, with ``config.describe_boxes``, boxes with phrases.
 
     Args:
-        trunk: possibly shared with other systems; None: a new one is built. Only its backbone is trained.
-        pretrained_backbone: start a new trunk from ImageNet weights.
+        trunk: possibly shared with other systems. Only its backbone is trained.
 
     Raises:
         UserError: the trunk lacks a part that the configuration needs.
     """
 
-    def __init__(
-        self,
-        config: CaptionerConfig,
-        vocabulary: Vocabulary,
-        trunk: Trunk | None = None,
-        pretrained_backbone: bool = True,
-    ):
+    def __init__(self, config: CaptionerConfig, vocabulary: Vocabulary, trunk: Trunk):
         super().__init__()
         self.config, self.vocabulary = config, vocabulary
-        proposals = config.proposals if config.uses_proposals else None
-        if trunk is None:
-            trunk = build_trunk(config.trunk, proposals, config.head, pretrained=pretrained_backbone)
-            for part in (trunk.pyramid, trunk.localization):
-                if part is not None:
-                    part.requires_grad_(False)
-        trunk.require_parts(proposals is not None, config.head)
+        trunk.require_parts(config.uses_proposals, config.head)
         self.trunk = trunk
         self.feature_size = feature_size(trunk, config)
         self.dropout = nn.Dropout(config.region_dropout)

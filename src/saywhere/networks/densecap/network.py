@@ -18,7 +18,7 @@ from saywhere.networks.language.decoders.protocol import with_end
 from saywhere.networks.language.ngrams import Ngrams
 from saywhere.networks.normalisation import BatchNorm
 from saywhere.networks.vision.region_features import ImageMaps, context_features, context_size
-from saywhere.networks.vision.trunk import Trunk, build_trunk
+from saywhere.networks.vision.trunk import Trunk
 from saywhere.options import dataclass
 from saywhere.text import END, PAD, Vocabulary
 
@@ -141,8 +141,7 @@ class DenseCap(nn.Module):
     :mod:`saywhere.engines.torch` and :mod:`saywhere.models.densecap`.
 
     Args:
-        trunk: with a localization layer, possibly shared with other networks; None: built from ``config``.
-        pretrained_backbone: start a trunk that is built here from ImageNet weights.
+        trunk: with a localization layer, possibly shared with other networks.
 
     Attributes:
         trunk: see :class:`saywhere.networks.vision.trunk.Trunk`.
@@ -153,22 +152,14 @@ class DenseCap(nn.Module):
         rpn_sampler, sampler: sample the anchors that train the RPN, and the regions that train the second stage.
 
     Raises:
-        UserError: the trunk has no localization layer, or the backbone is not available.
+        UserError: the trunk has no localization layer, or lacks the last layer that the configuration needs.
     """
 
-    def __init__(
-        self,
-        config: DenseCapConfig,
-        vocabulary: Vocabulary,
-        trunk: Trunk | None = None,
-        pretrained_backbone: bool = True,
-    ):
+    def __init__(self, config: DenseCapConfig, vocabulary: Vocabulary, trunk: Trunk):
         super().__init__()
         self.config, self.vocabulary = config, vocabulary
         make = find_conventions(config)
         self.box_coder = make.box_coder(config)
-        if trunk is None:
-            trunk = build_trunk(config.trunk, config.proposals, config.uses_head, self.box_coder, pretrained_backbone)
         trunk.require_parts(proposals=True, head=config.uses_head)
         self.trunk = trunk
         self.rpn_sampler = make.rpn_sampler(config)

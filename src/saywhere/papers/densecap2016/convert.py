@@ -124,7 +124,7 @@ def convert(path: str | Path) -> DenseCap:
     file = open_checkpoint(path)
     config, words = read_config(file), read_words(file)
     vocabulary = Vocabulary(dict.fromkeys((w for w in words if w != UNKNOWN), 0))
-    model = DenseCap(config, vocabulary, pretrained_backbone=False)
+    model = checkpoint.new_network(DenseCap, config, vocabulary)
     ours = model.state_dict()
     wanted = {place: tuple(value.shape) for place, value in to_torch7(ours).items()}
 

@@ -30,7 +30,7 @@ from saywhere.images import LoadedImage, open_image
 from saywhere.models.decoding import decode
 from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.language.decoders.protocol import TorchDecoder, with_end
-from saywhere.networks.vision.trunk import Trunk, build_trunk
+from saywhere.networks.vision.trunk import Trunk
 from saywhere.options import dataclass
 from saywhere.papers.table1.config import RegionRnnConfig
 from saywhere.papers.table1.plan import FitConfig
@@ -51,17 +51,10 @@ CHOICE = 0
 class RegionRnn(nn.Module):
     """A decoder of single crops; arguments are those of :class:`saywhere.networks.densecap.network.DenseCap`."""
 
-    def __init__(
-        self,
-        config: RegionRnnConfig,
-        vocabulary: Vocabulary,
-        trunk: Trunk | None = None,
-        pretrained_backbone: bool = True,
-    ):
+    def __init__(self, config: RegionRnnConfig, vocabulary: Vocabulary, trunk: Trunk):
         super().__init__()
-        self.config, self.vocabulary = config, vocabulary
-        self.trunk = build_trunk(config.trunk, pretrained=pretrained_backbone) if trunk is None else trunk
-        self.feature_size = sum(self.trunk.backbone.channels) * config.grid**2
+        self.config, self.vocabulary, self.trunk = config, vocabulary, trunk
+        self.feature_size = sum(trunk.backbone.channels) * config.grid**2
         self.layers = nn.Sequential(
             nn.LayerNorm(self.feature_size),  # as normalisation in FCLN's pyramid: a frozen backbone has any scale
             nn.Linear(self.feature_size, config.embed_dim),

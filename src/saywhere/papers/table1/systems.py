@@ -113,7 +113,7 @@ class Baselines:
         vocabulary = Vocabulary.build([text for crop in train for text in crop.phrases], plan.data.min_count)
         torch.manual_seed(seed)
         config = plan.baseline(None if region else SENTENCE_WORDS)
-        network = RegionRnn(config, vocabulary, pretrained_backbone=plan.pretrained)
+        network = checkpoint.new_network(RegionRnn, config, vocabulary, plan.pretrained)
         features = self._features(network, train, "training crops")
         asked = self._features(network, validation, "validation crops")
         losses = fit(network, (features, train), (asked, validation), plan.training, seed, plan.half)

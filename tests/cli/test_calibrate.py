@@ -24,7 +24,7 @@ from saywhere import files
 from saywhere.calibration import Calibration
 from saywhere.models.bundle import Bundle
 from saywhere.networks import checkpoint
-from saywhere.stages.calibration import NEEDS
+from saywhere.stages.calibration import FITS
 
 
 def calibrate(model: Path, data: Path, *options: object, code: int = 0) -> Result:
@@ -53,7 +53,7 @@ def test_all_that_a_model_has_parts_for_is_calibrated(tmp_path: Path, monkeypatc
 def test_numbers_are_calibrated_only_when_they_are_named(tmp_path: Path) -> None:
     """No file tells whether every thing has a box, and where some have none, two of a thing would be improbable."""
     folder, flickr = checkpoint.save(tiny_aligner(), tmp_path / "model"), write_flickr(tmp_path / "flickr8k")
-    assert "number" in NEEDS and "numbers are" not in calibrate(folder, flickr, "--split", "dev", code=1).output
+    assert "number" in FITS and "numbers are" not in calibrate(folder, flickr, "--split", "dev", code=1).output
     refused = calibrate(folder, flickr, "--split", "dev", "--what", "number", code=2)
     assert "densecap" in error_of(refused)
 

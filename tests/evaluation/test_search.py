@@ -304,7 +304,7 @@ def test_hits_are_fitted_with_what_the_model_knows_and_these_images_do_not_tell(
     )
     model = saywhere.load(folder, "cpu")
     before, flickr = model.calibration, write_flickr(tmp_path / "flickr8k")
-    fits = fit_hits(model, [read(flickr, split="dev")])
+    fits = fit_hits(model, [read(flickr, split="dev")], "flickr8k").fits
     assert "hit" in fits and not {"asked_number", "asked_colour"} & {*fits}
     assert (
         model.calibration.asked_number == before.asked_number and model.calibration.asked_colour == before.asked_colour

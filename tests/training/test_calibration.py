@@ -30,11 +30,11 @@ from saywhere.models.placing import Evidence
 from saywhere.networks import checkpoint
 from saywhere.networks.captioner.network import Captioner
 from saywhere.regions import Regions
+from saywhere.stages import calibration
 from saywhere.training.calibration import (
     FEW,
     Collected,
     absent,
-    calibrate,
     choose_weights,
     collect_boxes,
     fit_numbers,
@@ -70,14 +70,14 @@ def test_a_checkpoint_is_calibrated_in_place_and_its_weights_stay(tmp_path: Path
     samples = list(data.read(write_data(tmp_path / "data"), "jsonl", "train"))
     folder = checkpoint.save(tiny_model(), tmp_path / "model", "# A card\n", "a model", torch.float16)
     weights = (folder / "model.safetensors").read_bytes()
-    found = calibrate("box", Bundle.read_own(folder), [samples], "the test's images")
+    found = calibration.fit("box", folder, [samples], "the test's images", [None])
     assert (folder / "model.safetensors").read_bytes() == weights
     assert Bundle.read(folder).calibration.box == found.fits["box"] != Calibration().box
     assert checkpoint.read_information(folder, tiny_model().config.embed_dim + 1) is not None
     assert json.loads((folder / "config.json").read_text())["description"] == "a model"
     card = (folder / "README.md").read_text()
     assert card.startswith("# A card\n") and f"{len(samples)} images of the test's images" in card
-    calibrate("box", Bundle.read_own(folder), [samples], "the test's images")
+    calibration.fit("box", folder, [samples], "the test's images", [None])
     assert (folder / "README.md").read_text() == card  # the section is replaced, and the fit does not drift
 
 
@@ -87,7 +87,7 @@ def test_only_the_dense_captioner_of_a_model_is_calibrated(tmp_path: Path) -> No
     captioner = Captioner(tiny_config(), VOCABULARY, trunk=densecap.trunk)
     folder = checkpoint.save({"densecap": densecap, "captioner": captioner}, tmp_path / "both")
     before = Bundle.read(folder).configs
-    found = calibrate("box", Bundle.read_own(folder), [samples], "the test's images", "cpu")
+    found = calibration.fit("box", folder, [samples], "the test's images", [None], "cpu")
     after = Bundle.read(folder)
     assert after.configs == before and after.calibration == replace(Calibration(), **found.fits)
     alone = checkpoint.save(captioner, tmp_path / "alone")
@@ -95,7 +95,7 @@ def test_only_the_dense_captioner_of_a_model_is_calibrated(tmp_path: Path) -> No
         Bundle.read_own(alone, "densecap")
     bare = [replace(sample, boxes=np.zeros((0, 4)), phrases=()) for sample in samples]
     with pytest.raises(UserError, match="right and wrong boxes"):
-        calibrate("box", Bundle.read_own(folder), [bare], "the test's images", "cpu")
+        calibration.fit("box", folder, [bare], "the test's images", [None], "cpu")
 
 
 # Phrases
@@ -208,8 +208,8 @@ def test_numbers_are_fitted_to_boxes_with_names(tmp_path: Path) -> None:
     assert [*numbered(samples[0])] == [(f"{word} people", False) for word in ("two", "three", "four", "five")]
     assert [*numbered(two)] == [(f"{word} cups", word == "two") for word in ("two", "three", "four", "five")]
     assert not [*numbered(Sample(cups, 600, 400, boxes, (("a white cup",), ("some coffee",), ("wood",))))]
-    fits = fit_numbers(model, samples * FEW, "cups")[0].fits
+    fits = fit_numbers(model, [samples] * FEW, "cups").fits
     assert {*fits} == {"placed_number", "asked_number"}
     assert all(fit.weights["number"] < 0 for fit in fits.values())  # no cup is one of five
     with pytest.raises(UserError, match="every thing of a kind has a box with its name.* too few: 4 cases"):
-        fit_numbers(model, samples[:1], "cups")
+        fit_numbers(model, [samples[:1]], "cups")

@@ -19,7 +19,7 @@ from saywhere.engines.engine import Typical
 from saywhere.models.aligner import similarity_matrix
 from saywhere.networks import checkpoint
 from saywhere.training import hubness
-from saywhere.training.hubness import Embedded, fit, prepare, soft_maximum
+from saywhere.training.hubness import Embedded, fit, fit_hubness, prepare, soft_maximum
 
 
 def test_the_soft_maximum_leaves_out_what_is_of_the_same_image():
@@ -99,15 +99,10 @@ def test_what_is_worth_nothing_is_not_stored(tmp_path, monkeypatch):
     before = (tmp_path / "model" / "model.safetensors").read_bytes()
     samples = list(saywhere.data.read(data(tmp_path, 40), None, "train"))
     with pytest.raises(UserError, match=r"the hubness of \w+ could not be learnt: off by"):
-        hubness.calibrate(tmp_path / "model", [samples], "forty", "cpu")
+        fit_hubness(saywhere.load(tmp_path / "model", "cpu"), [samples], "forty")
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
     with pytest.raises(UserError, match="too large for half precision, or no numbers"):
         checkpoint.change_weights(tmp_path / "model", "aligner.hubs", {"x": torch.tensor([1e9])}, {})
-
-
-def test_the_bundled_model_is_not_changed():
-    with pytest.raises(UserError, match="flickr-coco comes with saywhere; copy"):
-        hubness.calibrate("flickr-coco", [], "nothing", "cpu")
 
 
 def test_too_few_images_and_models_without_an_aligner_are_refused(tmp_path):
@@ -115,6 +110,6 @@ def test_too_few_images_and_models_without_an_aligner_are_refused(tmp_path):
     checkpoint.save(tiny_aligner(), tmp_path / "model")
     samples = list(saywhere.data.read(data(tmp_path, 3), None, "train"))
     with pytest.raises(UserError, match="needs 32 images with sentences, and 2 can be read"):
-        hubness.calibrate(tmp_path / "model", [samples], "three", "cpu")
+        fit_hubness(saywhere.load(tmp_path / "model", "cpu"), [samples], "three")
     with pytest.raises(UserError, match="has the score fragments"):
-        hubness.calibrate(tmp_path / "other", [samples], "three", "cpu")
+        fit_hubness(saywhere.load(tmp_path / "other", "cpu"), [samples], "three")

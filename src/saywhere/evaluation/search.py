@@ -37,7 +37,7 @@ from saywhere.search.phrases import LIKELY, PhrasesInImages, Query, action, acti
 from saywhere.search.scan import Question, Snapshot, best, kind_bonus, leads, similarities
 from saywhere.search.store import Stamp, Store
 from saywhere.text import Vocabulary, tokenize
-from saywhere.training.calibration import fit_pairs
+from saywhere.training.calibration import Fitted, fit_pairs
 from saywhere.training.progress import encode_each
 
 TOGETHER = 64
@@ -684,7 +684,7 @@ SHOWN = 25
 """Maximum number of images that show a phrase, and of others, to fit the probabilities of phrases on."""
 
 
-def fit_hits(model: Model, sets: Sequence[Sequence[Sample]]) -> dict[str, Logistic]:
+def fit_hits(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> Fitted:
     """Fit the probabilities of search hits to sentences and phrases, by searching indexes of images.
 
     Unreadable images are reported. Shows a progress bar.
@@ -723,7 +723,8 @@ def fit_hits(model: Model, sets: Sequence[Sequence[Sample]]) -> dict[str, Logist
             f"{len(images)} images with sentences or boxes do not tell when a hit shows what was looked for: more are "
             "needed"
         )
-    return {**known, "hit": found.hit}
+    made = Fitted({**known, "hit": found.hit}, f"searches in {source}")
+    return replace(made, text=f"How probable hits are was fitted by `saywhere calibrate`: {made}.\n")
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from saywhere import data as datasets
+from saywhere.data import sample
 from saywhere.data.sample import Sample, Samples, evenly
 from saywhere.errors import UserError
+from saywhere.evaluation import search
 from saywhere.loading import load
 from saywhere.models.bundle import Bundle
+from saywhere.models.model import Model
+from saywhere.training import calibration as training
+from saywhere.training.calibration import Fitted
 
 FEW = 300
 """Default number of images of each data set to fit boxes and phrases to."""
@@ -17,17 +23,41 @@ FEW_SEARCHED = 500
 """Fewer images than this make hits too probable in other indexes."""
 UNSEEN = ("dev", "val")
 """Splits that a model was not trained on; hits and numbers are fitted to the first that a data set has."""
-NEEDS = {
-    "box": ("densecap",),
-    "word": ("densecap", "aligner"),
-    "caption": ("densecap",),
-    "phrase": ("aligner",),
-    "similarity": ("aligner",),
-    "hit": ("aligner",),
-    "number": ("densecap", "aligner", "nouns"),
+
+
+class Fit(NamedTuple):
+    """How the answer to a question is fitted.
+
+    Attributes:
+        needs: the parts of a model that it needs.
+        heading: of the section of the model card.
+        fit: takes the model, the data sets and their description.
+        limit: default maximum number of images of each data set; None for all.
+    """
+
+    needs: tuple[str, ...]
+    heading: str
+    fit: Callable[[Model, Sequence[Sequence[Sample]], str], Fitted]
+    limit: int | None = None
+
+
+def _fit_hubness(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> Fitted:
+    from saywhere.training import hubness  # needs torch
+
+    return hubness.fit_hubness(model, sets, source)
+
+
+FITS = {
+    "box": Fit(("densecap",), "## Calibration", training.fit_boxes, FEW),
+    "word": Fit(("densecap", "aligner"), "## People and colours", training.fit_words),
+    "caption": Fit(("densecap",), "## Captions of regions", training.fit_captions),
+    "phrase": Fit(("aligner",), "## Grounding", training.fit_grounding, FEW),
+    "similarity": Fit(("aligner",), "## Hubness", _fit_hubness),
+    "hit": Fit(("aligner",), "## Hits of a search", search.fit_hits),
+    "number": Fit(("densecap", "aligner", "nouns"), "## Numbers of things", training.fit_numbers),
 }
-"""What can be calibrated, in the required order, and the parts of a model that it needs."""
-USUAL = tuple(what for what in NEEDS if what != "number")
+"""What can be calibrated, in the required order."""
+USUAL = tuple(what for what in FITS if what != "number")
 """What is calibrated if nothing is named. Numbers need data in which every thing has a box, which no file tells."""
 
 
@@ -45,7 +75,7 @@ def read_sets(places: Iterable[Place]) -> tuple[list[Samples], str]:
 
 def possible(parts: Iterable[str]) -> list[str]:
     """Return what can be calibrated for a model with some parts."""
-    return [what for what, needed in NEEDS.items() if set(needed) <= set(parts)]
+    return [what for what, each in FITS.items() if set(each.needs) <= set(parts)]
 
 
 def default_split(what: str, root: str | Path, format: str | None = None) -> str:
@@ -63,48 +93,30 @@ def default_split(what: str, root: str | Path, format: str | None = None) -> str
 
 def fit(
     what: str,
-    model: Path,
+    folder: Path,
     sets: Sequence[Sequence[Sample]],
     source: str,
     limits: Sequence[int | None],
     device: str | None = None,
-) -> str:
-    """Fit the answer to one of :data:`NEEDS`, store it in a model folder, and return a description of the fit.
+) -> Fitted:
+    """Fit the answer to one of :data:`FITS`, and store it in a user's model folder and its card.
 
     ``limits`` has the maximum number of images per data set; None for the default. ``UserError`` if the model lacks a
     part or the data is insufficient.
     """
-    from saywhere.data.sample import is_held_out
-    from saywhere.training import calibration
-
+    asked = FITS[what]
+    bundle = Bundle.read_own(folder, *asked.needs)
     given = sum(map(len, sets))
-    if what in ("word", "caption") or (what == "phrase" and "nouns" in Bundle.read(model).configs):
-        sets = [[sample for sample in samples if is_held_out(sample.image)] for samples in sets]
+    if what in ("word", "caption") or (what == "phrase" and "nouns" in bundle.configs):
+        sets = [[each for each in samples if sample.is_held_out(each.image)] for samples in sets]
     left = sum(map(len, sets))
-    usual = FEW if what in ("box", "phrase") else None
-    sets = [evenly(samples, usual if n is None else n) for samples, n in zip(sets, limits, strict=True)]
-    if what == "similarity":
-        from saywhere.training import hubness
-
-        hubness.calibrate(model, sets, source, device)
-        return f"similarity: hubness of images and texts, fitted to {source}"
-    bundle = Bundle.read_own(model, *NEEDS[what])
-    if what == "hit":
-        return _fit_hits(bundle, sets, source, device)
+    sets = [evenly(samples, asked.limit if n is None else n) for samples, n in zip(sets, limits, strict=True)]
     try:
-        return str(calibration.calibrate(what, bundle, sets, source, device))
+        made = asked.fit(load(bundle.folder, device), sets, source)
     except UserError as error:
         if left == given:
             raise
         part = f"{left} of {given:,} images can be used, the tenth that the part nouns is not trained on"
         raise UserError(f"{error} ({part})") from error
-
-
-def _fit_hits(bundle: Bundle, sets: Sequence[Sequence[Sample]], source: str, device: str | None) -> str:
-    from saywhere.evaluation.search import fit_hits
-    from saywhere.training.calibration import Fitted
-
-    made = Fitted(fit_hits(load(bundle.folder, device), sets), {}, f"searches in {source}")
-    about = f"How probable hits are was fitted by `saywhere calibrate`: {made}.\n"
-    made.store(bundle.folder, "## Hits of a search", about)
-    return str(made)
+    made.store(bundle.folder, asked.heading)
+    return made

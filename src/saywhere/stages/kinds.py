@@ -497,7 +497,7 @@ class Calibrate(Stage):
     Attributes:
         model: a model, exported or not; it is copied.
         data: for questions without data sets of their own.
-        questions: from :data:`saywhere.stages.calibration.NEEDS`; if empty, the usual ones. Questions whose parts the
+        questions: from :data:`saywhere.stages.calibration.FITS`; if empty, the usual ones. Questions whose parts the
             model lacks are skipped.
     """
 
@@ -509,7 +509,7 @@ class Calibrate(Stage):
     def asked(self) -> dict[str, tuple[DataSet, ...]]:
         """Return the questions in order, each with its data."""
         chosen = self.questions or dict.fromkeys(calibration.USUAL, Question())
-        found = {what: chosen[what].data or self.data for what in calibration.NEEDS if what in chosen}
+        found = {what: chosen[what].data or self.data for what in calibration.FITS if what in chosen}
         return {
             what: tuple(replace(s, split=s.split or calibration.default_split(what, s.root, s.format)) for s in sources)
             for what, sources in found.items()
@@ -519,8 +519,8 @@ class Calibrate(Stage):
         return [(source, {}) for sources in self.asked().values() for source in sources]
 
     def check(self, read: Reader) -> None:
-        if unknown := [what for what in self.questions if what not in calibration.NEEDS]:
-            raise UserError(f"questions.{unknown[0]}: known are {', '.join(calibration.NEEDS)}")
+        if unknown := [what for what in self.questions if what not in calibration.FITS]:
+            raise UserError(f"questions.{unknown[0]}: known are {', '.join(calibration.FITS)}")
         if empty := [what for what, sources in self.asked().items() if not sources]:
             raise UserError(f"questions.{empty[0]}.data must name a data set")
         super().check(read)
@@ -535,7 +535,7 @@ class Calibrate(Stage):
                 continue
             sets, source = calibration.read_sets(each.place for each in sources)
             try:
-                facts[what] = calibration.fit(what, folder, sets, source, [each.limit for each in sources])
+                facts[what] = str(calibration.fit(what, folder, sets, source, [each.limit for each in sources]))
             except UserError as error:
                 if self.questions:
                     raise UserError(f"{what}: {error}") from error

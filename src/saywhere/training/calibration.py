@@ -2,8 +2,8 @@
 
 They are the probabilities that a box is right, that a word of its phrase is right, that an image shows a phrase, and
 that it shows as many things as a phrase says. Fitting the third also chooses the weights of the noun classifier in
-placing. (Hubness: :mod:`saywhere.training.hubness`;
-search hits: :mod:`saywhere.evaluation.search`.)
+placing. (Hubness: :mod:`saywhere.training.hubness`; search hits: :mod:`saywhere.evaluation.search`; all of them in one
+table: :mod:`saywhere.stages.calibration`.)
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import tempfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +26,7 @@ from saywhere.configs.aligner import GroundingConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.loading import load
-from saywhere.models.bundle import CARD, Bundle
+from saywhere.models.bundle import CARD
 from saywhere.models.densecap import detect, rank
 from saywhere.models.lexicon import asked_colours, noun_words
 from saywhere.models.model import Model
@@ -59,18 +60,22 @@ class Fitted:
 
     Attributes:
         fits: by question.
-        options: options chosen with it, by name.
         about: description of the data that it was fitted to.
+        text: about the fit, for the model card.
+        options: options chosen with it, by name.
         information: see :func:`collect_boxes`; None if no boxes were calibrated.
+        hubs: the aligner's :class:`saywhere.networks.aligner.network.Hubs`; None if hubness was not fitted.
     """
 
     fits: Mapping[str, Logistic | None]
-    options: Mapping[str, Any]
     about: str
+    text: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
     information: np.ndarray | None = None
+    hubs: Any = None
 
-    def store(self, folder: Path, heading: str, text: str) -> None:
-        """Write the fit into a model folder, leaving its weights, and a section about it into the model card."""
+    def store(self, folder: Path, heading: str) -> None:
+        """Write the fit into a model folder, leaving its other weights, and a section about it into the model card."""
         from saywhere.networks import checkpoint  # these need torch, which nothing else here does
         from saywhere.training.card import replace_section
 
@@ -79,7 +84,10 @@ class Fitted:
             checkpoint.write_information(folder, self.information)
         if self.options:
             checkpoint.change_options(folder, self.options)
-        replace_section(folder / CARD, heading, text)
+        if self.hubs is not None:
+            count = {"aligner.hubs": self.hubs.texts.out_features}
+            checkpoint.change_weights(folder, "aligner.hubs", self.hubs.state_dict(), count)
+        replace_section(folder / CARD, heading, self.text)
 
     def __str__(self) -> str:
         """Return the fitted weights and the data that they were fitted to."""
@@ -141,10 +149,10 @@ def collect_boxes(model: Model, samples: Sequence[Sample]) -> tuple[Judged, np.n
     return Judged.join(rows, "calibration needs images"), information / max(count, 1)
 
 
-def fit_boxes(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fitted, str]:
-    """Fit the probability that a box of the dense captioner is right; also return the text for the model card."""
+def fit_boxes(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> Fitted:
+    """Fit the probability that a box of the dense captioner is right."""
     model.calibration = Calibration()
-    found, information = collect_boxes(model, samples)
+    found, information = collect_boxes(model, [*chain(*sets)])
     box = Logistic.fit(found.evidence, found.right, what="boxes")
     about = f"{len(found.right):,} boxes of {found.images:,} images of {source}"
     text = f"""Scores are the logistic function of a weighted sum of a region's logit, of its confidence (the mean
@@ -153,7 +161,7 @@ log-probability of the caption's words) and of its area (the logarithm of the fr
 {int(found.right.sum()):,} have an IoU of {MATCH:g} or more with a true one
 (calibration error {box.reliability(found.evidence, found.right).ece:.3f}).
 """
-    return Fitted({"box": box}, {}, about, information), text
+    return Fitted({"box": box}, about, text, information=information)
 
 
 # Words
@@ -173,7 +181,7 @@ def says_truth(doubt: Doubtful, truths: Sequence[Sequence[str]]) -> bool | None:
     return (SEXES[doubt.word], doubt.word in CHILDREN) in people if people else None
 
 
-def fit_words(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fitted, str]:
+def fit_words(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> Fitted:
     """Fit the probability that gendered words and colours are right, on images that the decoder was not trained on.
 
     Words are ignored if the true phrases of their box have no word of that kind.
@@ -181,7 +189,7 @@ def fit_words(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fit
     model.calibration = Calibration()
     detector = model.require("densecap", "be calibrated")
     rows: dict[str, list[tuple[Mapping[str, Any], bool]]] = {"person": [], "colour": []}
-    for sample, encoding in encode_each(model, [sample for sample in samples if len(sample.boxes)], "words"):
+    for sample, encoding in encode_each(model, [sample for sample in chain(*sets) if len(sample.boxes)], "words"):
         (found,) = detect(detector, [encoding], [sample.boxes], writer=model.phrase_writer, doubts=True)
         for doubtful, truths in zip(found.phrases.doubtful, sample.phrases, strict=True):
             for doubt in doubtful:
@@ -206,16 +214,16 @@ decoder said it ({weights}). Fitted by `saywhere calibrate` to {about}.
 Below {detector.config.person_threshold:g} a phrase says person or child, and below
 {detector.config.colour_threshold:g} it leaves out the colour.
 """
-    return Fitted(fits, {}, about), text
+    return Fitted(fits, about, text)
 
 
-def fit_captions(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fitted, str]:
+def fit_captions(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> Fitted:
     """Fit the probability that the noun of a box's phrase is right, on images that the decoder was not trained on."""
     detector = model.require("densecap", "be calibrated")
     tree, rows = noun_tree(), list[Judged]()
     unfitted = Logistic(dict.fromkeys(QUESTIONS["caption"], 0.0), 0.0)
     asked = replace(model.calibration, caption=unfitted)  # makes the part nouns look at the boxes
-    for sample, encoding in encode_each(model, [sample for sample in samples if len(sample.boxes)], "captions"):
+    for sample, encoding in encode_each(model, [sample for sample in chain(*sets) if len(sample.boxes)], "captions"):
         (found,) = detect(detector, [encoding], [sample.boxes], writer=model.phrase_writer, calibration=asked)
         marks = [is_right(tree, text, truths) for text, truths in zip(found.captions, sample.phrases, strict=True)]
         rows.append(Judged(found.caption_evidence(model.nouns, range(len(sample.boxes))), np.array(marks, bool)))
@@ -229,7 +237,7 @@ of the mean log-probability of its words by the n-grams ({caption}), fitted by `
 of a true phrase, a synonym or a kind of it (calibration error
 {caption.reliability(phrases.evidence, phrases.right).ece:.3f}).
 """
-    return Fitted({"caption": caption}, {}, about), text
+    return Fitted({"caption": caption}, about, text)
 
 
 # Numbers
@@ -254,14 +262,14 @@ def numbered(sample: Sample) -> Iterator[tuple[str, bool]]:
             yield f"{word} {plural(name)}", there >= number
 
 
-def fit_numbers(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fitted, str]:
+def fit_numbers(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> Fitted:
     """Fit the probability that an image, or one of an index, shows as many things as a phrase says.
 
     ``UserError`` if the boxes are insufficient.
     """
     placer, queries = model.placer(), dict[str, PhrasesInImages]()
     rows: dict[str, list[tuple[Mapping[str, np.ndarray], bool]]] = {"placed_number": [], "asked_number": []}
-    told = [sample for sample in samples if next(numbered(sample), None) is not None]
+    told = [sample for sample in chain(*sets) if next(numbered(sample), None) is not None]
     for sample, encoding in encode_each(model, told, "numbers"):
         phrases, there = zip(*numbered(sample), strict=True)
         placed = placer.detail_evidence(encoding, phrases, "asked_number")
@@ -277,9 +285,9 @@ def fit_numbers(model: Model, samples: Sequence[Sample], source: str) -> tuple[F
             "numbers are fitted to images in which every thing of a kind has a box with its name, as in COCO, "
             f"and these have too few: {len(rows['asked_number'])} cases"
         )
-    made = Fitted(fits, {}, f"the boxes of {source}")
+    made = Fitted(fits, f"the boxes of {source}")
     about = 'How probable it is that there are as many things as "two dogs" says'
-    return made, f"{about} was fitted by `saywhere calibrate`: {made}.\n"
+    return replace(made, text=f"{about} was fitted by `saywhere calibrate`: {made}.\n")
 
 
 # Phrases
@@ -454,7 +462,7 @@ def fit_places(rows: Sequence[Collected], config: GroundingConfig) -> Logistic |
     return Logistic.fit({name: np.concatenate([each[name] for each in found]) for name in found[0]}, right)
 
 
-def fit_grounding(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> tuple[Fitted, str]:
+def fit_grounding(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> Fitted:
     """Fit the probability that an image shows a phrase and its box is right, and the classifier's weights in placing.
 
     Phrases that an image does not show are drawn from the same set.
@@ -486,39 +494,7 @@ are ({"; ".join(f"{name}: {fit or 'too few, so 1'}" for name, fit in fits.items(
 the thing has the colour of the phrase ({colour or "too few, so 1"}), fitted to phrases with their own and another one.
 """
     fits |= {"phrase": phrase, "rare_phrase": of_rare, **unnamed, "placed_colour": colour}
-    return Fitted(fits, options, about), text
-
-
-FITS = {
-    "box": ("## Calibration", fit_boxes),
-    "word": ("## People and colours", fit_words),
-    "caption": ("## Captions of regions", fit_captions),
-    "number": ("## Numbers of things", fit_numbers),
-}
-"""By question: the section of the model card, and the function that fits the answer to images."""
-
-
-def calibrate(
-    what: str, bundle: Bundle, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None
-) -> Fitted:
-    """Fit the answer to one question about a user's model, and store it in the model folder and its card.
-
-    Args:
-        what: ``phrase``, or one of :data:`FITS`.
-        bundle: the model, from :meth:`saywhere.models.bundle.Bundle.read_own`.
-        sets: images with boxes and phrases, of one or several data sets.
-
-    Raises:
-        UserError: the model lacks a part, no image is readable, or all answers are right, or none.
-    """
-    model = load(bundle.folder, device)
-    if what == "phrase":
-        heading, (made, text) = "## Grounding", fit_grounding(model, sets, source)
-    else:
-        heading, fit_answer = FITS[what]
-        made, text = fit_answer(model, [sample for samples in sets for sample in samples], source)
-    made.store(bundle.folder, heading, text)
-    return made
+    return Fitted(fits, about, text, options)
 
 
 # Models of other people
@@ -560,7 +536,7 @@ def calibrate_adapted(
     true = int(scored.right.sum())
     about = f"{len(scored.right):,} {WHAT[question]}, {true:,} of them true, of {scored.images:,} images of {source}"
     change_calibration(path, model.engine.weights_digest(), question, made, about)
-    return Fitted({question: made}, {}, about)
+    return Fitted({question: made}, about)
 
 
 def score_regions(model: Model, samples: Sequence[Sample]) -> Judged:

@@ -8,7 +8,6 @@ ship, so typical vectors are trained to give the same value.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,18 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from saywhere.configs.aligner import AlignerConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
-from saywhere.loading import load
 from saywhere.models.aligner import similarity_matrix
-from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.model import Model
-from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Hubs
 from saywhere.options import dataclass
 from saywhere.text import tokenize
-from saywhere.training.card import replace_section
+from saywhere.training.calibration import Fitted
 from saywhere.training.loop import descend
 from saywhere.training.progress import encode_each, track
 
@@ -46,7 +41,6 @@ LEAST = 32
 HELD_OUT = 10
 """One image or text in this many is held out to test the fit."""
 EPOCHS, BATCH, RATE = 12, 128, 0.02
-HEADING = "## Hubness"
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,28 +192,25 @@ def fit(lesson: Lesson, temperature: float, count: int, title: str) -> Fit:
     return Fit(layer, temperature * scale, error, temperature * float(wanted[others].std()))
 
 
-def calibrate(folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None) -> None:
-    """Fit the hubness of images and texts for the aligner in a folder, and write it there.
+def fit_hubness(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> Fitted:
+    """Fit the hubness of images and texts for a model's aligner.
 
     Args:
-        folder: a model with an aligner that scores by Eq. 8; its other weights stay.
         sets: images with sentences, of one or several data sets.
 
     Raises:
-        UserError: no such model, it comes with saywhere, it has no such aligner, too few images with sentences are
-            readable, or the fit is no better than a constant.
+        UserError: the aligner does not score by Eq. 8, too few images with sentences are readable, or the fit is no
+            better than a constant.
     """
-    bundle = Bundle.read_own(folder, "aligner")
-    config = bundle.configs["aligner"]
-    assert isinstance(config, AlignerConfig)
+    config = model.require("aligner", "be calibrated").config
     if config.score != "max":
-        raise UserError(f"{folder}: its aligner has the score {config.score}, and hubness goes with max only")
-    embedded = embed(load(bundle.folder, device), sets)
+        raise UserError(f"{model.name}: its aligner has the score {config.score}, and hubness goes with max only")
+    embedded = embed(model, sets)
     if len(embedded.images) < LEAST:
         raise UserError(f"calibration needs {LEAST} images with sentences, and {len(embedded.images)} can be read")
     temperature = SHARPNESS * spread(embedded)
     if not temperature:
-        raise UserError(f"{folder}: all its similarities are the same")
+        raise UserError(f"{model.name}: all its similarities are the same")
     of_images, of_texts = prepare(embedded, temperature)
     texts = fit(of_images, temperature, HUBS, "typical texts")
     images = fit(of_texts, temperature, HUBS, "typical images")
@@ -229,11 +220,11 @@ def calibrate(folder: str | Path, sets: Sequence[Sequence[Sample]], source: str,
                 f"the hubness of {what} could not be learnt: off by {found.error:.3g} where it varies by "
                 f"{found.spread:.3g}; give it more images with sentences"
             )
-    network = Hubs(config.embed_dim, HUBS)
-    network.texts, network.images = texts.layer, images.layer
-    network.temperatures.copy_(torch.tensor((texts.temperature, images.temperature)))
-    checkpoint.change_weights(bundle.folder, "aligner.hubs", network.state_dict(), {"aligner.hubs": HUBS})
-    replace_section(bundle.folder / CARD, HEADING, _section(embedded, texts, images, source))
+    hubs = Hubs(config.embed_dim, HUBS)
+    hubs.texts, hubs.images = texts.layer, images.layer
+    hubs.temperatures.copy_(torch.tensor((texts.temperature, images.temperature)))
+    about = f"similarity: hubness of images and texts, fitted to {source}"
+    return Fitted({}, about, _section(embedded, texts, images, source), hubs=hubs)
 
 
 def spread(embedded: Embedded) -> float:

@@ -723,8 +723,7 @@ def fit_hits(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> Fit
             f"{len(images)} images with sentences or boxes do not tell when a hit shows what was looked for: more are "
             "needed"
         )
-    made = Fitted({**known, "hit": found.hit}, f"searches in {source}")
-    return replace(made, text=f"How probable hits are was fitted by `saywhere calibrate`: {made}.\n")
+    return Fitted({**known, "hit": found.hit}, f"searches in {source}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,7 +61,7 @@ class Fitted:
     Attributes:
         fits: by question.
         about: description of the data that it was fitted to.
-        text: about the fit, for the model card.
+        more: what else the model card says of it, in whole sentences.
         options: options chosen with it, by name.
         information: see :func:`collect_boxes`; None if no boxes were calibrated.
         hubs: the aligner's :class:`saywhere.networks.aligner.network.Hubs`; None if hubness was not fitted.
@@ -69,7 +69,7 @@ class Fitted:
 
     fits: Mapping[str, Logistic | None]
     about: str
-    text: str = ""
+    more: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     information: np.ndarray | None = None
     hubs: Any = None
@@ -87,7 +87,8 @@ class Fitted:
         if self.hubs is not None:
             count = {"aligner.hubs": self.hubs.texts.out_features}
             checkpoint.change_weights(folder, "aligner.hubs", self.hubs.state_dict(), count)
-        replace_section(folder / CARD, heading, self.text)
+        text = f'Fitted by `saywhere calibrate` (docs/models.md, "Scores as probabilities"): {self}. {self.more}'
+        replace_section(folder / CARD, heading, text.rstrip() + "\n")
 
     def __str__(self) -> str:
         """Return the fitted weights and the data that they were fitted to."""
@@ -155,13 +156,9 @@ def fit_boxes(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> Fi
     found, information = collect_boxes(model, [*chain(*sets)])
     box = Logistic.fit(found.evidence, found.right, what="boxes")
     about = f"{len(found.right):,} boxes of {found.images:,} images of {source}"
-    text = f"""Scores are the logistic function of a weighted sum of a region's logit, of its confidence (the mean
-log-probability of the caption's words) and of its area (the logarithm of the fraction of the image that it covers)
-({box}), fitted by `saywhere calibrate` to {about};
-{int(found.right.sum()):,} have an IoU of {MATCH:g} or more with a true one
-(calibration error {box.reliability(found.evidence, found.right).ece:.3f}).
-"""
-    return Fitted({"box": box}, about, text, information=information)
+    ece = box.reliability(found.evidence, found.right).ece
+    more = f"{found.right.sum():,} have an IoU of {MATCH:g} or more with a true box (calibration error {ece:.3f})."
+    return Fitted({"box": box}, about, more, information=information)
 
 
 # Words
@@ -206,15 +203,9 @@ def fit_words(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> Fi
             fits[question] = Logistic.fit(columns, right, what=f"words of the question {question}")
     counts = ", ".join(f"{len(pairs):,} of the question {question}" for question, pairs in rows.items())
     about = f"words in phrases of boxes of {source}: {counts}"
-    weights = "; ".join(f"{question}: {fit}" for question, fit in fits.items())
-    text = f"""A word for somebody's sex is right with a probability that is the logistic function of a weighted sum of
-its log-probability and of the aligner's similarity of it with the region, less that of the words that might stand
-there. Of a colour, the likeliest by the pixels of the box, it is of that likelihood, such a similarity, and whether the
-decoder said it ({weights}). Fitted by `saywhere calibrate` to {about}.
-Below {detector.config.person_threshold:g} a phrase says person or child, and below
-{detector.config.colour_threshold:g} it leaves out the colour.
-"""
-    return Fitted(fits, about, text)
+    person, colour = detector.config.person_threshold, detector.config.colour_threshold
+    more = f"Below {person:g} a phrase says person or child, and below {colour:g} it leaves out the colour."
+    return Fitted(fits, about, more)
 
 
 def fit_captions(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> Fitted:
@@ -230,14 +221,12 @@ def fit_captions(model: Model, sets: Sequence[Sequence[Sample]], source: str) ->
     phrases = Judged.join(rows, "captions are calibrated on images with boxes")
     caption = Logistic.fit(phrases.evidence, phrases.right, what="phrases")
     about = f"phrases of {len(phrases.right):,} boxes of {source}"
-    text = f"""The phrase of a region names what is in its box with a probability that is the logistic function of a
-weighted sum of its confidence, of the log-probability of its noun by the classes, of whether these know the noun, and
-of the mean log-probability of its words by the n-grams ({caption}), fitted by `saywhere calibrate --what caption` to
-{about}; of {int(phrases.right.sum()):,} the noun is that
-of a true phrase, a synonym or a kind of it (calibration error
-{caption.reliability(phrases.evidence, phrases.right).ece:.3f}).
-"""
-    return Fitted({"caption": caption}, about, text)
+    ece = caption.reliability(phrases.evidence, phrases.right).ece
+    more = (
+        f"Of {phrases.right.sum():,} the noun is that of a true phrase, a synonym or a kind of it "
+        f"(calibration error {ece:.3f})."
+    )
+    return Fitted({"caption": caption}, about, more)
 
 
 # Numbers
@@ -285,9 +274,7 @@ def fit_numbers(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> 
             "numbers are fitted to images in which every thing of a kind has a box with its name, as in COCO, "
             f"and these have too few: {len(rows['asked_number'])} cases"
         )
-    made = Fitted(fits, f"the boxes of {source}")
-    about = 'How probable it is that there are as many things as "two dogs" says'
-    return replace(made, text=f"{about} was fitted by `saywhere calibrate`: {made}.\n")
+    return Fitted(fits, f"the boxes of {source}")
 
 
 # Phrases
@@ -481,20 +468,13 @@ def fit_grounding(model: Model, sets: Sequence[Sequence[Sample]], source: str) -
     options = {f"aligner.grounding.{name}": getattr(config, name) for name in names}
     own, total = sum(row.right.shape[1] for row in rows), sum(len(row.evidence.named) for row in rows)
     about = f"{own:,} phrases of {len(rows):,} images of {source}, and {total - own:,} phrases of other images"
-    text = f"""The probability that an image shows what a phrase names is the logistic function of a weighted sum of the
-phrase's similarity with the image, of how well the best region fits it and shows the kind that it names, and of 1 if it
-names one ({phrase}; of phrases with a rare noun {of_rare or phrase}), fitted by `saywhere calibrate` to
-{about}. Of phrases whose noun is not in the noun tree, it is that of similarity and fit, and where a search leaves
-them out, of the similarity alone ({"; ".join(f"{name}: {fit or 'too few'}" for name, fit in unnamed.items())}).
-Weights of the classes in placing, of {", ".join(f"{weight:g}" for weight in WEIGHTS)} those that place most of
-these phrases right: {config.kind_weight:g}, of rare nouns {config.rare_kind_weight:g}; by the aligner, of
-{", ".join(f"{weight:g}" for weight in SIMILARITY_WEIGHTS)}, {config.similarity_kind_weight:g}. The score of a phrase
-is that probability times the probability that its box is right if the phrase is there, which was fitted to those that
-are ({"; ".join(f"{name}: {fit or 'too few, so 1'}" for name, fit in fits.items())}), and times the probability that
-the thing has the colour of the phrase ({colour or "too few, so 1"}), fitted to phrases with their own and another one.
-"""
+    tried, by_similarity = (", ".join(f"{weight:g}" for weight in each) for each in (WEIGHTS, SIMILARITY_WEIGHTS))
+    more = (
+        "Questions that are not named had too few cases, or the model does not ask them. The weights, of "
+        f"{tried} or, by the aligner, of {by_similarity}, place most of these phrases right."
+    )
     fits |= {"phrase": phrase, "rare_phrase": of_rare, **unnamed, "placed_colour": colour}
-    return Fitted(fits, about, text, options)
+    return Fitted(fits, about, more, options)
 
 
 # Models of other people

@@ -223,8 +223,12 @@ def fit_hubness(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> 
     hubs = Hubs(config.embed_dim, HUBS)
     hubs.texts, hubs.images = texts.layer, images.layer
     hubs.temperatures.copy_(torch.tensor((texts.temperature, images.temperature)))
-    about = f"similarity: hubness of images and texts, fitted to {source}"
-    return Fitted({}, about, _section(embedded, texts, images, source), hubs=hubs)
+    more = (
+        f"{HUBS} typical texts and as many typical images tell it, learnt from {len(embedded.images):,} images and "
+        f"{len(embedded.texts):,} sentences. On a tenth of them, which did not teach, it is off by {texts.error:.3g} "
+        f"where it varies by {texts.spread:.3g}, and by {images.error:.3g} of {images.spread:.3g}."
+    )
+    return Fitted({}, f"similarity: hubness of images and texts, fitted to {source}", more, hubs=hubs)
 
 
 def spread(embedded: Embedded) -> float:
@@ -232,12 +236,3 @@ def spread(embedded: Embedded) -> float:
     generator, both = np.random.default_rng(0), (embedded.images, embedded.texts)
     images, texts = ([some[i] for i in generator.permutation(len(some))[:300]] for some in both)
     return float(similarity_matrix(images, texts).std())
-
-
-def _section(embedded: Embedded, texts: Fit, images: Fit, source: str) -> str:
-    return f"""What an image has in common with all texts, and a text with all images, is taken off similarities.
-{len(texts.layer.bias)} typical texts and as many typical images tell it, fitted by `saywhere calibrate` to
-{len(embedded.images):,} images and {len(embedded.texts):,} sentences of {source}. On a tenth of them, which did not
-teach, it is off by {texts.error:.3g} where it varies by {texts.spread:.3g}, and by {images.error:.3g} of
-{images.spread:.3g}.
-"""

@@ -50,7 +50,7 @@ def tree(root: Path, **stages: Any) -> dict[str, Any]:
     then = {**training, "start": "$densecap", "freeze": ["trunk", "region_head"]}
     both = {
         "densecap": {"data": data, "model": model, "training": training},
-        "phrases": {"data": data, "model": model, "training": then, "keep": 0.25},
+        "phrases": {"data": data, "model": model, "training": then, "keep": {"$densecap": 0.25}},
     }
     return json.loads(json.dumps({"name": "tiny", "data": {"boxes": str(root)}, "stages": {**both, **stages}}))
 
@@ -100,8 +100,8 @@ def test_what_is_done_is_not_done_again_wherever_the_data_are(tiny: Run) -> None
 
 
 def test_an_option_that_changes_brings_its_stage_and_what_follows_anew(tiny: Run) -> None:
-    tiny.recipe["stages"]["phrases"]["keep"] = 0.5
-    assert tiny() == [BEFORE[0], "[2/2] phrases: anew, keep is 0.5 and was 0.25"]
+    tiny.recipe["stages"]["phrases"]["keep"] = {"$densecap": 0.5}
+    assert tiny() == [BEFORE[0], "[2/2] phrases: anew, keep.$densecap is 0.5 and was 0.25"]
     tiny.recipe["seed"] = 1
     assert tiny() == [f"[{n}/2] {name}: anew, seed is 1 and was 0" for n, name in ((1, "densecap"), (2, "phrases"))]
     tiny.recipe["stages"]["densecap"]["training"]["rest"]["lr"] = 0.02
@@ -159,7 +159,7 @@ def test_without_a_stage_that_nothing_stands_for_those_that_need_it_are_refused(
         ("stages.phrases.data.validation=test", "no split 'test'; it has train, val"),
         ("stages.phrases.training.start=nowhere", "stage phrases: no model 'nowhere'"),
         ("stages.phrases.training.monitor=val/lose", "stage phrases: training.monitor is 'val/lose', but there are"),
-        ("stages.phrases.keep=1", "stages.phrases.keep must be from 0 to below 1"),
+        ("stages.phrases.keep.$densecap=1", "the shares of keep must be above 0, and together below 1"),
         ("data.boxes=nowhere", "stage densecap: nowhere: no such file or folder"),
         ("data=[1]", "data must be a mapping, not [1]"),
         ("data.boxs=a", "data.boxs: no stage reads $boxs; did you mean data.boxes?"),
@@ -208,7 +208,7 @@ def test_a_disk_that_is_full_for_the_model_leaves_none_that_is_half_another(
             raise OSError(errno.ENOSPC, "No space left on device")
         shutil.copyfile(source, target)
 
-    tiny.recipe["stages"]["phrases"]["keep"] = 0.5
+    tiny.recipe["stages"]["phrases"]["keep"] = {"$densecap": 0.5}
     with monkeypatch.context() as patched:
         patched.setattr(Path, "hardlink_to", unlinked)
         patched.setattr(shutil, "copy2", full)
@@ -338,7 +338,7 @@ def test_the_recipe_of_everyday_sentences_is_right(tmp_path: Path) -> None:
     recipe, plans = plan_of("captions-everyday.yaml", tmp_path)
     assert list(plans) == list(recipe.stages) == ["start", "captioner-words", "captioner", "ngrams"]
     words, reward = plans["captioner-words"].stage, plans["captioner"].stage
-    assert "reward" not in words.model and (reward.model["reward"], reward.keep) == ("cider", 0.5)
+    assert "reward" not in words.model and (reward.model["reward"], [*reward.keep.values()]) == ("cider", [0.5])
     assert words.model["people_threshold"] == Bundle.read("flickr-coco").configs["captioner"].people_threshold
     assert {"$flickr8k train", "$everyday train"} <= plans["captioner"].inputs.keys()
 
@@ -347,7 +347,7 @@ def test_the_recipe_of_everyday_words_is_right(tmp_path: Path) -> None:
     recipe, plans = plan_of("aligner-everyday.yaml", tmp_path)
     assert list(plans) == list(recipe.stages) == ["start", "aligner"]
     stage, bundled = plans["aligner"].stage, Bundle.read("flickr-coco").configs["aligner"]
-    assert (stage.training.freeze, stage.keep) == (("projects",), 0.3)
+    assert (stage.training.freeze, [*stage.keep.values()]) == (("projects",), [0.3])
     assert {"$flickr8k train", "$wider train", "$everyday train", "$everyday val"} <= plans["aligner"].inputs.keys()
     made = AlignerConfig().merge(stage.model, prefix="model.")
     assert replace(made, trunk=bundled.trunk, localizer=bundled.localizer, proposals=bundled.proposals) == bundled
@@ -402,6 +402,8 @@ def test_parts_learn_on_a_tower_and_go_on_from_those_without(smoke: Path, monkey
         start = str(made / before / "model")
         trees[name]["training"] |= {"start": start, "cache": str(folder / "cache"), "epochs": 1}
         trees[name]["data"]["train_limit"] = 8
+        if trees[name].pop("keep", None):
+            trees[name]["keep"] = {start: 0.5}
     chosen = {
         "start": {"model": str(made / "densecap" / "model")},
         "tower": {"data": [{"root": "$images", "limit": 6}], "model": "$start", "teacher": str(clip)},
@@ -454,7 +456,7 @@ def test_all_stages_make_a_model_with_its_card(smoke: Path) -> None:
     card = (smoke / "run" / "model" / "README.md").read_text()
     rank = "| `saywhere evaluate rank --data images.jsonl --split val` | annotation R@1"
     data = "24 images of train, 8 images of val"  # of the branch, which counts views
-    for text in (data, rank, "- box: logit", "## Limits", "keep: 0.5", "4 kinds from 48 boxes"):
+    for text in (data, rank, "- box: logit", "## Limits", "keep:", "4 kinds from 48 boxes"):
         assert text in card, text
 
 

@@ -157,7 +157,22 @@ def test_a_captioner_says_what_it_said_although_it_sees_more(tmp_path: Path) -> 
     keep_scale(new, start, images)
     assert off() < 0.25 * raw and off() < 0.1
     checkpoint.save(new, tmp_path / "new")
-    average_models(tmp_path / "old", tmp_path / "new", 0.5, tmp_path / "mean", images)
+    average_models({str(tmp_path / "old"): 0.5}, tmp_path / "new", tmp_path / "mean", images)
     mean = checkpoint.load_network(tmp_path / "mean").state_dict()
     for name, value in new.state_dict().items():
         torch.testing.assert_close(mean[name], value, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_a_mean_of_three_models_has_their_shares(tmp_path: Path) -> None:
+    networks = [tiny_captioner(seed, trunk=TRUNK) for seed in range(3)]
+    for name, network in zip("abc", networks, strict=True):
+        checkpoint.save(network, tmp_path / name)
+    shares = {str(tmp_path / "a"): 0.2, str(tmp_path / "b"): 0.5}
+    average_models(shares, tmp_path / "c", tmp_path / "mean")
+    mean = checkpoint.load_network(tmp_path / "mean").state_dict()
+    a, b, c = (network.state_dict() for network in networks)
+    for name, value in mean.items():
+        if value.is_floating_point():
+            expected = 0.2 * a[name] + 0.5 * b[name] + 0.3 * c[name]
+            torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6, msg=name)
+    assert "0.2 of those of another model" in (tmp_path / "mean" / "README.md").read_text()

@@ -179,8 +179,8 @@ class Train(Stage):
 
     Attributes:
         data, model, training, description: as in :class:`saywhere.training.recipe.Recipe`.
-        keep: share of the initial weights (``training.start``) in the mean of these and the trained ones that the stage
-            makes; words are matched between the two vocabularies.
+        keep: share of each of these models in the mean of weights that the stage makes; the trained weights have the
+            rest. All must have begun at the same weights. Words are matched between the vocabularies.
     """
 
     SYSTEM: ClassVar[str] = ""
@@ -191,13 +191,11 @@ class Train(Stage):
     model: dict[str, Any] = field(default_factory=dict)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     description: str = ""
-    keep: float = 0.0
+    keep: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.keep < 1:
-            raise UserError(f"keep must be from 0 to below 1, not {self.keep:g}")
-        if self.keep and self.training.start is None:
-            raise UserError("keep needs training.start, whose weights it keeps a share of")
+        if any(share <= 0 for share in self.keep.values()) or sum(self.keep.values()) >= 1:
+            raise UserError("the shares of keep must be above 0, and together below 1")
 
     def recipe(self, name: str, seed: int) -> Recipe:
         """Return the stage as a recipe of one stage."""
@@ -214,7 +212,7 @@ class Train(Stage):
         return found
 
     def models(self) -> list[str]:
-        named = [self.training.start, self.model.get("localizer")]
+        named = [self.training.start, self.model.get("localizer"), *self.keep]
         return [name for name in named if name is not None]
 
     def check(self, read: Reader) -> None:
@@ -239,10 +237,9 @@ class Train(Stage):
         if result.interrupted:
             raise KeyboardInterrupt
         if self.keep:
-            assert self.training.start is not None
             recipe = self.recipe(work.name, work.seed)
             samples, _ = read_training(recipe.data, find_system(self.SYSTEM), model_config(recipe))
-            average_models(self.training.start, result.model, self.keep, work.folder / MODEL, samples)
+            average_models(self.keep, result.model, work.folder / MODEL, samples)
         (folder / "last.ckpt").unlink(missing_ok=True)
         values = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
         figures = f"weights after epoch {result.epoch}{f': {values}' if values else ''}"

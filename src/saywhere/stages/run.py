@@ -205,7 +205,7 @@ def _require(name: str, asked: Mapping[str, Any], left: Mapping[str, Any], sourc
 def _complete(tree: dict[str, Any], trunk: Mapping[str, Any], branch: str, dropped: bool) -> None:
     """Set the recipe's trunk, and an earlier stage's branch or tower, in a training stage.
 
-    Also remove ``keep`` without a start, and the use of a branch or tower that is left out.
+    Also remove the use of a branch or tower that is left out.
     """
     model = dict(tree.get("model") or {})
     if dropped:
@@ -214,8 +214,6 @@ def _complete(tree: dict[str, Any], trunk: Mapping[str, Any], branch: str, dropp
         tree["model"] = {**model, "trunk": {**trunk, **(model.get("trunk") or {})}}
     if branch:
         tree["training"] = {**(tree.get("training") or {}), "branch": branch}
-    if (tree.get("training") or {}).get("start") is None:
-        tree.pop("keep", None)
 
 
 # Names in stages
@@ -234,9 +232,10 @@ def _names(value: Any) -> set[str]:
 
 
 def _rewrite(value: Any, change: Callable[[str], str | None]) -> Any:
-    """Return the tree with its strings changed; list items that become None are dropped."""
+    """Return the tree with its strings changed, keys too; what becomes None is dropped of lists and keys."""
     if isinstance(value, Mapping):
-        return {key: _rewrite(item, change) for key, item in value.items()}
+        changed = [(_rewrite(key, change), _rewrite(item, change)) for key, item in value.items()]
+        return {key: item for key, item in changed if key is not None}
     if isinstance(value, list | tuple):
         return [new for item in value if (new := _rewrite(item, change)) is not None or item is None]
     return change(value) if isinstance(value, str) else value

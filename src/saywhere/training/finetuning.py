@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -202,30 +202,35 @@ def keep_scale(network: Any, start: Start, samples: Sequence[Sample]) -> None:
         layer.weight.mul_(scale)
 
 
-def average_models(
-    start: str | Path, trained: str | Path, share: float, out: Path, samples: Sequence[Sample] = ()
-) -> Path:
-    """Write the weighted mean of a model's weights and those that it was trained from; all else is the trained model's.
+def average_models(shares: Mapping[str, float], trained: str | Path, out: Path, samples: Sequence[Sample] = ()) -> Path:
+    """Write the weighted mean of the weights of several models; all else is the trained model's.
 
-    Rows of common words and tensors of equal shape are averaged; equal values stay bit for bit. Features of the second
-    branch or tower that are new to the trained model have weight 0 in ``start``, see :func:`keep_scale`. ``share`` is
-    the weight of ``start``.
+    A mean of models that were trained from the same weights is often better than each of them (Wortsman et al., 2022,
+    Model soups). Rows of common words and tensors of equal shape are averaged; equal values stay bit for bit. Features
+    of the second branch or tower that are new to the trained model have weight 0 in the others, see :func:`keep_scale`.
+
+    Args:
+        shares: weight of each other model; the trained one has the rest.
 
     Raises:
-        UserError: no such model, or ``start`` lacks the part.
+        UserError: no such model, or one lacks the part.
     """
     bundle = Bundle.read(trained)
     (part,) = bundle.configs
-    network, other, wide = (checkpoint.load_network(each, part) for each in (trained, start, trained))
-    keep_scale(wide, take_over(wide, other), samples)
-    before = wide.state_dict()
-    with torch.no_grad():
-        for name, value in network.state_dict().items():
-            if value.is_floating_point():
-                mean = torch.lerp(value, before[name].to(value), share)
-                value.copy_(torch.where(before[name] == value, value, mean))
+    network = checkpoint.load_network(trained, part)
+    state, known = network.state_dict(), 1 - sum(shares.values())
+    for name, share in shares.items():
+        wide = checkpoint.load_network(trained, part)
+        keep_scale(wide, take_over(wide, checkpoint.load_network(name, part)), samples)
+        other, known = wide.state_dict(), known + share
+        with torch.no_grad():
+            for key, value in state.items():
+                if value.is_floating_point():
+                    mean = torch.lerp(value, other[key].to(value), share / known)
+                    value.copy_(torch.where(other[key] == value, value, mean))
     kinds = {value.dtype for value in checkpoint.read_weights(bundle.folder).values()}
     dtype = torch.float16 if torch.float16 in kinds else torch.float32
     card = (bundle.folder / CARD).read_text(encoding="utf-8")
-    replaced = f"{card.rstrip()}\n\n## Mean of weights\n\n{share:g} of the weights that training started from.\n"
+    others = " and ".join(f"{share:g} of those of another model" for share in shares.values())
+    replaced = f"{card.rstrip()}\n\n## Mean of weights\n\nThe trained weights, {others}.\n"
     return checkpoint.save({part: network}, out, replaced, bundle.description, dtype)

@@ -90,12 +90,14 @@ def test_parts_of_several_checkpoints_become_one_model(
     compared: list[Any] = []
     monkeypatch.setattr(exporting, "compare_engines", lambda *engines: compared.append(engines) or 0.0)
     out = tmp_path / "new" / "model"
+    checkpoint.change_options(checkpoints[1], {"aligner.localizer": str(tmp_path / "runs" / "densecap")})
     assert export(checkpoints, out, "all") == out and sorted(p.name for p in out.iterdir()) == FILES
     assert (out / "README.md").read_text() == "# model\n\nall\n" and Bundle.read(out).description == "all"
     assert [type(engine).__name__ for engine in compared[0]] == ["TorchEngine", "OnnxEngine"]
     image = np.full((60, 90, 3), 80, np.uint8)
     found, expected = (saywhere.load(folder).describe(image) for folder in (out, exported_bundle()))
     assert found.to_dict() == expected.to_dict()
+    assert str(tmp_path) not in (out / "config.json").read_text()
     again = export(checkpoints, out)  # in the same place
     for folder, message in (
         (checkpoints[1], "is the model that is exported"),

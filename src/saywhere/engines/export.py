@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from saywhere.calibration import FILE as CALIBRATION
 from saywhere.configs.nouns import NounsConfig
-from saywhere.configs.parts import BRANCH_STRIDES
+from saywhere.configs.parts import BRANCH_STRIDES, RegionConfig
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.engine import Decoder, Engine
 from saywhere.engines.onnx import MULTIPLE, NEEDS_TORCH, OnnxEngine, refused_options, weights_digest
@@ -88,8 +88,9 @@ def export(
     with explain_full_disk(out), tempfile.TemporaryDirectory(dir=out.parent, prefix=prefix) as temporary:
         merged, new = Path(temporary) / "merged", Path(temporary) / "new"
         checkpoint.merge(folders, merged, description, replace=replace)
-        if options:
-            checkpoint.change_options(merged, options)
+        parts = Bundle.read(merged).configs.items()  # the folder of a localizer means nothing elsewhere
+        own = {f"{part}.localizer": RegionConfig.localizer for part, each in parts if isinstance(each, RegionConfig)}
+        checkpoint.change_options(merged, {**own, **(options or {})})
         bundle = Bundle.read(merged)
         text = _card(folders) or f"# {out.name}\n\n{bundle.description}\n"
         checkpoint.save(

@@ -298,11 +298,11 @@ class _Signature:
 
         kinds = {False: Parameter.POSITIONAL_OR_KEYWORD, True: Parameter.KEYWORD_ONLY}
         given = sorted((each for each in dataclasses.fields(owner) if each.init), key=lambda each: each.kw_only is True)
-        made = [Parameter(each.name, kinds[each.kw_only is True], default=_showndefault_of(each)) for each in given]
+        made = [Parameter(each.name, kinds[each.kw_only is True], default=_shown_default(each)) for each in given]
         return Signature(made)
 
 
-def _showndefault_of(each: dataclasses.Field[Any]) -> Any:
+def _shown_default(each: dataclasses.Field[Any]) -> Any:
     if each.default is not dataclasses.MISSING:
         return each.default
     from inspect import Parameter

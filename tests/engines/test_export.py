@@ -98,6 +98,8 @@ def test_parts_of_several_checkpoints_become_one_model(
     found, expected = (saywhere.load(folder).describe(image) for folder in (out, exported_bundle()))
     assert found.to_dict() == expected.to_dict()
     assert str(tmp_path) not in (out / "config.json").read_text()
+    alone = export(checkpoints[1:2], tmp_path / "alone", options={"localizer": "large"})
+    assert Bundle.read(alone).configs["aligner"].localizer == "large"
     again = export(checkpoints, out)  # in the same place
     for folder, message in (
         (checkpoints[1], "is the model that is exported"),

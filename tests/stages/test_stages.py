@@ -19,6 +19,7 @@ from commands import error_of, run
 from flickr_entities import write_flickr
 from safetensors.torch import load_file, save_file
 from server_process import START
+from tiny_captioner import tiny_captioner
 from tiny_stages import write_data, write_teacher
 from tiny_tower import write_clip
 from tiny_training import CONFIG, plain, stopped_by_ctrl_c, train_and_be_killed
@@ -30,6 +31,7 @@ from saywhere.configs.aligner import AlignerConfig
 from saywhere.engines import export as exporting
 from saywhere.inference.claims import locked
 from saywhere.models.bundle import Bundle
+from saywhere.networks import checkpoint
 from saywhere.stages import run as stages
 from saywhere.stages.kinds import Card
 from saywhere.training import recipe as recipes
@@ -99,6 +101,23 @@ def test_what_is_done_is_not_done_again_wherever_the_data_are(tiny: Run) -> None
     assert not list(tiny.out.rglob("last.ckpt"))
 
 
+def test_shares_of_stages_that_become_one_model_are_added(tiny: Run) -> None:
+    first = tiny.recipe["stages"]["densecap"]
+    second = {**first, "kind": "densecap", "training": {**first["training"], "start": "$densecap"}}
+    phrases = {**tiny.recipe["stages"]["phrases"], "keep": {"$densecap": 0.25, "$more": 0.5}}
+    tiny.recipe["stages"] = {"densecap": first, "more": second, "phrases": phrases}
+    assert tiny("more") == [BEFORE[0], "[2/2] phrases: anew, keep.$densecap is 0.75 and was 0.25"]
+
+
+def test_a_mean_with_a_model_that_does_not_fit_is_refused(tiny: Run, tmp_path: Path) -> None:
+    keep = tiny.recipe["stages"]["phrases"]["keep"] = {"flickr-coco": 0.5}
+    with pytest.raises(saywhere.UserError, match="keep: few weights of flickr-coco fit this model"):
+        tiny()
+    keep[str(checkpoint.save(tiny_captioner(), tmp_path / "captioner"))] = keep.pop("flickr-coco")
+    with pytest.raises(saywhere.UserError, match=r"stage phrases: keep: .*captioner has no densecap"):
+        tiny()
+
+
 def test_an_option_that_changes_brings_its_stage_and_what_follows_anew(tiny: Run) -> None:
     tiny.recipe["stages"]["phrases"]["keep"] = {"$densecap": 0.5}
     assert tiny() == [BEFORE[0], "[2/2] phrases: anew, keep.$densecap is 0.5 and was 0.25"]
@@ -159,7 +178,7 @@ def test_without_a_stage_that_nothing_stands_for_those_that_need_it_are_refused(
         ("stages.phrases.data.validation=test", "no split 'test'; it has train, val"),
         ("stages.phrases.training.start=nowhere", "stage phrases: no model 'nowhere'"),
         ("stages.phrases.training.monitor=val/lose", "stage phrases: training.monitor is 'val/lose', but there are"),
-        ("stages.phrases.keep.$densecap=1", "the shares of keep must be above 0, and together below 1"),
+        ("stages.phrases.keep.$densecap=1", "stages.phrases.keep: its shares must be above 0, and together below 1"),
         ("data.boxes=nowhere", "stage densecap: nowhere: no such file or folder"),
         ("data=[1]", "data must be a mapping, not [1]"),
         ("data.boxs=a", "data.boxs: no stage reads $boxs; did you mean data.boxes?"),

@@ -90,7 +90,8 @@ def export(
         checkpoint.merge(folders, merged, description, replace=replace)
         parts = Bundle.read(merged).configs.items()  # the folder of a localizer means nothing elsewhere
         own = {f"{part}.localizer": RegionConfig.localizer for part, each in parts if isinstance(each, RegionConfig)}
-        checkpoint.change_options(merged, {**own, **(options or {})})
+        for changes in (own, options or {}):
+            checkpoint.change_options(merged, changes)
         bundle = Bundle.read(merged)
         text = _card(folders) or f"# {out.name}\n\n{bundle.description}\n"
         checkpoint.save(

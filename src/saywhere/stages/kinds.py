@@ -195,7 +195,7 @@ class Train(Stage):
 
     def __post_init__(self) -> None:
         if any(share <= 0 for share in self.keep.values()) or sum(self.keep.values()) >= 1:
-            raise UserError("the shares of keep must be above 0, and together below 1")
+            raise UserError("keep: its shares must be above 0, and together below 1")
 
     def recipe(self, name: str, seed: int) -> Recipe:
         """Return the stage as a recipe of one stage."""
@@ -232,6 +232,9 @@ class Train(Stage):
         from saywhere.training.finetuning import average_models
         from saywhere.training.run import find_system, model_config, read_training, train
 
+        for name in self.keep:
+            if self.SYSTEM not in Bundle.read(name).configs:
+                raise UserError(f"keep: {name} has no {self.SYSTEM}")
         folder = work.folder / "run" if self.keep else work.folder
         result = train(self.recipe(work.name, work.seed), folder)
         if result.interrupted:

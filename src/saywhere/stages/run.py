@@ -232,10 +232,17 @@ def _names(value: Any) -> set[str]:
 
 
 def _rewrite(value: Any, change: Callable[[str], str | None]) -> Any:
-    """Return the tree with its strings changed, keys too; what becomes None is dropped of lists and keys."""
+    """Return the tree with its strings changed, keys too; what becomes None is dropped of lists and keys.
+
+    If two keys become one, as when a stage is left out, their numbers are added.
+    """
     if isinstance(value, Mapping):
-        changed = [(_rewrite(key, change), _rewrite(item, change)) for key, item in value.items()]
-        return {key: item for key, item in changed if key is not None}
+        changed: dict[Any, Any] = {}
+        for key, item in value.items():
+            if (new := _rewrite(key, change)) is not None:
+                made = _rewrite(item, change)
+                changed[new] = changed[new] + made if new in changed else made
+        return changed
     if isinstance(value, list | tuple):
         return [new for item in value if (new := _rewrite(item, change)) is not None or item is None]
     return change(value) if isinstance(value, str) else value

@@ -213,7 +213,7 @@ def average_models(shares: Mapping[str, float], trained: str | Path, out: Path, 
         shares: weight of each other model; the trained one has the rest.
 
     Raises:
-        UserError: no such model, or one lacks the part.
+        UserError: no such model, or one lacks the part, or most of its weights do not fit.
     """
     bundle = Bundle.read(trained)
     (part,) = bundle.configs
@@ -221,7 +221,10 @@ def average_models(shares: Mapping[str, float], trained: str | Path, out: Path, 
     state, known = network.state_dict(), 1 - sum(shares.values())
     for name, share in shares.items():
         wide = checkpoint.load_network(trained, part)
-        keep_scale(wide, take_over(wide, checkpoint.load_network(name, part)), samples)
+        taken = take_over(wide, checkpoint.load_network(name, part))
+        if taken.tensors < len(state) / 2:
+            raise UserError(f"keep: few weights of {name} fit this model; it must have begun at the same ones")
+        keep_scale(wide, taken, samples)
         other, known = wide.state_dict(), known + share
         with torch.no_grad():
             for key, value in state.items():

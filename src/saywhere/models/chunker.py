@@ -26,6 +26,7 @@ from saywhere.models.nouns import (
     COLOURS,
     SINGULAR,
     STARTS,
+    Head,
     find_names,
     is_participle,
     noun_tree,
@@ -46,6 +47,14 @@ SEPARATORS = frozenset("&/|+")
 """Signs between things."""
 PLACES = frozenset({"left", "right", "middle", "center", "centre", "top", "bottom", "side", "corner", "edge"})
 """Words for places in an image, as opposed to things in it."""
+
+
+class Span(NamedTuple):
+    """Words of a sentence from ``start`` up to ``stop``, and whether they name something that an image can show."""
+
+    start: int
+    stop: int
+    visible: bool
 
 
 class Phrase(NamedTuple):
@@ -94,10 +103,10 @@ class Chunker:
         gaps = separated(words, gaps)
         read = ["and" if word == "or" else word for word in words]  # "or" is rare in captions
         tags, _ = self.tag(hash_words(read, gaps, len(self.weights)), read)
-        found = parted(joined(coloured(complete(spans(tags), words, gaps), words, gaps), gaps), words, gaps)
-        found = [(a, b, visible or _is_item(words, gaps, a, b)) for a, b, visible in found]
-        found = [(a, b, visible and not _is_place(words[a:b])) for a, b, visible in found]
-        return [Phrase(" ".join(words[a:b]), a, b, visible) for a, b, visible in found]
+        found = spans(tags)
+        for mend in (complete, join_colours, join_hyphens, part):
+            found = mend(found, words, gaps)
+        return [_phrase(span, words, gaps) for span in found]
 
     def tag(self, rows: np.ndarray, words: Sequence[str]) -> tuple[list[int], list[np.ndarray]]:
         """Return the tag of each of the T words, and for each the rows of the weights that were summed.
@@ -172,66 +181,78 @@ def _hash(features: Sequence[str], buckets: int) -> list[int]:
     return [zlib.crc32(feature.encode()) & (buckets - 1) for feature in features]
 
 
-def spans(tags: Sequence[int]) -> list[tuple[int, int, bool]]:
-    """Return the phrases that tags mark, as (first word, word after the last, visible)."""
-    found: list[tuple[int, int, bool]] = []
+def spans(tags: Sequence[int]) -> list[Span]:
+    """Return the phrases that tags mark."""
+    found: list[Span] = []
     for i, tag in enumerate(tags):
         if tag in (BEGIN, BEGIN_HIDDEN):
-            found.append((i, i + 1, tag == BEGIN))
+            found.append(Span(i, i + 1, tag == BEGIN))
         elif tag in INSIDES and found:
-            found[-1] = (found[-1][0], i + 1, found[-1][2])
+            found[-1] = found[-1]._replace(stop=i + 1)
     return found
 
 
-def coloured(
-    found: Sequence[tuple[int, int, bool]], words: Sequence[str], gaps: Sequence[str]
-) -> list[tuple[int, int, bool]]:
+def join_colours(found: Sequence[Span], words: Sequence[str], gaps: Sequence[str]) -> list[Span]:
     """Join a phrase that only says a colour with the next one: "an orange" and "white cat" are one thing."""
-    names = [name for name in find_names(words, noun_tree()) if words[name.stop - 1] not in COLOURS]
-    whole: list[tuple[int, int, bool]] = []
-    for start, stop, visible in found:
-        first, last, seen = whole[-1] if whole else (start, start, visible)
-        between = words[last:start] in (["and"], ["or"]) and not any(map(_mark, gaps[last : start + 1]))
-        several = words[last - 1] in COLOURS and words[start] in COLOURS and words[stop - 1] not in COLOURS
-        if between and several and not any(first <= name.start < last for name in names):
-            whole[-1] = first, stop, seen or visible
-        else:
-            whole.append((start, stop, visible))
+    names, whole = _uncoloured(words), list[Span]()
+    for span in found:
+        if whole and _goes_on(whole[-1], span, words, gaps):
+            last = whole[-1]
+            if not any(last.start <= name.start < last.stop for name in names):
+                whole[-1] = Span(last.start, span.stop, last.visible or span.visible)
+                continue
+        whole.append(span)
     return whole
 
 
-def joined(found: Sequence[tuple[int, int, bool]], gaps: Sequence[str]) -> list[tuple[int, int, bool]]:
+def _goes_on(last: Span, span: Span, words: Sequence[str], gaps: Sequence[str]) -> bool:
+    """Return whether two phrases with "and" or "or" between them are like "an orange" and "white cat"."""
+    between = words[last.stop : span.start] in (["and"], ["or"])
+    colours = words[last.stop - 1] in COLOURS and words[span.start] in COLOURS and words[span.stop - 1] not in COLOURS
+    return between and colours and not any(map(_mark, gaps[last.stop : span.start + 1]))
+
+
+def join_hyphens(found: Sequence[Span], _words: Sequence[str], gaps: Sequence[str]) -> list[Span]:
     """Extend phrases to whole hyphenated words: "a jack-o-lantern" is one phrase, not two."""
-    whole: list[tuple[int, int, bool]] = []
+    whole: list[Span] = []
     for start, stop, visible in found:
         while start and gaps[start] == "-":
             start -= 1
         while stop < len(gaps) - 1 and gaps[stop] == "-":
             stop += 1
-        if whole and start < whole[-1][1]:
-            first, _, seen = whole.pop()
-            start, visible = min(first, start), visible or seen
-        whole.append((start, stop, visible))
+        if whole and start < whole[-1].stop:
+            last = whole.pop()
+            start, visible = min(last.start, start), visible or last.visible
+        whole.append(Span(start, stop, visible))
     return whole
 
 
-def parted(
-    found: Sequence[tuple[int, int, bool]], words: Sequence[str], gaps: Sequence[str]
-) -> list[tuple[int, int, bool]]:
+def part(found: Sequence[Span], words: Sequence[str], gaps: Sequence[str]) -> list[Span]:
     """Split phrases at punctuation between two names of the noun tree: "dog, cat" becomes two phrases.
 
     Colours do not count as names: "an orange, white and blue shirt" stays one phrase.
     """
     marked = [i for i, gap in enumerate(gaps) if _mark(gap) == ","]
-    if not any(start < i < stop for start, stop, _ in found for i in marked):
+    if not any(span.start < i < span.stop for span in found for i in marked):
         return [*found]
-    parts: list[tuple[int, int, bool]] = []
-    names = [name for name in find_names(words, noun_tree()) if words[name.stop - 1] not in COLOURS]
+    parts, names = list[Span](), _uncoloured(words)
     for start, stop, visible in found:
         last = max((name.start for name in names if name.stop <= stop), default=start)
         cuts = [name.stop for name in names if name.stop in marked and start < name.stop <= last]
-        parts += [(a, b, visible) for a, b in itertools.pairwise((start, *cuts, stop))]
+        parts += [Span(a, b, visible) for a, b in itertools.pairwise((start, *cuts, stop))]
     return parts
+
+
+def _uncoloured(words: Sequence[str]) -> list[Head]:
+    """Return the names of the noun tree that are not colours."""
+    return [name for name in find_names(words, noun_tree()) if words[name.stop - 1] not in COLOURS]
+
+
+def _phrase(span: Span, words: Sequence[str], gaps: Sequence[str]) -> Phrase:
+    """Return the phrase of a span: an item of a list is visible, a place in the image is not."""
+    own = words[span.start : span.stop]
+    visible = (span.visible or _is_item(words, gaps, span.start, span.stop)) and not _is_place(own)
+    return Phrase(" ".join(own), span.start, span.stop, visible)
 
 
 def _is_item(words: Sequence[str], gaps: Sequence[str], start: int, stop: int) -> bool:
@@ -256,9 +277,7 @@ def _reach(words: Sequence[str], gaps: Sequence[str], start: int, participles: b
     return start
 
 
-def complete(
-    found: Sequence[tuple[int, int, bool]], words: Sequence[str], gaps: Sequence[str]
-) -> list[tuple[int, int, bool]]:
+def complete(found: Sequence[Span], words: Sequence[str], gaps: Sequence[str]) -> list[Span]:
     """Extend phrases to the nouns of the tree that they were cut off from: "a" and "sheep" become "a sheep".
 
     A name of several words ends up in one phrase. A phrase takes in the name behind it if it ends with a word such as
@@ -268,25 +287,35 @@ def complete(
     """
     spanned, names = list(found), find_names(words, noun_tree())
     for name in names:
-        start, stop = name.start, name.stop
-        if any(first < start and stop <= last for first, last, _ in spanned):
+        if any(span.start < name.start and name.stop <= span.stop for span in spanned):
             continue
-        lead = _reach(words, gaps, start, participles=True)
-        begins = lead == 0 or _mark(gaps[lead]) == "," or words[lead] in STARTS
-        start = lead if begins else _reach(words, gaps, start)
-        ends = {last: first for first, last, _ in spanned}
-        if (first := ends.get(start)) is not None and _mark(gaps[start]) != ",":
-            unnamed = words[first] in STARTS and not any(first <= other.start < start for other in names)
-            is_noun = is_participle(words[start - 1]) or (words[first] in SINGULAR and not name.plural)
-            if words[start - 1] in STARTS or (unnamed and is_noun):
-                start = first
-        touched = [span for span in spanned if span[0] < stop and start < span[1]]
-        if touched and touched[0][0] <= start and stop <= touched[0][1]:
+        start, stop = _start(name, names, spanned, words, gaps), name.stop
+        touched = [span for span in spanned if span.start < stop and start < span.stop]
+        if touched and touched[0].start <= start and stop <= touched[0].stop:
             continue
-        first_part, last_part = (i in (0, len(words)) or _mark(gaps[i]) == "," for i in (start, stop))
-        first_part |= words[start - 1] in ("and", "or") and any(last == start - 1 for _, last, _ in spanned)
-        alone = first_part and (last_part or words[stop] in AFTER | {"and", "or"})
-        if touched or alone or words[start] in STARTS:
-            whole = min([start, *(span[0] for span in touched)]), max([stop, *(span[1] for span in touched)]), True
-            spanned = sorted([span for span in spanned if span not in touched] + [whole])
+        if touched or words[start] in STARTS or _stands_alone(start, stop, spanned, words, gaps):
+            first, last = min([start, *(span.start for span in touched)]), max([stop, *(span.stop for span in touched)])
+            spanned = sorted([*(span for span in spanned if span not in touched), Span(first, last, True)])
     return spanned
+
+
+def _start(
+    name: Head, names: Sequence[Head], spanned: Sequence[Span], words: Sequence[str], gaps: Sequence[str]
+) -> int:
+    """Return where the phrase of a name begins: at words that belong to it, or at the phrase that it completes."""
+    lead = _reach(words, gaps, name.start, participles=True)
+    begins = lead == 0 or _mark(gaps[lead]) == "," or words[lead] in STARTS
+    start = lead if begins else _reach(words, gaps, name.start)
+    first = next((span.start for span in spanned if span.stop == start), None)
+    if first is None or _mark(gaps[start]) == ",":
+        return start
+    unnamed = words[first] in STARTS and not any(first <= other.start < start for other in names)
+    is_noun = is_participle(words[start - 1]) or (words[first] in SINGULAR and not name.plural)
+    return first if words[start - 1] in STARTS or (unnamed and is_noun) else start
+
+
+def _stands_alone(start: int, stop: int, spanned: Sequence[Span], words: Sequence[str], gaps: Sequence[str]) -> bool:
+    """Return whether words that no phrase touches can be one: after a stop, or a phrase and "and"; before no noun."""
+    first, last = (i in (0, len(words)) or _mark(gaps[i]) == "," for i in (start, stop))
+    first |= words[start - 1] in ("and", "or") and any(span.stop == start - 1 for span in spanned)
+    return first and (last or words[stop] in AFTER | {"and", "or"})

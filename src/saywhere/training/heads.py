@@ -21,6 +21,7 @@ from saywhere import boxes as geometry
 from saywhere.boxes import propose
 from saywhere.calibration import MATCH, logistic
 from saywhere.data.sample import Sample
+from saywhere.engines.engine import RegionHeadOutput
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
 from saywhere.images import open_image
@@ -94,38 +95,60 @@ class Regions:
 @torch.inference_mode()
 def find_regions(network: DenseCap, sample: Sample, seed: int) -> Regions:
     """Return the regions of an annotated image, by the original network; ``ImageError`` if it cannot be read."""
-    trunk, coder, settings = network.trunk, network.box_coder, network.config.proposals
-    pixels = torch.from_numpy(trunk.preprocess(open_image(sample.image, trunk.preprocess.long_side)))
-    size = pixels.shape[2], pixels.shape[1]
-    maps = trunk.look([pixels.to(network.region_head.score.weight.device)])
-    image, neck = ImageMaps(trunk, maps[0], *size), trunk.neck(maps)
-    limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
-    boxes, _ = propose(coder, trunk.rpn(neck)[0], size, *limits)
-    true = geometry.scale(sample.boxes, size[0] / sample.width, size[1] / sample.height)
-    truths = torch.from_numpy(true).to(boxes)
+    view = _View(network, sample)
     generator = torch.Generator().manual_seed(seed)
-    copies = torch.cat((truths, *(move(truths, size, generator) for _ in range(COPIES))))
-    found = network.region_head(network.pool(neck, [boxes], [size]))
-    decoded = coder.decode(found.offsets, boxes)
-    final, _ = coder.clip(decoded, *size)
-    kept = coder.suppress_final(decoded, coder.to_xyxy(final), found.logits, network.config.final_nms)
-    overlaps = geometry.iou(coder.to_xyxy(final), truths).max(dim=1).values
+    copies = torch.cat((view.truths, *(move(view.truths, view.size, generator) for _ in range(COPIES))))
+    own = view.head(network.box_coder.from_xyxy(copies)).embeddings
+    found, boxes, kept = view.find()
+    overlaps = geometry.iou(boxes, view.truths).max(dim=1).values
     rows = [row for row in kept.tolist() if float(overlaps[row]) < NEAR][:OTHERS]
     scored = overlaps >= MATCH
     scored[kept] = True
+    return Regions(
+        contexts=view.contexts(copies, own),
+        phrase=np.tile(np.arange(len(view.truths)), 1 + COPIES),
+        others=view.contexts(boxes[rows], found.embeddings[rows]),
+        embeddings=_half(found.embeddings[scored]),
+        logits=found.logits[scored].float().cpu().numpy(),
+        overlaps=overlaps[scored].float().cpu().numpy(),
+    )
 
-    def half(values: Tensor) -> np.ndarray:
-        return values.clamp(-6e4, 6e4).half().cpu().numpy()
 
-    def contexts(of: Tensor, embeddings: Tensor) -> np.ndarray:
-        levels = network.config.phrase_levels
-        return half(embeddings if network.phrase_head is None else context_features(image, of, levels, embeddings))
+class _View:
+    """An annotated image as the network sees it; its true boxes ``(T, 4)`` in pixels of the network's input."""
 
-    own = network.region_head(network.pool(neck, [coder.from_xyxy(copies)], [size])).embeddings
-    numbers = np.tile(np.arange(len(truths)), 1 + COPIES)
-    others = contexts(coder.to_xyxy(final[rows]), found.embeddings[rows])
-    logits, near = (values[scored].float().cpu().numpy() for values in (found.logits, overlaps))
-    return Regions(contexts(copies, own), numbers, others, half(found.embeddings[scored]), logits, near)
+    def __init__(self, network: DenseCap, sample: Sample):
+        trunk = network.trunk
+        pixels = torch.from_numpy(trunk.preprocess(open_image(sample.image, trunk.preprocess.long_side)))
+        maps = trunk.look([pixels.to(network.region_head.score.weight.device)])
+        self.network, self.size = network, (pixels.shape[2], pixels.shape[1])
+        self.image, self.neck = ImageMaps(trunk, maps[0], *self.size), trunk.neck(maps)
+        scale = self.size[0] / sample.width, self.size[1] / sample.height
+        self.truths = torch.from_numpy(geometry.scale(sample.boxes, *scale)).to(maps[0][0].device)
+
+    def head(self, boxes: Tensor) -> RegionHeadOutput:
+        """Return the outputs of the region head for boxes of the box coder."""
+        return self.network.region_head(self.network.pool(self.neck, [boxes], [self.size]))
+
+    def find(self) -> tuple[RegionHeadOutput, Tensor, Tensor]:
+        """Return the head's outputs for all N proposals, the final boxes ``(N, 4)``, and the rows that are kept."""
+        coder, settings = self.network.box_coder, self.network.config.proposals
+        limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
+        proposals, _ = propose(coder, self.network.trunk.rpn(self.neck)[0], self.size, *limits)
+        found = self.head(proposals)
+        decoded = coder.decode(found.offsets, proposals)
+        boxes = coder.to_xyxy(coder.clip(decoded, *self.size)[0])
+        return found, boxes, coder.suppress_final(decoded, boxes, found.logits, self.network.config.final_nms)
+
+    def contexts(self, boxes: Tensor, embeddings: Tensor) -> np.ndarray:
+        """Return the decoder's inputs for boxes with their embeddings by the region head."""
+        if self.network.phrase_head is None:
+            return _half(embeddings)
+        return _half(context_features(self.image, boxes, self.network.config.phrase_levels, embeddings))
+
+
+def _half(values: Tensor) -> np.ndarray:
+    return values.clamp(-6e4, 6e4).half().cpu().numpy()
 
 
 def with_words(network: DenseCap, texts: Sequence[str]) -> tuple[DenseCap, tuple[str, ...]]:

@@ -8,6 +8,7 @@ ship, so typical vectors are trained to give the same value.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -98,15 +99,8 @@ def prepare(embedded: Embedded, temperature: float) -> tuple[Lesson, Lesson]:
     The hubness of texts is centred at 0, so that a similarity is positive if image and text fit better than others.
     Each data set has the same share of the bank.
     """
-    generator, images, texts, owner = np.random.default_rng(0), embedded.images, embedded.texts, embedded.owner
-    ends = [*embedded.starts[1:], len(images)]
-    of_set = np.searchsorted(ends, owner, side="right")
-    some_images = np.concatenate(
-        [a + generator.permutation(b - a)[:BANK_IMAGES] for a, b in zip(embedded.starts, ends, strict=True)]
-    )
-    some_texts = np.concatenate(
-        [generator.permutation(np.flatnonzero(of_set == number))[:BANK_TEXTS] for number in range(len(ends))]
-    )
+    images, texts, owner = embedded.images, embedded.texts, embedded.owner
+    some_images, some_texts = _bank(embedded)
     bank_images, bank_texts = [images[i] for i in some_images], [texts[i] for i in some_texts]
     of_images, of_texts = [], []
     with track("similarities", len(images) + len(texts)) as progress:
@@ -124,6 +118,18 @@ def prepare(embedded: Embedded, temperature: float) -> tuple[Lesson, Lesson]:
         Lesson(images, np.concatenate(of_images), np.concatenate([sums[i] for i in some_texts])),
         Lesson(sums, of_text - of_text.mean(), np.stack([image[0] for image in bank_images])),
     )
+
+
+def _bank(embedded: Embedded) -> tuple[np.ndarray, np.ndarray]:
+    """Draw the images and the texts of the bank, as many of each data set; return their indices."""
+    generator, ends = np.random.default_rng(0), [*embedded.starts[1:], len(embedded.images)]
+    of_set = np.searchsorted(ends, embedded.owner, side="right")
+    images = [
+        start + generator.permutation(end - start)[:BANK_IMAGES]
+        for start, end in zip(embedded.starts, ends, strict=True)
+    ]
+    texts = [generator.permutation(np.flatnonzero(of_set == number))[:BANK_TEXTS] for number in range(len(ends))]
+    return np.concatenate(images), np.concatenate(texts)
 
 
 def soft_maximum(similarity: np.ndarray, same: np.ndarray, temperature: float) -> np.ndarray:
@@ -162,20 +168,15 @@ def fit(lesson: Lesson, temperature: float, count: int, title: str) -> Fit:
     held_out = torch.arange(len(items)) % HELD_OUT == 0
     teaching, others = torch.nonzero(~held_out)[:, 0], torch.nonzero(held_out)[:, 0]
     drawn = np.random.default_rng(0).choice(len(lesson.bank), count, replace=len(lesson.bank) < count)
-    begin = torch.from_numpy(lesson.bank[drawn] / np.float32(temperature))
-    vectors, constants = nn.Parameter(begin.clone()), nn.Parameter(torch.zeros(count))
-    shift, log_scale = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
+    hubs = _Typical(torch.from_numpy(lesson.bank[drawn] / np.float32(temperature)))
 
     def hubness(rows: Tensor) -> Tensor:
-        products = (items[rows] @ vectors.T).masked_fill(~real[rows][..., None], -torch.inf).amax(dim=1)
-        return log_scale.exp() * torch.logsumexp((products + constants) / log_scale.exp(), dim=1) + shift
+        return hubs(items[rows], real[rows])
 
     with torch.no_grad():
         some = teaching[torch.randperm(len(teaching), generator=generator)[: 4 * BATCH]]
-        shift.copy_((wanted[some] - hubness(some)).mean())
-    groups = [{"params": [vectors], "lr": RATE * float(begin.std())}, {"params": [constants], "lr": 2 * RATE},
-              {"params": [shift, log_scale], "lr": RATE / 2}]  # fmt: skip
-    optimizer = torch.optim.Adam(groups)
+        hubs.shift.copy_((wanted[some] - hubness(some)).mean())
+    optimizer = torch.optim.Adam(hubs.groups())
     orders = [torch.randperm(len(teaching), generator=generator) for _ in range(EPOCHS)]
     batches = [teaching[rows] for order in orders for rows in order.split(BATCH)]
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, len(batches))
@@ -183,13 +184,46 @@ def fit(lesson: Lesson, temperature: float, count: int, title: str) -> Fit:
         title, batches, lambda rows: functional.mse_loss(hubness(rows), wanted[rows]), optimizer, schedule,
         lambda loss: f"off by {temperature * loss**0.5:.3g}",
     )  # fmt: skip
-    scale, layer = float(log_scale.detach().exp()), nn.Linear(vectors.shape[1], count)
     with torch.no_grad():
         found = torch.cat([hubness(rows) for rows in others.split(BATCH)])
         error = temperature * float((found - wanted[others]).square().mean().sqrt())
-        layer.weight.copy_(vectors / scale)
-        layer.bias.copy_((constants + shift) / scale)
+    layer, scale = hubs.layer()
     return Fit(layer, temperature * scale, error, temperature * float(wanted[others].std()))
+
+
+class _Typical(nn.Module):
+    """Typical vectors and constants that approximate a bank: a scaled log-sum-exp of products, and a shift.
+
+    ``vectors (count, D)`` are the initial ones, divided by the temperature.
+    """
+
+    def __init__(self, vectors: Tensor):
+        super().__init__()
+        self.spread = float(vectors.std())
+        self.vectors, self.constants = nn.Parameter(vectors.clone()), nn.Parameter(torch.zeros(len(vectors)))
+        self.shift, self.log_scale = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
+
+    def forward(self, items: Tensor, real: Tensor) -> Tensor:
+        """Return the hubness ``(N,)`` of items ``(N, L, D)``, of whose vectors those are used that are ``real``."""
+        products = (items @ self.vectors.T).masked_fill(~real[..., None], -torch.inf).amax(dim=1)
+        scale = self.log_scale.exp()
+        return scale * torch.logsumexp((products + self.constants) / scale, dim=1) + self.shift
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Return the optimizer's groups of parameters."""
+        return [
+            {"params": [self.vectors], "lr": RATE * self.spread},
+            {"params": [self.constants], "lr": 2 * RATE},
+            {"params": [self.shift, self.log_scale], "lr": RATE / 2},
+        ]
+
+    @torch.no_grad()
+    def layer(self) -> tuple[nn.Linear, float]:
+        """Return a layer with vectors and constants, divided by the scale, and the scale."""
+        scale, layer = float(self.log_scale.exp()), nn.Linear(self.vectors.shape[1], len(self.vectors))
+        layer.weight.copy_(self.vectors / scale)
+        layer.bias.copy_((self.constants + self.shift) / scale)
+        return layer, scale
 
 
 def fit_hubness(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> Fitted:

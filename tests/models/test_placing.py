@@ -46,8 +46,8 @@ def model(phrase: tuple[float, ...] | None = None, **options: object) -> saywher
 def test_the_classes_have_a_say_by_their_weight():
     both = evidence([[0, 2, 1], [0, 2, 1]], [[-1, -5, -1], [-1, -5, -1]], [False, True])
     assert both.rows(GroundingConfig()).tolist() == [1, 1]
-    assert both.rows(GroundingConfig(kind_weight=1.0)).tolist() == [2, 1]
-    assert both.rows(GroundingConfig(rare_kind_weight=1.0)).tolist() == [1, 2]
+    assert both.rows(GroundingConfig(kind_weight=1.0)).tolist() == [2, 2]
+    assert replace(both, bare=np.array([False, True])).rows(GroundingConfig(bare_kind_share=0.7)).tolist() == [1, 2]
     scored = replace(both, regions=replace(both.regions, scores=np.array([0.9, 0.01, 0.5], np.float32)))
     assert scored.rows(GroundingConfig()).tolist() == [1, 1]  # the fits have the scores once
     assert scored.rows(GroundingConfig(score_weight=2.0)).tolist() == [2, 2]

@@ -123,7 +123,7 @@ def test_what_an_image_may_show_by_another_name_is_not_missing(said: str, other:
     assert next(iter(absent([[said], [other]], words))) == [other] * missing
 
 
-def collected(rare: bool, seed: int) -> Collected:
+def collected(seed: int, rare: bool = False, bare: bool = False) -> Collected:
     """An image with 30 phrases of its own and 30 others: the classes know the place, the decoder does not."""
     generator = np.random.default_rng(seed)
     place, count = generator.integers(0, 3, 60), 60
@@ -132,33 +132,34 @@ def collected(rare: bool, seed: int) -> Collected:
     similarity = (generator.standard_normal(count) + there).astype(np.float32)
     regions = Regions(50, 50, [[0, 0, 9, 9], [0, 0, 20, 20], [5, 5, 40, 40]])
     fits = generator.standard_normal((3, count)).astype(np.float32)
-    evidence = Evidence(regions, fits, kinds, np.ones(count, bool), np.full(count, rare), similarity, "densecap")
+    which = np.full(count, rare), similarity, "densecap"
+    evidence = Evidence(regions, fits, kinds, np.ones(count, bool), *which, bare=np.full(count, bare))
     return Collected(evidence, (np.arange(3)[:, None] == place)[:, :30])
 
 
 def test_the_weights_that_place_most_phrases_right_are_chosen():
-    common = choose_weights([collected(False, 0)], GroundingConfig())
-    assert common.kind_weight > 0 and common.rare_kind_weight == 0
-    both = choose_weights([collected(False, 0), collected(True, 1)], GroundingConfig())
-    assert both.rare_kind_weight > 0 and both.kind_weight == common.kind_weight
+    common = choose_weights([collected(0)], GroundingConfig())
+    assert common.kind_weight > 0 and common.bare_kind_share == 0
+    both = choose_weights([collected(0), collected(1, bare=True)], GroundingConfig())
+    assert both.bare_kind_share > 0 and both.kind_weight == common.kind_weight
     assert common.similarity_kind_weight == 0
-    by_aligner = collected(False, 2)
+    by_aligner = collected(2)
     by_aligner = replace(by_aligner, evidence=replace(by_aligner.evidence, by="aligner"))
-    assert choose_weights([collected(False, 0)], GroundingConfig(), [by_aligner]).similarity_kind_weight > 0
+    assert choose_weights([collected(0)], GroundingConfig(), [by_aligner]).similarity_kind_weight > 0
 
 
 def test_rare_nouns_have_weights_of_their_own_if_there_are_enough():
-    phrase, of_rare = fit_phrases([collected(False, 0)])
+    phrase, of_rare = fit_phrases([collected(0)])
     assert phrase.weights["similarity"] > 0.3 and of_rare is None
-    same, of_rare = fit_phrases([collected(False, 0), collected(True, 1)])
+    same, of_rare = fit_phrases([collected(0), collected(1, rare=True)])
     assert same == phrase and of_rare is not None and of_rare != phrase
-    one = collected(False, 0)
+    one = collected(0)
     with pytest.raises(UserError, match="right and wrong phrases"):
         fit_phrases([replace(one, right=np.ones((3, 60), bool))])
 
 
 def test_nouns_outside_the_tree_have_weights_of_their_own_if_there_are_enough():
-    named = collected(False, 0)
+    named = collected(0)
     others = replace(named, evidence=replace(named.evidence, named=np.zeros(60, bool)))
     for question in ("unnamed_phrase", "unwanted_phrase"):
         fit = fit_unnamed([named, others], question)
@@ -183,7 +184,7 @@ def test_a_phrase_with_one_colour_is_paired_with_another_that_nobody_names(phras
 
 def test_colours_are_fitted_to_right_and_wrong_ones_if_there_are_enough():
     right, wrong = ({"words": np.float32(2 * sign), "pixels": np.float32(sign - 3.0)} for sign in (1, -1))
-    rows = [replace(collected(False, 0), colours=[(right, number > 1), (wrong, number < 1)]) for number in range(FEW)]
+    rows = [replace(collected(0), colours=[(right, number > 1), (wrong, number < 1)]) for number in range(FEW)]
     fit = fit_pairs([pair for row in rows for pair in row.colours], "placed_colour")
     assert fit is not None and fit.apply(right) > 0.8 > 0.2 > fit.apply(wrong)
     assert fit_pairs([pair for row in rows[: FEW // 2] for pair in row.colours], "placed_colour") is None

@@ -29,7 +29,9 @@ class GroundingConfig(Config):
             both are the dense captioner's.
         kind_weight: weight of the noun classifier's log-probability that a region shows the phrase's kind of thing.
         rare: a noun is rare if the text encoder saw it fewer times than this in training.
-        rare_kind_weight: replaces ``kind_weight`` for phrases with a rare noun.
+        bare_kind_share: share of that log-probability in the fit of a phrase that says nothing but its noun, such as
+            "a dog", instead; the rest is the phrase's. The dense captioner has more to say of a dog that is clearly
+            seen, so that "a dog" alone fits what is blurred or small.
         similarity_kind_weight: replaces both where the aligner places phrases, because similarities are larger than
             log-probabilities.
         least_seen: a noun outside the noun tree has a low probability if the text encoder saw it fewer times than this
@@ -41,15 +43,15 @@ class GroundingConfig(Config):
     score_weight: float = 1.0
     kind_weight: float = 0.0
     rare: int = 20
-    rare_kind_weight: float = 0.0
+    bare_kind_share: float = 0.0
     similarity_kind_weight: float = 0.0
     least_seen: int = 0
     threshold: float = 0.5
 
     def __post_init__(self) -> None:
-        self.require_at_least(0, "score_weight", "kind_weight", "rare", "rare_kind_weight", "similarity_kind_weight")
+        self.require_at_least(0, "score_weight", "kind_weight", "rare", "similarity_kind_weight")
         self.require_at_least(0, "least_seen")
-        self.require_share("threshold", *(() if self.nms_iou is None else ("nms_iou",)))
+        self.require_share("threshold", "bare_kind_share", *(() if self.nms_iou is None else ("nms_iou",)))
 
 
 @dataclass(frozen=True)

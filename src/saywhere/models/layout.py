@@ -157,6 +157,8 @@ RELATIONS: dict[str, Relation] = {
     "under": _reversed(_on), "in front of": _in_front, "behind": _reversed(_in_front),
 }  # fmt: skip
 """Relations of two boxes by name."""
+_SIDES_OF = {"left": "left of", "right": "right of", "top": "above", "bottom": "below"}
+"""The relation that a thing in a place has to others of its kind: of two dogs, "the dog on the left"."""
 
 _SAID = {"left": "on the left", "right": "on the right", "top": "at the top", "bottom": "at the bottom",
          "middle": "in the middle"}  # fmt: skip
@@ -367,7 +369,10 @@ class Layout:
         shares = boxes / np.array([*size, *size], np.float64)
         agree = np.zeros(fits.shape)
         for phrase, name in self.places:
-            agree[:, phrase] += _log(PLACES[name](shares))
+            here = PLACES[name](shares)
+            if name in _SIDES_OF and tokenize(self.phrases[phrase])[0] == "the":
+                here = np.maximum(here, _outermost(RELATIONS[_SIDES_OF[name]], weight * fits[:, phrase], shares))
+            agree[:, phrase] += _log(here)
         logs = [_log(RELATIONS[name](shares, shares)) for name, _, _ in self.relations]
         alike = [self._are_alike(one, other) for _, one, other in self.relations]
         other_box, other_thing = _log(1 - geometry.iou(boxes, boxes)), _log(1 - _common_share(boxes))
@@ -405,6 +410,16 @@ class Layout:
             elif other != number and phrase == two:
                 total += log[rows[one]]
         return total
+
+
+def _outermost(relation: Relation, fits: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+    """Return the probability ``(R,)`` that each region has a relation to another thing of its kind, and none to it.
+
+    ``fits (R,)`` are log-probabilities that regions show such a thing; those far below the best count little.
+    """
+    alike = np.exp(fits - fits.max())
+    ahead = relation(boxes, boxes) * (1 - _common_share(boxes))
+    return (alike * ahead).max(axis=1) * (1 - (alike[:, None] * ahead).max(axis=0))
 
 
 def _log(probability: np.ndarray) -> np.ndarray:

@@ -294,6 +294,17 @@ class NounTree:
         role = head.noun is not None and head.noun.name == "person"
         return ROLE if role and " ".join(words[head.start : head.stop]) not in SOMEBODY else 1.0
 
+    def is_bare(self, phrase: str) -> bool:
+        """Return whether a phrase says nothing but its noun, and that is no role (see :meth:`share`).
+
+        Example:
+            >>> [noun_tree().is_bare(text) for text in ("a dog", "dogs", "a big dog", "two dogs", "a nurse")]
+            [True, True, False, False, False]
+        """
+        head = self.head(words := tokenize(phrase))
+        alone = head.stop == len(words) and words[: head.start] in ([], ["a"], ["an"], ["the"], ["some"])
+        return alone and head.noun is not None and self.share(phrase) == 1
+
     def head(self, words: Sequence[str]) -> Head:
         """Return the noun of a phrase and its position.
 

@@ -104,6 +104,7 @@ class Evidence:
         similarity: ``(P,)`` similarity of the phrase with the image (Eq. 8); 0 without an aligner.
         by: the part that ``fits`` comes from.
         compared: ``(T,)`` similarities of the image with :attr:`Details.texts`.
+        bare: ``(P,)`` whether the phrase says nothing but its noun, see :meth:`NounTree.is_bare`; None: no phrase does.
         lacking: ``(P,)`` whether only the noun classifier, not the text encoder, knows the noun and so decides alone;
             None: no phrase.
         indexed: whether what regions show comes from an index, not from pixels.
@@ -119,13 +120,14 @@ class Evidence:
     similarity: np.ndarray
     by: Literal["densecap", "aligner"]
     compared: np.ndarray | None = None
+    bare: np.ndarray | None = None
     lacking: np.ndarray | None = None
     indexed: bool = False
     counted: np.ndarray | None = None
 
     def first(self, count: int) -> Evidence:
         """Return the scores of the first ``count`` phrases."""
-        names = ("fits", "kinds", "named", "rare", "similarity", "lacking", "counted")
+        names = ("fits", "kinds", "named", "rare", "similarity", "bare", "lacking", "counted")
         columns = {name: value[..., :count] for name in names if (value := getattr(self, name)) is not None}
         return replace(self, **columns)
 
@@ -170,11 +172,13 @@ class Evidence:
         """Return how well each region fits each phrase ``(R, P)``, including the noun classifier."""
         if self.by == "aligner":
             return self.fits + np.float32(config.similarity_kind_weight) * self.kinds
-        weights = np.where(self.rare, config.rare_kind_weight, config.kind_weight)
-        fits = self.fits + weights.astype(np.float32) * self.kinds
-        if self.regions.scores is not None and config.score_weight != 1:  # the fits already include it with weight 1
-            fits = fits + np.float32(config.score_weight - 1) * np.log(np.maximum(self.regions.scores, LEAST))[:, None]
-        return fits
+        bare = self.named & (False if self.bare is None else self.bare)
+        share = np.where(bare, config.bare_kind_share, 0).astype(np.float32)
+        weights = np.where(bare, config.bare_kind_share, config.kind_weight).astype(np.float32)
+        scores = None if self.regions.scores is None else np.log(np.maximum(self.regions.scores, LEAST))[:, None]
+        said = self.fits if scores is None else self.fits - scores  # they include the score with a weight of 1
+        fits = (1 - share) * said + weights * self.kinds
+        return fits if scores is None else fits + np.float32(config.score_weight) * scores
 
     def _log_fits(self, config: GroundingConfig) -> np.ndarray:
         """Return the fits ``(R, P)`` as log-probabilities, up to a constant."""
@@ -392,10 +396,12 @@ class Placer:
             similarities = plain_similarities(image, texts, self.aligner.config.score)
             similarity, compared = np.split(similarities, [len(phrases)])
         rare = np.array([self.lexicon.is_rare(phrase) for phrase in phrases], bool)
+        bare = np.array([tree.is_bare(phrase) for phrase in phrases], bool)
         lacking = np.array([self.lexicon.needs_classes(phrase) for phrase in phrases], bool)
         return Evidence(
-            regions, fits, kinds[:, :-1], named[:-1], rare, similarity, self.by, compared, lacking, counted=counted
-        )
+            regions, fits, kinds[:, :-1], named[:-1], rare, similarity, self.by, compared, bare, lacking,
+            counted=counted,
+        )  # fmt: skip
 
     def log_details(
         self, encoding: Encoding, found: Evidence, phrases: Sequence[str], rows: np.ndarray, everything: bool = True

@@ -45,6 +45,8 @@ PHRASES = 8
 """Maximum number of an image's own phrases, and of phrases of other images."""
 WEIGHTS = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
 """Candidate weights of the noun classifier in placing phrases."""
+SHARES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
+"""Candidate shares of the noun classifier in placing phrases of nothing but a noun."""
 SIMILARITY_WEIGHTS = (0.0, 10.0, 20.0, 30.0, 50.0, 80.0)
 """Candidate weights of the noun classifier relative to similarities."""
 PLAIN = COLOUR_NAMES[:11]
@@ -379,8 +381,8 @@ def collect_phrases(
     return found
 
 
-def accuracy(rows: Sequence[Collected], config: GroundingConfig, rare: bool | None = None) -> tuple[float, int]:
-    """Return the share of own phrases that are placed right, and their number; ``rare`` selects rare or other nouns.
+def accuracy(rows: Sequence[Collected], config: GroundingConfig, bare: bool | None = None) -> tuple[float, int]:
+    """Return the share of own phrases that are placed right, and their number; ``bare`` selects bare nouns or others.
 
     Phrases whose noun the classifier does not know are ignored.
     """
@@ -388,8 +390,8 @@ def accuracy(rows: Sequence[Collected], config: GroundingConfig, rare: bool | No
     for row in rows:
         chosen = row.evidence.rows(config)[: row.right.shape[1]]
         asked = row.evidence.named[: len(chosen)]
-        if rare is not None:
-            asked = asked & (row.evidence.rare[: len(chosen)] == rare)
+        if bare is not None and row.evidence.bare is not None:
+            asked = asked & (row.evidence.bare[: len(chosen)] == bare)
         marks += row.right[chosen, np.arange(len(chosen))][asked].tolist()
     return float(np.mean(marks)) if marks else 0.0, len(marks)
 
@@ -401,9 +403,9 @@ def choose_weights(
 
     ``by_aligner`` is the evidence with the aligner placing phrases, if the model normally uses another part.
     """
-    for option, rare in (("kind_weight", False), ("rare_kind_weight", True)):
-        tried = [replace(config, **{option: weight}) for weight in WEIGHTS]
-        config = max(tried, key=lambda each: accuracy(rows, each, rare)[0])
+    for option, values, bare in (("kind_weight", WEIGHTS, False), ("bare_kind_share", SHARES, True)):
+        tried = [replace(config, **{option: value}) for value in values]
+        config = max(tried, key=lambda each: accuracy(rows, each, bare)[0])
     tried = [replace(config, similarity_kind_weight=weight) for weight in SIMILARITY_WEIGHTS]
     return max(tried, key=lambda each: accuracy(by_aligner or rows, each)[0])
 
@@ -464,14 +466,16 @@ def fit_grounding(model: Model, sets: Sequence[Sequence[Sample]], source: str) -
     places = {rows[0].evidence.by: rows} | ({"aligner": by_aligner} if by_aligner else {})
     fits = {f"{part}_place": fit_places(placed, config) for part, placed in places.items()}
     colour = fit_pairs([pair for row in rows for pair in row.colours], "placed_colour")
-    names = ("kind_weight", "rare_kind_weight", "similarity_kind_weight")
+    names = ("kind_weight", "bare_kind_share", "similarity_kind_weight")
     options = {f"aligner.grounding.{name}": getattr(config, name) for name in names}
     own, total = sum(row.right.shape[1] for row in rows), sum(len(row.evidence.named) for row in rows)
     about = f"{own:,} phrases of {len(rows):,} images of {source}, and {total - own:,} phrases of other images"
-    tried, by_similarity = (", ".join(f"{weight:g}" for weight in each) for each in (WEIGHTS, SIMILARITY_WEIGHTS))
+    tried, shares, by_similarity = (
+        ", ".join(f"{weight:g}" for weight in each) for each in (WEIGHTS, SHARES, SIMILARITY_WEIGHTS)
+    )
     more = (
-        "Questions that are not named had too few cases, or the model does not ask them. The weights, of "
-        f"{tried} or, by the aligner, of {by_similarity}, place most of these phrases right."
+        f"Questions that are not named had too few cases, or the model does not ask them. The weights, of {tried}, for "
+        f"bare nouns of {shares}, or, by the aligner, of {by_similarity}, place most of these phrases right."
     )
     fits |= {"phrase": phrase, "rare_phrase": of_rare, **unnamed, "placed_colour": colour}
     return Fitted(fits, about, more, options)

@@ -237,7 +237,7 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
         "irregular": nouns.IRREGULAR, "after": sorted(nouns.AFTER), "articles": sorted(nouns.ARTICLES),
         "amounts": sorted(nouns.AMOUNTS), "participles": sorted(nouns.PARTICIPLES),
         "neutral_determiners": sorted(nouns.NEUTRAL_DETERMINERS),
-        "narrower": nouns.NARROWER,
+        "narrower": nouns.NARROWER, "somebody": sorted(nouns.SOMEBODY),
         "longest": nouns.LONGEST, "starts": sorted(nouns.STARTS), "singular": sorted(nouns.SINGULAR),
         "before_nouns": sorted(nouns.BEFORE_NOUNS), "function_words": sorted(nouns.FUNCTION_WORDS),
         "colours": sorted(nouns.COLOURS),
@@ -258,13 +258,11 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
 
 
 def _grounding(bundle: Bundle) -> dict[str, Any]:
-    """Return the options for placing phrases, and the common and the rare words."""
+    """Return the options for placing phrases, and the words that are known."""
     from saywhere.configs.aligner import GroundingConfig
 
     aligner = bundle.configs.get("aligner")
     config = GroundingConfig() if aligner is None else aligner.grounding
-    words = bundle.vocabularies["densecap" if aligner is None else "aligner"].counts
-    common = [word for word, count in words.items() if count >= config.rare]
-    options = {name: getattr(config, name) for name in ("nms_iou", "score_weight", "kind_weight", "rare_kind_weight")}
-    rare = [word for word, count in words.items() if count < config.rare]
-    return options | {"common": common, "rare": rare, "strips": STRIPS, "strip_weight": STRIP_WEIGHT, "match": MATCH}
+    words = [*bundle.vocabularies["densecap" if aligner is None else "aligner"].counts]
+    options = {name: getattr(config, name) for name in ("nms_iou", "score_weight", "kind_weight", "bare_kind_share")}
+    return options | {"words": words, "strips": STRIPS, "strip_weight": STRIP_WEIGHT, "match": MATCH}

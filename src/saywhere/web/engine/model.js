@@ -144,7 +144,7 @@ export class Model {
   // Return the region of each phrase of a text: the most probable to exist, to have this phrase, and to be of its kind.
   async ground(image, {text: sentence}) {
     const [{start: detector}, classes, chunker, tree] = await Promise.all([this.detector(), this.classes(), this.chunker(), this.tree()]);
-    const {score_weight: scoreWeight} = this.info.grounding;
+    const {score_weight: scoreWeight, kind_weight: kindWeight, bare_kind_share: bareShare} = this.info.grounding;
     const {regions, embeddings, codes} = (image.near ??= this.candidates(detector, image));
     if (!regions.length) throw new Error("the model finds no region in this image");
     image.scorer ??= new PhraseScorer(detector.decoder, codes);
@@ -160,10 +160,11 @@ export class Model {
       const asked = tokenize(phrase).map((word) => tree.knownForm(word, known[0])).join(" ");
       const tokens = detector.vocabulary.encode(asked);
       if (tokens.length > LONGEST) throw new Error(`a phrase has ${tokens.length} words; the limit is ${LONGEST}`);
-      const logs = image.scorer.score(tokens), weight = this.kindWeight(tree, phrase);
+      const logs = image.scorer.score(tokens), bare = nouns[p] !== null && tree.isBare(phrase);
+      const share = bare ? bareShare : 0, weight = bare ? bareShare : kindWeight;
       const fits = regions.map(({score}, i) => {
         const kind = nouns[p] ? Math.log(Math.max(classes.probability(image.posteriors[i], nouns[p]), LEAST)) : 0;
-        return logs[i] + scoreWeight * Math.log(score) + weight * kind;
+        return (1 - share) * logs[i] + scoreWeight * Math.log(score) + weight * kind;
       });
       return fits.indexOf(Math.max(...fits));
     });
@@ -190,16 +191,7 @@ export class Model {
 
   // Return the words that the aligner has read.
   readWords() {
-    const {common, rare} = this.info.grounding;
-    return (this.known ??= new Set([...common, ...rare]));
-  }
-
-  // Return the weight of the classifier, larger for nouns that were rare in training.
-  kindWeight(tree, phrase) {
-    const {common, kind_weight: weight, rare_kind_weight: rare} = this.info.grounding, known = this.readWords();
-    this.common ??= new Set(common);
-    const words = tokenize(phrase).map((word) => tree.knownForm(word, known)), {start, stop} = tree.head(words);
-    return words.slice(start, stop).some((word) => !this.common.has(word)) ? rare : weight;
+    return (this.known ??= new Set(this.info.grounding.words));
   }
 
   // Return a sentence, and where the model looked for each word.

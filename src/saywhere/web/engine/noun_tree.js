@@ -168,6 +168,13 @@ export class NounTree {
     return found ? this.named(this.narrower.get(found[1])) : this.head(words).noun;
   }
 
+  // Return whether a phrase says nothing but its noun, and that is no role such as nurse.
+  isBare(phrase) {
+    const words = tokenize(phrase), {start, stop, noun} = this.head(words);
+    const alone = stop === words.length && ["", "a", "an", "the", "some"].includes(words.slice(0, start).join(" "));
+    return alone && noun !== null && (noun.name !== "person" || this.lists.somebody.includes(words.slice(start).join(" ")));
+  }
+
   // Replace such a noun by its kind if it is in none of the vocabularies: "a truck" for "a lorry".
   widenUnread(phrase, vocabularies) {
     const words = tokenize(phrase), found = this.narrow(words);

@@ -654,10 +654,23 @@ def test_a_sentence_is_not_replaced_by_phrases(tmp_path: Path) -> None:
     assert exiftool(place)["Description"] == "a man and his dog"
     first = place.read_bytes()
     write(path)
-    assert exiftool(place)["Description"] == exiftool(place)["AltTextAccessibility"] == "a man and his dog"
+    said = exiftool(place)
+    assert said["Description"] == "a man and his dog" and said["AltTextAccessibility"] == "; ".join(TEXTS)
     again = place.read_bytes()
     write(path)
     assert (place.read_bytes(), sorted(again) == sorted(first)) == (again, True)
+
+
+def test_a_sentence_is_no_alt_text(tmp_path: Path) -> None:
+    """It has not passed the checks of an alternative text, unlike the phrases of sure regions."""
+    path, place = store(tmp_path / "a.jpg"), tmp_path / "a.jpg.xmp"
+    xmp.write_sentence(place, path, "a man and his dog")
+    said = exiftool(place)
+    assert said["Description"] == "a man and his dog" and "AltTextAccessibility" not in said
+    write(path)
+    first = place.read_bytes()
+    xmp.write_sentence(place, path, "a man and his dog")
+    assert place.read_bytes() == first and exiftool(place)["AltTextAccessibility"] == "; ".join(TEXTS)
 
 
 @pytest.mark.parametrize(

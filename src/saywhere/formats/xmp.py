@@ -219,7 +219,7 @@ def _is_default(text: str) -> bool:
 
 
 def write_sentence(place: Path, image: Path, sentence: str) -> None:
-    """Write a sentence to ``place`` as the image's description and alt text; raises like :func:`write_regions`."""
+    """Write a sentence to ``place`` as the image's description; raises like :func:`write_regions`."""
     _measure(image)
     with _edited(place, image) as (packet, inside):
         packet.put_text("sentence", sentence, inside.descriptions)

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from commands import run
 from PIL import Image, ImageOps
 
 from saywhere import data
+from saywhere.errors import UserError
 from saywhere.files import TOO_LONG
 from saywhere.formats import xmp
 from saywhere.formats.registry import FORMATS
@@ -871,6 +873,31 @@ def test_describe_writes_beside_the_images_and_convert_results_the_same(model: S
     assert Path("r.csv").read_text().count("thing") == 4
     done = run("convert-results", "r.jsonl", "--to", "csv", code=2)
     assert done.stderr == "error: --to csv needs --out PATH, the new file\n"
+
+
+def test_images_in_archives_have_no_sidecars(model: StubModel) -> None:
+    with tarfile.open("al.tar", "w") as archive:
+        archive.add("album/a.jpg", "a.jpg")
+    why = "skipped: al.tar/a.jpg: images in archives cannot have sidecars\n"
+    assert why in run("describe", "al.tar", "--output-format", "xmp", code=1).stderr
+    run("describe", "al.tar", "--json", "r.jsonl")
+    Path("al.tar").unlink()
+    done = run("convert-results", "r.jsonl", "--to", "xmp", code=1)
+    assert "al.tar/a.jpg: the image is needed for its EXIF orientation (no such file)" in done.stderr
+
+
+def test_folders_are_no_sidecars(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    place = write(path).rename(tmp_path / "a.xmp")
+    (tmp_path / "a.jpg.xmp").mkdir()
+    (tmp_path / "x.jpg.xmp").mkdir()
+    (sample,) = data.read(tmp_path)
+    assert sample.phrases == tuple((text,) for text in TEXTS) and xmp.find_sidecar(path) == place
+    place.unlink()
+    told = xmp.beside(regions_of(path))
+    assert told == "its sidecar cannot be written (Is a directory)"
+    with pytest.raises(UserError):  # no annotations
+        data.read(tmp_path)
 
 
 def test_odd_images_cost_only_themselves(model: StubModel) -> None:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageFile, IptcImagePlugin
 
+from saywhere import archives
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, atomic_path, fits, write_atomically
@@ -90,7 +91,7 @@ def find_sidecar(image: Path) -> Path | None:
     for name in (image.name, image.stem):
         for end in (".xmp", ".XMP"):
             path = image.with_name(f"{name}{end}")
-            if path.exists() and (name == image.name or _belongs(path, image)):
+            if path.is_file() and (name == image.name or _belongs(path, image)):
                 return path
     return None
 
@@ -228,6 +229,8 @@ def _measure(image: Path) -> DiskSize:
     try:
         return measure(image)
     except ImageError as error:
+        if archives.split(image):
+            raise ValueError("images in archives cannot have sidecars") from error
         raise ValueError(f"the image is needed for its EXIF orientation ({_reason(error, image)})") from error
 
 
@@ -381,7 +384,7 @@ def _is_corrected_inside(image: Path, beside: Packet) -> bool:
 def _places_below(path: Path) -> Iterator[tuple[Path, bool]]:
     """Yield the sidecars in a folder, and images without a sidecar that contain regions, each with whether embedded."""
     for file in sorted(path.rglob("*")):
-        if file.suffix.lower() == ".xmp":
+        if file.suffix.lower() == ".xmp" and file.is_file():
             yield file, False
         elif file.suffix.lower() in EMBEDDING and has_regions(file):
             yield file, True

@@ -66,7 +66,7 @@ _RAW = ("script", "style", "textarea", "title", "xmp", "iframe", "noembed", "nof
 """Elements whose content is plain text."""
 _NOTES = re.compile(r"\ufeff?(---|\+\+\+)[ \t]*[\r\n].*?(?<=[\r\n])(?:\1|\.\.\.)[ \t]*(?![^\r\n])", re.DOTALL)
 """Front matter of a Markdown file."""
-_NO_MARKDOWN = re.compile(r"<(?:[!?]|(?:pre|code|script|style|textarea)\b)", re.IGNORECASE)
+_NO_MARKDOWN = re.compile(r"</?(?:[!?]|(?:pre|code|script|style|textarea)\b)", re.IGNORECASE)
 """HTML whose content is never Markdown; whether that of other elements is depends on the program."""
 _ON_A_LINE = re.compile(r"\{\{[^{}`\n]*\}\}|\{%[^%`\n]*%\}")
 _ALT_BEHIND = re.compile(r"\{[^{}\n]*\balt\s*=")
@@ -309,28 +309,29 @@ def find_in_markdown(text: str) -> Iterator[Image]:
     """
     noted, environment = list[tuple[int, int, Any]](), dict[str, Any]()
     parser = _commonmark(noted)
-    lines = [0, *(one.end() for one in re.finditer(r"\r\n?|\n", text)), len(text)]
     notes = _NOTES.match(text)
     hidden, found = [notes.span()] if notes else [], list[Image]()
-    body = _ON_A_LINE.sub(lambda one: one[0].replace(" ", "_"), _hide(text, hidden))  # no address has spaces
+    body = _hide(text, hidden).replace("\r\n", " \n").replace("\r", "\n")  # positions stay
+    body = _ON_A_LINE.sub(lambda one: one[0].replace(" ", "_"), body)  # no address has spaces
+    lines = [0, *(one.end() for one in re.finditer("\n", body)), len(body)]
     for token in parser.parse(body.removeprefix("\ufeff"), environment):
-        first, last = token.map or (0, 0)
+        begin, stop = (lines[number] for number in token.map or (0, 0))
         if token.type in ("fence", "code_block"):
-            hidden.append((lines[first], lines[last]))
+            hidden.append((begin, stop))
         elif token.type == "inline" or (token.type == "html_block" and not _NO_MARKDOWN.search(token.content)):
             noted.clear()
-            parser.inline.parse(token.content, parser, environment, [])
-            places = _places(token.content, body, lines[first : last + 1]) if noted else []
+            parser.inline.parse(body[begin:stop], parser, environment, [])  # marks of lists and quotes do no harm
             for start, end, made in noted:
-                hidden.append((places[start], places[end - 1] + 1))
-                label = start + 2 + len(made.content)
-                if made.type != "image" or token.content[label:end] in ("]", "][]"):
+                hidden.append((begin + start, begin + end))
+                label = begin + start + 2
+                close = label + len(made.content)
+                if made.type != "image" or body[close : begin + end] in ("]", "][]"):
                     continue
-                url, told = made.attrs["src"], made.content.strip() or None
-                if behind := _ALT_BEHIND.match(text, hidden[-1][1]):
+                url, told = made.attrs["src"], made.content.strip("> \t\n") or None
+                if behind := _ALT_BEHIND.match(body, begin + end):
                     url, told = "", behind[0]
                 source = None if not url or _EXPRESSION.search(url) else url
-                found.append(Image(source, told, places[start + 2], places[label], ("", ""), _escape_markdown))
+                found.append(Image(source, told, label, close, ("", ""), _escape_markdown))
     yield from sorted((*found, *find_in_html(_hide(text, hidden))), key=lambda image: image.start)
 
 
@@ -356,18 +357,6 @@ def _commonmark(noted: list[tuple[int, int, Any]]) -> MarkdownIt:
     for name, rule in (("image", image), ("backticks", backtick), ("escape", escape)):
         parser.inline.ruler.at(name, noting(rule))
     return parser
-
-
-def _places(content: str, text: str, lines: Sequence[int]) -> list[int]:
-    """Return the position in a document of each character of a block's content, which lacks marks and indents."""
-    places = list[int]()
-    bares = [(line, line.lstrip()) for line in content.split("\n")]
-    while bares[0][1] not in text[lines[0] : lines[1]]:  # an odd blank line
-        lines = lines[1:]
-    for (line, bare), start, end in zip(bares, lines, lines[1:], strict=False):
-        at = text.rindex(bare, start, end) + len(bare) - len(line)
-        places += range(at, at + len(line) + 1)
-    return places
 
 
 def _hide(text: str, spans: Sequence[tuple[int, int]]) -> str:

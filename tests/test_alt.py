@@ -58,6 +58,15 @@ def filled(path: Path, text: str) -> str:
         ('<%= image_tag "x" if 2 > 1 %><img src="<%= path %>"><img src=a.jpg><?php echo "<img src=a.jpg>";',
          '<%= image_tag "x" if 2 > 1 %><img src="<%= path %>"><img@ src=a.jpg><?php echo "<img src=a.jpg>";'),
         ('<imgx src=a.jpg></img><image src=a.jpg>', None),
+        *((f'<img src="a.jpg" {bound}><img src=b.jpg>', f'<img src="a.jpg" {bound}><img@ src=b.jpg>') for bound in (
+            ':alt="x"', "v-bind:alt='x'", 'x-bind:alt="x"', '[alt]="x"', '[attr.alt]="x"', 'th:alt="#{x}"',
+            'bind:alt=x', 'th:alt-title="#{x}"', 'data-th-alt="${x}"', 'ng-attr-alt="{{ x }}"', 'bind-alt="x"',
+            'alt.bind="x"', 'alt={x}', 'onLoad={() => x > 1} alt={`${a > b}`}', 'alt={{ x }}', '{alt}', '{...rest}',
+            'v-bind="rest"', 'th:attr="alt=${x}"')),
+        ('<img src={x}/><img src={{ x }}><img src="{x}.jpg"><img :src="x"><img src=a.jpg th:src="@{x}"><img [src]="x">',
+         None),
+        ('<img src=a.jpg data-alt=x altitude=3 data-src-size=2 style="a{">', '<img@ src=a.jpg data-alt=x altitude=3 '
+         'data-src-size=2 style="a{">'),
     ],
 )  # fmt: skip
 def test_html(before: str, after: str | None, tmp_path: Path) -> None:
@@ -81,11 +90,23 @@ def test_html(before: str, after: str | None, tmp_path: Path) -> None:
          "---\ncover: ![](a.jpg)\n---\n![@](b.jpg)<!-- ![](c.jpg) -->"),
         ("+++\ncover = '![](a.jpg)'\n---\n![](a.jpg)\n+++\n![ ](b.jpg)",
          "+++\ncover = '![](a.jpg)'\n---\n![](a.jpg)\n+++\n![@](b.jpg)"),
+        ("```\n```\n    ![](a)\n# b\n    ![](a)\n***\n    ![](a)\n\n![](b)\n    ![](c)\n",
+         "```\n```\n    ![](a)\n# b\n    ![](a)\n***\n    ![](a)\n\n![@](b)\n    ![@](c)\n"),
+        ("- b\n\n      ![](a)\n\n  ![](b)\n1. c\n\n       <img src=a>\n\n> ![](d)\n>\n>     ![](a)\n",
+         "- b\n\n      ![](a)\n\n  ![@](b)\n1. c\n\n       <img src=a>\n\n> ![@](d)\n>\n>     ![](a)\n"),
+        ("<pre>![](a)</pre>\n\n<pre>\n![](a)\n\n![](a)\n</pre>\n<div>\n![](b)\n</div>\n\n<pre>\r<img src=c></pre>",
+         "<pre>![](a)</pre>\n\n<pre>\n![](a)\n\n![](a)\n</pre>\n<div>\n![@](b)\n</div>\n\n<pre>\r<img% src=c></pre>"),
+        ('![](a "b \\" c") ![](d \'e \\\' f\')\r![x [y] z](g) \\<img src=h>`<img src=i>` ![b](j) | ![](k) | x\n',
+         '![@](a "b \\" c") ![@](d \'e \\\' f\')\r![x [y] z](g) \\<img src=h>`<img src=i>` ![b](j) | ![@](k) | x\n'),
+        ("\ufeff```\n![](a)\n```\n\f\n\t![](b)\n> - ![](c)![\n>   ](d)\n",
+         "\ufeff```\n![](a)\n```\n\f\n\t![@](b)\n> - ![@](c)![@](d)\n"),
+        ("---\n---\n![](a.jpg){alt=x} ![](b.jpg){width=3} ![](c.jpg){: .d alt='x'}",
+         "---\n---\n![](a.jpg){alt=x} ![@](b.jpg){width=3} ![](c.jpg){: .d alt='x'}"),
         ("![]({{ site.url }}/a.jpg) ![][none] ![]( a.jpg )", "![]({{ site.url }}/a.jpg) ![][none] ![@]( a.jpg )"),
     ],
 )  # fmt: skip
 def test_markdown(before: str, after: str, tmp_path: Path) -> None:
-    assert filled(tmp_path / "a.md", before) == after.replace("@", AS_MARKDOWN)
+    assert filled(tmp_path / "a.md", before) == after.replace("@", AS_MARKDOWN).replace("%", f' alt="{AS_HTML}"')
     both = list(find_in_markdown('![](a.jpg)\n<img src="b.jpg">\n`<img src="c.jpg">`\n'))
     assert [image.source for image in both] == ["a.jpg", "b.jpg"]
     both = list(find_in_markdown('![]( <img/a.jpg> "t")<img src=b.jpg>'))  # a path, and an element
@@ -298,6 +319,18 @@ def test_sentences_are_cautious_unless_the_model_is_told_otherwise(
     Path("page.md").write_text("![](site/sub/b.png)\n")
     run("page.md", *given)
     assert (model.asked, model.least) == (1, least)
+
+
+def test_a_file_with_other_names_is_read_once(model: Captions) -> None:
+    Path("site/b.md").write_text("![](a%20b.png)\n")
+    for link in ("a.md", "c.md", "sub/b.md"):
+        Path("site", link).symlink_to(Path("site/b.md").absolute())
+    Path("other").symlink_to("site")
+    done = run("site", "other", "site/b.md", "--write")
+    assert "1 draft written" in done.stderr and done.stdout.startswith("written: site/b.md\n")
+    Path("site/b.md").write_text("![](a%20b.png)\n")
+    assert run("site/c.md", "site/a.md", "--write").stdout.startswith("written: site/c.md\n")
+    assert Path("site/c.md").is_symlink() and Path("site/b.md").read_text().startswith("![a picture")
 
 
 def test_what_was_edited_meanwhile_is_not_written_over(model: Captions, monkeypatch: pytest.MonkeyPatch) -> None:

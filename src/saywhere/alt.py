@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import compress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from saywhere.errors import UserError
 from saywhere.images import ImageError, MissingImageError
@@ -31,7 +32,10 @@ from saywhere.options import dataclass
 from saywhere.regions import Regions
 from saywhere.text import tokenize, with_articles
 
-MARKDOWN = frozenset((".md", ".markdown", ".mdown", ".mkd"))
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+MARKDOWN = frozenset((".md", ".markdown", ".mdown", ".mkd", ".mdx"))
 HTML = frozenset((
     ".html", ".htm", ".xhtml", ".j2", ".jinja", ".jinja2", ".njk", ".twig", ".liquid", ".hbs", ".mustache", ".erb",
     ".ejs", ".php",
@@ -48,18 +52,25 @@ REGIONS = 3
 """Maximum number of regions that are added to the sentence."""
 
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|<%.*?%>|<\?.*?(?:\?>|\Z)", re.DOTALL)
+_IN_TAG = re.compile(rf"{_TEMPLATE.pattern}|\{{(?:[^{{}}]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*\}}", re.DOTALL)
+"""Templates outside quotes, among them expressions of JSX and Svelte."""
+_EXPRESSION = re.compile(rf"{_TEMPLATE.pattern}|\{{.*?\}}", re.DOTALL)
+_BOUND = re.compile(r"(?:(?:data-)?(?:.*[^a-z-]|(?:ng|th)-(?:attr-)?|bind-))?(alt|src)(?:-title)?(?:$|[^a-z-])")
+"""Names of attributes that a program sets when the page is shown, such as ``:alt``, ``[attr.alt]``, ``th:src``."""
+_SPREAD = frozenset(("v-bind", "x-bind", "data-bind", "th:attr", "data-th-attr"))
+"""Attributes whose value may name any attribute."""
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?\]\]>|<!.*?>", re.DOTALL)
 _BEGIN = re.compile(r"<|\{[{%#]")
 _TAG = re.compile(r"</?([a-zA-Z][^\s/>]*)")
 _RAW = ("script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes")
 """Elements whose content is plain text."""
-_IMAGE = re.compile(
-    r"(?<!\\)!\[((?:\\.|[^\[\]\\])*)\](?:"
-    r"\([ \t]*\n?[ \t]*(<[^<>\n]*>|[^\s()<>]*(?:\([^\s()]*\)[^\s()<>]*)*)(?:\s+(?:\"[^\"]*\"|'[^']*'|\([^()]*\)))?\s*\)"
-    r"|\[((?:\\.|[^\[\]\\])+)\])"
-)
-_DEFINITION = re.compile(r"^ {0,3}\[((?:\\.|[^\[\]\\])+)\]:[ \t]*\n?[ \t]*(<[^<>\n]*>|\S+)", re.MULTILINE)
-_LIST = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])\s")
+_NOTES = re.compile(r"\ufeff?(---|\+\+\+)[ \t]*[\r\n].*?(?<=[\r\n])(?:\1|\.\.\.)[ \t]*(?![^\r\n])", re.DOTALL)
+"""Front matter of a Markdown file."""
+_NO_MARKDOWN = re.compile(r"</?(?:[!?]|(?:pre|code|script|style|textarea)\b)", re.IGNORECASE)
+"""HTML whose content is never Markdown; whether that of other elements is depends on the program."""
+_ON_A_LINE = re.compile(r"\{\{[^{}`\n]*\}\}|\{%[^%`\n]*%\}")
+_ALT_BEHIND = re.compile(r"\{[^{}\n]*\balt\s*=")
+"""Attributes behind an image in Markdown, as kramdown and Quarto know them."""
 _NETWORK = re.compile(r"[a-zA-Z][a-zA-Z\d+.-]+:")
 _ABSOLUTE = re.compile(rf"/|{_NETWORK.pattern}")
 _CHARSET = re.compile(rb"<meta[^>]+charset\s*=\s*[\"']?([\w-]+)|<\?xml[^>]+encoding\s*=\s*[\"']([\w-]+)", re.IGNORECASE)
@@ -198,7 +209,7 @@ def value_in(text: str, element: str, attribute: str) -> str:
     """Return an attribute of the first such element of an HTML document that has it, or an empty string."""
     for name, _, attributes, bare in _tags(text):
         if name == element and not bare and (value := _value(text, attributes, attribute)):
-            return "" if _TEMPLATE.search(value) else html.unescape(value).strip()
+            return "" if _EXPRESSION.search(value) else html.unescape(value).strip()
     return ""
 
 
@@ -234,7 +245,7 @@ def _attributes(text: str, at: int) -> tuple[int, dict[str, tuple[int, int]], bo
     while at < len(text):
         if text[at] == ">":
             return at + 1, found, bare
-        if template := _TEMPLATE.match(text, at):
+        if template := _IN_TAG.match(text, at):
             bare, at = True, template.end()
         elif text[at].isspace() or text[at] == "/":
             at += 1
@@ -243,7 +254,7 @@ def _attributes(text: str, at: int) -> tuple[int, dict[str, tuple[int, int]], bo
         else:
             start, at = at, _until(text, at + 1, " \t\r\n\f/>=")
             name = text[start:at].lower()
-            bare = bare or _TEMPLATE.search(name) is not None
+            bare = bare or name in _SPREAD or _TEMPLATE.search(name) is not None
             equals = re.compile(r"\s*=\s*").match(text, at)
             if equals is None:
                 found.setdefault(name, (at, at))
@@ -260,7 +271,7 @@ def _attributes(text: str, at: int) -> tuple[int, dict[str, tuple[int, int]], bo
 def _until(text: str, at: int, ends: str) -> int:
     """Return the position of the first of some characters outside templates."""
     while at < len(text) and text[at] not in ends:
-        template = _TEMPLATE.match(text, at) if text[at] in "{<" else None
+        template = (_TEMPLATE if ends in "\"'" else _IN_TAG).match(text, at) if text[at] in "{<" else None
         at = template.end() if template else at + 1
     return at
 
@@ -283,10 +294,10 @@ def _image(text: str, name_end: int, attributes: dict[str, tuple[int, int]]) -> 
         return None
     lazy = value("data-src")  # until a script loads it, src shows a placeholder
     url = lazy or value("src") or (value("srcset") or "").strip().split(" ")[0]
-    templated = _TEMPLATE.search(f"{url} {alt or ''}") is not None
-    source = None if templated or not url else html.unescape(url).strip()
+    bound = {found[1] for name in attributes if (found := _BOUND.match(name)) and name != found[1]}
+    source = None if bound or _EXPRESSION.search(f"{url} {alt or ''}") else html.unescape(url).strip() or None
     if alt is None:
-        return Image(source, None, name_end, name_end, (' alt="', '"'), html.escape)
+        return Image(source, "bound" if "alt" in bound else None, name_end, name_end, (' alt="', '"'), html.escape)
     return Image(source, html.unescape(alt), *attributes["alt"], ('"', '"'), html.escape)
 
 
@@ -296,54 +307,64 @@ def find_in_markdown(text: str) -> Iterator[Image]:
     An empty text counts as none, because Markdown cannot mark an image as decorative. Images whose text is also a
     reference, such as ``![cat][]``, are skipped.
     """
-    masked = _without_code(text)
-    within = [one.span() for one in _IMAGE.finditer(masked)]  # where "<img/a.jpg>" is a path, not an element
-    found = [one for one in find_in_html(masked) if not any(start < one.start < end for start, end in within)]
-    hidden = [one.span() for one in _COMMENT.finditer(masked)]
-    places = {_label(one[1]): one[2].strip("<>") for one in reversed(list(_DEFINITION.finditer(masked)))}
-    for one in _IMAGE.finditer(masked):
-        if any(start <= one.start() < end for start, end in hidden):
-            continue
-        url = places.get(_label(one[3])) if one[3] else one[2].removeprefix("<").removesuffix(">")
-        source = None if not url or _TEMPLATE.search(url) else html.unescape(re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", url))
-        found.append(Image(source, one[1] if one[1].strip() else None, *one.span(1), ("", ""), _escape_markdown))
-    yield from sorted(found, key=lambda image: image.start)
+    noted, environment = list[tuple[int, int, Any]](), dict[str, Any]()
+    parser = _commonmark(noted)
+    notes = _NOTES.match(text)
+    hidden, found = [notes.span()] if notes else [], list[Image]()
+    body = _hide(text, hidden).replace("\r\n", " \n").replace("\r", "\n")  # positions stay
+    body = _ON_A_LINE.sub(lambda one: one[0].replace(" ", "_"), body)  # no address has spaces
+    lines = [0, *(one.end() for one in re.finditer("\n", body)), len(body)]
+    for token in parser.parse(body.removeprefix("\ufeff"), environment):
+        begin, stop = (lines[number] for number in token.map or (0, 0))
+        if token.type in ("fence", "code_block"):
+            hidden.append((begin, stop))
+        elif token.type == "inline" or (token.type == "html_block" and not _NO_MARKDOWN.search(token.content)):
+            noted.clear()
+            parser.inline.parse(body[begin:stop], parser, environment, [])  # marks of lists and quotes do no harm
+            for start, end, made in noted:
+                hidden.append((begin + start, begin + end))
+                label = begin + start + 2
+                close = label + len(made.content)
+                if made.type != "image" or body[close : begin + end] in ("]", "][]"):
+                    continue
+                url, told = made.attrs["src"], made.content.strip("> \t\n") or None
+                if behind := _ALT_BEHIND.match(body, begin + end):
+                    url, told = "", behind[0]
+                source = None if not url or _EXPRESSION.search(url) else url
+                found.append(Image(source, told, label, close, ("", ""), _escape_markdown))
+    yield from sorted((*found, *find_in_html(_hide(text, hidden))), key=lambda image: image.start)
 
 
-def _label(text: str) -> str:
-    return " ".join(text.split()).casefold()
+def _commonmark(noted: list[tuple[int, int, Any]]) -> MarkdownIt:
+    """Return a parser of blocks, whose ``inline`` notes images, code and escaped characters: start, end and token."""
+    from markdown_it import MarkdownIt
+    from markdown_it.rules_inline import StateInline, backtick, escape, image
+
+    def noting(rule: Callable[[StateInline, bool], bool]) -> Callable[[StateInline, bool], bool]:
+        def note(state: StateInline, silent: bool) -> bool:
+            start, count, before = state.pos, len(state.tokens), len(noted)
+            done = rule(state, silent)
+            if len(state.tokens) > count:
+                noted[before:] = [(start, state.pos, state.tokens[-1])]  # instead of those in the text of an image
+            return done
+
+        return note
+
+    parser = MarkdownIt("commonmark")
+    parser.normalizeLink = lambda url: url
+    parser.validateLink = lambda url: True
+    parser.core.ruler.enableOnly(["normalize", "block"])
+    for name, rule in (("image", image), ("backticks", backtick), ("escape", escape)):
+        parser.inline.ruler.at(name, noting(rule))
+    return parser
 
 
-def _without_code(text: str) -> str:
-    """Return the text with code and front matter replaced by spaces."""
-    lines = text.splitlines(keepends=True)
-    kept: list[str] = []
-    fence, blank, listed = "", True, False
-    first = lines[0].lstrip("\ufeff").rstrip() if lines else ""
-    notes, ends = first in ("---", "+++"), (first, "..." if first == "---" else first)
-    for number, line in enumerate(lines):
-        bare = line.lstrip("\ufeff").strip()
-        mark = re.match(r" {0,3}(`{3,}|~{3,})", line)
-        indented = line.startswith(("    ", "\t")) and bool(bare)
-        if notes:
-            notes = number == 0 or bare not in ends
-            hide = True
-        elif fence:
-            hide = True
-            if mark and mark[1].startswith(fence) and bare.strip(fence[0]) == "":
-                fence = ""
-        else:
-            hide = bool(mark) or (indented and blank and not listed)
-            fence = mark[1] if mark else ""
-            if bare and not indented:
-                listed = _LIST.match(line) is not None or (listed and line[0] == " ")
-        blank = not bare or (blank and hide and not fence)
-        kept.append(re.sub(r"[^\r\n]", " ", line) if hide else line)
-    masked = "".join(kept)
-    return re.sub(
-        r"(?<![`\\])(`+)(?!`)(?:(?!\n[ \t]*\n).)+?(?<!`)\1(?!`)",
-        lambda code: re.sub(r"[^\r\n]", " ", code[0]), masked, flags=re.DOTALL,
-    )  # fmt: skip
+def _hide(text: str, spans: Sequence[tuple[int, int]]) -> str:
+    """Return a text with spaces instead of all but the line ends of some spans."""
+    letters = list(text)
+    for start, end in spans:
+        letters[start:end] = re.sub(r"[^\r\n]", " ", text[start:end])
+    return "".join(letters)
 
 
 def line_of(text: str, at: int) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import shutil
 import subprocess
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +20,7 @@ from commands import run
 from PIL import Image, ImageOps
 
 from saywhere import data
+from saywhere.errors import UserError
 from saywhere.files import TOO_LONG
 from saywhere.formats import xmp
 from saywhere.formats.registry import FORMATS
@@ -622,12 +625,17 @@ def test_embedding_keeps_the_time_and_respects_write_protection(
 def test_a_full_disk_ends_embedding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = store(tmp_path / "a.jpg")
     exiftool(path)
-    monkeypatch.setattr("saywhere.formats.xmp._ExifTool.run", lambda *_: "Error: Error writing output file")
-    told = xmp.beside(regions_of(path), embed=True)
-    assert told == "ExifTool cannot write into it (Error: Error writing output file)"
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
-    with pytest.raises(OSError, match="No space left"):
+    before = path.read_bytes()
+
+    def fail(part: Path, data: bytes, write: Any = Path.write_bytes) -> int:
+        if part.suffix == ".part":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(part, data)
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(OSError, match=r"No space left on device: .*a\.jpg"):
         xmp.beside(regions_of(path), embed=True)
+    assert path.read_bytes() == before and [*tmp_path.iterdir()] == [path]
 
 
 def test_a_description_of_ours_is_signed_as_a_draft_until_somebody_corrects_it(tmp_path: Path) -> None:
@@ -654,10 +662,23 @@ def test_a_sentence_is_not_replaced_by_phrases(tmp_path: Path) -> None:
     assert exiftool(place)["Description"] == "a man and his dog"
     first = place.read_bytes()
     write(path)
-    assert exiftool(place)["Description"] == exiftool(place)["AltTextAccessibility"] == "a man and his dog"
+    said = exiftool(place)
+    assert said["Description"] == "a man and his dog" and said["AltTextAccessibility"] == "; ".join(TEXTS)
     again = place.read_bytes()
     write(path)
     assert (place.read_bytes(), sorted(again) == sorted(first)) == (again, True)
+
+
+def test_a_sentence_is_no_alt_text(tmp_path: Path) -> None:
+    """It has not passed the checks of an alternative text, unlike the phrases of sure regions."""
+    path, place = store(tmp_path / "a.jpg"), tmp_path / "a.jpg.xmp"
+    xmp.write_sentence(place, path, "a man and his dog")
+    said = exiftool(place)
+    assert said["Description"] == "a man and his dog" and "AltTextAccessibility" not in said
+    write(path)
+    first = place.read_bytes()
+    xmp.write_sentence(place, path, "a man and his dog")
+    assert place.read_bytes() == first and exiftool(place)["AltTextAccessibility"] == "; ".join(TEXTS)
 
 
 @pytest.mark.parametrize(
@@ -747,6 +768,16 @@ def test_what_is_embedded_is_read_back_within_a_pixel(orientation: int, suffix: 
     np.testing.assert_allclose(sample.boxes, BOXES, atol=0.01)
 
 
+@pytest.mark.parametrize(
+    "name", ["line\nbreak.jpg", " -@ '$x\\n\" # .jpg", "\r.jpg", os.fsdecode(b"\xff.jpg"), "%f\t$.jpg"]
+)
+def test_an_image_with_any_name_is_embedded_in(name: str, tmp_path: Path) -> None:
+    path = store(tmp_path / "\\ \n" / name)
+    exiftool(Path(shutil.copy(path, tmp_path / "a.jpg")))
+    embed(path)
+    assert [*path.parent.iterdir()] == [path] and b"RegionList" in xmp.embedded(path)
+
+
 def test_embedding_keeps_what_is_there_and_falls_back_to_sidecars(tmp_path: Path) -> None:
     path = store(tmp_path / "a.jpg")
     exiftool(path)
@@ -778,14 +809,21 @@ def test_an_image_is_whole_when_embedding_fails(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(KeyboardInterrupt):
             xmp.beside(regions_of(path), embed=True)
     assert path.read_bytes() == before and [*tmp_path.iterdir()] == [path]
-    named = store(tmp_path / "line\nbreak.jpg")
-    assert xmp.beside(regions_of(named), embed=True) == "its name has a line break"
-    path.rename(path.with_suffix(".png"))
-    told = xmp.beside(regions_of(path.with_suffix(".png")), embed=True)
-    assert told == "ExifTool cannot write into it (Error: Not a valid PNG (looks more like a JPEG))"
-    path.write_bytes(before[:300] + b"\0" * 300)
-    assert "exiftool cannot write" in str(xmp.beside(regions_of(path), embed=True)).lower()
-    assert path.read_bytes() == before[:300] + b"\0" * 300
+    damaged = before[:300] + b"\0" * 300
+    path.write_bytes(damaged)
+    told = "ExifTool cannot write into it (Error: Corrupted JPEG image)"
+    assert xmp.beside(regions_of(path), embed=True) == told and path.read_bytes() == damaged
+    killed = SimpleNamespace(returncode=-9, stdout=b"\xff\xd8", stderr=b"")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: killed)
+    assert xmp.beside(regions_of(path), embed=True) == "ExifTool cannot write into it (exit code -9)"
+    assert path.read_bytes() == damaged and [*tmp_path.iterdir()] == [path]
+
+
+def test_an_image_with_the_ending_of_another_format_is_embedded_in(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg").rename(tmp_path / "a.png")
+    exiftool(path)
+    embed(path)
+    assert b"RegionList" in xmp.embedded(path) and path.read_bytes().startswith(b"\xff\xd8")
 
 
 @pytest.fixture
@@ -835,6 +873,31 @@ def test_describe_writes_beside_the_images_and_convert_results_the_same(model: S
     assert Path("r.csv").read_text().count("thing") == 4
     done = run("convert-results", "r.jsonl", "--to", "csv", code=2)
     assert done.stderr == "error: --to csv needs --out PATH, the new file\n"
+
+
+def test_images_in_archives_have_no_sidecars(model: StubModel) -> None:
+    with tarfile.open("al.tar", "w") as archive:
+        archive.add("album/a.jpg", "a.jpg")
+    why = "skipped: al.tar/a.jpg: images in archives cannot have sidecars\n"
+    assert why in run("describe", "al.tar", "--output-format", "xmp", code=1).stderr
+    run("describe", "al.tar", "--json", "r.jsonl")
+    Path("al.tar").unlink()
+    done = run("convert-results", "r.jsonl", "--to", "xmp", code=1)
+    assert "al.tar/a.jpg: the image is needed for its EXIF orientation (no such file)" in done.stderr
+
+
+def test_folders_are_no_sidecars(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    place = write(path).rename(tmp_path / "a.xmp")
+    (tmp_path / "a.jpg.xmp").mkdir()
+    (tmp_path / "x.jpg.xmp").mkdir()
+    (sample,) = data.read(tmp_path)
+    assert sample.phrases == tuple((text,) for text in TEXTS) and xmp.find_sidecar(path) == place
+    place.unlink()
+    told = xmp.beside(regions_of(path))
+    assert told == "its sidecar cannot be written (Is a directory)"
+    with pytest.raises(UserError):  # no annotations
+        data.read(tmp_path)
 
 
 def test_odd_images_cost_only_themselves(model: StubModel) -> None:

@@ -104,21 +104,26 @@ def alt(
     report_skipped(skipped)
 
 
-def _files(paths: list[Path]) -> Iterator[Path]:
-    """Yield the given files, and the HTML and Markdown files in given folders."""
+def _files(paths: list[Path]) -> list[Path]:
+    """Return the given files, and the HTML and Markdown files in given folders, links to others of them left out."""
     from saywhere.alt import HTML, MARKDOWN
 
+    found = list[Path]()
     for path in paths:
         if path.is_dir():
             known = (one for one in sorted(path.rglob("*")) if one.suffix.lower() in HTML | MARKDOWN and one.is_file())
             seen = [one for one in known if not any(part.startswith(".") for part in one.relative_to(path).parts)]
             if not seen:
                 raise UserError(f"{path}: no HTML or Markdown files in this folder")
-            yield from seen
+            found += seen
         elif path.is_file():
-            yield path
+            found.append(path)
         else:
             raise UserError(f"{path}: no such file or folder")
+    places = dict[Path, Path]()
+    for one in sorted(found, key=Path.is_symlink):
+        places.setdefault(one.resolve(), one)
+    return [*places.values()]
 
 
 class _Texts:

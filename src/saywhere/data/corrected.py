@@ -42,7 +42,7 @@ def is_xmp(root: Path) -> bool:
     if not root.is_dir():
         return False
     images = (path for path in root.rglob("*") if path.suffix.lower() in xmp.EMBEDDING)
-    return next(root.rglob("*.xmp"), None) is not None or any(map(xmp.has_regions, images))
+    return any(map(Path.is_file, root.rglob("*.xmp"))) or any(map(xmp.has_regions, images))
 
 
 def splits(root: Path) -> list[str]:

@@ -155,8 +155,9 @@ class Packet:
     def put_text(self, kind: str, text: str, elsewhere: Sequence[str] = ()) -> None:
         """Write description and alt text unless others have written or removed them.
 
-        Phrases never replace a sentence. ``elsewhere`` are descriptions of the image outside this packet: ours would
-        hide those that are not copies of it.
+        Phrases never replace a sentence as description, and only phrases are an alt text, because a sentence has not
+        passed the checks of :mod:`saywhere.alt`. ``elsewhere`` are descriptions of the image outside this packet: ours
+        would hide those that are not copies of it.
         """
         text = plain(text)
         described = any(one and not self._is_ours(TEXTS[0], one) for one in map(plain, elsewhere))
@@ -166,10 +167,11 @@ class Packet:
             if known and not values:  # somebody has removed it
                 continue
             self.written -= known
-            free = bool(text) and not (described and name == TEXTS[0])
+            best = "sentence" if name == TEXTS[0] else "phrases"
+            free = bool(text) and (not described if name == TEXTS[0] else kind == best)
             for holder, value in values:
                 ours = {_key(f"{one} {name}", text_of(value)) for one in ("phrases", "sentence")} & known
-                kept = kind == "phrases" and any(key.startswith("sentence") for key in ours)
+                kept = kind != best and any(key.startswith(best) for key in ours)
                 if ours and not kept and len(_items(value)) <= 1:
                     _drop(holder, name, value)
                 else:

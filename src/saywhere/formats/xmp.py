@@ -7,7 +7,6 @@ everything that another program or a person has added or changed.
 
 from __future__ import annotations
 
-import atexit
 import errno
 import os
 import shutil
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageFile, IptcImagePlugin
 
+from saywhere import archives
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, atomic_path, fits, write_atomically
@@ -91,7 +91,7 @@ def find_sidecar(image: Path) -> Path | None:
     for name in (image.name, image.stem):
         for end in (".xmp", ".XMP"):
             path = image.with_name(f"{name}{end}")
-            if path.exists() and (name == image.name or _belongs(path, image)):
+            if path.is_file() and (name == image.name or _belongs(path, image)):
                 return path
     return None
 
@@ -219,7 +219,7 @@ def _is_default(text: str) -> bool:
 
 
 def write_sentence(place: Path, image: Path, sentence: str) -> None:
-    """Write a sentence to ``place`` as the image's description and alt text; raises like :func:`write_regions`."""
+    """Write a sentence to ``place`` as the image's description; raises like :func:`write_regions`."""
     _measure(image)
     with _edited(place, image) as (packet, inside):
         packet.put_text("sentence", sentence, inside.descriptions)
@@ -229,6 +229,8 @@ def _measure(image: Path) -> DiskSize:
     try:
         return measure(image)
     except ImageError as error:
+        if archives.split(image):
+            raise ValueError("images in archives cannot have sidecars") from error
         raise ValueError(f"the image is needed for its EXIF orientation ({_reason(error, image)})") from error
 
 
@@ -282,52 +284,17 @@ def _embed(image: Path, data: bytes) -> None:
     if len(data) > LONGEST:
         raise ValueError(f"its XMP would have {len(data)} bytes; at most {LONGEST} fit into an image")
     with tempfile.TemporaryDirectory() as folder, atomic_path(image) as part:
-        (packet := Path(folder, "packet.xmp")).write_bytes(data)
-        part.unlink(missing_ok=True)  # left over from a killed run
-        told = _EXIFTOOL.run("-api", "PNGEarlyXMP=1", f"-XMP<={packet}", "-o", part.absolute(), image.absolute())
-        if not part.exists() or "Error" in told or "Invalid" in told:
-            if shutil.disk_usage(image.parent).free < image.stat().st_size + len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            raise ValueError(f"ExifTool cannot write into it ({' '.join(told.split(' - ')[0].split())})")
+        Path(folder, "packet.xmp").write_bytes(data)
+        words = ["exiftool", "-api", "PNGEarlyXMP=1", "-XMP<=packet.xmp", "-o", "-", "-"]  # no names, of any character
+        with image.open("rb") as file:
+            done = subprocess.run(words, cwd=folder, stdin=file, capture_output=True, check=False)
+        if done.returncode or b"Error" in done.stderr or b"Invalid" in done.stderr:
+            told = " ".join(done.stderr.decode("utf-8", "replace").split(" - ")[0].split())
+            raise ValueError(f"ExifTool cannot write into it ({told or f'exit code {done.returncode}'})")
+        part.write_bytes(done.stdout)
         shutil.copystat(image, part)  # its time may be the only date of a photograph
         with suppress(PermissionError):
             shutil.chown(part, image.stat().st_uid, image.stat().st_gid)
-
-
-class _ExifTool:
-    """An ExifTool process that serves many images."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def run(self, *words: object) -> str:
-        """Run ExifTool and return its output; raise ``ValueError`` for line breaks, which separate arguments."""
-        lines = [str(word) for word in words]
-        if any("\n" in line for line in lines):
-            raise ValueError("its name has a line break")
-        if self._process is None or self._process.poll() is not None:
-            command = ["exiftool", "-stay_open", "True", "-@", "-"]
-            pipe = subprocess.PIPE
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT)
-            atexit.register(self.close)
-        process, told = self._process, b""
-        if process.stdin is None or process.stdout is None:
-            raise ValueError("ExifTool has no pipes")
-        text = "\n".join([*lines, "-charset", "filename=utf8", "-execute", ""])
-        process.stdin.write(os.fsencode(text))
-        process.stdin.flush()
-        while (line := process.stdout.readline()) and line.strip() != b"{ready}":
-            told += line
-        return told.decode("utf-8", "replace")
-
-    def close(self) -> None:
-        """End the process."""
-        if self._process is not None:
-            self._process.communicate(b"-stay_open\nFalse\n")
-            self._process = None
-
-
-_EXIFTOOL = _ExifTool()
 
 
 _REFUSALS = (PermissionError, NotADirectoryError, IsADirectoryError)
@@ -417,7 +384,7 @@ def _is_corrected_inside(image: Path, beside: Packet) -> bool:
 def _places_below(path: Path) -> Iterator[tuple[Path, bool]]:
     """Yield the sidecars in a folder, and images without a sidecar that contain regions, each with whether embedded."""
     for file in sorted(path.rglob("*")):
-        if file.suffix.lower() == ".xmp":
+        if file.suffix.lower() == ".xmp" and file.is_file():
             yield file, False
         elif file.suffix.lower() in EMBEDDING and has_regions(file):
             yield file, True

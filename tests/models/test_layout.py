@@ -107,7 +107,19 @@ def test_phrases_can_be_left_out_of_a_layout() -> None:
         ("the left elephant", "the elephant", ["left"], ()),
         ("The Left Elephant", "The Elephant", ["left"], ()),
         ("the right brown dog on a bench", "the brown dog on a bench", ["right"], ()),
+        ("left dog", "dog", ["left"], ()),
+        ("the far upper-left dog", "the dog", ["top", "left"], ()),
+        ("the right-hand dog", "the dog", ["right"], ()),
+        ("the leftmost black dog", "the black dog", ["left"], ()),
+        ("the left-most dog", "the dog", ["left"], ()),
+        ("the lower window", "the window", ["bottom"], ()),
+        ("the middle child", "the child", ["middle"], ()),
         ("the left hand", "the left hand", [], ()),
+        ("the top shelf", "the top shelf", [], ()),
+        ("a top hat", "a top hat", [], ()),
+        ("a left handed man", "a left handed man", [], ()),
+        ("a middle-aged man", "a middle-aged man", [], ()),
+        ("the top of a tree", "the top of a tree", [], ()),
         ("the left xyzzy", "the left xyzzy", [], ()),
         ("no", "no", [], ()),
         ("", "", [], ()),
@@ -130,6 +142,20 @@ def test_of_two_that_fit_alike_the_place_decides() -> None:
     far = np.array([[-1.0], [-30.0]])  # what hardly fits is not chosen for its place
     rows, agree = Layout.parse("a man on the right").choose(far, boxes, SIZE)
     assert rows.tolist() == [0] and agree[0] < np.log(0.1)
+
+
+def test_the_dog_on_the_left_is_the_left_one_of_two() -> None:
+    """Both are in the right half; a part of one of them is no second dog."""
+    boxes = np.array([[55, 10, 65, 90], [80, 10, 90, 90], [80, 10, 84, 90]], np.float32)
+    fits = np.array([[-1.1], [-1.0], [-1.0]])
+    for text, count, row, found in (
+        ("the dog on the left", 2, 0, True), ("a dog on the left", 2, 0, False), ("the dog on the right", 2, 1, True),
+        ("the left dog", 2, 0, True), ("the dog at the top", 2, 1, False),
+    ):  # fmt: skip
+        rows, agree = Layout.parse(text).choose(fits[:count], boxes[:count], SIZE)
+        assert rows[0] == row and (agree[0] > np.log(0.8)) == found, text
+    _, agree = Layout.parse("the dog on the left").choose(fits[1:], boxes[1:], SIZE)
+    assert agree[0] < np.log(0.3)
 
 
 def test_two_phrases_are_placed_together() -> None:

@@ -167,6 +167,12 @@ _HEIGHTS = {
     **{"top": "top", "bottom": "bottom", "middle": "middle", "center": "middle", "centre": "middle"},
     **{"upper half": "top", "upper part": "top", "lower half": "bottom", "lower part": "bottom"},
 }
+_BEFORE_NOUNS = {
+    **{"left": "left", "leftmost": "left", "right": "right", "rightmost": "right"},
+    **{"top": "top", "topmost": "top", "upper": "top", "bottom": "bottom", "lower": "bottom"},
+    **{"middle": "middle", "center": "middle", "centre": "middle", "central": "middle"},
+}
+"""Places that words before a noun say, as in "the left dog"."""
 _CORNERS = {
     f"{word} {side}": f"{height} {side}"
     for word, height in {"top": "top", "upper": "top", "bottom": "bottom", "lower": "bottom"}.items()
@@ -199,12 +205,13 @@ POSITIONS = frozenset({"a", "an", "back", "end", "far", "front", "rear", "side",
 
 
 SIDED = frozenset({
-    "arm", "arms", "ankle", "back", "breast", "cheek", "corner", "ear", "ears", "edge", "elbow", "eye", "eyes",
+    "arm", "arms", "ankle", "back", "body", "breast", "bunk", "deck", "drawer", "floor", "hat", "jaw", "level", "lip",
+    "row", "shelf", "shelves", "step", "cheek", "corner", "ear", "ears", "edge", "elbow", "eye", "eyes",
     "fist", "foot", "front", "glove", "half", "hand", "hands", "knee", "lane", "leg", "legs", "mitten", "part",
     "paw", "paws", "rear", "shoe", "shoulder", "side", "sleeve", "sock", "thumb", "turn", "wheel", "wing", "wings",
     "wrist",
 })  # fmt: skip
-"""Things of which "left" and "right" tell which of two parts it is, not where it is in the image."""
+"""Things of which "left" and "top" tell which of several parts it is, not where it is in the image."""
 
 
 def require_names(phrases: Iterable[str]) -> None:
@@ -273,8 +280,8 @@ class Layout:
             if marks and marks[-1][2] == "place" and marks[-1][1] == len(words) and marks[-1][0]:
                 phrases[number] = " ".join(words[words[:1] == ["no"] : marks[-1][0]])
                 places += [(number, part) for part in marks[-1][3].split()]
-            phrases[number], side = _side_of(phrases[number])
-            places += [(number, side)] if side else []
+            phrases[number], sides = _side_of(phrases[number])
+            places += [(number, side) for side in sides]
         return cls(tuple(phrases), tuple(places), unused=tuple(dict.fromkeys(unused)), listed=tuple(texts))
 
     @classmethod
@@ -307,7 +314,7 @@ class Layout:
                 continue
             used.update(range(start, stop))
         phrases, sides = zip(*(_side_of(" ".join(words[start:stop])) for start, stop in found), strict=True)
-        places += [(number, side) for number, side in enumerate(sides) if side]
+        places += [(number, side) for number, each in enumerate(sides) for side in each]
         return cls(phrases, tuple(places), tuple(relations), unused_runs(words, used))
 
     @property
@@ -426,18 +433,28 @@ def _log(probability: np.ndarray) -> np.ndarray:
     return np.log(np.maximum(probability, LEAST))
 
 
-def _side_of(phrase: str) -> tuple[str, str]:
-    """Return a phrase without the side that it gives a thing, and this side: "the left dog" is a dog on the left.
+def _side_of(phrase: str) -> tuple[str, tuple[str, ...]]:
+    """Return a phrase without the place that it gives a thing before its noun, and this place.
 
-    The left hand, and other parts of a thing, stay; then, as without a side, the second text is empty.
+    "The upper left dog" is a dog at the top and on the left. The left hand, the top shelf, and other parts of a thing
+    stay as they are, and have no place.
+
+    Example:
+        >>> _side_of("the upper left dog"), _side_of("the left hand")
+        (('the dog', ('top', 'left')), ('the left hand', ()))
     """
-    words, low = phrase.split(), phrase.lower().split()
-    if len(words) < 3 or low[0] not in ("the", "a") or low[1] not in _SIDES:
-        return phrase, ""
+    words, low = phrase.split(), phrase.replace("-", " ").lower().split()
+    words = words if len(words) == len(low) else low
+    start = stop = int(low[:1] != [] and low[0] in STARTS)
+    while stop < len(low) and (low[stop] in _BEFORE_NOUNS or low[stop] in ("far", "hand", "most")):
+        stop += 1
     head = noun_tree().head(low)
-    if head.noun is None or head.start < 2 or not SIDED.isdisjoint(low[head.start : head.stop]):
-        return phrase, ""
-    return " ".join([words[0], *words[2:]]), low[1]
+    if head.noun is None or not start < stop <= head.start or not SIDED.isdisjoint(low[head.start : head.stop]):
+        return phrase, ()
+    places = dict.fromkeys(_BEFORE_NOUNS[word] for word in low[start:stop] if word in _BEFORE_NOUNS)
+    if not places or low[stop] in STARTS | AFTER or is_participle(low[stop]):  # "top of a tree", "a left handed man"
+        return phrase, ()
+    return " ".join([*words[:start], *words[stop:]]), tuple(places)
 
 
 def _find_patterns(words: Sequence[str]) -> list[tuple[int, int, str, str]]:

@@ -18,6 +18,7 @@ from saywhere.models.layout import Layout
 from saywhere.models.model import Model
 from saywhere.search.phrases import (
     UNNAMED,
+    UNWANTED_HIT,
     Commonness,
     PhrasesInImages,
     Query,
@@ -186,6 +187,22 @@ def test_images_that_show_what_is_not_wanted_are_left_out_and_counted(album, tmp
             assert {hit.image for hit in hits} == {*wanted} and {hit.probability for hit in hits} == {None}
             assert [hit.image for hit in hits] == sorted(wanted, key=lambda path: similar[path])
         assert [hit.image for hit in index.search("pictures", without="a man")] == [hit.image for hit in hits]
+
+
+def test_something_unwanted_in_a_place_is_not_unwanted_elsewhere(album, tmp_path) -> None:
+    """Of two unwanted things, an image that is left out has both, where they are asked for."""
+    made = model(phrase=(*PHRASE[:3], 9.0), hit=HIT)  # all is there
+    paths = [str(path) for path in sorted(album.iterdir())]
+    kept = dict[str, set[str]]()
+    with saywhere.Index(tmp_path / "i", made) as index:
+        index.add(album)
+        assert not index.search("two dogs", without="a man")
+        for text in ("a man on the left", "the right man", "a man above a dog"):
+            asked = PhrasesInImages(made, Query((text,)))
+            elsewhere = {path for path in paths if asked.find(made.embed(path)).agree < math.log(UNWANTED_HIT)}
+            kept[text] = {hit.image for hit in index.search("two dogs", top=len(paths), without=text)}
+            assert kept[text] == elsewhere
+    assert any(map(len, kept.values())) and len({*map(frozenset, kept.values())}) > 1
 
 
 def test_unwanted_things_outside_the_noun_tree_are_judged_by_similarity_alone(album, tmp_path) -> None:

@@ -360,6 +360,49 @@ class _Phrases(_Texts):
         )  # fmt: skip
 
 
+class _Unwanted:
+    """Something that no hit may show: P phrases, in the places and relations of the text.
+
+    A text of one phrase without a place is that phrase as a whole.
+    """
+
+    def __init__(self, model: Model, text: str) -> None:
+        self._calibration, lexicon = model.calibration, model.placer("aligner").lexicon
+        self._config, words = model.require("aligner", "search").config.grounding, lexicon.vocabulary
+        layout = Layout.parse(text)
+        self._layout = layout if len(layout.phrases) > 1 or layout.places else Layout((text,))
+        own = tuple(map(lexicon.read, self._layout.phrases))
+        self.known = not any(map(lexicon.is_unread, self._layout.phrases))
+        kinds = [noun_tree().widened(phrase) or phrase for phrase in own]
+        self._details = Details(kinds, words)
+        texts = {text: text for text in self._details.texts} | {each: captioned(each, words) for each in (*own, *kinds)}
+        vectors = dict(zip(texts, model.embed_text([*texts.values()]), strict=True))
+        aligner, both = model.require("aligner", "search"), (*own, *kinds)
+        self._seen = _Phrases(aligner, [vectors[p] for p in both], both, lexicon, classes=model.nouns is not None)
+        self._compared = _Texts(aligner, [vectors[text] for text in self._details.texts])
+        self._common = np.array([commonness_of(words).together([kind]) for kind in kinds])
+
+    def is_shown(self, image: ImageVectors, among: int) -> bool:
+        """Return whether an image, of so many that are searched, probably shows all of it."""
+        shown, calibration = self._seen.evidence(image), self._calibration
+        odds = shown.log_odds(calibration)
+        assert odds is not None
+        if calibration.unwanted_phrase is not None:
+            unnamed = ~self._seen.named
+            odds[unnamed] = calibration.unwanted_phrase.log_odds({"similarity": shown.similarity[unnamed]})
+        odds = odds.reshape(2, -1).min(axis=0)  # no sparrow without a bird
+        kinds = shown.best_kinds.reshape(2, -1).min(axis=0)
+        shown = shown.first(len(odds))
+        rows, agree = shown.place(self._config, self._layout, calibration)
+        compared = self._compared.similarities(image)
+        agree = np.exp(agree + _log_details(calibration, self._details, image, shown, compared, rows))
+        there = logistic(odds) >= np.where(shown.named, UNWANTED, UNNAMED)
+        if (hit := calibration.hit) is not None:
+            seen = shown.named & ~self._seen.lacking[: len(rows)]
+            there[seen] |= _alone(hit, odds[seen], kinds[seen], self._common[seen], 0.0, among) >= UNWANTED_HIT
+        return bool((there & (agree >= UNWANTED_HIT)).all())  # its place, number and colour are more probable than not
+
+
 class PhrasesInImages:
     """Find the region of each wanted phrase of a query; a single sentence is cut into its noun phrases.
 
@@ -399,13 +442,13 @@ class PhrasesInImages:
         self.layout = replace(layout, unused=tuple(unused))
         own = tuple(map(lexicon.read, self.layout.phrases))
         wanted = (_translated(query.wanted[0], self.layout.phrases, own),) if alone else own
-        self._unwanted = tuple(lexicon.read(text) for text in query.unwanted if not lexicon.is_unread(text))
+        self._unwanted = [each for text in query.unwanted if (each := _Unwanted(model, text)).known]
         words, tree = self._aligner.vocabulary, noun_tree()
-        kinds, wider = ([tree.widened(text) or text for text in texts] for texts in (self._unwanted, own))
-        self._details, self._avoided = (Details(each, words) for each in (wider, kinds))
-        texts = {text: text for text in (*self._details.texts, *self._avoided.texts)}
+        wider = [tree.widened(text) or text for text in own]
+        self._details = Details(wider, words)
         kind = (_translated(wanted[0], own, wider),) if alone else wider
-        texts |= {text: captioned(text, words) for text in (*kinds, *wider, *kind, *own, *wanted, *self._unwanted)}
+        texts = {text: text for text in self._details.texts}
+        texts |= {text: captioned(text, words) for text in (*wider, *kind, *own, *wanted)}
         vectors = dict(zip(texts, model.embed_text([*texts.values()]), strict=True))
         self._wanted = [vectors[text] for text in wanted]
         self._kind = [vectors[text] for text in kind] if wider != [*own] else None
@@ -417,15 +460,14 @@ class PhrasesInImages:
             known = [vectors[phrase] for phrase in phrases]
             return _Phrases(self._aligner, known, phrases, lexicon, classes=model.nouns is not None)
 
-        self._seen, self._shunned = phrases_of(own), phrases_of((*self._unwanted, *kinds))
+        self._seen = phrases_of(own)
         self._wider = phrases_of(wider) if wider != [*own] else None
         self._whole = texts_of((*self._details.texts, *(() if wanted == own else wanted)))
-        self._instead = texts_of(self._avoided.texts)
         self._least = placer.least()
         self._nouns = [lexicon.class_noun(phrase) for phrase in wider]
         common, lacking = commonness_of(words), self._seen.lacking
         self._judged = common.together([p for p, lacks in zip(wider, lacking, strict=True) if not lacks] or wider)
-        self._each, self._common = (np.array([common.together([text]) for text in texts]) for texts in (wider, kinds))
+        self._each = np.array([common.together([text]) for text in wider])
 
     def kind_question(self) -> Question | None:
         """Return :meth:`question` with kinds in place of narrower nouns, for the lead of images; None without any."""
@@ -450,24 +492,7 @@ class PhrasesInImages:
 
     def shows_unwanted(self, image: ImageVectors, among: int = 1) -> bool:
         """Return whether an image, of so many that are searched, probably shows something unwanted."""
-        if not self._unwanted:
-            return False
-        shown = self._shunned.evidence(image)
-        calibration, compared = self._model.calibration, self._instead.similarities(image)
-        odds, rows = shown.log_odds(calibration), shown.rows(self._aligner.config.grounding)
-        assert odds is not None
-        if calibration.unwanted_phrase is not None:
-            unnamed = ~self._shunned.named
-            odds[unnamed] = calibration.unwanted_phrase.log_odds({"similarity": shown.similarity[unnamed]})
-        odds, rows = odds.reshape(2, -1).min(axis=0), rows[: len(self._unwanted)]  # no sparrow without a bird
-        kinds = shown.best_kinds.reshape(2, -1).min(axis=0)
-        shown = shown.first(len(rows))
-        agree = np.exp(_log_details(calibration, self._avoided, image, shown, compared, rows))
-        there = logistic(odds) >= np.where(shown.named, UNWANTED, UNNAMED)
-        if (hit := calibration.hit) is not None:
-            seen = shown.named & ~self._shunned.lacking[: len(rows)]
-            there[seen] |= _alone(hit, odds[seen], kinds[seen], self._common[seen], 0.0, among) >= UNWANTED_HIT
-        return bool((there & (agree >= UNWANTED_HIT)).any())  # its number and colour are more probable than not
+        return any(each.is_shown(image, among) for each in self._unwanted)
 
     def find(self, image: ImageVectors, lead: float = 0.0, among: int = 1) -> Placed:
         """Return where the query is in an image.

@@ -148,6 +148,8 @@ def test_a_hit_has_the_probability_of_all_that_is_asked_for(album, tmp_path, que
             text = query if len(wanted) == 1 else phrases
             assert hit.probability == pytest.approx(expected(made, hit.image, wanted, text, phrases, lead), abs=2e-3)
             assert 0 < hit.probability < 1
+            scores = hit.regions.scores
+            assert scores is None if len(phrases) == 1 else scores.min() >= hit.probability - 1e-6
             assert hit.to_dict()["probability"] == round(hit.probability, 5)
         image = index.search(image=str(album / "0.png"))[0]
         assert image.probability is None and "probability" not in image.to_dict()

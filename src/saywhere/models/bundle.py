@@ -42,7 +42,7 @@ _reading = threading.Lock()
 
 BUNDLED = Path(__file__).parents[1] / "pretrained"
 """Folder of the models that ship with the package."""
-SHIPPED = "9498ac96f10b7c0b66753b9dfe6c6d3d0963465967ac4fbd0c6815fc68325d69"
+SHIPPED = "14964dcb872fd9d8124871e1defee835e5d897f15752d977bef95335414ef63d"
 """SHA-256 of the bundled model's ``config.json``; with this hash the file is not validated at each start."""
 WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "vocabulary.json", "README.md"
 GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, GRAPH_TOWER = "trunk.onnx", "trunk.json", "trunk-int8.onnx", "tower.onnx"

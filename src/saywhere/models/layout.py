@@ -30,6 +30,7 @@ NUMBERS = {
     **{"several": 3, "many": 4, **{str(number): number for number in range(2, 11)}},
 }
 """Minimum count that a number at the beginning of a phrase stands for."""
+_SPELT = {number: word for word, number in reversed(NUMBERS.items()) if word.isalpha()}
 _TEENS = ("eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
 _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 AMOUNTS = {
@@ -620,6 +621,24 @@ def one_of(phrase: str) -> str:
     if head.noun is not None and head.plural:
         words = [*words[: head.start], head.noun.name, *words[head.stop :]]
     return with_articles(" ".join(["a", *words]))
+
+
+def spelt_out(phrase: str) -> str:
+    """Return a phrase with its number as captions have it: "two dogs" for "2 dogs" and "a couple of dogs".
+
+    Example:
+        >>> spelt_out("3 brown dogs"), spelt_out("1 dog"), spelt_out("two persons"), spelt_out("a Dog")
+        ('three brown dogs', 'a dog', 'two people', 'a Dog')
+    """
+    words = tokenize(phrase)
+    start, stop, number = _amount(words)
+    amount, said = words[start:stop], _SPELT.get(number)
+    if (number > 1 and said and amount[0].isdecimal()) or amount == ["a", "couple", "of"]:
+        words[start:stop] = [said or "two"]
+    elif words[:1] == ["1"] and words[1:]:
+        words = with_articles(" ".join(["a", *words[1:]])).split()
+    words = ["people" if word == "persons" else word for word in words]
+    return phrase if words == tokenize(phrase) else " ".join(words)
 
 
 def as_many(phrase: str, known: Container[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.engines.engine import Aligner, DenseCap
-from saywhere.models.layout import EMPTY, as_many, count_of
+from saywhere.models.layout import EMPTY, as_many, count_of, spelt_out
 from saywhere.models.nouns import (
     SHADES,
     Noun,
@@ -73,8 +73,10 @@ class Lexicon:
     def translate(self, phrase: str) -> str:
         """Return a phrase in words that the parts know, if the noun tree has any: "a truck" for "a lorry".
 
-        That is :meth:`NounEvidence.translate`, and the kind in place of a narrower noun that no part has read.
+        That is :func:`spelt_out`, :meth:`NounEvidence.translate`, and the kind in place of a narrower noun that no part
+        has read.
         """
+        phrase = spelt_out(phrase)
         if self.nouns is None:
             return phrase
         phrase = self.nouns.translate(phrase)

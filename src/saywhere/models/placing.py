@@ -38,6 +38,7 @@ from saywhere.models.layout import (
     count_of,
     one_of,
     require_names,
+    spelt_out,
     unused_runs,
 )
 from saywhere.models.lexicon import Lexicon, captioned, familiar
@@ -337,6 +338,7 @@ class Placer:
         that were hardly read in training, and None without a calibration. Where two dogs are is a dog, and where a
         sparrow is, a bird; somebody is there if a man or a woman is. Arguments as for :meth:`find`.
         """
+        phrases = [*map(spelt_out, phrases)]
         kinds = [noun_tree().widened(phrase) or phrase for phrase in phrases]
         wider = [(place, one_of(kind) if count_of(kind) > 1 else kind) for place, kind in enumerate(kinds)]
         wider = [(place, text) for place, text in wider if text != phrases[place]]

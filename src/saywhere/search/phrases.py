@@ -541,11 +541,9 @@ class PhrasesInImages:
         presence: np.ndarray | None, shown: float | None,
     ) -> Regions:  # fmt: skip
         """Return the regions ``rows (P,)`` of the phrases that are probably shown; the others as ``not_found``."""
-        calibration, config, columns = self._model.calibration, self._aligner.config.grounding, np.arange(len(agree))
-        chances, least = self._judge(presence, shown)
-        there, scores = chances >= least, None
-        if presence is not None and chances is presence:  # otherwise the hit's probability is the score
-            scores = (presence * evidence.box_probability(calibration, config, rows))[there]
+        columns, (chances, least) = np.arange(len(agree)), self._judge(presence, shown)
+        there = chances >= least
+        scores = presence[there] if presence is not None and chances is presence else None  # else it is the hit's
         return Regions(
             image.width, image.height, image.boxes[rows[there]], scores,
             tuple(phrase for phrase, seen in zip(self.layout.captions, there, strict=True) if seen), image=image.image,

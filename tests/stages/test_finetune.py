@@ -23,8 +23,10 @@ from typer.testing import Result
 
 import saywhere
 from saywhere import UserError, files
+from saywhere.formats import xmp
 from saywhere.models.bundle import CARD, CONFIG, GRAPH, GRAPH_TOWER, VOCABULARY, Bundle
 from saywhere.networks import checkpoint
+from saywhere.regions import Regions
 from saywhere.stages import finetune as finetune_stage
 from saywhere.stages.finetune import Finetuned, same_words
 from saywhere.stages.kinds import copy_model
@@ -379,6 +381,18 @@ def test_an_image_in_several_lines_is_not_learnt_and_held_out_at_once(images: Pa
     own = finetune_stage._read(few, None, "train", None, Bundle.read(exported_bundle()), 0, print)
     learnt, held_out = ([sample.image for sample in part] for part in (own.learnt, own.held_out))
     assert (len(learnt), len(held_out)) == (18, 6) and not {*learnt} & {*held_out}
+
+
+def test_drafts_that_nobody_has_corrected_are_told(images: Path, tmp_path: Path) -> None:
+    told = list[str]()
+    for number in range(3):
+        shutil.copy(images.parent / f"{number:03}.png", image := tmp_path / f"{number}.png")
+        draft = Regions(96, 64, [[4, 4, 40, 40]], captions=["a dog"], image=str(image))
+        assert xmp.beside(draft) is None
+    place = tmp_path / "0.png.xmp"
+    place.write_text(place.read_text().replace("a dog", "a cat"))
+    finetune_stage._read(tmp_path, None, "train", None, Bundle.read(exported_bundle()), 0, told.append)
+    assert told == ["warning: the regions of 2 images are drafts of a program that nobody has corrected"]
 
 
 @pytest.mark.parametrize(("count", "phrase", "message"), [(1, None, "train has 1"), (4, "!", "train has 0")])

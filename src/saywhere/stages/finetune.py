@@ -220,6 +220,8 @@ def _read(root: Path, format: str | None, split: str, validation: str | None, bu
         raise UserError(f"{root}: --split and --validation are both {split}: images that teach cannot be measured on")
     longest = bundle.configs["densecap"].decoding.max_words
     read = [datasets.read(root, format, name) for name in (split, named) if name is not None]
+    if drafts := sum(samples.report.drafts for samples in read):
+        tell(f"warning: the regions of {counted(drafts, 'image')} are drafts of a program that nobody has corrected")
     problems = [f"{s.split}: {line}" for s in read if not s.report.ok for line in s.report.lines()]
     sets = [usable(samples, longest) for samples in read]
     for samples, good in zip(read, sets, strict=True):

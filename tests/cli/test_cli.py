@@ -346,7 +346,11 @@ def test_the_bundled_models_are_listed(monkeypatch, tmp_path):
     assert [line.split()[0] for line in listed] == list(saywhere.list_models())
     assert DEFAULT_MODEL in saywhere.list_models() and all(len(line.split()) > 3 for line in listed)
     monkeypatch.setattr(saywhere, "list_models", dict, raising=False)
-    assert "comes without a model" in run("models").stdout
+    bare = run("models")
+    assert "comes without a model" in bare.stdout
+    assert bare.stderr == "not installed: large, which is better and slower; to build it see docs/models.md\n"
+    monkeypatch.setattr(saywhere, "list_models", lambda: {"large": "better"}, raising=False)
+    assert not run("models").stderr
 
 
 def test_no_command_imports_another():

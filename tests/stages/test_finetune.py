@@ -417,13 +417,18 @@ def test_two_images_with_one_class_and_a_broken_third(images: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("share", "line"), [(0.25, None), (0.0, "has the weights that it started from: too few images")]
+    ("share", "found", "line"),
+    [
+        (0.25, 0.5, None),
+        (0.25, 0.4, "warning: fewer of the held-out boxes are found than before: use more images"),
+        (0.0, 0.5, "has the weights that it started from: too few images"),
+    ],
 )
-def test_old_weights_are_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, line: str | None
+def test_what_is_not_better_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, found: float, line: str | None
 ) -> None:
     done = Finetuned(
-        tmp_path, 0.5, 0.6, (9.0, 8.0), 5, 1, (), share, (0.5, 0.5), 0.9, (), "" if share else "too few images"
+        tmp_path, 0.5, 0.6, (9.0, 8.0), 5, 1, (), share, (0.5, found), 0.9, (), "" if share else "too few images"
     )
     monkeypatch.setattr(finetune_stage, "finetune", lambda *_, **__: done)
     result = run("finetune", tmp_path)

@@ -84,7 +84,7 @@ def test_unknown_engines_and_models_are_refused_before_anything_is_imported(monk
     monkeypatch.setattr("saywhere.loading.importlib", failing(AssertionError("it was imported")))
     with pytest.raises(UserError, match="^no engine 'abacus'; there are onnx, torch$"):
         saywhere.load("flickr-coco", engine="abacus")
-    with pytest.raises(UserError, match="^no model 'nothing': not a folder, and bundled are flickr-coco"):
+    with pytest.raises(UserError, match="^no model 'nothing': not a folder, and there are flickr-coco, large"):
         saywhere.load("nothing")
 
 

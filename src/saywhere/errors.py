@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 
 class UserError(ValueError):
@@ -21,6 +21,14 @@ class UserError(ValueError):
     """
 
     place: int | None = None
+
+
+class NoSplitError(UserError):
+    """A data set lacks a split; ``known`` are the names of those that it has."""
+
+    def __init__(self, root: object, split: str, known: Iterable[str]) -> None:
+        self.known = tuple(known)
+        super().__init__(f"{root}: no split {split!r}; it has {', '.join(self.known) or 'none'}")
 
 
 def is_oom(error: Exception) -> bool:

@@ -96,12 +96,14 @@ class Report:
         problems: names of what is missing or broken, by kind of problem.
         left_out: counts of what was left out or changed on purpose, by kind.
         notes: remarks on the data set as a whole.
+        drafts: number of images whose regions are those that a program wrote, unchanged.
     """
 
     listed: int = 0
     problems: dict[str, list[str]] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    drafts: int = 0
 
     @property
     def ok(self) -> bool:

@@ -346,7 +346,11 @@ def test_the_bundled_models_are_listed(monkeypatch, tmp_path):
     assert [line.split()[0] for line in listed] == list(saywhere.list_models())
     assert DEFAULT_MODEL in saywhere.list_models() and all(len(line.split()) > 3 for line in listed)
     monkeypatch.setattr(saywhere, "list_models", dict, raising=False)
-    assert "comes without a model" in run("models").stdout
+    bare = run("models")
+    assert "comes without a model" in bare.stdout
+    assert bare.stderr == "not installed: large, which is better and slower; to build it see docs/models.md\n"
+    monkeypatch.setattr(saywhere, "list_models", lambda: {"large": "better"}, raising=False)
+    assert not run("models").stderr
 
 
 def test_no_command_imports_another():
@@ -395,7 +399,8 @@ def test_the_name_of_a_file_where_a_folder_is_meant_is_an_error(line: str, tmp_p
     monkeypatch.chdir(tmp_path)
     Path("a.jsonl").touch()
     option = line.split()[-1] if "--" in line else "out"
-    for name, kind in (("new.jpg", "an image"), ("new.json", "a file"), ("a.jsonl", "a file")):
+    images = [(f"new{suffix}", "an image") for suffix in (".jpg", ".HEIC", ".gif", ".tiff", ".cr2", ".webp", ".jp2")]
+    for name, kind in (*images, ("new.json", "a file"), ("new.svg", "a file"), ("a.jsonl", "a file")):
         error = error_of(run(*line.split(), name, code=2))
         assert error == f"error: {option} {name}: is the name of {kind}; give the name of a folder\n"
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
@@ -434,6 +439,19 @@ def test_an_option_with_one_value_is_given_once(line: str) -> None:
         (["index", "a", "--index", "i", "--watch", "--poll", "1e999"], "--poll must be a finite number, not 1e999"),
         (["alt", "a.html", "--root", "nothing"], "--root nothing: no such folder"),
         (["alt", "a.html", "--cache", "."], "--cache .: is a folder; give the name of a file"),
+        *(
+            (
+                [*words, "new.HEIC"],
+                f"{words[-1]} new.HEIC: is the name of an image; give another, such as results.jsonl",
+            )
+            for words in (
+                ["alt", "a.html", "--cache"],
+                ["describe", "a.jpg", "--json"],
+                ["caption", "a.jpg", "--json"],
+                ["ground", "a.jpg", "a dog", "--json"],
+                ["search", "a dog", "--index", "i", "--json"],
+            )
+        ),
         (["alt", Path(__file__).parent], f"{Path(__file__).parent}: no HTML or Markdown files in this folder"),
         (
             ["describe", "a.jpg", "--out", "-"],

@@ -64,7 +64,7 @@ def test_models_are_compared_in_one_table(
     monkeypatch.setenv("COLUMNS", "400")
     models = [word for name in names for word in ("--model", name)]
     done = evaluate(monkeypatch, "rank", *models, "--data", data, "--limit", 2, f"--out={out}", code=2)
-    assert "error: no model 'nothing': not a folder, and bundled" in capfd.readouterr().err
+    assert "error: no model 'nothing': not a folder, and there are" in capfd.readouterr().err
     lines = done.stdout.splitlines()
     protocol = PROTOCOLS["rank"]
     assert lines[0] == f"task rank, data flickr8k flickr8k, split dev, protocol {protocol}, images 2"

@@ -347,7 +347,7 @@ def test_the_originals_format(model):
         (["a.jpg", "--boxes", "nowhere.json"], "nowhere.json: cannot be read"),
         (["a.jpg", "--out", "a.jpg"], "a.jpg: is the name of an image; give the name of a folder"),
         (["a.jpg", "--json", "."], "is a folder; give the name of a file, or - to print"),
-        (["a.jpg", "--json", "a.jpg"], "a.jpg line 1 is not a result with boxes"),
+        (["a.jpg", "--json", "a.jpg"], "--json a.jpg: is the name of an image; give another, such as results.jsonl"),
         (["a.jpg", "--top", "-1"], "--top"),
         (["a.jpg", "--threshold", "1.5"], "--threshold"),
         (["a.jpg", "--batch", "0"], "--batch"),

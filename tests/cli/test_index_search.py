@@ -295,6 +295,24 @@ def test_a_search_that_leaves_no_image_says_by_what(index) -> None:
     assert (lines.stdout, lines.stderr) == ("", "nothing found: none of 4 images passes --under\n")
 
 
+def test_search_replaces_only_what_a_search_wrote(index, album, aligner, tmp_path) -> None:
+    file = tmp_path / "hits.jsonl"
+    file.touch()
+    for query in ("two dogs", "a horse"):
+        assert f"written: {file}" in run("search", query, "--index", index, "--json", file).stdout
+    hits = file.read_bytes()
+    assert hits == run("search", "a horse", "--index", index, "--json", "-").stdout.encode()
+    refused = run("ground", album / "0.png", "a dog", "--model", aligner, "--json", file, code=2)
+    assert error_of(refused) == f"error: {file} line 1 is a hit of a search; give another file\n"
+    run("ground", album / "0.png", "a dog", "--model", aligner, "--json", tmp_path / "grounded.jsonl")
+    for content in ((tmp_path / "grounded.jsonl").read_bytes(), (album / "0.png").read_bytes(), hits + b"my diary"):
+        file.write_bytes(content)
+        line = content[: len(hits)].count(b"\n") + 1 if content.startswith(hits) else 1
+        told = error_of(run("search", "two dogs", "--index", tmp_path / "none", "--json", file, code=2))
+        assert told == f"error: {file} line {line} is not a hit of a search, and would be lost; give another file\n"
+        assert file.read_bytes() == content
+
+
 def test_search_counts_what_is_left_out_for_what_it_shows(index, monkeypatch) -> None:
     whole = saywhere.Index.search
     monkeypatch.setattr(

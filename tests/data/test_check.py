@@ -1,10 +1,14 @@
 import json
+import shutil
 from pathlib import Path
 
 import commands
 import numpy
 import pytest
 from PIL import Image
+
+from saywhere.formats import label_studio
+from saywhere.regions import Regions
 
 
 @pytest.fixture
@@ -85,6 +89,20 @@ def test_what_is_missing_is_named_and_the_exit_code_is_1(root, tmp_path):
     result, figures = run(root, "--out", tmp_path / "out", code=1)
     assert "missing image: 1 (b.jpg)" in result.output
     assert figures["images read"] == ["1", "0"]
+
+
+def test_an_export_far_from_its_images_says_where_they_are_looked_for(root, tmp_path):
+    (tmp_path / "album").mkdir()
+    (root / "a.jpg").rename(tmp_path / "album" / "a.jpg")
+    (export := tmp_path / "ls" / "tasks.json").parent.mkdir()
+    label_studio.write(export, [Regions(80, 60, [[0, 0, 40, 30]], captions=["a cat"], image="album/a.jpg")])
+    result, _ = run(export, "--out", tmp_path / "out", code=1)
+    places = f"{export.parent} by their names, with and without folders, and in {export.parent / 'images'}"
+    way_out = "copy them there, or tasks.json into the folder that has album/a.jpg"
+    assert f"note: images are looked for in {places}: {way_out}\n" in result.output
+    assert "missing image: 1 (album/a.jpg)" in result.output
+    shutil.copy(export, tmp_path)
+    assert "looked for" not in run(tmp_path / "tasks.json", "--out", tmp_path / "out")[0].output
 
 
 def test_only_decoding_finds_a_cut_image(root, tmp_path):

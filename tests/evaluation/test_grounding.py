@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from commands import report, run
+from commands import error_of, report, run
 from flickr_entities import XML
 from photographs import noise
 from stubs import calibrated
@@ -43,7 +43,7 @@ def test_shares_in_all_and_by_type():
 
 def test_the_area_is_the_share_of_pairs_in_order():
     assert area_under_curve(np.array([0.9, 0.4]), np.array([0.1, 0.4, 0.5])) == pytest.approx((3 + 1.5) / 6)
-    assert area_under_curve(np.zeros(0), np.ones(3)) == 0.0
+    assert area_under_curve(np.zeros(0), np.ones(3)) is None
 
 
 def test_what_is_found_right_and_what_is_refused():
@@ -56,7 +56,9 @@ def test_what_is_found_right_and_what_is_refused():
     assert result.boxes.boxes == 3 and result.box_auc == 1
     assert result.boxes.ece == pytest.approx((0.2 + 0.1 + 0.4) / 3)  # of the three that are found
     nothing = measure_presence(presence, scores, there, right, 1.0)
-    assert (nothing.boxes.boxes, nothing.boxes.ece, nothing.box_auc) == (0, 0, 0)
+    assert (nothing.boxes, nothing.box_auc, nothing.found) == (None, None, 0)
+    alone = measure_presence(presence, scores, np.ones(5, bool), np.ones(5, bool), 0.5)
+    assert (alone.auc, alone.refused, alone.box_auc) == (None, None, None)
 
 
 BOXES = [[0.0, 0, 100, 50], [0, 0, 40, 40], [60, 10, 90, 30]]
@@ -149,6 +151,23 @@ def test_a_phrase_of_the_data_that_names_nothing_is_asked_like_the_others(aligne
     result = evaluate("--model", aligner, "--data", tmp_path / "data.jsonl", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert report(tmp_path)["phrases"] == 2
+
+
+def test_a_figure_of_nothing_is_a_hyphen(aligner, tmp_path):
+    noise(64, 48, 1).save(tmp_path / "image.png")
+    regions = [{"box": [0, 0, 20, 20], "phrase": "a dog"}]  # of one image, so there are no phrases of others
+    (tmp_path / "data.jsonl").write_text(json.dumps({"image": "image.png", "split": "train", "regions": regions}))
+    sure = shutil.copytree(aligner, tmp_path / "sure")
+    calibrated(phrase=(0, 0, 0, 9), aligner_place=(0, 0, 0)).write(sure)
+    asked = ("--model", sure, "--data", tmp_path / "data.jsonl", "--out", tmp_path / "out")
+    told = f"error: {tmp_path / 'data.jsonl'}: no split 'dev'; it has train"
+    assert error_of(evaluate(*asked, code=2)) == f"{told}; give --split train\n"
+    assert error_of(evaluate(*asked, "--split", "dev", code=2)) == f"{told}\n"
+    result = evaluate(*asked, "--split", "train")
+    assert "refused - (0); AUC -, calibration error " in result.output and result.output.count("AUC -") == 2
+    presence = report(tmp_path / "out")["presence"]
+    assert [presence[name] for name in ("refused", "auc", "box_auc")] == [None] * 3
+    assert "auc" not in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_the_images_may_be_limited(aligner, flickr, tmp_path):

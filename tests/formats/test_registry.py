@@ -278,7 +278,8 @@ def test_a_corrected_class_wins_over_the_phrase_of_the_draft(name: str, tmp_path
     boxes = [[i, i, i + 50, i + 40] for i in range(7)]
     drafts = Regions(160, 120, boxes, [0.5] * 7, phrases, labels=labels, image="a.jpg")
     found, report = read_again(name, tmp_path, drafts)
-    assert (found.captions, found.labels) == (phrases, labels) and report == Report()
+    drafted = Report(drafts=int(name == "label-studio"))  # other formats do not tell
+    assert (found.captions, found.labels) == (phrases, labels) and report == drafted
     found, report = read_again(name, tmp_path, replace(drafts, labels=corrected))
     assert found.labels == corrected == tuple(Classes().labels(found))
     assert found.captions == (*corrected[:4], *phrases[4:])  # "Fuchs" and "good" contradict no phrase

@@ -75,7 +75,7 @@ def test_regions_are_on_the_image_as_stored_and_come_back_upright(orientation: i
     path = store(tmp_path / "a.jpg", orientation)
     write(path)
     ((found,), report) = read(tmp_path)
-    assert (found.width, found.height, found.captions, report.lines()) == (WIDTH, HEIGHT, TEXTS, [])
+    assert (found.width, found.height, found.captions, report) == (WIDTH, HEIGHT, TEXTS, Report(drafts=1))
     np.testing.assert_allclose(found.boxes, BOXES, atol=0.01)
     for told, back in (([0.9, 0.6], found.scores), ([0.75, 0.5], found.caption_scores)):
         assert back is not None
@@ -284,6 +284,7 @@ def test_corrections_are_read_and_survive_another_run(tmp_path: Path) -> None:
     place = write(path)
     corrected = place.read_text().replace("<mwg-rs:Description>a brown dog", "<mwg-rs:Description>a black cat")
     place.write_text(corrected)
+    assert not read(tmp_path)[1].drafts
     ((found,), _) = read(tmp_path)
     assert found.captions == ("a black cat", TEXTS[1])
     write(path, "a red cup")

@@ -128,7 +128,7 @@ def test_a_folder_comes_before_a_bundled_model_of_its_name(folder: Path, monkeyp
 
 def test_names_of_nothing():
     for name in ("nothing", "./no/thing", "/no/thing", "~/thing"):
-        with pytest.raises(UserError, match=f"^no model '{name}': not a folder, and bundled are flickr-coco"):
+        with pytest.raises(UserError, match=f"^no model '{name}': not a folder, and there are flickr-coco, large"):
             find_folder(name)
 
 

@@ -23,8 +23,10 @@ from typer.testing import Result
 
 import saywhere
 from saywhere import UserError, files
+from saywhere.formats import xmp
 from saywhere.models.bundle import CARD, CONFIG, GRAPH, GRAPH_TOWER, VOCABULARY, Bundle
 from saywhere.networks import checkpoint
+from saywhere.regions import Regions
 from saywhere.stages import finetune as finetune_stage
 from saywhere.stages.finetune import Finetuned, same_words
 from saywhere.stages.kinds import copy_model
@@ -249,16 +251,19 @@ def test_an_image_that_has_gone_since_it_was_looked_at_is_left_out(images: Path,
 
 
 @pytest.mark.parametrize(
-    ("kept", "own_kind", "share", "losses"),
+    ("kept", "own_kind", "f1", "share", "loss", "reason"),
     [
-        (0.0, False, 0.375, (9.0, 4.0)),
-        (1.1, False, 0.0, (9.0, 9.0)),  # too much is lost
-        (1.0, True, 0.375, (9.0, 4.0)),  # all other regions show the user's things too
+        (0.0, False, {}, 0.375, 4.0, ""),
+        (1.1, False, {}, 0.0, 9.0, "already 0.25 of the new weights change too many phrases"),
+        (1.0, True, {}, 0.375, 4.0, ""),  # all other regions show the user's things too
+        (0.0, False, {0.375: 0.4}, 0.25, 5.0, ""),  # fewer words are right than before
+        (0.0, False, {0.375: 0.4, 0.25: 0.49}, 0.5, 6.0, ""),
+        (0.0, False, dict.fromkeys((0.25, 0.375, 0.5), 0.4), 0.0, 9.0, "F1 0.500 before, 0.400 after"),
     ],
 )
 def test_the_share_with_the_likeliest_phrases_of_those_that_keep_the_rest(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    kept: float, own_kind: bool, share: float, losses: tuple[float, float],
+    kept: float, own_kind: bool, f1: dict[float, float], share: float, loss: float, reason: str,
 ) -> None:  # fmt: skip
     bundle = Bundle.read(exported_bundle())
     own = finetune_stage._read(images, None, "train", None, bundle, 0, print)
@@ -271,8 +276,12 @@ def test_the_share_with_the_likeliest_phrases_of_those_that_keep_the_rest(
     found = iter([9.0, 5.0, 4.0, 6.0])
     monkeypatch.setattr(heads, "measure", lambda *arguments: (next(found), 0.0))
     monkeypatch.setattr(finetune_stage, "SHARES", dict.fromkeys(finetune_stage.SHARES, kept))
-    chosen = run._choose(layers, before, trained, (lessons, lessons), {"dog"})
-    assert (chosen.losses, chosen.share) == (losses, share)
+    start, *tried = run._try(layers, before, trained, (lessons, lessons), {"dog"})
+    monkeypatch.setattr(run, "_word_f1", lambda made: f1.get(made, 0.5))
+    chosen, made, measured, why = run._choose(start, tried, lambda share: share)  # pyright: ignore[reportArgumentType]
+    assert (start.loss, chosen.loss, chosen.share, made) == (9.0, loss, share, share)
+    assert measured == (0.5, 0.5) and reason in why and bool(reason) == bool(why)
+    run._mix(layers, before, trained, share)
     old = slice(min(run.new))  # rows of words that are not new
     torch.testing.assert_close(layers.decoder.output.weight[old], before.decoder.output.weight[old] + share)
 
@@ -374,6 +383,18 @@ def test_an_image_in_several_lines_is_not_learnt_and_held_out_at_once(images: Pa
     assert (len(learnt), len(held_out)) == (18, 6) and not {*learnt} & {*held_out}
 
 
+def test_drafts_that_nobody_has_corrected_are_told(images: Path, tmp_path: Path) -> None:
+    told = list[str]()
+    for number in range(3):
+        shutil.copy(images.parent / f"{number:03}.png", image := tmp_path / f"{number}.png")
+        draft = Regions(96, 64, [[4, 4, 40, 40]], captions=["a dog"], image=str(image))
+        assert xmp.beside(draft) is None
+    place = tmp_path / "0.png.xmp"
+    place.write_text(place.read_text().replace("a dog", "a cat"))
+    finetune_stage._read(tmp_path, None, "train", None, Bundle.read(exported_bundle()), 0, told.append)
+    assert told == ["warning: the regions of 2 images are drafts of a program that nobody has corrected"]
+
+
 @pytest.mark.parametrize(("count", "phrase", "message"), [(1, None, "train has 1"), (4, "!", "train has 0")])
 def test_too_little_is_refused_in_one_line(
     count: int, phrase: str | None, message: str, images: Path, tmp_path: Path
@@ -396,18 +417,18 @@ def test_two_images_with_one_class_and_a_broken_third(images: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("share", "end", "line"),
+    ("share", "found", "line"),
     [
-        (0.25, 0.6, None),
-        (0.25, 0.4, "warning: the new weights make the true phrases more probable, but say fewer of their words"),
+        (0.25, 0.5, None),
+        (0.25, 0.4, "warning: fewer of the held-out boxes are found than before: use more images"),
         (0.0, 0.5, "has the weights that it started from: too few images"),
     ],
 )
-def test_a_worse_outcome_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, end: float, line: str | None
+def test_what_is_not_better_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, found: float, line: str | None
 ) -> None:
     done = Finetuned(
-        tmp_path, 0.5, end, (9.0, 8.0), 5, 1, (), share, (0.5, 0.5), 0.9, (), "" if share else "too few images"
+        tmp_path, 0.5, 0.6, (9.0, 8.0), 5, 1, (), share, (0.5, found), 0.9, (), "" if share else "too few images"
     )
     monkeypatch.setattr(finetune_stage, "finetune", lambda *_, **__: done)
     result = run("finetune", tmp_path)

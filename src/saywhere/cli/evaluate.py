@@ -16,7 +16,7 @@ import typer
 from saywhere import DEFAULT_MODEL
 from saywhere.cli import options
 from saywhere.cli.printing import print_table, skip_notes
-from saywhere.errors import UserError, explain_oom
+from saywhere.errors import NoSplitError, UserError, explain_oom
 from saywhere.loading import Runtime, load_model
 from saywhere.options import dataclass
 from saywhere.report import counted, progress
@@ -85,7 +85,11 @@ class Task:
                 data, self.out, self.format, self.split, self.limit, self.batch, name,
                 self.change or (), bars, command, self.name,
             )  # fmt: skip
-            yield now
+            try:
+                yield now
+            except NoSplitError as error:
+                way_out = f"; give --split {error.known[0]}" if error.known and self.split is None else ""
+                raise UserError(f"{error}{way_out}") from error
         for note in [*skip_notes(now.skipped), *now.notes]:
             typer.echo(note, err=True)
         typer.echo(f"written: {self.out / 'report.md'}, {written}")
@@ -236,6 +240,11 @@ def caption(
         print_scores(run(loaded, session, beam_size) if loaded else score_files(Path(predictions or ""), session))
 
 
+def figure(value: float | None) -> str:
+    """Return a figure with three decimals, or a hyphen if there was nothing to measure."""
+    return "-" if value is None else f"{value:.3f}"
+
+
 def print_scores(scores: CaptionScores, what: str = "images") -> None:
     """Print the figures of all images."""
     figures = ", ".join(f"{name} {value:.4f}" for name, value in scores.metrics.items())
@@ -315,11 +324,12 @@ def search(
             shares = ", ".join(f"{name} {share:.3f}" for name, share in named.items() if share is not None)
             typer.echo(f"accuracy: {shares}")
         if (there := result.presence) is not None:
-            typer.echo(f"probabilities of hits: AUC {there.auc:.3f}, calibration error {there.calibration_error:.3f}")
+            error = f"calibration error {there.calibration_error:.3f}"
+            typer.echo(f"probabilities of hits: AUC {figure(there.auc)}, {error}")
             head = ["images", "queries", "number", "error", "AUC", "median, right", "median, absent"]
             rows = [
                 [str(one.images), one.kind, str(one.queries)]
-                + ["" if value is None else f"{value:.3f}" for value in (one.error, one.auc, one.right, one.absent)]
+                + [figure(value) for value in (one.error, one.auc, one.right, one.absent)]
                 for one in there.groups
             ]
             print_table(head, rows, left=["queries"])
@@ -357,14 +367,15 @@ def ground(
                     typer.echo(f"  {kind}: accuracy {score.accuracy:.3f} ({counted(score.phrases, 'phrase')})")
         if (presence := scores.presence) is not None:
             typer.echo(
-                f"phrases found or not: accuracy {presence.accuracy:.3f}, found {presence.found:.3f}, phrases of other "
-                f"images refused {presence.refused:.3f} ({presence.others:,}); AUC {presence.auc:.3f}, "
-                f"calibration error {presence.calibration_error:.3f}"
+                f"phrases found or not: accuracy {figure(presence.accuracy)}, found {figure(presence.found)}, phrases "
+                f"of other images refused {figure(presence.refused)} ({presence.others:,}); AUC {figure(presence.auc)}"
+                f", calibration error {presence.calibration_error:.3f}"
             )
-            typer.echo(
-                f"scores of {counted(presence.boxes.boxes, 'found phrase')}: calibration error "
-                f"{presence.boxes.ece:.3f}, AUC {presence.box_auc:.3f}"
-            )
+            if (boxes := presence.boxes) is not None:
+                typer.echo(
+                    f"scores of {counted(boxes.boxes, 'found phrase')}: calibration error {boxes.ece:.3f}, "
+                    f"AUC {figure(presence.box_auc)}"
+                )
 
 
 @app.command("nouns")

@@ -54,9 +54,9 @@ def finetune(
         typer.echo(line)
     if not done.share:
         typer.echo(f"warning: {done.model} has the weights that it started from: {done.reason}", err=True)
-    elif done.end < done.start:
-        worse = "the new weights make the true phrases more probable, but say fewer of their words than before"
-        typer.echo(f"warning: {worse}: use more images or --epochs", err=True)
+    elif done.found[1] < done.found[0]:
+        way_out = "use more images, or describe with a lower --threshold"
+        typer.echo(f"warning: fewer of the held-out boxes are found than before: {way_out}", err=True)
     typer.echo(f"{done.model}: the model; next: saywhere describe IMAGE --model {done.model}")
     for problem in done.problems:
         typer.echo(problem, err=True)

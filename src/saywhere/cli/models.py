@@ -19,11 +19,15 @@ def models(
         return
     import saywhere
     from saywhere.adapters.adapter import calibrated_models
+    from saywhere.models.bundle import PACKAGES
 
     found = saywhere.list_models()
+    lacking = [name for name in PACKAGES if name not in found]
     if not found:
         typer.echo("this copy of saywhere comes without a model; give --model the folder of one")
     found |= calibrated_models()
     width = max((len(name) for name in found), default=0)
     for name, description in found.items():
         print_row(name, description, widths=(width, 0))
+    for name in lacking:
+        typer.echo(f"not installed: {name}, which is better and slower; to build it see docs/models.md", err=True)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 import typer
 
 from saywhere.errors import UserError
-from saywhere.files import DRAWN_SUFFIXES
 from saywhere.loading import DeferredModel, Runtime, load_model
 
 if TYPE_CHECKING:
@@ -223,8 +222,8 @@ Splits = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, metavar="N", help="Random seed.")]
 
-FILES = (".json", ".jsonl", ".csv", ".xml", ".txt", ".zip", ".mp4", ".pdf", ".html", ".md")
-"""File extensions that a folder is never given."""
+FILES = (".json", ".jsonl", ".csv", ".xml", ".txt", ".zip", ".mp4", ".mov", ".pdf", ".html", ".md", ".svg")
+"""File extensions that a folder is never given, besides those of images."""
 STDOUT = Path("-")
 """Results file name that means: print the lines."""
 
@@ -315,11 +314,22 @@ class Protocol(StrEnum):
 
 
 def check_file(option: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Return the path of a results file, refusing a folder; for an option's callback."""
+    """Return the path of a results file, refusing a folder or the name of an image; for an option's callback."""
     if path is not None and path.is_dir():
         printed = ", or - to print the lines" if option.name == "json" else ""
         raise UserError(f"{option.opts[0]} {path}: is a folder; give the name of a file{printed}")
+    if path is not None and _names_image(path):
+        raise UserError(f"{option.opts[0]} {path}: is the name of an image; give another, such as results.jsonl")
     return path
+
+
+def _names_image(path: Path) -> bool:
+    """Return whether the name of a file ends like that of an image."""
+    if not path.suffix:
+        return False
+    from saywhere.images import SUFFIXES
+
+    return path.suffix.lower() in SUFFIXES
 
 
 def check_folder(option: typer.CallbackParam, path: Path | None) -> Path | None:
@@ -331,8 +341,8 @@ def check_folder(option: typer.CallbackParam, path: Path | None) -> Path | None:
 
 def require_folder(option: str, path: Path) -> None:
     """Refuse a file, or a file name, where a folder is expected; the error names ``option``."""
-    if not path.is_dir() and (path.suffix.lower() in (*DRAWN_SUFFIXES, *FILES) or path.exists()):
-        kind = "an image" if path.suffix.lower() in DRAWN_SUFFIXES else "a file"
+    if not path.is_dir() and ((image := _names_image(path)) or path.suffix.lower() in FILES or path.exists()):
+        kind = "an image" if image else "a file"
         raise UserError(f"{option} {path}: is the name of {kind}; give the name of a folder")
 
 

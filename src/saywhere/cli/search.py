@@ -51,7 +51,10 @@ def search(
     ),
     top: int = typer.Option(10, min=1, metavar="K", help="Maximum number of images, best first."),
     json: Path | None = typer.Option(
-        None, metavar="FILE", callback=check_file, help="Replace FILE with one JSON line per image; - prints them."
+        None,
+        metavar="FILE",
+        callback=check_file,
+        help="Write one JSON line per image to FILE, in place of those of an earlier search; - prints them.",
     ),
     out: Path | None = typer.Option(
         None, metavar="DIR", help="Folder for the images with the phrases' boxes drawn.", callback=check_folder
@@ -65,6 +68,7 @@ def search(
     Exit code: 0 success, even if nothing is found; 1 an image that was found cannot be drawn; 2 error.
     """
     import saywhere
+    from saywhere.inference.results import require_hits
     from saywhere.search import Query
     from saywhere.search.index import why_improbable
 
@@ -72,6 +76,8 @@ def search(
         raise UserError("give either a QUERY or --image FILE, not both")
     query = " + ".join(read_texts(texts, "for images like it give --image before it")) if texts else None
     place = find_place(index, url, collection)
+    if json is not None and json.is_file() and json != STDOUT:
+        require_hits(json)
     with saywhere.Index(place, chosen.model, load=chosen.load, threads=chosen.threads) as opened:
         hits = opened.search(query, image=image, top=top, without=without or (), after=after, before=before,
                              under=under or ())  # fmt: skip

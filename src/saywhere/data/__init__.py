@@ -12,7 +12,7 @@ from pathlib import Path
 
 from saywhere.data import coco, corrected, flickr, jsonl, visual_genome
 from saywhere.data.sample import Annotation, PhraseOptions, Sample, Samples, assemble
-from saywhere.errors import UserError
+from saywhere.errors import NoSplitError, UserError
 from saywhere.files import printable
 from saywhere.formats import cvat, label_studio
 from saywhere.options import dataclass
@@ -142,5 +142,4 @@ def _resolve(root: Path, split: str, known: list[str]) -> str:
         return split
     if len(matches := [name for name in known if split and name.startswith(split)]) == 1:
         return matches[0]
-    have = f"it has {', '.join(known)}" if known else "it has none"
-    raise UserError(f"{root}: no split {split!r}; {have}")
+    raise NoSplitError(root, split, known)

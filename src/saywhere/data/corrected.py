@@ -52,7 +52,13 @@ def splits(root: Path) -> list[str]:
 
 def read_export(read: Reader, root: Path, split: str, report: Report) -> list[Annotation]:
     """Return the images of an export, with ``read`` for its format; images are searched beside it and in ``images``."""
-    return [_annotation(regions, _image(root.parent, regions.image or "")) for regions in read(root, None, report)]
+    folder = root.parent
+    found = [_annotation(regions, _image(folder, regions.image or "")) for regions in read(root, None, report)]
+    if lost := next((one for one in found if not one.image.exists()), None):
+        places = f"{folder} by their names, with and without folders, and in {folder / 'images'}"
+        way_out = f"copy them there, or {root.name} into the folder that has {lost.name}"
+        report.notes.append(f"images are looked for in {places}: {way_out}")
+    return found
 
 
 def read_xmp(root: Path, split: str, report: Report) -> list[Annotation]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from saywhere import boxes as geometry
 from saywhere.data.sample import Annotation, Box, find, measure_all, number, read_lines, to_disk, unique
-from saywhere.errors import UserError
+from saywhere.errors import NoSplitError, UserError
 from saywhere.formats.reading import read_xml
 from saywhere.images import DiskSize, ImageError
 from saywhere.options import dataclass
@@ -215,7 +215,7 @@ def read_entities(root: str | Path, split: str, report: Report | None = None) ->
         raise UserError(f"{root}: not Flickr8k or Flickr30k; docs/data.md describes the format")
     known = splits(root)
     if split not in known:
-        raise UserError(f"{root}: no split {split!r}; it has {', '.join(known) or 'none'}")
+        raise NoSplitError(root, split, known)
     images = find_images(root)
     find_marks(images / "any.jpg")
     names = [line.strip().removesuffix(".jpg") for line in read_lines(known[split]) if line.strip()]

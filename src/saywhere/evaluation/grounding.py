@@ -79,9 +79,10 @@ def measure(found: ArrayLike, truth: ArrayLike, types: Sequence[Sequence[str]]) 
             rows[name].append(i)
     order = sorted(rows, key=lambda name: (-len(rows[name]), name))
     by_type = {
-        name: TypeScore(len(rows[name]), share_of(right[rows[name]]), share_of(inside[rows[name]])) for name in order
+        name: TypeScore(len(rows[name]), float(right[rows[name]].mean()), float(inside[rows[name]].mean()))
+        for name in order
     }
-    return GroundingResult(share_of(right), share_of(inside), len(boxes), by_type)
+    return GroundingResult(float(right.mean()), float(inside.mean()), len(boxes), by_type)
 
 
 BINS = 10
@@ -90,6 +91,8 @@ BINS = 10
 @dataclass(frozen=True)
 class PresenceResult:
     """How well phrases that an image shows are distinguished from phrases that it does not show.
+
+    A figure of nothing is None, such as ``refused`` without other phrases.
 
     Attributes:
         auc: probability that a shown phrase has a higher score than one that is not shown; ties count half.
@@ -103,15 +106,15 @@ class PresenceResult:
         box_auc: probability that such a phrase has a higher score than a wrong one; ties count half.
     """
 
-    auc: float
+    auc: float | None
     calibration_error: float
-    found: float
-    refused: float
-    accuracy: float
+    found: float | None
+    refused: float | None
+    accuracy: float | None
     phrases: int
     others: int
-    boxes: Reliability
-    box_auc: float
+    boxes: Reliability | None
+    box_auc: float | None
 
 
 def measure_presence(
@@ -125,7 +128,7 @@ def measure_presence(
         there, right: ``(N,)`` whether phrases are shown, and boxes right.
     """
     seen, own = presence >= threshold, int(there.sum())
-    boxes = reliability(scores[seen], right[seen], BINS) if seen.any() else Reliability(0.0, 0.0, 0, ())
+    boxes = reliability(scores[seen], right[seen], BINS) if seen.any() else None
     return PresenceResult(
         area_under_curve(presence[there], presence[~there]), reliability(presence, there, BINS).ece,
         share_of(seen[there]), share_of(~seen[~there]), share_of((seen & right)[there]), own, len(there) - own,
@@ -133,18 +136,18 @@ def measure_presence(
     )  # fmt: skip
 
 
-def area_under_curve(high: np.ndarray, low: np.ndarray) -> float:
-    """Return the share of pairs in which ``high`` scores above ``low``; ties count half; 0 without pairs."""
+def area_under_curve(high: np.ndarray, low: np.ndarray) -> float | None:
+    """Return the share of pairs in which ``high`` scores above ``low``; ties count half; None without pairs."""
     if not len(high) or not len(low):
-        return 0.0
+        return None
     order = np.sort(low)
     below, upto = (np.searchsorted(order, high, side) for side in ("left", "right"))
     return float((below + upto).sum() / (2 * len(high) * len(low)))
 
 
-def share_of(mask: np.ndarray) -> float:
-    """Return the share of True in a mask; 0 if empty."""
-    return float(mask.mean()) if len(mask) else 0.0
+def share_of(mask: np.ndarray) -> float | None:
+    """Return the share of True in a mask; None if empty."""
+    return float(mask.mean()) if len(mask) else None
 
 
 CONTROLS = ("whole image", "largest region", "highest prior")

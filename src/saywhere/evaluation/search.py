@@ -146,7 +146,7 @@ class PresenceInIndex:
         groups: the same by kind and size.
     """
 
-    auc: float
+    auc: float | None
     calibration_error: float
     hit: Logistic
     queries: int
@@ -388,10 +388,9 @@ def _groups(both: Answers, found: np.ndarray) -> tuple[Group, ...]:
             p, right = p[given], right[given]
             groups.append(Group(
                 kind, images, int(chosen.sum()), reliability(p, right, BINS).ece,
-                None if right.all() or not right.any() else area_under_curve(p[right], p[~right]),
+                area_under_curve(p[right], p[~right]),
                 float(np.median(first)) if len(first) else None, float(np.median(absent)) if len(absent) else None,
-                float((first >= LIKELY).mean()) if len(first) else None,
-                float((absent < LIKELY).mean()) if len(absent) else None,
+                share_of(first >= LIKELY), share_of(absent < LIKELY),
             ))  # fmt: skip
     return tuple(groups)
 
@@ -606,7 +605,7 @@ def measure_layout(model: Model, images: Sequence[ImageVectors], marked: Sequenc
         _told_apart(model, images, map(_places, things)),
         _told_apart(model, images, map(_relations, things)),
     )
-    counts, colours, places, relations = (share_of(np.array(each)) if each else None for each in right)
+    counts, colours, places, relations = (share_of(np.array(each)) for each in right)
     if places is None or relations is None:
         return None
     return LayoutResult(counts, colours, places, relations, tuple(map(len, right)))

@@ -99,6 +99,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
             if annotations and not made and any(isinstance(one, dict) for one in annotations):
                 report.left_out["tasks that were skipped"] += 1
                 continue
+            report.drafts += bool(versions) and not annotations
             if corrected and not annotations:
                 report.left_out["tasks without an annotation, whose prediction is read"] += 1
             result = reading.entries_of(made[-1].get("result"), "the entries") if made else []

@@ -368,6 +368,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
             if not (entries := held.places()) and not held.known:
                 report.left_out["sidecars without regions"] += 1
                 continue
+            report.drafts += held.known and not held.is_corrected()
             rows = partial(_rows, held.applied(), size, report)
             yield from to_regions(str(image), size[:2], entries, rows, report)
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+HIT = "similarity"
+"""Key that only hits of a search have, besides those of an answer of ``ground``."""
 _BEGINNING = b'{"image":'
 """Beginning of each line of ours; only an incomplete line that begins like this is cut off."""
 
@@ -131,7 +133,7 @@ class ResultsFile(AppendedFile):
         end, whole = 0, True
         with open(self.path, "rb") as lines:
             for number, line in enumerate(lines, 1):
-                row = self._parsed(line)
+                row = _parsed(line, self.key)
                 whole = line.endswith(b"\n")
                 if row is not None:
                     self._starts[row["image"]] = end
@@ -139,7 +141,8 @@ class ResultsFile(AppendedFile):
                     whole = True  # cuts off this incomplete line; a power cut can leave zeros
                     break
                 elif line.strip():
-                    raise UserError(f"{self.path} line {number} is not a result with {self.key}; give another file")
+                    what = "a hit of a search" if _parsed(line, HIT) else f"not a result with {self.key}"
+                    raise UserError(f"{self.path} line {number} is {what}; give another file")
                 end += len(line)
         os.ftruncate(self._file, end)
         self._end = end
@@ -206,12 +209,23 @@ class ResultsFile(AppendedFile):
         finally:
             super().close()
 
-    def _parsed(self, line: bytes) -> dict[str, Any] | None:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            return None
-        return row if isinstance(row, dict) and isinstance(row.get("image"), str) and self.key in row else None
+
+def _parsed(line: bytes, key: str) -> dict[str, Any] | None:
+    """Return the row of a line if it is a result with ``key``."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    ours = isinstance(row, dict) and isinstance(row.get("image"), str) and key in row and (key == HIT or HIT not in row)
+    return row if ours else None
+
+
+def require_hits(path: Path) -> None:
+    """Refuse to replace an existing file that has anything but hits of a search (``UserError``)."""
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if _parsed(line, HIT) is None:
+                raise UserError(f"{path} line {number} is not a hit of a search, and would be lost; give another file")
 
 
 def json_line(row: Mapping[str, Any], name: str) -> bytes:

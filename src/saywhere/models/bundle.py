@@ -257,9 +257,9 @@ def _find(name_or_folder: str | Path, hub: Mapping[str, Any]) -> Path:
         return Path(name)
     if name.startswith(HUB):
         return _download(name, hub)
-    names = ", ".join(path.name for path in sorted(BUNDLED.glob("*/"))) or "none"
+    names = ", ".join([*(path.name for path in sorted(BUNDLED.glob("*/"))), *PACKAGES])
     way = f"; a model of the Hugging Face hub is named {HUB}{name}" if REPOSITORY.fullmatch(name) else ""
-    raise UserError(f"no model {name!r}: not a folder, and bundled are {names}{way}")
+    raise UserError(f"no model {name!r}: not a folder, and there are {names}{way}")
 
 
 def refuse_hub(name: str, hub: Mapping[str, Any]) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere.errors import UserError
-from saywhere.images import ImageLike, LoadedImage, open_image
+from saywhere.images import ImageError, ImageLike, LoadedImage, open_image
 from saywhere.models.encoding import STEP, Encoding, answer, is_one
 from saywhere.models.nouns import NounEvidence
 from saywhere.options import require_ints, require_numbers, require_probabilities, require_texts
@@ -261,6 +263,8 @@ class Model:
 
         require_ints(top=top)
         require_probabilities(threshold=threshold)
+        if isinstance(images, (str, Path)) and os.path.isdir(images):
+            raise ImageError(f"{images}: is a folder, not an image; saywhere.describe takes folders")
         if self.densecap is None and self.captioner is not None and boxes is not None:
             if top is not None or threshold is not None:
                 raise UserError("given boxes are all described: top and threshold cannot choose among them")
@@ -366,8 +370,9 @@ class Model:
 
         Returns:
             :class:`Regions` with the found phrases as captions, in their order, the other phrases in ``not_found``, and
-            the words that the model does not know in ``unknown``, and those judged as their kind in ``judged_as``.
-            For ``scores`` and ``similarities`` see :meth:`saywhere.models.placing.Placer.find`.
+            the words that the model does not know in ``unknown``, and those judged as their kind in ``judged_as``. Of
+            a text in another language all words are in ``unknown`` and, unless ``threshold`` is 0, all phrases in
+            ``not_found``. For ``scores`` and ``similarities`` see :meth:`saywhere.models.placing.Placer.find`.
 
         Raises:
             ImageError: an image cannot be read.

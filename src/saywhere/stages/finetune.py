@@ -8,7 +8,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,8 +64,8 @@ class Finetuned:
         model: the model folder.
         start, end: mean word F1 of the phrases of held-out boxes with the true ones, before and after, as the model
             describes these boxes.
-        losses: negative log-probability of a held-out phrase, before and after. They choose the share: with few boxes
-            they are more informative than decoded phrases.
+        losses: negative log-probability of a held-out phrase, before and after. They choose among the shares that do
+            not lower the F1: with few boxes they are more informative than decoded phrases.
         learnt, held_out: number of images trained on, and measured on.
         words: the new words.
         share: weight of the trained weights in the model; 0 if none was better and kept enough of the initial answers.
@@ -220,6 +220,8 @@ def _read(root: Path, format: str | None, split: str, validation: str | None, bu
         raise UserError(f"{root}: --split and --validation are both {split}: images that teach cannot be measured on")
     longest = bundle.configs["densecap"].decoding.max_words
     read = [datasets.read(root, format, name) for name in (split, named) if name is not None]
+    if drafts := sum(samples.report.drafts for samples in read):
+        tell(f"warning: the regions of {counted(drafts, 'image')} are drafts of a program that nobody has corrected")
     problems = [f"{s.split}: {line}" for s in read if not s.report.ok for line in s.report.lines()]
     sets = [usable(samples, longest) for samples in read]
     for samples, good in zip(read, sets, strict=True):
@@ -249,30 +251,34 @@ def _read(root: Path, format: str | None, split: str, validation: str | None, bu
 
 @dataclass(frozen=True)
 class _Choice:
-    """Losses before and after, the share of the trained weights, and how much of the other phrases is kept.
+    """A share of the trained weights, the loss of a held-out phrase with it, and how much of the others is kept."""
 
-    ``tried`` has each share with its loss and what it keeps.
-    """
-
-    losses: tuple[float, float]
     share: float
+    loss: float
     kept: float
-    tried: tuple[tuple[float, float, float], ...]
 
-    @property
-    def reason(self) -> str:
-        """Why no share was chosen; empty if one was."""
-        better = [(share, kept) for share, loss, kept in self.tried if loss < self.losses[0]]
-        if self.share:
-            return ""
-        if not better:
-            return "no new weights give the phrases of the held-out images a higher probability"
-        share, kept = better[0]
+
+def _why_not(better: Sequence[_Choice], worse: Sequence[float], start: float) -> str:
+    """Return why no share was chosen.
+
+    Args:
+        better: the shares with a lower loss.
+        worse: the word F1 of those that keep enough.
+        start: the word F1 of the start.
+    """
+    if worse:
         return (
-            f"already {share:g} of the new weights change too many phrases of what you did not annotate: {kept:.2f} of "
-            f"their words stay, and {SHARES[share]:g} must; annotate more of what the images show, or add images "
-            "without your things"
+            "with the new weights the model says fewer of the words of the held-out phrases "
+            f"(F1 {start:.3f} before, {max(worse):.3f} after), although they become more probable; use more images"
         )
+    if not better:
+        return "no new weights give the phrases of the held-out images a higher probability; use more images"
+    share, kept = better[0].share, better[0].kept
+    return (
+        f"already {share:g} of the new weights change too many phrases of what you did not annotate: {kept:.2f} of "
+        f"their words stay, and {SHARES[share]:g} must; annotate more of what the images show, or add images "
+        "without your things"
+    )
 
 
 class _Run:
@@ -285,6 +291,7 @@ class _Run:
         from saywhere.training import heads
 
         self.folder, self.bundle, self.own, self.seed, self.tell = folder, bundle, own, seed, tell
+        self.made = folder / RUN / "model"
         self.networks: dict[str, Any] = dict(checkpoint.load_networks(bundle.folder))
         texts = [phrase for sample in own.learnt for references in sample.phrases for phrase in references]
         self.network, self.words = heads.with_words(self.networks["densecap"], texts)
@@ -312,32 +319,34 @@ class _Run:
         epoch = heads.train(layers, *lessons, self.epochs, self.seed, self.new)
         trained = copy.deepcopy(layers.state_dict())
         kinds = {*own.words.values()} - {""}
-        chosen = self._choose(layers, before, trained if epoch else {}, lessons, kinds)
+        initial, *tried = self._try(layers, before, trained if epoch else {}, lessons, kinds)
         start_score = copy.deepcopy(self.network.region_head.score)
-        if chosen.share:
-            self._learn_scores(lessons)
-        made = self._make(chosen.share, own, before, start_score)
-        models = [load(folder) for folder in (self.bundle.folder, made)]
-        start, end = map(self._word_f1, models)
-        found = self._found(models[0]), self._found(models[1])  # the phrases count for the scores, too
+        self._learn_scores(lessons)
+
+        def make(share: float) -> Model:
+            self._mix(layers, before, trained, share)
+            return load(self._make(share, own, before, start_score))
+
+        chosen, model, f1, reason = self._choose(initial, tried, make)
+        found = self._found(load(self.bundle.folder)), self._found(model)  # the phrases count for the scores, too
         result = Finetuned(
-            self.folder, start, end, chosen.losses, len(learnt), len(held_out), self.words, chosen.share, found,
-            chosen.kept, (*self.own.problems, *self.skipped), chosen.reason,
+            self.folder, *f1, (initial.loss, chosen.loss), len(learnt), len(held_out), self.words, chosen.share,
+            found, chosen.kept, (*self.own.problems, *self.skipped), reason,
         )  # fmt: skip
-        replace_section(made / CARD, "## Fine-tuning", self._card(epoch, result))
+        replace_section((made := self.made) / CARD, "## Fine-tuning", self._card(epoch, result))
         write_text(made / CARD, retitled((made / CARD).read_text("utf-8"), self.folder.name, self.bundle.folder.name))
         self._put_in_place(made)
         return result
 
-    def _choose(
+    def _try(
         self,
         layers: heads.Heads,
         before: heads.Heads,
         trained: Mapping[str, Any],
         lessons: tuple[Sequence[heads.Lesson], Sequence[heads.Lesson]],
         kinds: Container[str],
-    ) -> _Choice:
-        """Try the :data:`SHARES` of the trained weights; put the best mixture that keeps enough into the layers.
+    ) -> list[_Choice]:
+        """Measure the start and then each of the :data:`SHARES` of the trained weights, if there are any.
 
         Args:
             lessons: those of the images to train on, and of the held-out ones.
@@ -362,18 +371,34 @@ class _Run:
         others, then = others_of(held_out)
         if not then:
             others, then = others_of(learnt)
-        start = loss(before)
-        chosen = _Choice((start, start), 0.0, 1.0, ())
-        for share, enough in SHARES.items() if trained else ():
+        tried = [_Choice(0.0, loss(before), 1.0)]
+        for share in SHARES if trained else ():
             self._mix(layers, before, trained, share)
             pairs = [(now, [old]) for now, old in zip(say(layers, others), then, strict=True)]
             same = round(float(np.mean(same_words(pairs))), 6) if pairs else 1.0
-            found = loss(layers)
-            chosen = replace(chosen, tried=(*chosen.tried, (share, found, same)))
-            if same >= enough and found < chosen.losses[1]:
-                chosen = replace(chosen, losses=(start, found), share=share, kept=same)
-        self._mix(layers, before, trained, chosen.share)
-        return chosen
+            tried.append(_Choice(share, loss(layers), same))
+        return tried
+
+    def _choose(
+        self, start: _Choice, tried: Sequence[_Choice], make: Callable[[float], Model]
+    ) -> tuple[_Choice, Model, tuple[float, float], str]:
+        """Choose the share with the lowest loss of those that keep enough and do not lower the word F1.
+
+        ``make`` makes the model with a share, which is 0 for the start.
+
+        Returns:
+            The share, its model, the word F1 before and after, and why it is 0, if so.
+        """
+        before = self._word_f1(load(self.bundle.folder))
+        better = [one for one in tried if one.loss < start.loss]
+        passing = [one for one in better if one.kept >= SHARES[one.share]]
+        worse: list[float] = []
+        for one in sorted(passing, key=lambda one: one.loss):
+            after = self._word_f1(model := make(one.share))
+            if after >= before:
+                return one, model, (before, after), ""
+            worse.append(after)
+        return start, make(0.0), (before, before), _why_not(better, worse, before)
 
     def _word_f1(self, model: Model) -> float:
         """Return the mean word F1 of the phrases that a model gives the held-out boxes, with the true ones."""
@@ -463,8 +488,7 @@ class _Run:
         """
         from saywhere.networks import checkpoint
 
-        made = self.folder / RUN / "model"
-        copy_model(self.bundle.folder, made)
+        copy_model(self.bundle.folder, made := self.made)
         (made / RECORD).unlink(missing_ok=True)  # from a start that was itself fine-tuned
         if share:
             weights = {k: v for k, v in self.network.state_dict().items() if not k.startswith("trunk.")}

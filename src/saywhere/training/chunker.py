@@ -13,7 +13,7 @@ import numpy as np
 from saywhere.data import flickr
 from saywhere.data.flickr import read_marked
 from saywhere.data.sample import read_lines
-from saywhere.errors import UserError
+from saywhere.errors import NoSplitError, UserError
 from saywhere.files import decode, split_lines
 from saywhere.models.chunker import BEGIN, BEGIN_HIDDEN, TAGS, Chunker, hash_words
 from saywhere.options import dataclass
@@ -56,7 +56,7 @@ def read_split(root: Path, split: str) -> list[TaggedSentence]:
     ``UserError`` if there are none.
     """
     if split not in (known := flickr.splits(root)):
-        raise UserError(f"{root}: no split {split!r}; it has {', '.join(known) or 'none'}")
+        raise NoSplitError(root, split, known)
     keys = [Path(line.strip()).stem.split("_")[0] for line in read_lines(known[split]) if line.strip()]
     folders = [root / folder / "Sentences" for folder in flickr.ENTITIES_FOLDERS]
     files = [folder / f"{key}.txt" for key in keys for folder in folders if (folder / f"{key}.txt").is_file()]

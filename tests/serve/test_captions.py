@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,8 +24,10 @@ from server_process import Process
 from starlette.testclient import TestClient
 
 import saywhere
+from saywhere.formats.classes import Classes
+from saywhere.models.layout import Layout
 from saywhere.serve.app import SPOKEN, create_app
-from saywhere.serve.captions import PROTOCOLS
+from saywhere.serve.captions import PROTOCOLS, find_labels
 from saywhere.serve.limits import Limits
 
 NAMES = ",".join(PROTOCOLS)
@@ -89,6 +92,15 @@ def check_labels(text: str) -> None:
     assert labels and labels == sorted(labels, key=lambda label: -label.confidence)
     assert all(0.1 <= label.confidence <= 1 and 0 < label.topicality <= 1 for label in labels)
     assert {"jacket", "face", "hair", "head", "woman", "person", "flag", "helmet"} & {label.name for label in labels}
+
+
+def test_a_label_is_as_sure_as_the_image_and_the_phrase_together(model: saywhere.Model, encoding: Any) -> None:
+    labels = {row["name"]: row["confidence"] for row in find_labels(model, encoding)}
+    regions = model.describe(encoding, top=20)
+    for name, confidence in labels.items():
+        words = max(r.caption_score for r in regions if Classes().label(r.caption) == name)
+        presence = model.placer().find(encoding, Layout((name,)))[1][0]
+        assert confidence == pytest.approx(math.sqrt(words * presence), abs=1e-3)
 
 
 def check_places(text: str, regions: saywhere.Regions) -> None:

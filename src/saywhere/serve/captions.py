@@ -9,6 +9,7 @@ import base64
 import binascii
 import functools
 import json
+import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -159,16 +160,19 @@ def _names(value: Any) -> list[str]:
 def find_labels(model: Model, seen: Encoding) -> list[dict[str, Any]]:
     """Return the nouns of an image's regions, most probable first.
 
-    Each has its ``name``, its ``confidence`` (the probability of ``ground`` that the image shows it) and its
-    ``topicality`` (the share of the image that its largest region covers).
+    Each has its ``name``, its ``confidence`` and its ``topicality`` (the share of the image that its largest region
+    covers). The confidence is the geometric mean of two probabilities: that of ``ground`` that the image shows it,
+    which is too high for what a phrase says anyway, and that of the surest phrase.
     """
-    shares: dict[str, float] = {}
+    shares, words = dict[str, float](), dict[str, float]()
     for region in model.describe(seen, top=REGIONS):
         name, (x1, y1, x2, y2) = Classes().label(region.caption) or NAMELESS, region.box
         if name != NAMELESS:
             shares[name] = max(shares.get(name, 0), (x2 - x1) * (y2 - y1) / (seen.width * seen.height))
+            words[name] = max(words.get(name, 0), 1.0 if region.caption_score is None else region.caption_score)
     presence = model.placer().find(seen, Layout(tuple(shares)))[1] if shares else None
-    chances = [1.0] * len(shares) if presence is None else presence.tolist()
+    there = [1.0] * len(shares) if presence is None else presence.tolist()
+    chances = [math.sqrt(one * other) for one, other in zip(there, words.values(), strict=True)]
     rows = [
         {"name": name, "confidence": round(chance, 3), "topicality": round(share, 3)}
         for (name, share), chance in zip(shares.items(), chances, strict=True)

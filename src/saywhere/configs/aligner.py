@@ -29,9 +29,9 @@ class GroundingConfig(Config):
             both are the dense captioner's.
         kind_weight: weight of the noun classifier's log-probability that a region shows the phrase's kind of thing.
         rare: a noun is rare if the text encoder saw it fewer times than this in training.
-        bare_kind_share: share of that log-probability in the fit of a phrase that says nothing but its noun, such as
-            "a dog", instead; the rest is the phrase's. The dense captioner has more to say of a dog that is clearly
-            seen, so that "a dog" alone fits what is blurred or small.
+        bare_kind_share: for a phrase that says nothing but its noun, such as "a dog", the share of the log-probability
+            that a region contains something and that it is of this kind, instead; the rest is the dense captioner's.
+            It has more to say of a dog that is clearly seen, so that "a dog" alone fits what is blurred or small.
         similarity_kind_weight: replaces both where the aligner places phrases, because similarities are larger than
             log-probabilities.
         least_seen: a noun outside the noun tree has a low probability if the text encoder saw it fewer times than this

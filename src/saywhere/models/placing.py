@@ -176,10 +176,12 @@ class Evidence:
         bare = self.named & (False if self.bare is None else self.bare)
         share = np.where(bare, config.bare_kind_share, 0).astype(np.float32)
         weights = np.where(bare, config.bare_kind_share, config.kind_weight).astype(np.float32)
-        scores = None if self.regions.scores is None else np.log(np.maximum(self.regions.scores, LEAST))[:, None]
-        said = self.fits if scores is None else self.fits - scores  # they include the score with a weight of 1
-        fits = (1 - share) * said + weights * self.kinds
-        return fits if scores is None else fits + np.float32(config.score_weight) * scores
+        fits = (1 - share) * self.fits + weights * self.kinds
+        if self.regions.scores is None:
+            return fits
+        counted = (1 - share) * config.score_weight + share  # the fits already include the score with a weight of 1
+        more = (counted - (1 - share)).astype(np.float32)
+        return fits + more * np.log(np.maximum(self.regions.scores, LEAST))[:, None]
 
     def _log_fits(self, config: GroundingConfig) -> np.ndarray:
         """Return the fits ``(R, P)`` as log-probabilities, up to a constant."""

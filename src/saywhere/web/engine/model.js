@@ -161,10 +161,10 @@ export class Model {
       const tokens = detector.vocabulary.encode(asked);
       if (tokens.length > LONGEST) throw new Error(`a phrase has ${tokens.length} words; the limit is ${LONGEST}`);
       const logs = image.scorer.score(tokens), bare = nouns[p] !== null && tree.isBare(phrase);
-      const share = bare ? bareShare : 0, weight = bare ? bareShare : kindWeight;
+      const share = bare ? bareShare : 0, weight = bare ? bareShare : kindWeight, counted = (1 - share) * scoreWeight + share;
       const fits = regions.map(({score}, i) => {
         const kind = nouns[p] ? Math.log(Math.max(classes.probability(image.posteriors[i], nouns[p]), LEAST)) : 0;
-        return (1 - share) * logs[i] + scoreWeight * Math.log(score) + weight * kind;
+        return (1 - share) * logs[i] + counted * Math.log(score) + weight * kind;
       });
       return fits.indexOf(Math.max(...fits));
     });

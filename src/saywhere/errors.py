@@ -26,9 +26,15 @@ class UserError(ValueError):
 class NoSplitError(UserError):
     """A data set lacks a split; ``known`` are the names of those that it has."""
 
-    def __init__(self, root: object, split: str, known: Iterable[str]) -> None:
-        self.known = tuple(known)
-        super().__init__(f"{root}: no split {split!r}; it has {', '.join(self.known) or 'none'}")
+    known: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, root: object, split: str, known: Iterable[str]) -> NoSplitError:
+        """Return the error for a data set."""
+        names = tuple(known)
+        error = cls(f"{root}: no split {split!r}; it has {', '.join(names) or 'none'}")
+        error.known = names
+        return error
 
 
 def is_oom(error: Exception) -> bool:

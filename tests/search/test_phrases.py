@@ -207,6 +207,17 @@ def test_something_unwanted_in_a_place_is_not_unwanted_elsewhere(album, tmp_path
     assert any(map(len, kept.values())) and len({*map(frozenset, kept.values())}) > 1
 
 
+def test_alternatives_are_unwanted_one_by_one_and_unknown_things_not_at_all(album, tmp_path) -> None:
+    for text in ("a dog or a cat", "a dog, a cat", "dogs, cats or a man"):
+        parts = Query(("two dogs",)).less(text).unwanted
+        assert len(parts) == text.count(" or ") + text.count(",") + 1 and Query.parse(f"x - {text}").unwanted == parts
+    assert Query(("x",)).less("a red, white and blue shirt").unwanted == ("a red, white and blue shirt",)
+    made = model(phrase=(*PHRASE[:3], 9.0), hit=HIT)  # all is there
+    with saywhere.Index(tmp_path / "i", made) as index:
+        index.add(album)
+        assert index.search("two dogs", without="zzyx") and not index.search("two dogs", without="a man and a zzyx")
+
+
 def test_unwanted_things_outside_the_noun_tree_are_judged_by_similarity_alone(album, tmp_path) -> None:
     made = model(phrase=PHRASE, hit=HIT)
     with saywhere.Index(tmp_path / "i", made) as index:

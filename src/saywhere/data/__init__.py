@@ -142,4 +142,4 @@ def _resolve(root: Path, split: str, known: list[str]) -> str:
         return split
     if len(matches := [name for name in known if split and name.startswith(split)]) == 1:
         return matches[0]
-    raise NoSplitError(root, split, known)
+    raise NoSplitError.of(root, split, known)

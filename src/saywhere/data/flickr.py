@@ -215,7 +215,7 @@ def read_entities(root: str | Path, split: str, report: Report | None = None) ->
         raise UserError(f"{root}: not Flickr8k or Flickr30k; docs/data.md describes the format")
     known = splits(root)
     if split not in known:
-        raise NoSplitError(root, split, known)
+        raise NoSplitError.of(root, split, known)
     images = find_images(root)
     find_marks(images / "any.jpg")
     names = [line.strip().removesuffix(".jpg") for line in read_lines(known[split]) if line.strip()]

@@ -224,7 +224,8 @@ def require_hits(path: Path) -> None:
     """Refuse to replace an existing file that has anything but hits of a search (``UserError``)."""
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as lines:
         for number, line in enumerate(lines, 1):
-            if _parsed(line, HIT) is None:
+            cut = line.startswith(_BEGINNING) and not line.endswith(b"\n")
+            if line.strip() and not cut and _parsed(line, HIT) is None:
                 raise UserError(f"{path} line {number} is not a hit of a search, and would be lost; give another file")
 
 

@@ -19,7 +19,18 @@ from saywhere import boxes as geometry
 from saywhere.calibration import logistic
 from saywhere.errors import UserError
 from saywhere.models.chunker import Chunker
-from saywhere.models.nouns import AFTER, STARTS, colour_of, find_heads, is_participle, noun_tree, plural, related
+from saywhere.models.nouns import (
+    AFTER,
+    BEFORE_NOUNS,
+    COLOURS,
+    STARTS,
+    colour_of,
+    find_heads,
+    is_participle,
+    noun_tree,
+    plural,
+    related,
+)
 from saywhere.options import dataclass
 from saywhere.text import split_words, tokenize, with_articles
 
@@ -168,12 +179,14 @@ _HEIGHTS = {
     **{"top": "top", "bottom": "bottom", "middle": "middle", "center": "middle", "centre": "middle"},
     **{"upper half": "top", "upper part": "top", "lower half": "bottom", "lower part": "bottom"},
 }
-_BEFORE_NOUNS = {
+_PLACE_BEFORE = {
     **{"left": "left", "leftmost": "left", "right": "right", "rightmost": "right"},
     **{"top": "top", "topmost": "top", "upper": "top", "bottom": "bottom", "lower": "bottom"},
-    **{"middle": "middle", "center": "middle", "centre": "middle", "central": "middle"},
+    **{"middle": "middle", "center": "middle", "centre": "middle"},
 }
 """Places that words before a noun say, as in "the left dog"."""
+_PLAIN = frozenset({*COLOURS, *BEFORE_NOUNS} - STARTS)
+"""Words that may stand between such a word and the noun: colours and common adjectives."""
 _CORNERS = {
     f"{word} {side}": f"{height} {side}"
     for word, height in {"top": "top", "upper": "top", "bottom": "bottom", "lower": "bottom"}.items()
@@ -210,7 +223,7 @@ SIDED = frozenset({
     "row", "shelf", "shelves", "step", "cheek", "corner", "ear", "ears", "edge", "elbow", "eye", "eyes",
     "fist", "foot", "front", "glove", "half", "hand", "hands", "knee", "lane", "leg", "legs", "mitten", "part",
     "paw", "paws", "rear", "shoe", "shoulder", "side", "sleeve", "sock", "thumb", "turn", "wheel", "wing", "wings",
-    "wrist",
+    "field", "fielder", "whale", "winger", "wrist",
 })  # fmt: skip
 """Things of which "left" and "top" tell which of several parts it is, not where it is in the image."""
 
@@ -438,22 +451,23 @@ def _side_of(phrase: str) -> tuple[str, tuple[str, ...]]:
     """Return a phrase without the place that it gives a thing before its noun, and this place.
 
     "The upper left dog" is a dog at the top and on the left. The left hand, the top shelf, and other parts of a thing
-    stay as they are, and have no place.
+    stay as they are, as do "a top hat" and all with "a", and what has other words than colours and common adjectives
+    between place and noun ("middle eastern men").
 
     Example:
-        >>> _side_of("the upper left dog"), _side_of("the left hand")
-        (('the dog', ('top', 'left')), ('the left hand', ()))
+        >>> _side_of("the upper left black dog"), _side_of("the left hand")
+        (('the black dog', ('top', 'left')), ('the left hand', ()))
     """
     words, low = phrase.split(), phrase.replace("-", " ").lower().split()
     words = words if len(words) == len(low) else low
-    start = stop = int(low[:1] != [] and low[0] in STARTS)
-    while stop < len(low) and (low[stop] in _BEFORE_NOUNS or low[stop] in ("far", "hand", "most")):
+    start = stop = int(low[:1] != [] and low[0] in STARTS - {"a", "an"})
+    while stop < len(low) and (low[stop] in _PLACE_BEFORE or low[stop] in ("far", "hand", "most")):
         stop += 1
     head = noun_tree().head(low)
     if head.noun is None or not start < stop <= head.start or not SIDED.isdisjoint(low[head.start : head.stop]):
         return phrase, ()
-    places = dict.fromkeys(_BEFORE_NOUNS[word] for word in low[start:stop] if word in _BEFORE_NOUNS)
-    if not places or low[stop] in STARTS | AFTER or is_participle(low[stop]):  # "top of a tree", "a left handed man"
+    places = dict.fromkeys(_PLACE_BEFORE[word] for word in low[start:stop] if word in _PLACE_BEFORE)
+    if not places or not _PLAIN.issuperset(low[stop : head.start]):
         return phrase, ()
     return " ".join([*words[:start], *words[stop:]]), tuple(places)
 
@@ -623,6 +637,10 @@ def one_of(phrase: str) -> str:
     return with_articles(" ".join(["a", *words]))
 
 
+_NO_COUNT = re.compile(r"\d[^\w\s]|[^\w\s]\d")
+"""Figures that are no number of things: "1.5", "1,000", "1-year-old"."""
+
+
 def spelt_out(phrase: str) -> str:
     """Return a phrase with its number as captions have it: "two dogs" for "2 dogs" and "a couple of dogs".
 
@@ -631,11 +649,13 @@ def spelt_out(phrase: str) -> str:
         ('three brown dogs', 'a dog', 'two people', 'a Dog')
     """
     words = tokenize(phrase)
+    if _NO_COUNT.search(phrase):
+        return phrase
     start, stop, number = _amount(words)
     amount, said = words[start:stop], _SPELT.get(number)
     if (number > 1 and said and amount[0].isdecimal()) or amount == ["a", "couple", "of"]:
         words[start:stop] = [said or "two"]
-    elif words[:1] == ["1"] and words[1:]:
+    elif words[:1] == ["1"] and words[1:] and words[1] not in AFTER:
         words = with_articles(" ".join(["a", *words[1:]])).split()
     words = ["people" if word == "persons" else word for word in words]
     return phrase if words == tokenize(phrase) else " ".join(words)

@@ -91,18 +91,26 @@ class Query:
         for mark, phrase in signed:
             kept, excluded = cut_excluded(phrase.strip()) if mark == "+" else ("", [("", phrase.strip())])
             wanted += [kept] if tokenize(kept) or not excluded else []
-            unwanted += [each for _, thing in excluded for each in re.split(r"\s+or\s+", thing)]
-        return cls(tuple(wanted)).less(*unwanted) if wanted else cls((), tuple(unwanted))
+            unwanted += [thing for _, thing in excluded]
+        return cls(tuple(wanted)).less(*unwanted) if wanted else cls((), _alternatives(unwanted))
 
     def less(self, *unwanted: str) -> Query:
         """Return the query with more unwanted phrases; then photos in general need no longer be wanted."""
         anything = unwanted and all(ANYTHING.issuperset(tokenize(phrase)) for phrase in self.wanted)
-        return Query(() if anything else self.wanted, self.unwanted + unwanted)
+        return Query(() if anything else self.wanted, self.unwanted + _alternatives(unwanted))
 
     @property
     def phrases(self) -> tuple[str, ...]:
         """All phrases, wanted ones first."""
         return self.wanted + self.unwanted
+
+
+def _alternatives(unwanted: Iterable[str]) -> tuple[str, ...]:
+    """Return unwanted things one by one: those joined by "or", and those of a list, "cats, dogs"."""
+    each = [part for text in unwanted for part in re.split(r",?\s+or\s+", text)]
+    lists = [(text, re.split(r"\s*,\s*", text)) for text in each]
+    named = [(text, parts, all(noun_tree().find(part) for part in parts)) for text, parts in lists]
+    return tuple(part for text, parts, listed in named for part in (parts if listed else [text]))
 
 
 NO_ACTIONS = frozenset({"being", "does", "during", "having", "including", "nothing", "something"})
@@ -363,16 +371,20 @@ class _Phrases(_Texts):
 class _Unwanted:
     """Something that no hit may show: P phrases, in the places and relations of the text.
 
-    A text of one phrase without a place is that phrase as a whole.
+    A text of one phrase without a place is that phrase as a whole. Phrases that are not known do not count.
+
+    Attributes:
+        known: whether any is.
     """
 
     def __init__(self, model: Model, text: str) -> None:
         self._calibration, lexicon = model.calibration, model.placer("aligner").lexicon
         self._config, words = model.require("aligner", "search").config.grounding, lexicon.vocabulary
         layout = Layout.parse(text)
-        self._layout = layout if len(layout.phrases) > 1 or layout.places else Layout((text,))
+        layout = layout if len(layout.phrases) > 1 or layout.places else Layout((text,))
+        known = [not lexicon.is_unread(phrase) for phrase in layout.phrases]
+        self.known, self._layout = any(known), layout.only(known) if any(known) else layout
         own = tuple(map(lexicon.read, self._layout.phrases))
-        self.known = not any(map(lexicon.is_unread, self._layout.phrases))
         kinds = [noun_tree().widened(phrase) or phrase for phrase in own]
         self._details = Details(kinds, words)
         texts = {text: text for text in self._details.texts} | {each: captioned(each, words) for each in (*own, *kinds)}

@@ -56,7 +56,7 @@ def read_split(root: Path, split: str) -> list[TaggedSentence]:
     ``UserError`` if there are none.
     """
     if split not in (known := flickr.splits(root)):
-        raise NoSplitError(root, split, known)
+        raise NoSplitError.of(root, split, known)
     keys = [Path(line.strip()).stem.split("_")[0] for line in read_lines(known[split]) if line.strip()]
     folders = [root / folder / "Sentences" for folder in flickr.ENTITIES_FOLDERS]
     files = [folder / f"{key}.txt" for key in keys for folder in folders if (folder / f"{key}.txt").is_file()]

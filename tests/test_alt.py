@@ -102,6 +102,9 @@ def test_html(before: str, after: str | None, tmp_path: Path) -> None:
          "\ufeff```\n![](a)\n```\n\f\n\t![@](b)\n> - ![@](c)![@](d)\n"),
         ("---\n---\n![](a.jpg){alt=x} ![](b.jpg){width=3} ![](c.jpg){: .d alt='x'}",
          "---\n---\n![](a.jpg){alt=x} ![@](b.jpg){width=3} ![](c.jpg){: .d alt='x'}"),
+        ("x[^1]\n\n[^1]: ![](a.jpg)\n", "x[^1]\n\n[^1]: ![@](a.jpg)\n"),  # a footnote
+        ("".join("  " * deep + "- x\n" for deep in range(14)) + " " * 28 + "![](a.jpg)",
+         "".join("  " * deep + "- x\n" for deep in range(14)) + " " * 28 + "![@](a.jpg)"),
         ("![]({{ site.url }}/a.jpg) ![][none] ![]( a.jpg )", "![]({{ site.url }}/a.jpg) ![][none] ![@]( a.jpg )"),
     ],
 )  # fmt: skip

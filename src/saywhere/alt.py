@@ -54,6 +54,7 @@ REGIONS = 3
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|<%.*?%>|<\?.*?(?:\?>|\Z)", re.DOTALL)
 _IN_TAG = re.compile(rf"{_TEMPLATE.pattern}|\{{(?:[^{{}}]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*\}}", re.DOTALL)
 """Templates outside quotes, among them expressions of JSX and Svelte."""
+_FOOTNOTE = re.compile(r"^ {0,3}\[\^[^]\n]+\]:", re.MULTILINE)
 _EXPRESSION = re.compile(rf"{_TEMPLATE.pattern}|\{{.*?\}}", re.DOTALL)
 _BOUND = re.compile(r"(?:(?:data-)?(?:.*[^a-z-]|(?:ng|th)-(?:attr-)?|bind-))?(alt|src)(?:-title)?(?:$|[^a-z-])")
 """Names of attributes that a program sets when the page is shown, such as ``:alt``, ``[attr.alt]``, ``th:src``."""
@@ -313,6 +314,7 @@ def find_in_markdown(text: str) -> Iterator[Image]:
     hidden, found = [notes.span()] if notes else [], list[Image]()
     body = _hide(text, hidden).replace("\r\n", " \n").replace("\r", "\n")  # positions stay
     body = _ON_A_LINE.sub(lambda one: one[0].replace(" ", "_"), body)  # no address has spaces
+    body = _FOOTNOTE.sub(lambda one: "x" * len(one[0]), body)  # CommonMark takes it for the address of a link
     lines = [0, *(one.end() for one in re.finditer("\n", body)), len(body)]
     for token in parser.parse(body.removeprefix("\ufeff"), environment):
         begin, stop = (lines[number] for number in token.map or (0, 0))
@@ -350,7 +352,7 @@ def _commonmark(noted: list[tuple[int, int, Any]]) -> MarkdownIt:
 
         return note
 
-    parser = MarkdownIt("commonmark")
+    parser = MarkdownIt("commonmark", {"maxNesting": 100})
     parser.normalizeLink = lambda url: url
     parser.validateLink = lambda url: True
     parser.core.ruler.enableOnly(["normalize", "block"])

@@ -25,6 +25,8 @@ from saywhere.models.nouns import (
     pack_leaves,
     packed_kinds,
     plural,
+    plurals,
+    singulars,
 )
 from saywhere.text import tokenize
 
@@ -220,10 +222,23 @@ def test_a_wrong_table_is_refused() -> None:
 @pytest.mark.parametrize(
     ("one", "many"),
     [("dog", "dogs"), ("hot dog", "hot dogs"), ("man", "men"), ("policeman", "policemen"), ("bus", "buses"),
-     ("berry", "berries"), ("toy", "toys"), ("person", "people"), ("scissors", "scissors"), ("knife", "knives")],
+     ("berry", "berries"), ("toy", "toys"), ("person", "people"), ("scissors", "scissors"), ("knife", "knives"),
+     ("bookshelf", "bookshelves"), ("goldfish", "goldfish"), ("potato", "potatoes"), ("piano", "pianos"),
+     ("cactus", "cacti"), ("human", "humans"), ("grandchild", "grandchildren"), ("fox", "foxes"), ("beach", "beaches")],
 )  # fmt: skip
 def test_plurals(one: str, many: str) -> None:
     assert plural(one) == many
+    assert singulars(many.split()[-1])[0] == one.split()[-1]
+
+
+def test_other_plurals_are_read_too() -> None:
+    assert plurals("cactus") == ["cacti", "cactuses"]
+    assert plurals("young woman")[0] == "young women"
+    words = ("potatoes", "volcanoes", "volcanos", "flamingoes", "bookshelves", "hippopotami", "fishes")
+    nouns = [TREE.find(f"two {word} in a row") for word in words]
+    names = ["potato", "volcano", "volcano", "flamingo", "shelf", "hippopotamus", "fish"]
+    assert [noun and noun.name for noun in nouns] == names
+    assert TREE.narrower("two cacti") == TREE.narrower("two cactuses") == ("cactus", "potted plant")
 
 
 @pytest.mark.parametrize(

@@ -32,15 +32,22 @@ Sort = Literal["class", "kind", "group"]
 Use = Literal["count", "mass", "plural", ""]
 """How a name is used: ``a dog``, ``grass``, ``skis``; empty if people use the name of a node above instead."""
 
-IRREGULAR = {
+_SAME = (
+    "aircraft", "binoculars", "bison", "boxers", "cattle", "deer", "elk", "fish", "glasses", "goggles", "headphones",
+    "jeans", "leggings", "moose", "overalls", "pants", "pyjamas", "salmon", "scissors", "series", "sheep", "shorts",
+    "skis", "spacecraft", "squid", "stairs", "sunglasses", "swine", "tights", "tongs", "trousers", "trout",
+)  # fmt: skip
+IRREGULAR = {name: name for name in _SAME} | {
     "man": "men", "woman": "women", "child": "children", "person": "people", "foot": "feet", "tooth": "teeth",
-    "mouse": "mice", "goose": "geese", "ox": "oxen", "sheep": "sheep", "deer": "deer", "fish": "fish", "bison": "bison",
-    "knife": "knives", "wolf": "wolves", "leaf": "leaves", "shelf": "shelves", "scarf": "scarves", "half": "halves",
-    "calf": "calves", "loaf": "loaves", "wife": "wives", "skis": "skis", "glasses": "glasses",
-    "sunglasses": "sunglasses", "scissors": "scissors", "shorts": "shorts", "pants": "pants", "goggles": "goggles",
-    "stairs": "stairs", "jeans": "jeans",
+    "mouse": "mice", "goose": "geese", "ox": "oxen", "knife": "knives", "wolf": "wolves", "leaf": "leaves",
+    "shelf": "shelves", "scarf": "scarves", "half": "halves", "calf": "calves", "loaf": "loaves", "hoof": "hooves",
+    "wife": "wives", "thief": "thieves", "cactus": "cacti", "hippopotamus": "hippopotami", "potato": "potatoes",
+    "tomato": "tomatoes", "mango": "mangoes", "volcano": "volcanoes", "mosquito": "mosquitoes", "buffalo": "buffaloes",
+    "hero": "heroes", "torpedo": "torpedoes", "human": "humans", "german": "germans", "caiman": "caimans",
 }  # fmt: skip
-"""Plurals that follow no rule."""
+"""Usual plurals that follow no rule."""
+COMPOUNDS = tuple(name for name in IRREGULAR if len(name) > 3 or name == "man")
+"""Those whose plurals compounds share: "bookshelf", "goldfish", "policeman"."""
 AFTER = frozenset({
     "of", "with", "in", "on", "at", "from", "by", "near", "under", "over", "behind", "beside", "to", "for", "against",
     "into", "through", "onto", "next", "that", "who", "which", "while", "is", "are", "wearing", "holding", "riding",
@@ -127,26 +134,38 @@ def is_participle(word: str) -> bool:
 
 
 def plural(name: str) -> str:
-    """Return the plural of a noun: ``hot dog`` gives ``hot dogs``, ``policeman`` gives ``policemen``."""
-    before, _, last = name.rpartition(" ")
+    """Return the usual plural of a noun: ``hot dog`` gives ``hot dogs``, ``policeman`` gives ``policemen``."""
+    return plurals(name)[0]
+
+
+def plurals(name: str) -> list[str]:
+    """Return the plurals of a noun, the usual one first: ``cactus`` gives ``cacti`` and ``cactuses``."""
+    before, space, last = name.rpartition(" ")
+    several = []
     if last in IRREGULAR:
-        last = IRREGULAR[last]
-    elif last.endswith("man"):
-        last = last[:-2] + "en"
-    elif last.endswith(("s", "x", "ch", "sh")):
-        last += "es"
+        several = [IRREGULAR[last]]
+    elif last.endswith(COMPOUNDS):
+        end = next(end for end in COMPOUNDS if last.endswith(end))
+        several = [last.removesuffix(end) + IRREGULAR[end]]
+    if last.endswith(("s", "x", "ch", "sh")):
+        several.append(last + "es")
     elif last.endswith("y") and last[-2:-1] not in "aeiou":
-        last = last[:-1] + "ies"
+        several.append(last[:-1] + "ies")
     else:
-        last += "s"
-    return f"{before} {last}" if before else last
+        several.append(last + "s")
+    if last.endswith("o"):
+        several.append(last + "es")
+    return [before + space + form for form in dict.fromkeys(several)]
 
 
 def singulars(word: str) -> list[str]:
-    """Return the words of which a word is the plural by its form, the likeliest first."""
+    """Return the words of which a word is a plural by its form, the likeliest first."""
     forms = [name for name, several in IRREGULAR.items() if several == word]
-    forms += [word[: len(word) - cut] + end for cut, end in ((1, ""), (2, ""), (3, "y"), (2, "an"))]
-    return [form for form in forms if form and plural(form) == word]
+    cuts = ((2, "an"), (3, "f"), (3, "fe"), (3, ""), (0, ""))
+    twice = word.endswith(("buses", "ches", "ies", "shes", "sses", "xes"))
+    cuts += ((3, "y"), (2, ""), (1, "")) if twice else ((1, ""), (2, ""))
+    forms += [word[: len(word) - cut] + end for cut, end in cuts]
+    return [form for form in dict.fromkeys(forms) if form and word in plurals(form)]
 
 
 def known_form(word: str, known: Container[str]) -> str:
@@ -215,7 +234,8 @@ class NounTree:
                 self._words[word] = (numbers.get(row[0]), False)
         self._words.pop("", None)
         for word, (number, _) in list(self._words.items()):
-            self._words.setdefault(plural(word), (number, True))
+            for several in plurals(word):
+                self._words.setdefault(several, (number, True))
 
     def named(self, word: str) -> Noun | None:
         """Return the node of a word, or of a name of several words, in the singular or plural; None if unknown."""
@@ -665,7 +685,7 @@ class NounEvidence:
         stop = self.tree.head(words).stop if words and self._names else 0
         for name, meaning in self._names.items():
             start = stop - len(name.split())
-            if start >= 0 and list(words[start:stop]) in (plural(name).split(), name.split()):
+            if start >= 0 and " ".join(words[start:stop]) in (name, *plurals(name)):
                 return start, stop, name, meaning
         return None
 

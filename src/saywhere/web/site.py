@@ -234,7 +234,8 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
     facts["calibration"] = bundle.calibration.to_dict()
     facts["grounding"] = _grounding(bundle)
     facts["noun_tree"] = {
-        "irregular": nouns.IRREGULAR, "after": sorted(nouns.AFTER), "articles": sorted(nouns.ARTICLES),
+        "irregular": nouns.IRREGULAR, "compounds": nouns.COMPOUNDS,
+        "after": sorted(nouns.AFTER), "articles": sorted(nouns.ARTICLES),
         "amounts": sorted(nouns.AMOUNTS), "participles": sorted(nouns.PARTICIPLES),
         "neutral_determiners": sorted(nouns.NEUTRAL_DETERMINERS),
         "narrower": nouns.NARROWER, "somebody": sorted(nouns.SOMEBODY),

@@ -16,8 +16,7 @@ export class NounTree {
     this.words = new Map();
     for (const line of lines) for (const word of line[4].split(", ").filter(Boolean)) this.words.set(word, [numbers.get(line[0]) ?? null, false]);
     for (const [word, [row]] of [...this.words]) {
-      const many = this.plural(word);
-      if (!this.words.has(many)) this.words.set(many, [row, true]);
+      for (const many of this.plurals(word)) if (!this.words.has(many)) this.words.set(many, [row, true]);
     }
   }
 
@@ -32,22 +31,34 @@ export class NounTree {
   }
 
   plural(name) {
-    const space = name.lastIndexOf(" "), before = name.slice(0, space + 1);
-    let last = name.slice(space + 1);
-    if (Object.hasOwn(this.lists.irregular, last)) last = this.lists.irregular[last];
-    else if (last.endsWith("man")) last = `${last.slice(0, -2)}en`;
-    else if (/(s|x|ch|sh)$/.test(last)) last += "es";
-    else if (last.endsWith("y") && !"aeiou".includes(last.slice(-2, -1))) last = `${last.slice(0, -1)}ies`;
-    else last += "s";
-    return before + last;
+    return this.plurals(name)[0];
+  }
+
+  // Return the plurals of a noun, the usual one first.
+  plurals(name) {
+    const space = name.lastIndexOf(" "), before = name.slice(0, space + 1), last = name.slice(space + 1);
+    const {irregular, compounds} = this.lists, several = [], end = compounds.find((end) => last.endsWith(end));
+    if (Object.hasOwn(irregular, last)) several.push(irregular[last]);
+    else if (end) several.push(last.slice(0, -end.length) + irregular[end]);
+    if (/(s|x|ch|sh)$/.test(last)) several.push(`${last}es`);
+    else if (last.endsWith("y") && !"aeiou".includes(last.slice(-2, -1))) several.push(`${last.slice(0, -1)}ies`);
+    else several.push(`${last}s`);
+    if (last.endsWith("o")) several.push(`${last}es`);
+    return [...new Set(several)].map((form) => before + form);
+  }
+
+  // Return the words of which a word is a plural by its form, the likeliest first.
+  singulars(word) {
+    const forms = Object.entries(this.lists.irregular).filter(([, many]) => many === word).map(([name]) => name);
+    const twice = /(buses|ches|ies|shes|sses|xes)$/.test(word);
+    const cuts = [[2, "an"], [3, "f"], [3, "fe"], [3, ""], [0, ""], ...(twice ? [[3, "y"], [2, ""], [1, ""]] : [[1, ""], [2, ""]])];
+    for (const [cut, end] of cuts) forms.push(word.slice(0, Math.max(word.length - cut, 0)) + end);
+    return [...new Set(forms)].filter((form) => form && this.plurals(form).includes(word));
   }
 
   // Return a word if it is known (known.has(word)), otherwise its singular, its plural, or "cat" for "cat's", if known.
   knownForm(word, known) {
-    if (known.has(word)) return word;
-    const singulars = Object.entries(this.lists.irregular).filter(([, many]) => many === word).map(([name]) => name);
-    for (const [cut, end] of [[1, ""], [2, ""], [3, "y"], [2, "an"]]) singulars.push(word.slice(0, Math.max(word.length - cut, 0)) + end);
-    const forms = [...singulars.filter((form) => form && this.plural(form) === word), this.plural(word), word.replace(/'s$/, "")];
+    const forms = [word, ...this.singulars(word), this.plural(word), word.replace(/'s$/, "")];
     return forms.find((form) => known.has(form)) ?? word;
   }
 
@@ -190,7 +201,7 @@ export class NounTree {
     if (!pairs.length) return phrase;
     const words = tokenize(phrase), {stop} = this.head(words);
     for (const [name, meaning] of pairs) {
-      for (const [own, other] of [[this.plural(name), this.plural(meaning)], [name, meaning]]) {
+      for (const [own, other] of [...this.plurals(name).map((many) => [many, this.plural(meaning)]), [name, meaning]]) {
         const start = stop - own.split(" ").length;
         if (start >= 0 && words.slice(start, stop).join(" ") === own) {
           return withArticles([...words.slice(0, start), other, ...words.slice(stop)].join(" "), this.lists.article);

@@ -30,9 +30,9 @@ def write(root: Path) -> Path:
 
 def test_sentences_become_regions_of_a_data_set(tmp_path: Path):
     root, model = write(tmp_path / "data"), checkpoint.save(tiny_aligner(), tmp_path / "aligner")
-    first = run(root, "--model", model, "--out", tmp_path / "new", "--beta", 0, "--limit", 1)
-    assert "snippets of 2 images" in first.output, first.output
     (root / "3.png").write_bytes(b"broken")
+    first = run(root, "--model", model, "--out", tmp_path / "new", "--beta", 0, "--limit", 1, code=1)
+    assert "snippets of 2 images" in first.output, first.output
     result = run(root, "--model", model, "--out", tmp_path / "new", "--beta", 0, code=1)
     assert "3.png" in result.stderr
     loaded = saywhere.load(model)

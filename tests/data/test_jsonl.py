@@ -32,6 +32,20 @@ def test_a_line_is_an_image(tmp_path):
     assert len(read(tmp_path / "mine.jsonl")) == 2
 
 
+def test_lines_of_one_image_are_joined(tmp_path):
+    cat, dog = {"box": [0, 0, 9, 9], "phrase": "a cat"}, {"box": [5, 5, 30, 30], "phrase": "a dog"}
+    first = one(cat, sentences=["Pets."])
+    write(tmp_path, first, {"image": "photos/b.png"}, one(dog, cat, sentences=["A cat.", "Pets."]))
+    samples = read(tmp_path)
+    assert [sample.image.name for sample in samples] == ["a.png", "b.png"] and samples.report.listed == 2
+    assert samples[0].phrases == (("a cat",), ("a dog",)) and samples[0].sentences == ("Pets.", "A cat.")
+    write(tmp_path, first, one(dog, width=160, height=120))
+    samples = read(tmp_path)
+    assert samples[0].phrases == (("a cat",),)
+    wrong = "mine.jsonl:2 (another line gives this image another width and height)"
+    assert samples.report.problems == {"broken line": [wrong]}
+
+
 def test_width_and_height_say_what_the_boxes_refer_to(tmp_path):
     write(tmp_path, one({"box": [100, 100, 800, 300], "phrase": "a cat"}, width=800, height=300))
     assert read(tmp_path)[0].boxes.tolist() == [[10, 20, 80, 60]]
@@ -46,7 +60,8 @@ def test_boxes_that_do_not_fit_without_a_size_are_refused(tmp_path):
 
 
 def test_splits_come_from_the_lines_or_the_files_name(tmp_path):
-    write(tmp_path, one(split="dev"), one(split="train"), one(), one(split="dev"))
+    other = {"image": "photos/b.png"}
+    write(tmp_path, one(split="dev"), one(split="train"), other, other | {"split": "dev"})
     assert splits(tmp_path) == ["dev", "train"]
     assert len(read(tmp_path, split="dev")) == 2
     assert len(read(tmp_path)) == 2
@@ -94,20 +109,20 @@ def test_broken_lines_and_regions_are_named_with_their_line(tmp_path):
 
 def test_shares_of_the_image_are_not_taken_for_pixels(tmp_path):
     shares, none = [{"box": box, "phrase": "a cat"} for box in ([0.1, 0.2, 0.5, 1], [5, 5, 5, 5])]
-    write(tmp_path, one(shares), one(none), one(shares, width=1, height=1))
+    write(tmp_path, one(shares, none), one(shares, width=1, height=1) | {"image": "photos/b.png"})
     samples = read(tmp_path)
     assert samples.report.problems["box within a pixel: boxes are in pixels, not in shares of the image"] == [
         "photos/a.png"
     ]
     assert samples.report.problems["box without area or outside the image"] == ["photos/a.png"]
     (sample,) = samples
-    assert sample.boxes[0].tolist() == pytest.approx([8, 12, 40, 60])
+    assert sample.boxes[0].tolist() == pytest.approx([4, 8, 20, 40])
 
 
 def test_lines_end_at_newlines_and_a_mark_before_them_is_passed_over(tmp_path):
     cat = {"box": [0, 0, 9, 9], "phrase": "a\u2028cat\x85here"}
     write(tmp_path)
-    text = "\r\n".join(json.dumps(row, ensure_ascii=False) for row in (one(cat), one(cat)))
+    text = "\r\n".join(json.dumps(row, ensure_ascii=False) for row in (one(cat), one(cat) | {"image": "photos/b.png"}))
     (tmp_path / "mine.jsonl").write_text(text, encoding="utf-8-sig", newline="")
     samples = read(tmp_path)
     assert samples.phrases() == ["a cat here"] * 2
@@ -129,10 +144,13 @@ def test_a_line_in_which_a_key_would_be_lost_is_named(tmp_path):
 def test_an_image_whose_regions_are_all_broken_is_not_one_without_regions(tmp_path):
     broken, flat = {"box": [9, 0, 0, 9], "phrase": "x"}, {"box": [9, 9, 9, 20], "phrase": "x"}
     nameless = {"box": [0, 0, 9, 9], "phrase": "..."}
-    write(tmp_path, one(), one(broken), one(flat), one(nameless), one(broken, sentences=["A cat."]))
-    samples = read(tmp_path)
-    assert [(len(one.boxes), one.sentences) for one in samples] == [(0, ()), (0, ("A cat.",))]
-    assert samples.report.problems["image left out with all its regions"] == ["photos/a.png"] * 3
+    for row in (one(broken), one(flat), one(nameless)):
+        write(tmp_path, {"image": "photos/b.png"}, row)
+        samples = read(tmp_path)
+        assert [(sample.image.name, len(sample.boxes)) for sample in samples] == [("b.png", 0)]
+        assert samples.report.problems["image left out with all its regions"] == ["photos/a.png"]
+    write(tmp_path, one(broken, sentences=["A cat."]))
+    assert [(len(one.boxes), one.sentences) for one in read(tmp_path)] == [(0, ("A cat.",))]
 
 
 def test_a_file_without_any_json_is_a_user_error(tmp_path):

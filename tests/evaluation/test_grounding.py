@@ -20,13 +20,22 @@ from saywhere.models.aligner import ImageVectors
 
 BOX = np.array([0, 0, 40, 40], np.float32)
 FOUND = np.array([[0, 0, 10, 10], [0, 0, 10, 10], [0, 0, 10, 10], [20, 20, 30, 30]], np.float32)
-TRUTH = np.array([[0, 0, 10, 10], [0, 0, 10, 5], [0, 0, 10, 4.9], [0, 0, 10, 10]], np.float32)
+TRUTH = np.array([[[0, 0, 10, 10]], [[0, 0, 10, 5]], [[0, 0, 10, 4.9]], [[0, 0, 10, 10]]], np.float32)
 
 
 def test_right_is_an_iou_of_at_least_a_half_and_pointing_goes_by_the_centre():
     right, inside = judge(FOUND, TRUTH)
     assert right.tolist() == [True, True, False, False]
     assert inside.tolist() == [True, True, False, False]
+
+
+def test_any_of_a_phrases_boxes_is_right():
+    """The centre may be in another box than the one that overlaps most."""
+    around, large = [4, 4, 6, 6], [0, 0, 10, 4.9]
+    right, inside = judge(FOUND[:3], [np.array(boxes, np.float32) for boxes in ([around, large], [large], [around])])
+    assert right.tolist() == [False, False, False] and inside.tolist() == [True, False, True]
+    right, _ = judge(FOUND[:1], [np.array([around, large, [0, 0, 10, 9]], np.float32)])
+    assert right.tolist() == [True]
 
 
 def test_shares_in_all_and_by_type():

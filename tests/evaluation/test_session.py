@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import report
-from photographs import quarters
+from photographs import noise, quarters
 from tiny_aligner import aligner_model, tiny_aligner
+from tiny_bundle import bundle_model
 from tiny_captioner import captioner_model, tiny_captioner
 
 import saywhere
@@ -145,6 +146,47 @@ def test_results_of_another_task_are_not_lost(aligner: Model, flickr: Path, tmp_
     for damaged in ("", "[]", '{"task"', "[" * 100_000):
         (tmp_path / "report.json").write_text(damaged)
         assert saywhere.evaluate(aligner, flickr, task="rank", out=tmp_path, limit=2)
+
+
+@pytest.mark.parametrize("task", ["dense", "region-captions", "ground", "caption"])
+def test_results_for_other_annotations_or_images_are_not_taken_over(task: str, tmp_path: Path) -> None:
+    """Nor for another data set of the same name."""
+    model = bundle_model()
+    data, out = tmp_path / "a" / "set", tmp_path / "out"
+    row = {"image": "0.png", "split": "val", "sentences": ["a red dog"]}
+    for folder, phrases in ((data, ["a red dog", "a cat"]), (tmp_path / "b" / "set", ["a cat", "a red dog"])):
+        folder.mkdir(parents=True)
+        quarters(64, 48).save(folder / "0.png")
+        boxes = [[0, 0, 20, 20], [20, 20, 60, 40]]
+        row["regions"] = [{"box": box, "phrase": phrase} for box, phrase in zip(boxes, phrases, strict=True)]
+        (folder / "d.jsonl").write_text(json.dumps(row) + "\n")
+    saywhere.evaluate(model, data, task, out=out, split="val")
+    before = report(out)
+    with pytest.raises(UserError, match="was made with another data; remove it, or give another --out"):
+        saywhere.evaluate(model, tmp_path / "b" / "set", task, out=out, split="val")
+    changed = row | {"regions": row["regions"][:1]}  # pyright: ignore[reportIndexIssue]
+    lines = (data / "d.jsonl").read_text()
+    (data / "d.jsonl").write_text(json.dumps(changed) + "\n")
+    with pytest.raises(UserError, match="was made with another data"):
+        saywhere.evaluate(model, data, task, out=out, split="val")
+    (data / "d.jsonl").write_text(lines)
+    assert saywhere.evaluate(model, data, task, out=out, split="val")
+    changing = ("seconds", "peak_memory_mb")
+    assert {k: v for k, v in report(out).items() if k not in changing} == {
+        k: v for k, v in before.items() if k not in changing
+    }
+
+
+def test_vectors_of_another_image_of_the_same_name_are_not_taken_over(aligner: Model, tmp_path: Path) -> None:
+    for number, name in enumerate("aba"):  # the third is the first again
+        folder = tmp_path / name / "set"
+        folder.mkdir(parents=True, exist_ok=True)
+        noise(40 + 8 * (number % 2), 40).save(folder / "0.png")
+        row = {"image": "0.png", "split": "val", "sentences": ["a red dog"]}
+        (folder / "d.jsonl").write_text(json.dumps(row) + "\n")
+        saywhere.evaluate(aligner, folder, "rank", out=tmp_path / "out", split="val")
+    sizes = {(tmp_path / name / "set" / "0.png").stat().st_size for name in "ab"}
+    assert len(sizes) == len([*(tmp_path / "out" / "regions").iterdir()]) == 2
 
 
 def test_a_file_is_no_folder_for_results(aligner: Model, flickr: Path, tmp_path: Path) -> None:

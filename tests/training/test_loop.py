@@ -141,6 +141,18 @@ def test_frozen_modules_stay_and_all_else_moves(root: Path, tmp_path: Path) -> N
     assert not [key for key in stayed if key.startswith("decoder") and key.endswith("weight")]
     with pytest.raises(UserError, match=r"training\.freeze: .*no module 'trunk\.pyramids', but trunk, .*decoder"):
         run.train(make(root, freeze=["trunk.pyramids"]), tmp_path / "other")
+    with pytest.raises(UserError, match=r"^training\.freeze leaves nothing to train$"):
+        run.train(make(root, freeze=["trunk", "region_head", "decoder"]), tmp_path / "nothing")
+
+
+def test_a_run_shorter_than_the_logs_interval_and_without_validation(root: Path, tmp_path: Path) -> None:
+    recipe = make(root, log_every=20)
+    out = run.train(replace(recipe, data=replace(recipe.data, validation=None)), tmp_path / "run").model.parent
+    log = read_log(out / "metrics.csv")
+    assert [step for step, _ in log["train/loss"]] == [step for step, _ in log["lr/rest"]] == [2, 4]
+    assert (out / "curves.png").exists()
+    card = (out / "model" / "README.md").read_text()
+    assert "Weights after epoch 2 of 2, the last. No validation data." in card and "picked" not in card
 
 
 def test_best_weights_are_those_of_the_best_epoch_and_patience_stops(root: Path, tmp_path: Path) -> None:

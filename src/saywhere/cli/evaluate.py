@@ -245,10 +245,10 @@ def figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def print_scores(scores: CaptionScores, what: str = "images") -> None:
+def print_scores(scores: CaptionScores, what: str = "image") -> None:
     """Print the figures of all images."""
     figures = ", ".join(f"{name} {value:.4f}" for name, value in scores.metrics.items())
-    typer.echo(f"{len(scores.cider)} {what}: {figures}")
+    typer.echo(f"{counted(len(scores.cider), what)}: {figures}")
 
 
 @app.command("region-captions")
@@ -266,7 +266,7 @@ def region_captions(now: Task) -> None:
     loaded = now.load()
     with now.session() as session:
         scores = run(loaded, session)
-        print_scores(scores, "boxes")
+        print_scores(scores, "box")
         words = scores.words
         typer.echo(
             f"{words.words:.2f} words per phrase, {words.distinct} different phrases (truth: {words.distinct_true})"

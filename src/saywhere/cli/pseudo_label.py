@@ -42,6 +42,7 @@ def pseudo_label(
     Exit code: 0 success; 1 images are broken; 2 error.
     """
     from saywhere import data as data_sets
+    from saywhere.data.sample import digest_of
     from saywhere.evaluation.session import ensure_same_run
     from saywhere.inference import Outputs, ResultsFile, Source
     from saywhere.inference.run import Run
@@ -58,7 +59,8 @@ def pseudo_label(
         raise UserError(f"{data}: no image of split {', '.join(names)} has a sentence to cut into snippets")
     deferred = chosen.deferred("aligner")
     deferred().require("aligner", "align words with regions")
-    ensure_same_run(out, {"model": deferred().digest(), "data": str(data), "beta": beta}, "aligned")
+    digests = [str(data), *(digest_of(read[name]) for name in names)]
+    ensure_same_run(out, {"model": deferred().digest(), "data": digests, "beta": beta}, "aligned")
 
     def label(images: list[LoadedImage], _: object) -> list[Regions]:
         return find_snippets(deferred(), images, sentences, beta)

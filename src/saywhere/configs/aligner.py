@@ -153,7 +153,10 @@ class AlignerConfig(RegionConfig):
 
     @classmethod
     def original(cls) -> AlignerConfig:
-        """Return the paper's model (sections 3.1, 3.3) on our regions: a ReLU network, Eq. 8 as a sum, Eq. 9."""
+        """Return the paper's model (sections 3.1, 3.3) on our regions: a ReLU network, Eq. 8 as a sum, Eq. 9.
+
+        Word vectors are learnt from random numbers. The paper keeps those of word2vec.
+        """
         return cls(
             signed_sqrt=False,
             embed_dim=1000,

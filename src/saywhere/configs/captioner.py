@@ -70,8 +70,8 @@ class CaptionerConfig(RegionConfig):
             (``training.start``) and reward sampled sentences by CIDEr-D, see
             :mod:`saywhere.networks.captioner.loss`. References are all sentences of an image with at most
             ``decoding.max_words``.
-        num_samples: number of sampled sentences per image that are compared for the reward. Dropout is off as at
-            inference, except for the words that ``attention`` takes in.
+        num_samples: number of sampled sentences per image that are compared for the reward. The decoder's
+            dropout is off as at inference, except for the words that ``attention`` takes in; that of regions is not.
         word_weight: weight of the supervised loss next to the reward, on ``sentences`` per image.
         invented_weight: penalty on the reward for each noun that no reference of the image mentions (CHAIR), and for a
             three-word ending that no training sentence has.

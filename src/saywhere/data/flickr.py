@@ -14,7 +14,18 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from saywhere import boxes as geometry
-from saywhere.data.sample import Annotation, Box, find, measure_all, number, read_lines, to_disk, unique
+from saywhere.data.sample import (
+    Annotation,
+    Box,
+    Sample,
+    digest_of,
+    find,
+    measure_all,
+    number,
+    read_lines,
+    to_disk,
+    unique,
+)
 from saywhere.errors import NoSplitError, UserError
 from saywhere.formats.reading import read_xml
 from saywhere.images import DiskSize, ImageError
@@ -200,6 +211,18 @@ class MarkedImage:
     width: int
     height: int
     sentences: tuple[MarkedSentence, ...]
+
+
+def digest_of_marked(images: Sequence[MarkedImage]) -> str:
+    """Return a hash of images' sentences and boxed phrases and of the sizes of their files."""
+    samples = []
+    for one in images:
+        boxed = [(each, phrase) for each in one.sentences for phrase in each.phrases if phrase.box is not None]
+        boxes = np.array([phrase.box for _, phrase in boxed]).reshape(-1, 4)
+        phrases = tuple((each.phrase(phrase), phrase.entity) for each, phrase in boxed)
+        sentences = tuple(each.text for each in one.sentences)
+        samples.append(Sample(one.image, one.width, one.height, boxes, phrases, sentences))
+    return digest_of(samples)
 
 
 def read_entities(root: str | Path, split: str, report: Report | None = None) -> list[MarkedImage]:

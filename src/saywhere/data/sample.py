@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import warnings
 import zlib
@@ -355,3 +357,14 @@ def evenly(items: Sequence[T], limit: int | None) -> list[T]:
     if limit is None or limit >= len(items):
         return list(items)
     return [items[i * len(items) // limit] for i in range(limit)]
+
+
+def digest_of(samples: Sequence[Sample]) -> str:
+    """Return a hash of a data set's annotations and the sizes of its image files."""
+    digest = hashlib.blake2b(digest_size=8)
+    for sample in samples:
+        texts = [sample.image.name, sample.width, sample.height, sample.phrases, sample.sentences]
+        size = sample.image.stat().st_size if sample.image.exists() else None  # it may have been removed meanwhile
+        digest.update(json.dumps([*texts, size]).encode())
+        digest.update(np.ascontiguousarray(sample.boxes).tobytes())
+    return digest.hexdigest()

@@ -156,7 +156,7 @@ SENTENCES = ("given", "generated")
 
 def percent(share: float | None) -> str:
     """Return a share as a percentage, as the paper prints it, or a dash for None."""
-    return "–" if share is None else f"{100 * share:.1f}"
+    return "-" if share is None else f"{100 * share:.1f}"
 
 
 LINES = "attention.jsonl"

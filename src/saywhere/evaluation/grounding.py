@@ -6,7 +6,7 @@ Phrases are those of Flickr30k Entities, or of any data set with phrases and box
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, field
 from pathlib import Path
 
@@ -49,8 +49,8 @@ class GroundingResult:
     """Grounding figures: how many phrases were grounded correctly.
 
     Attributes:
-        accuracy: share of phrases whose box has an IoU of at least 0.5 with the true box.
-        pointing: share of phrases whose box has its centre inside the true box (the pointing game).
+        accuracy: share of phrases whose box has an IoU of at least 0.5 with a true box.
+        pointing: share of phrases whose box has its centre inside a true box (the pointing game).
         by_type: the same by entity type; a phrase with two types counts in both.
     """
 
@@ -60,16 +60,26 @@ class GroundingResult:
     by_type: dict[str, TypeScore] = field(default_factory=dict)
 
 
-def judge(found: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return masks ``(N,)`` for pairs of boxes ``(N, 4)``: IoU at least 0.5, and centre of the first in the second."""
-    centre = (found[:, :2] + found[:, 2:]) / 2
-    inside = np.all((centre >= truth[:, :2]) & (centre <= truth[:, 2:]), axis=1)
-    return geometry.pair_iou(found, truth) >= MATCH, inside
+def judge(found: np.ndarray, truths: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return whether each box ``(N, 4)`` has an IoU of 0.5 with a true one of its phrase, and its centre in one.
+
+    ``truths`` are N arrays ``(M, 4)`` with the boxes of each phrase. Returns two masks ``(N,)``.
+    """
+    right = [bool((geometry.iou(box[None], true) >= MATCH).any()) for box, true in zip(found, truths, strict=True)]
+    centres = (found[:, :2] + found[:, 2:]) / 2
+    inside = [
+        bool(np.all((centre >= true[:, :2]) & (centre <= true[:, 2:]), axis=1).any())
+        for centre, true in zip(centres, truths, strict=True)
+    ]
+    return np.array(right, bool), np.array(inside, bool)
 
 
-def measure(found: ArrayLike, truth: ArrayLike, types: Sequence[Sequence[str]]) -> GroundingResult:
-    """Compare the boxes ``found (N, 4)`` for N phrases with the true ones; ``types`` are each phrase's entity types."""
-    boxes, truths = (np.asarray(rows, np.float32).reshape(-1, 4) for rows in (found, truth))
+def measure(found: ArrayLike, truths: Sequence[np.ndarray], types: Sequence[Sequence[str]]) -> GroundingResult:
+    """Compare the boxes ``found (N, 4)`` for N phrases with the true ones of each, as :func:`judge`.
+
+    ``types`` are each phrase's entity types.
+    """
+    boxes = np.asarray(found, np.float32).reshape(-1, 4)
     if len(boxes) == 0:
         return GroundingResult(0.0, 0.0, 0)
     right, inside = judge(boxes, truths)
@@ -227,28 +237,20 @@ class GroundingScores:
 def _measure_placed(answers: Sequence[tuple[Asked, dict[str, np.ndarray]]], placer: Placer) -> GroundingScores:
     types = [kinds for asked, _ in answers for kinds in asked.types]
     found = np.concatenate([arrays["found"] for _, arrays in answers])
-    truth = _nearest_truths(found, answers)
+    truths = [true for asked, _ in answers for true in asked.truths]
     controls: dict[str, GroundingResult] = {}
     for name in CONTROLS if "prior" in answers[0][1] else CONTROLS[:2]:
         boxes = np.concatenate([np.tile(_control(name, arrays), (len(asked.phrases), 1)) for asked, arrays in answers])
-        controls[name] = measure(boxes, _nearest_truths(boxes, answers), types)
+        controls[name] = measure(boxes, truths, types)
     presence = None
     if "presence" in answers[0][1]:
         shown, scores = (np.concatenate([arrays[name] for _, arrays in answers]) for name in ("presence", "score"))
         own = [np.arange(len(arrays["presence"])) < len(asked.phrases) for asked, arrays in answers]
         there = np.concatenate(own)
         right = np.zeros(len(there), bool)
-        right[there] = judge(found, truth)[0]
+        right[there] = judge(found, truths)[0]
         presence = measure_presence(shown, scores, there, right, placer.least())
-    return GroundingScores(measure(found, truth, types), controls, presence)
-
-
-def _nearest_truths(found: np.ndarray, answers: Sequence[tuple[Asked, dict[str, np.ndarray]]]) -> np.ndarray:
-    """Return for each found box ``(N, 4)`` the true box of its phrase that overlaps it most."""
-    truths: Iterator[np.ndarray] = (truth for asked, _ in answers for truth in asked.truths)
-    return np.stack(
-        [true[int(geometry.iou(box[None], true).argmax())] for box, true in zip(found, truths, strict=True)]
-    )
+    return GroundingScores(measure(found, truths, types), controls, presence)
 
 
 def _control(name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:

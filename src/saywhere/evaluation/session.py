@@ -21,7 +21,8 @@ from safetensors.numpy import load_file, save
 from saywhere import data as datasets
 from saywhere import reproductions
 from saywhere.data import PhraseOptions, Report, Sample, Samples
-from saywhere.data.flickr import MarkedImage, count_phrases, read_entities
+from saywhere.data.flickr import MarkedImage, count_phrases, digest_of_marked, read_entities
+from saywhere.data.sample import digest_of
 from saywhere.errors import UserError
 from saywhere.evaluation.report import TASKS
 from saywhere.files import read_record, write_atomically, write_text
@@ -125,6 +126,7 @@ class Session:
     skipped: dict[str, str] = field(default_factory=dict, init=False)
     notes: list[str] = field(default_factory=list, init=False)
     report: Report = field(default_factory=Report, init=False)
+    _digest: str = field(default="", init=False)
     _started: float = field(default_factory=time.monotonic, init=False)
 
     def __post_init__(self) -> None:
@@ -145,6 +147,7 @@ class Session:
         """Read the split, at most ``limit`` images; raises as :func:`saywhere.data.read`."""
         samples = datasets.read(self.data, self.format, self.split or DEV, options)
         self._take(samples.report, samples.split)
+        self._digest = digest_of(samples)
         return samples[: self.limit]
 
     def read_beside(self, data: Path) -> Samples:
@@ -162,8 +165,10 @@ class Session:
             UserError: it is not such a data set, or no phrase has a box.
         """
         report, split = Report(), self.split or DEV
-        images = read_entities(self.data, split, report)[: self.limit]
+        found = read_entities(self.data, split, report)
+        images = found[: self.limit]
         self._take(report, split)
+        self._digest = digest_of_marked(found)
         if not count_phrases(images):
             raise UserError(f"{self.data}: the split {split} has no phrase with a box")
         return images
@@ -190,8 +195,12 @@ class Session:
         return sentences, phrases
 
     def resume(self, settings: Mapping[str, object], made: str) -> None:
-        """Prepare ``out`` for a run with these settings; see :func:`saywhere.evaluation.session.ensure_same_run`."""
-        ensure_same_run(self.out, settings, made, self.task)
+        """Prepare ``out`` for a run with these settings; see :func:`saywhere.evaluation.session.ensure_same_run`.
+
+        ``data`` among the settings is extended by the digest of the annotations and image files that were read.
+        """
+        data = [str(settings.get("data", self.data)), self._digest]
+        ensure_same_run(self.out, {**settings, "data": data}, made, self.task)
 
     def each(
         self,
@@ -318,12 +327,17 @@ REGIONS = "regions"
 
 
 class ArrayStore:
-    """Store of named arrays per image, one file each below ``folder``, written whole or not at all."""
+    """Store of named arrays per image, one file each below ``folder``, written whole or not at all.
 
-    def __init__(self, folder: Path) -> None:
+    Of ``sources``, an image file of another size counts as another image.
+    """
+
+    def __init__(self, folder: Path, sources: Sequence[Source] = ()) -> None:
         self.folder = folder
+        self._sizes = {source.name: source.path.stat().st_size for source in sources if source.path.exists()}
 
     def _path(self, name: str) -> Path:
+        name = f"{name} {self._sizes.get(name)}"
         digest = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
         return self.folder / f"{digest}.safetensors"
 
@@ -376,8 +390,8 @@ def embed_images(
     ``UserError`` if no image is readable, or ``out`` has the vectors of another run.
     """
     digest = index_digest(model) if nouns else model.engine.vectors_digest()
-    session.resume({"model": digest, **facts}, REGIONS)
-    store = VectorStore(session.out / REGIONS)
+    ensure_same_run(session.out, {"model": digest, **facts}, REGIONS, session.task)
+    store = VectorStore(session.out / REGIONS, sources)
 
     def ask(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[ImageVectors]:
         return embed_for_index(model, images) if nouns else model.embed(images)

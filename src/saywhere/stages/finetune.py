@@ -19,6 +19,7 @@ from saywhere import boxes as geometry
 from saywhere import data as datasets
 from saywhere.calibration import MATCH
 from saywhere.data import Sample
+from saywhere.data.sample import digest_of
 from saywhere.errors import UserError
 from saywhere.files import explain_full_disk, printable, put_in_place, read_record, write_text
 from saywhere.images import ImageError
@@ -34,7 +35,6 @@ from saywhere.stages.own_words import OwnWords, find_own, kind_of
 from saywhere.stages.run import model_digest
 from saywhere.text import tokenize
 from saywhere.training import require_training
-from saywhere.training.dataset import digest_of
 from saywhere.training.densecap import usable
 from saywhere.training.progress import tracked
 

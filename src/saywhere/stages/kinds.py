@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from saywhere import data as datasets
 from saywhere.data import PhraseOptions, Samples
-from saywhere.data.sample import evenly
+from saywhere.data.sample import digest_of, evenly
 from saywhere.errors import UserError
 from saywhere.evaluation.report import TASKS, figure_of
 from saywhere.evaluation.session import DEV, evaluate
@@ -28,7 +28,6 @@ from saywhere.report import counted, leave_out
 from saywhere.stages import calibration
 from saywhere.training import branch, chunker, ngrams
 from saywhere.training.card import BundleFacts, write_bundle_card
-from saywhere.training.dataset import digest_of
 from saywhere.training.recipe import DataConfig, Recipe, SourceConfig, TrainingConfig
 
 MODEL = "model"

@@ -50,7 +50,16 @@ def write_card(recipe: Recipe, data: DataFacts, epoch: int, metrics: dict[str, f
     """Return the Markdown card of the weights after ``epoch`` epochs, which took ``seconds``."""
     splits = "\n".join(f"- {split}: {counted(images, 'image')}, {n:,} {data.unit}" for split, images, n in data.splits)
     values = "\n".join(f"| {name} | {value:.4f} |" for name, value in metrics.items())
-    table = f"| value | |\n|---|---|\n{values}" if values else "No validation data."
+    results = f"Weights after epoch {epoch} of {recipe.training.epochs}"
+    if values:
+        results += f""", picked by `{recipe.training.monitor}`. Mean losses on the
+validation split, with their weights:
+
+| value | |
+|---|---|
+{values}"""
+    else:
+        results += ", the last. No validation data."
     words = f"; {counted(data.words, 'word')}" if data.words else ""
     half = ", stored as float16" if recipe.training.half else ""
     description = f"{recipe.description}\n\n" if recipe.description else ""
@@ -66,10 +75,7 @@ def write_card(recipe: Recipe, data: DataFacts, epoch: int, metrics: dict[str, f
 
 ## Results
 
-Weights after epoch {epoch} of {recipe.training.epochs}, picked by `{recipe.training.monitor}`. Mean losses on the
-validation split, with their weights:
-
-{table}
+{results}
 
 ## Training
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -27,7 +25,7 @@ from saywhere.training.cache import FeatureCache, read_pixels
 Key = tuple[int, int]
 """Epoch and image index."""
 Digest = tuple[str | None, int, str]
-"""Name, number of images and hash of a split, see :func:`digest_of`."""
+"""Name, number of images and hash of a split, see :func:`saywhere.data.sample.digest_of`."""
 
 _SIDES = {"left": "right", "right": "left", "leftmost": "rightmost", "rightmost": "leftmost"}
 _SIDE = re.compile(r"\b(?:left|right)(?:most)?\b", re.IGNORECASE)
@@ -226,17 +224,6 @@ class ImageDataset(Dataset[Item]):
             except ImageError as error:
                 skipped.append(str(error))
         raise UserError(f"not one image can be read; the first: {skipped[0]}")
-
-
-def digest_of(samples: Sequence[Sample]) -> str:
-    """Return a hash of a data set's annotations and the sizes of its image files."""
-    digest = hashlib.blake2b(digest_size=8)
-    for sample in samples:
-        texts = [sample.image.name, sample.width, sample.height, sample.phrases, sample.sentences]
-        size = sample.image.stat().st_size if sample.image.exists() else None  # it may have been removed meanwhile
-        digest.update(json.dumps([*texts, size]).encode())
-        digest.update(np.ascontiguousarray(sample.boxes).tobytes())
-    return digest.hexdigest()
 
 
 def epoch_batches(count: int, batch_size: int, seed: int, epoch: int, shuffle: bool = True) -> list[list[Key]]:

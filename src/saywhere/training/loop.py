@@ -382,6 +382,8 @@ class Training:
                 frozen = training.frozen(state.epoch)
                 losses = self._losses(batch, seed_step(self.recipe.seed, state.epoch, state.batches), frozen)
                 loss = torch.stack(list(losses.values())).sum()
+                if not loss.requires_grad:
+                    raise UserError("training.freeze leaves nothing to train")
                 self._guard(loss, losses, batch)
                 if state.batches % training.accumulate == 0:
                     self.optimizer.zero_grad()
@@ -405,7 +407,7 @@ class Training:
         last = state.batches == self.batches
         if not last and state.batches % training.accumulate:
             return True
-        if state.step % training.log_every == 0:
+        if state.step % training.log_every == 0 or last:
             rates = {f"lr/{group['name']}": group["lr"] for group in self.optimizer.param_groups}
             self._log.write(state.step, state.epoch, {**state.losses.means("train"), **rates})
             state.losses = Losses()

@@ -17,7 +17,7 @@ from saywhere import data
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import Config, RegionConfig
 from saywhere.data import PhraseOptions, Sample, Samples
-from saywhere.data.sample import evenly, is_held_out
+from saywhere.data.sample import digest_of, evenly, is_held_out
 from saywhere.errors import UserError
 from saywhere.files import explain_full_disk, write_text
 from saywhere.inference.claims import locked
@@ -33,7 +33,7 @@ from saywhere.training.aligner import AlignerSystem
 from saywhere.training.branch import BranchSystem, load_branch
 from saywhere.training.captioner import CaptionerSystem
 from saywhere.training.card import DataFacts, write_card
-from saywhere.training.dataset import Digest, ImageDataset, System, digest_of
+from saywhere.training.dataset import Digest, ImageDataset, System
 from saywhere.training.densecap import DenseCapSystem
 from saywhere.training.finetuning import freeze, keep_scale, start_from
 from saywhere.training.loop import Training, find_device, read_state

@@ -38,12 +38,12 @@ def test_lines_of_one_image_are_joined(tmp_path):
     write(tmp_path, first, {"image": "photos/b.png"}, one(dog, cat, sentences=["A cat.", "Pets."]))
     samples = read(tmp_path)
     assert [sample.image.name for sample in samples] == ["a.png", "b.png"] and samples.report.listed == 2
+    assert samples.report.ok
     assert samples[0].phrases == (("a cat",), ("a dog",)) and samples[0].sentences == ("Pets.", "A cat.")
     write(tmp_path, first, one(dog, width=160, height=120))
     samples = read(tmp_path)
     assert samples[0].phrases == (("a cat",),)
-    wrong = "mine.jsonl:2 (another line gives this image another width and height)"
-    assert samples.report.problems == {"broken line": [wrong]}
+    assert samples.report.problems == {"image that has another size where it is listed again": ["photos/a.png"]}
 
 
 def test_width_and_height_say_what_the_boxes_refer_to(tmp_path):

@@ -256,15 +256,28 @@ def test_the_last_annotation_that_was_not_skipped_counts(tmp_path: Path) -> None
 CLASSES = Classes(("Dog", "Person", "Widget A", "widget b"))
 
 
-def read_again(name: str, folder: Path, regions: Regions) -> tuple[Regions, Report]:
-    form, out, report = FORMATS[name], folder / "out", Report()
+def read_again(name: str, folder: Path, regions: Regions, drafts: Regions | None = None) -> tuple[Regions, Report]:
+    """Return what is read from the file of ``regions``, or of ``drafts`` that somebody has corrected to them."""
+    form, report, out, before = FORMATS[name], Report(), folder / "out", folder / "before"
     assert form.read is not None
-    shutil.rmtree(out, ignore_errors=True)
-    for path in folder.glob("out*"):
-        path.unlink()
-    form.write_whole(out, [regions], Report())
+    for place, content in ((out, regions), (before, drafts or regions)):
+        place.with_suffix(".xml").unlink(missing_ok=True)
+        shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
+        form.write_whole(place, [content], Report())
+    if name != "label-studio":
+        carry_marks(*(next(place.rglob("*.xml")) if place.is_dir() else place for place in (out, before)))
+    elif drafts is not None:
+        (task,), (drafted,) = json.loads(out.read_text()), json.loads(before.read_text())
+        out.write_text(json.dumps([drafted | {"annotations": task["predictions"]}]))
     (found,) = form.read(out, None, report)
     return found, report
+
+
+def carry_marks(corrected: Path, drafted: Path) -> None:
+    """Give the corrected file the marks of the drafted one, as other programs carry them along."""
+    mark = re.compile(r"(draft\W+)([0-9a-f]{8} [0-9a-f]{8})")
+    marks = (found[2] for found in mark.finditer(drafted.read_text()))
+    corrected.write_text(mark.sub(lambda found: found[1] + next(marks), corrected.read_text()))
 
 
 @pytest.mark.parametrize("name", ["coco", "cvat", "label-studio", "voc"])
@@ -280,26 +293,28 @@ def test_a_corrected_class_wins_over_the_phrase_of_the_draft(name: str, tmp_path
     found, report = read_again(name, tmp_path, drafts)
     drafted = Report(drafts=int(name == "label-studio"))  # other formats do not tell
     assert (found.captions, found.labels) == (phrases, labels) and report == drafted
-    found, report = read_again(name, tmp_path, replace(drafts, labels=corrected))
+    found, report = read_again(name, tmp_path, replace(drafts, labels=corrected), drafts)
     assert found.labels == corrected == tuple(Classes().labels(found))
-    assert found.captions == (*corrected[:4], *phrases[4:])  # "Fuchs" and "good" contradict no phrase
+    assert found.captions == (*corrected[:6], phrases[6]), "a boy is a person"
     assert CLASSES.labels(found)[:4] == [*corrected[:4]]
-    assert report.ok and [*report.left_out.values()] == [4]
+    assert report.ok and [*report.left_out.values()] == [6]
     if name != "label-studio":  # which knows drafts without scores, too
-        people = replace(drafts, labels=corrected, scores=None)
-        found, report = read_again(name, tmp_path, people)
+        found, report = read_again(name, tmp_path, replace(drafts, labels=corrected, scores=None))
         assert (found.captions, found.labels) == (phrases, corrected) and report == Report()
 
 
-def test_labels_of_a_cvat_task_are_classes_even_if_no_box_has_them(tmp_path: Path) -> None:
-    draft = Regions(160, 120, [[0, 0, 9, 9]], [0.5], ("a red gizmo",), labels=("pump",), image="a.jpg")
-    cvat.write(tmp_path / "a.xml", [draft])
-    text = (tmp_path / "a.xml").read_text()
-    (found,) = cvat.read(tmp_path / "a.xml", None, Report())
-    assert found.captions == ("a red gizmo",)
-    (tmp_path / "a.xml").write_text(text.replace("<labels>", "<labels><label><name>gizmo</name></label>"))
-    (found,) = cvat.read(tmp_path / "a.xml", None, Report())
-    assert found.captions == found.labels == ("pump",)
+@pytest.mark.parametrize("name", ["coco", "cvat", "label-studio", "voc"])
+def test_a_phrase_that_somebody_wrote_stays(name: str, tmp_path: Path) -> None:
+    """Whatever it says; a drafted class that it contradicts is left out."""
+    phrases = "the raccoon", "a raccoon lying", "a cat", "a cat", "a dog"
+    written = "a trash panda", "my cat Minka", "ein Kater", "a horse", "a dog"
+    labels, kept = ("raccoon", "raccoon", "cat", "cat", "dog"), ("raccoon", "cat", "cat", "cat", "fox")
+    boxes = [[i, i, i + 50, i + 40] for i in range(5)]
+    drafts = Regions(160, 120, boxes, [0.5] * 5, phrases, labels=labels, image="a.jpg")
+    found, report = read_again(name, tmp_path, replace(drafts, captions=written, labels=kept), drafts)
+    assert found.captions == (*written[:4], "fox")
+    assert found.labels == (None, "cat", None, None, "fox")
+    assert [*report.left_out.values()] == [1]
 
 
 def test_labels_in_lines_are_texts_or_none(tmp_path: Path) -> None:

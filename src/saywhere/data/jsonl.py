@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,8 @@ def splits(root: Path) -> list[str]:
 
 
 def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
-    """Return the images of one split in the order of the lines; broken lines are named in the report.
-
-    Lines of one image are joined.
-    """
-    found = dict[Path, Annotation]()
+    """Return the images of one split in the order of the lines; broken lines are named in the report."""
+    found = []
     for file in _files(root):
         for line, row in _rows(file):
             name = f"{file.name}:{line}"
@@ -39,23 +35,12 @@ def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
                 report.problem("broken line", f"{name} ({row})")
             elif _split(row, file) == split:
                 try:
-                    one = _annotation(row, file, name, report)
-                    found[one.image] = _joined(found[one.image], one) if one.image in found else one
+                    found.append(_annotation(row, file, name, report))
                 except (KeyError, TypeError, ValueError) as error:
                     reason = f"no {error}" if isinstance(error, KeyError) else error
                     report.listed += 1
                     report.problem("broken line", f"{name} ({reason})")
-    return [*found.values()]
-
-
-def _joined(first: Annotation, other: Annotation) -> Annotation:
-    """Return what two lines say of one image; ``ValueError`` if they differ in its size."""
-    if first.size != other.size:
-        raise ValueError("another line gives this image another width and height")
-    return replace(
-        first, labelled=unique([*first.labelled, *other.labelled]), broken=first.broken or other.broken,
-        sentences=tuple(dict.fromkeys([*first.sentences, *other.sentences])),
-    )  # fmt: skip
+    return found
 
 
 def _annotation(row: dict[str, Any], file: Path, name: str, report: Report) -> Annotation:

@@ -9,7 +9,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -224,7 +224,11 @@ class Annotation:
 
 
 def assemble(annotations: Sequence[Annotation], options: PhraseOptions, report: Report) -> list[Sample]:
-    """Return the samples of ``annotations``; missing or broken data is left out and added to ``report``."""
+    """Return the samples of ``annotations``; missing or broken data is left out and added to ``report``.
+
+    Annotations of one image are joined.
+    """
+    annotations = _join_images(annotations, report)
     report.listed += len(annotations)
     sizes = measure_all([annotation.image for annotation in annotations])
     samples = []
@@ -239,6 +243,19 @@ def assemble(annotations: Sequence[Annotation], options: PhraseOptions, report: 
         elif sample := _sample(annotation, size, options, report):
             samples.append(sample)
     return samples
+
+
+def _join_images(annotations: Iterable[Annotation], report: Report) -> list[Annotation]:
+    found = dict[Path, Annotation]()
+    for one in annotations:
+        first = found.setdefault(one.image, one)
+        if first is not one and first.size != one.size:
+            report.problem("image that has another size where it is listed again", one.name)
+        elif first is not one:
+            labelled, broken = unique([*first.labelled, *one.labelled]), first.broken or one.broken
+            sentences = tuple(dict.fromkeys([*first.sentences, *one.sentences]))
+            found[one.image] = replace(first, labelled=labelled, sentences=sentences, broken=broken)
+    return [*found.values()]
 
 
 def measure_all(paths: Sequence[Path]) -> list[DiskSize | ImageError]:

@@ -13,7 +13,16 @@ from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import parse_json, read_whole, short_name, write_text
 from saywhere.formats.classes import NOUNS, Classes
-from saywhere.formats.reading import OtherShape, Row, entries_of, leave_out, reader, to_regions
+from saywhere.formats.reading import (
+    OtherShape,
+    Row,
+    entries_of,
+    leave_out,
+    mark_of,
+    reader,
+    to_regions,
+    without_draft,
+)
 from saywhere.regions import Regions
 from saywhere.report import Report
 
@@ -39,9 +48,12 @@ def write_annotations(path: Path, images: Iterable[Regions], classes: Classes = 
         size = {"width": regions.width, "height": regions.height}
         content["images"].append({"id": image_id, "file_name": regions.image, **size})
         areas = geometry.area(regions.boxes).tolist()
-        for row, name, area in zip(regions.to_coco(image_id), classes.labels(regions), areas, strict=True):
+        rows = zip(regions, regions.to_coco(image_id), classes.labels(regions), areas, strict=True)
+        for region, row, name, area in rows:
             more = {"category_id": numbers[name], "area": round(area, 2), "iscrowd": 0, "segmentation": []}
             said = {"caption": row.pop("phrase")} if "phrase" in row else {}
+            mark = mark_of(region, name)
+            said |= {} if mark is None else {"draft": mark}
             content["annotations"].append({"id": len(content["annotations"]) + 1, **row, **said, **more})
     write_text(path, json.dumps(content))
 
@@ -99,7 +111,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     for key, entry in known.items():
         with leave_out(report, "broken image", key):
             size = entry["width"], entry["height"]
-            yield from to_regions(entry["file_name"], size, entries[key], partial(_rows, classes), report, names)
+            yield from to_regions(entry["file_name"], size, entries[key], partial(_rows, classes, names), report)
 
 
 def by_id(entries: Iterable[Mapping[str, Any]], kind: str) -> dict[Any, Mapping[str, Any]]:
@@ -111,7 +123,7 @@ def by_id(entries: Iterable[Mapping[str, Any]], kind: str) -> dict[Any, Mapping[
     return found
 
 
-def _rows(classes: Mapping[Any, Mapping[str, Any]], entry: Mapping[str, Any]) -> Iterator[Row]:
+def _rows(classes: Mapping[Any, Mapping[str, Any]], names: Classes, entry: Mapping[str, Any]) -> Iterator[Row]:
     outline = entry.get("segmentation")
     if outline and not entry.get("bbox"):
         raise OtherShape("mask" if isinstance(outline, dict) else "polygon")
@@ -123,4 +135,6 @@ def _rows(classes: Mapping[Any, Mapping[str, Any]], entry: Mapping[str, Any]) ->
         raise ValueError(f"no category has the id {entry['category_id']!r}")
     score, sure = entry.get("score"), entry.get("phrase_score") if text else None
     name = None if of is None or (text and not isinstance(of["name"], str)) else of["name"]
-    yield Row((x, y, x + width, y + height), text or None, score, sure, name, drafted=score is not None)
+    mark = entry.get("draft")
+    row = Row((x, y, x + width, y + height), text or None, score, sure, name)
+    yield without_draft(row, mark if isinstance(mark, str) else None, names)

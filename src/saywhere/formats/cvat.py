@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as xml
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from saywhere.formats import reading
@@ -12,7 +13,7 @@ from saywhere.regions import Regions
 from saywhere.report import Report
 
 CORNERS = ("xtl", "ytl", "xbr", "ybr")
-ATTRIBUTES = ("phrase", "score", "phrase_score")
+ATTRIBUTES = ("phrase", "score", "phrase_score", "draft")
 OF_THE_IMAGE = "tag"
 """The element for a class of the whole image; all other elements are regions."""
 
@@ -39,7 +40,8 @@ def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> No
             kind = {"label": name, "source": "auto", "occluded": "0"}
             box = xml.SubElement(image, "box", {**kind, **corners, "z_order": "0"})
             score, sure = (None if v is None else f"{v:.5f}" for v in (region.score, region.caption_score))
-            for attribute, text in zip(ATTRIBUTES, (region.caption, score, sure), strict=True):
+            mark = reading.mark_of(region, name)
+            for attribute, text in zip(ATTRIBUTES, (region.caption, score, sure, mark), strict=True):
                 if text is not None:
                     xml.SubElement(box, "attribute", name=attribute).text = reading.legal(text)
     reading.write_xml(path, root)
@@ -57,10 +59,10 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
         with reading.leave_out(report, "broken image", image.get("name")):
             size = image.attrib["width"], image.attrib["height"]
             shapes = [shape for shape in image if shape.tag != OF_THE_IMAGE]
-            yield from reading.to_regions(image.attrib["name"], size, shapes, _rows, report, names)
+            yield from reading.to_regions(image.attrib["name"], size, shapes, partial(_rows, names), report)
 
 
-def _rows(shape: xml.Element) -> Iterator[reading.Row]:
+def _rows(classes: Classes, shape: xml.Element) -> Iterator[reading.Row]:
     if shape.tag != "box":
         raise reading.OtherShape(shape.tag)
     reading.require_upright(shape.get("rotation"))
@@ -70,4 +72,5 @@ def _rows(shape: xml.Element) -> Iterator[reading.Row]:
     texts = more.get("score"), more.get("phrase_score") if phrase else None
     score, sure = (float(text) if text else None for text in texts)
     name = shape.attrib["label"]
-    yield reading.Row((x1, y1, x2, y2), phrase or None, score, sure, name, drafted=score is not None)
+    row = reading.Row((x1, y1, x2, y2), phrase or None, score, sure, name)
+    yield reading.without_draft(row, more.get("draft"), classes)

@@ -111,13 +111,16 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
                 continue
             name, groups = image_name(data["image"]), _by_region(result)
             rows = partial(_rows, width, height, _Drafts(task), names)
-            yield from reading.to_regions(name, (width, height), groups, rows, report, names)
+            yield from reading.to_regions(name, (width, height), groups, rows, report)
 
 
 def _names(value: Any) -> Iterator[Any]:
-    """Yield the labels anywhere in tasks."""
+    """Yield the labels anywhere in tasks; not those of predictions behind annotations."""
     if isinstance(value, dict):
+        behind = {"predictions", "prediction"} if value.get("annotations") or "prediction" in value else ()
         for key, inner in value.items():
+            if key in behind:
+                continue
             yield from (inner if isinstance(inner, list) else [inner]) if key in LABELS else _names(inner)
     elif isinstance(value, list):
         for inner in value:
@@ -202,11 +205,14 @@ def _rows(
         raise ValueError("a region has neither a label nor a text")
     boxes = (entry for entry in group if entry["type"] != "textarea")  # a text's score is that of its words
     score = next((entry["score"] for entry in boxes if entry.get("score") is not None), None)
-    label, same = named[0] if len({*named}) == 1 else None, named == drafts.labels.get(str(group[0].get("id")))
+    label, before = named[0] if len({*named}) == 1 else None, drafts.labels.get(str(group[0].get("id")))
     for text, sure in said.items():
-        drafted = text in drafts.texts
-        stale = label is not None and same and not drafted and is_corrected(text, label, classes)
-        yield reading.Row(box, text, score, sure, None if stale else label, drafted)
+        drafted, overruled, stale = text in drafts.texts, False, False
+        if label is not None and drafted and named != before:
+            overruled = reading.is_overruled(text, label, classes)
+        elif label is not None and named == before and not drafted:
+            stale = is_corrected(text, label, classes)
+        yield reading.Row(box, text, score, sure, None if stale else label, overruled)
     for name in () if said else dict.fromkeys(named):
         yield reading.Row(box, None, score, None, name)
 

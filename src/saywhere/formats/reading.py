@@ -8,6 +8,7 @@ import re
 import xml.etree.ElementTree as xml
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,8 +17,8 @@ import numpy as np
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
-from saywhere.formats.classes import NOUNS, Classes, is_corrected
-from saywhere.regions import Regions
+from saywhere.formats.classes import Classes, is_corrected
+from saywhere.regions import Region, Regions
 from saywhere.report import Report
 
 ILLEGAL = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
@@ -86,8 +87,7 @@ Reader = Callable[[Path, Path | None, Report], Iterator[Regions]]
 class Row(NamedTuple):
     """One region in a file: box ``x1 y1 x2 y2`` in pixels, text, optional scores of the box and of the text, and class.
 
-    A class alone is its own text. ``drafted`` means that the program wrote the text, so that it gives way to a class
-    that it contradicts.
+    A class alone is its own text. ``overruled``: somebody has changed the class of a drafted text, which gives way.
     """
 
     box: tuple[float, float, float, float]
@@ -95,7 +95,7 @@ class Row(NamedTuple):
     score: float | None = None
     caption_score: float | None = None
     label: str | None = None
-    drafted: bool = False
+    overruled: bool = False
 
     def checked(self) -> Row:
         """Return the row unchanged; raise ``ValueError`` if its text or a score is invalid."""
@@ -106,6 +106,38 @@ class Row(NamedTuple):
             if score is not None and not 0 <= score <= 1:
                 raise ValueError(f"the score {score:g} is not a probability")
         return self
+
+
+def draft_mark(label: str, phrase: str) -> str:
+    """Return hashes of a drafted class and phrase, which tell later which of them somebody has changed."""
+    return " ".join(blake2b(legal(text).encode(), digest_size=4).hexdigest() for text in (label, phrase))
+
+
+def mark_of(region: Region, label: str) -> str | None:
+    """Return the :func:`draft_mark` of a region that a model has found; None of others."""
+    drafted = region.score is not None and region.caption
+    return draft_mark(label, region.caption) if drafted else None  # pyright: ignore[reportArgumentType]
+
+
+def without_draft(row: Row, mark: str | None, classes: Classes) -> Row:
+    """Return a row of a file in which its draft's :func:`draft_mark` stands; None if it was no draft.
+
+    A changed class that the drafted phrase does not name overrules it. Of a changed phrase the drafted class is left
+    out if it is another.
+    """
+    if row.caption is None or row.label is None or mark is None:
+        return row
+    now, before = draft_mark(row.label, row.caption).split(), mark.split()
+    if now == before or (now[:1] != before[:1] and now[1:] != before[1:]):
+        return row
+    if now[1:] == before[1:]:
+        return row._replace(overruled=is_overruled(row.caption, row.label, classes))
+    return row._replace(label=None) if is_corrected(row.caption, row.label, classes) else row
+
+
+def is_overruled(phrase: str, label: str, classes: Classes) -> bool:
+    """Return whether a drafted phrase gives way to the class that somebody has given its region."""
+    return is_corrected(phrase, label, classes) or Classes((label,)).label(phrase) is None
 
 
 class OtherShape(ValueError):
@@ -167,7 +199,6 @@ def to_regions(
     entries: Iterable[Entry],
     rows: Callable[[Entry], Iterable[Row]],
     report: Report,
-    classes: Classes = NOUNS,
 ) -> Iterator[Regions]:
     """Yield the regions of an image, with scores (of boxes, of texts) only if all regions have one.
 
@@ -180,7 +211,6 @@ def to_regions(
         entries: the image's entries in the file.
         rows: returns the regions of an entry, or raises one of :data:`WRONG`.
         report: report for left-out entries.
-        classes: those of the file.
     """
     width, height = (int(float(str(side))) for side in size)
     if name is None:
@@ -205,7 +235,7 @@ def to_regions(
     boxes = np.array([row.box for row in found], np.float64).reshape(-1, 4)
     texts = [row.caption or row.label for row in found]
     for number, row in enumerate(found):
-        if row.drafted and row.caption and row.label and is_corrected(row.caption, row.label, classes):
+        if row.overruled and row.label:
             texts[number] = row.label
             report.left_out["drafted phrases whose region has got another class, which is the text now"] += 1
     labels = tuple(row.label for row in found) if any(row.label for row in found) else None

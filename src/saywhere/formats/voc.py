@@ -5,11 +5,24 @@ from __future__ import annotations
 import xml.etree.ElementTree as xml
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from saywhere.files import TOO_LONG, fits
 from saywhere.formats.classes import NOUNS, Classes
-from saywhere.formats.reading import OtherShape, Row, leave_out, legal, placed, read_xml, reader, to_regions, write_xml
+from saywhere.formats.reading import (
+    OtherShape,
+    Row,
+    leave_out,
+    legal,
+    mark_of,
+    placed,
+    read_xml,
+    reader,
+    to_regions,
+    without_draft,
+    write_xml,
+)
 from saywhere.regions import Regions
 from saywhere.report import Report
 
@@ -36,6 +49,7 @@ def _write_one(path: Path, regions: Regions, classes: Classes) -> None:
         entry = xml.SubElement(root, "object")
         score, sure = (None if v is None else f"{v:.5f}" for v in (region.score, region.caption_score))
         texts = {"name": name, "phrase": region.caption, "score": score, "phrase_score": sure}
+        texts["draft"] = mark_of(region, name)
         for tag, text in (texts | {"truncated": "0", "difficult": "0"}).items():
             if text is not None:
                 xml.SubElement(entry, tag).text = legal(text)
@@ -60,7 +74,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
             root = read_xml(file)
             size = _text(root, "size/width"), _text(root, "size/height")
             image = _image(file, _text(root, "filename"))
-            yield from to_regions(image, size, root.iter("object"), _rows, report, names)
+            yield from to_regions(image, size, root.iter("object"), partial(_rows, names), report)
 
 
 def _names(file: Path) -> list[str | None]:
@@ -75,7 +89,7 @@ def _image(file: Path, name: str) -> str:
     return next((str(folder / name) for folder in folders if name and (folder / name).is_file()), name)
 
 
-def _rows(entry: xml.Element) -> Iterator[Row]:
+def _rows(classes: Classes, entry: xml.Element) -> Iterator[Row]:
     if entry.find("bndbox") is None and (other := [tag for tag in OTHER_SHAPES if entry.find(tag) is not None]):
         raise OtherShape(OTHER_SHAPES[other[0]])
     corners = zip(CORNERS, FIRST, strict=True)
@@ -84,7 +98,8 @@ def _rows(entry: xml.Element) -> Iterator[Row]:
     texts = entry.findtext("score"), entry.findtext("phrase_score") if phrase else None
     score, sure = (float(text) if text else None for text in texts)
     name = entry.findtext("name") if phrase else _text(entry, "name")
-    yield Row((x1, y1, x2, y2), phrase or None, score, sure, name, drafted=score is not None)
+    row = Row((x1, y1, x2, y2), phrase or None, score, sure, name)
+    yield without_draft(row, entry.findtext("draft"), classes)
 
 
 def _text(entry: xml.Element, tag: str) -> str:

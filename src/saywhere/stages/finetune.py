@@ -223,15 +223,17 @@ def _read(root: Path, format: str | None, split: str, validation: str | None, bu
     if drafts := sum(samples.report.drafts for samples in read):
         tell(f"warning: the regions of {counted(drafts, 'image')} are drafts of a program that nobody has corrected")
     problems = [f"{s.split}: {line}" for s in read if not s.report.ok for line in s.report.lines()]
+    for samples in read:
+        for line in samples.report.lines() if samples.report.ok else ():
+            tell(f"{samples.split}: {line}")
     sets = [usable(samples, longest) for samples in read]
     for samples, good in zip(read, sets, strict=True):
         if lost := sum(len(sample.boxes) for sample in samples) - sum(len(sample.boxes) for sample in good):
             tell(f"{samples.split}: {counted(lost, 'box')} left out, whose phrases have no word or more than {longest}")
     if len(sets) == 1:
-        images = list(dict.fromkeys(sample.image for sample in sets[0]))  # an image may be listed twice
-        order = np.random.default_rng(seed).permutation(len(images)).tolist()
-        chosen = {images[row] for row in order[: max(1, round(len(order) / HELD_OUT))]}
-        parts = [[sample for sample in sets[0] if (sample.image in chosen) == kept] for kept in (False, True)]
+        order = np.random.default_rng(seed).permutation(len(sets[0])).tolist()
+        chosen = {*order[: max(1, round(len(order) / HELD_OUT))]}
+        parts = [[sample for row, sample in enumerate(sets[0]) if (row in chosen) == kept] for kept in (False, True)]
     else:
         measured = {sample.image.resolve() for sample in sets[1]}
         parts = [[sample for sample in sets[0] if sample.image.resolve() not in measured], sets[1]]

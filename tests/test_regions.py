@@ -288,6 +288,14 @@ def test_drawing_needs_an_image_that_is_there(named, given, message):
             draw(regions(image=named), given)
 
 
+@pytest.mark.parametrize(("width", "height"), [(1, 1700), (13, 2001), (60, 9000), (3000, 1), (20001, 501)])
+def test_thin_images_are_drawn_on_what_their_reduced_size_rounds_to(width: int, height: int):
+    regions = Regions(width, height, [[0, 0, width, height / 2]], [0.5], ("a strip",))
+    factor = 1600 / max(width, height)
+    size = max(1, int(width * factor)), max(1, int(height * factor))
+    assert regions.draw(Image.new("RGB", size)).size == size
+
+
 def test_a_notebook_shows_the_drawn_image_while_its_file_is_there(tmp_path):
     path = tmp_path / "a.png"
     Image.new("RGB", (60, 40)).save(path)

@@ -361,8 +361,9 @@ def open_pixels(name: str | None, image: Image | str | Path | np.ndarray | None,
     if image is None and name in (None, NAMELESS):
         raise UserError("draw needs the image, because this result does not name its file: draw(image)")
     pixels = open_image(name if image is None else image).pixels  # pyright: ignore[reportArgumentType]
-    (width, height), fitting = pixels.size, pixels.width * size[1] / max(size[0], 1)
-    if abs(height - fitting) > 1 + fitting / 100:
+    width, height = pixels.size
+    rounding = sum(size) + width * size[1] / 100  # of each side by a pixel, and an aspect ratio that differs by 1 %
+    if abs(height * size[0] - width * size[1]) > rounding:
         of = f"{size[0]} x {size[1]}"
         raise UserError(
             f"draw: the image is {width} x {height}, but the result is of one of {of}, as a viewer shows it"

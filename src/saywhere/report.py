@@ -97,6 +97,7 @@ class Report:
         left_out: counts of what was left out or changed on purpose, by kind.
         notes: remarks on the data set as a whole.
         drafts: number of images whose regions are those that a program wrote, unchanged.
+        classes: number of each class in a file that numbers them.
     """
 
     listed: int = 0
@@ -104,6 +105,7 @@ class Report:
     left_out: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     drafts: int = 0
+    classes: dict[str, int] = field(default_factory=dict, compare=False)
 
     @property
     def ok(self) -> bool:

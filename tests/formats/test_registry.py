@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 import pytest
 import scripts
-from commands import run
+from commands import error_of, run
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 from saywhere import data
 from saywhere.errors import UserError
+from saywhere.files import parse_yaml
 from saywhere.formats import coco, cvat, label_studio
 from saywhere.formats.classes import Classes, label
 from saywhere.formats.densecap import LONG_SIDE, SCORE_LIMIT, result, write_results
@@ -683,3 +684,60 @@ def test_tables_and_label_studio_have_the_probability_of_the_words(tmp_path: Pat
     if (tmp_path / "parquet").exists():
         table = pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "parquet")
         assert table.column("phrase_score").to_pylist() == [0.25, 0.75]
+
+
+def yolo_set(folder: Path) -> Path:
+    """A data set with splits, whose classes have numbers of their own, and one of which no box is."""
+    for split, lines in (("train", "1 .5 .5 .2 .2\n"), ("val", "0 .5 .5 .2 .2\n7 .3 .3 .1 .1\n")):
+        for place in ("images", "labels"):
+            (folder / place / split).mkdir(parents=True)
+        Image.new("RGB", (100, 50)).save(folder / "images" / split / "a.png")
+        (folder / "labels" / split / "a.txt").write_text(lines)
+    (folder / "data.yaml").write_text("names: {0: person, 1: Hund, 7: zebra, 8: yak}\n")
+    return folder
+
+
+@NEEDS_YAML
+def test_yolos_numbers_and_splits_stay(tmp_path: Path) -> None:
+    before, out = yolo_set(tmp_path / "ds"), tmp_path / "out"
+    run("convert-results", before, "--from", "yolo", "--images", before / "images", "--to", "yolo", "--copy-images",
+        "--out", out)  # fmt: skip
+    assert parse_yaml((out / "data.yaml").read_bytes()) == {
+        "train": "images/train", "val": "images/val", "names": {0: "person", 1: "Hund", 7: "zebra", 8: "yak"},
+    }  # fmt: skip
+    assert (out / "labels/train/a.txt").read_text().split()[0] == "1"
+    assert [line.split()[0] for line in (out / "labels/val/a.txt").read_text().splitlines()] == ["0", "7"]
+    assert (out / "images/val/a.png").read_bytes() == (before / "images/val/a.png").read_bytes()
+    shutil.copy(before / "images/train/a.png", before / "images/b.png")
+    shutil.copy(before / "labels/train/a.txt", before / "labels/b.txt")
+    flat = ("convert-results", before, "--from", "yolo", "--images", before / "images", "--to", "yolo")
+    assert "YOLO identifies images by name" in error_of(run(*flat, "--out", tmp_path / "flat", code=2))
+
+
+@NEEDS_YAML
+def test_cocos_numbers_stay_in_coco_and_their_order_elsewhere(tmp_path: Path) -> None:
+    images = [{"id": 1, "file_name": "a.jpg", "width": 100, "height": 50}]
+    boxes = [{"id": n, "image_id": 1, "category_id": n, "bbox": [0, 0, 9, 9]} for n in (18, 3)]
+    kinds = [{"id": 18, "name": "Hund"}, {"id": 7, "name": "yak"}, {"id": 3, "name": "cat"}]
+    content = {"images": images, "annotations": boxes, "categories": kinds}
+    (tmp_path / "in.json").write_text(json.dumps(content))
+    convert = ("convert-results", tmp_path / "in.json", "--from", "coco")
+    for to in ("coco", "coco-results"):
+        run(*convert, "--to", to, "--out", tmp_path / f"{to}.json")
+        found = json.loads((tmp_path / f"{to}.json").read_text())
+        rows = found["annotations"] if to == "coco" else found
+        assert [row["category_id"] for row in rows] == [18, 3]
+    assert json.loads((tmp_path / "coco.json").read_text())["categories"] == kinds[::-1]
+    run(*convert, "--to", "yolo", "--out", tmp_path / "yolo")
+    assert parse_yaml((tmp_path / "yolo/data.yaml").read_bytes()) == {"names": {0: "cat", 1: "yak", 2: "Hund"}}
+    more = Regions(100, 50, [[0, 0, 9, 9]], captions=("an apple",), image="b.jpg")
+    classes = Classes(first=("cat", "yak"), numbered=(3, 7))
+    assert classes.numbers([more]) == {"cat": 3, "yak": 7, "apple": 8}
+
+
+def test_a_sentences_class_is_its_noun() -> None:
+    texts = (
+        "a cat sits on the ground", "a brown dog barks", "two dogs lie on the grass", "a kitchen stands in a room",
+        "a white canvas", "kitchen utensils", "a dog gizmo",
+    )  # fmt: skip
+    assert [label(text) for text in texts] == ["cat", "dog", "dog", "kitchen", "canvas", "utensils", "gizmo"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -94,14 +95,20 @@ def convert_results(
             count += 1
             yield regions if regions.image is not None else replace(regions, image=f"image{count}")
 
+    results = kept()
+    if (first := next(results, None)) is not None:
+        results = itertools.chain((first,), results)
+    if not classes.names:  # those of the file are known once its first image is read
+        alike = source == to or (source, to) == (ResultFormat.coco, ResultFormat.coco_results)
+        classes = Classes.carried(report.classes, alike)
     if out is None:
-        left_out = new.write_beside(kept(), report, embed, classes)
+        left_out = new.write_beside(results, report, embed, classes)
     elif printed:
         with tempfile.TemporaryDirectory() as folder:
-            left_out = new.write_whole(Path(folder, new.name), kept(), report, classes=classes)
+            left_out = new.write_whole(Path(folder, new.name), results, report, classes=classes)
             typer.echo(Path(folder, new.name).read_bytes(), nl=False)
     else:
-        left_out = new.write_whole(out, kept(), report, copy_images, classes)
+        left_out = new.write_whole(out, results, report, copy_images, classes)
     beside = "in the images or beside them" if embed else "beside the images"
     places = ", ".join(map(str, new.files(out))) if out else beside
     done = "printed" if printed else f"written: {places}"

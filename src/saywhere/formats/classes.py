@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.models.nouns import Head, Noun, known_form, noun_tree
+from saywhere.models.nouns import SINGULAR, Head, Noun, known_form, noun_tree
 from saywhere.options import dataclass
 from saywhere.regions import Regions
 from saywhere.text import tokenize
@@ -43,9 +44,22 @@ PARTS = frozenset({
 """Nouns outside the tree that name a part of a thing, and not its amount or view ("the front of a car")."""
 
 
+POSTURES = frozenset({"lies", "sits", "stands"})
+"""Verbs, also after a noun that is not known."""
+
+
 def head_of(words: Sequence[str]) -> Head:
-    """Return the noun of a region's phrase: ``trunk`` for "the trunk of an elephant", whose box shows no elephant."""
+    """Return the noun of a region's phrase: ``trunk`` for "the trunk of an elephant", whose box shows no elephant.
+
+    An unknown word after a noun with which it agrees is a verb: ``cat`` for "a cat sits on the ground".
+    """
     head = noun_tree().head(words)
+    if head.noun is None and head.stop > 1:
+        subject, verb = noun_tree().head(words[: head.stop - 1]), words[head.stop - 1]
+        agrees = not verb.endswith("s") if subject.plural else verb.endswith("s") and words[0] in SINGULAR
+        known = subject.noun is not None or verb in POSTURES
+        if known and agrees and subject.stop == head.stop - 1:
+            return subject
     part = words.index("of") - 1 if "of" in words[: head.start] else -1
     return Head(part, part + 1, None, False) if part >= 0 and words[part] in PARTS else head
 
@@ -64,6 +78,8 @@ class Classes:
     Attributes:
         names: class names, in the order of their numbers; empty: all nouns.
         ids: ids of the names in COCO's files; empty: 1, 2, ...
+        first: names in a file that is converted, which come first, in its order, if all nouns are classes.
+        numbered: their numbers, if they stay.
 
     Raises:
         UserError: a name is empty or duplicate.
@@ -76,6 +92,8 @@ class Classes:
 
     names: tuple[str, ...] = ()
     ids: tuple[int, ...] = ()
+    first: tuple[str, ...] = ()
+    numbered: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not all(tokenize(name) for name in self.names):
@@ -101,6 +119,11 @@ class Classes:
                 raise UserError(f"--map {named}: there is {', '.join(MAPS)}; other classes are listed with --classes")
             return cls(tuple(MAPS[named]), tuple(MAPS[named].values()))
         return None if names is None else cls(tuple(" ".join(name.split()) for name in names.split(",")))
+
+    @classmethod
+    def carried(cls, numbers: Mapping[str, int], alike: bool) -> Classes:
+        """Return all nouns, those of a file with these ``numbers`` first; to a format ``alike`` the numbers stay."""
+        return cls(first=tuple(numbers), numbered=tuple(numbers.values()) if alike else ())
 
     @cached_property
     def _nodes(self) -> dict[int, str]:
@@ -180,13 +203,16 @@ class Classes:
         return regions if len(rows) == len(regions) else regions[rows]
 
     def all(self, images: Iterable[Regions]) -> list[str]:
-        """Return the names or, without names, the classes of all regions in alphabetical order."""
-        return list(self.names) or sorted({name for regions in images for name in self.labels(regions)})
+        """Return the names or, without names, the classes of all regions: the first ones, others by the alphabet."""
+        found = {name for regions in images for name in self.labels(regions)}
+        return list(self.names) or [*self.first, *sorted(found.difference(self.first))]
 
-    def numbers(self, images: Sequence[Regions]) -> dict[str, int]:
-        """Return the id of each class in COCO's files."""
-        names = self.all(images)
-        return dict(zip(names, self.ids or range(1, len(names) + 1), strict=True))
+    def numbers(self, images: Sequence[Regions], start: int = 1) -> dict[str, int]:
+        """Return the number of each class, from ``start``; those of :attr:`ids` or :attr:`numbered` as they are."""
+        names, given = self.all(images), self.ids or self.numbered
+        return dict(
+            zip(names, itertools.chain(given, itertools.count(max(given, default=start - 1) + 1)), strict=False)
+        )
 
 
 INSIDE = 0.8

@@ -20,6 +20,7 @@ from saywhere.files import write_atomically
 from saywhere.formats.classes import Classes, is_corrected
 from saywhere.regions import Region, Regions
 from saywhere.report import Report
+from saywhere.text import tokenize
 
 ILLEGAL = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 """A character that XML cannot hold."""
@@ -49,6 +50,12 @@ def placed(path: Path, images: Iterable[Regions], rename: Callable[[Path], Path]
             raise UserError(f"{regions.image} and {found[place].image}: {both}")
         found[place] = regions
     return found
+
+
+def numbered(classes: Iterable[tuple[object, object]]) -> dict[str, int]:
+    """Return the names of a file's classes with their numbers, in that order; of others nothing."""
+    whole = [(name, n) for name, n in classes if isinstance(name, str) and isinstance(n, int) and tokenize(name)]
+    return dict(sorted(whole, key=lambda pair: pair[1]))
 
 
 def by_stem(images: Iterable[Regions], program: str) -> dict[str, Regions]:

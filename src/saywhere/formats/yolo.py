@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,23 @@ from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, decode, fits, parse_yaml, split_lines, write_atomically, write_text
 from saywhere.formats.classes import NOUNS, Classes
-from saywhere.formats.reading import OtherShape, Row, by_stem, in_pixels, leave_out, reader, reason, to_regions
+from saywhere.formats.reading import (
+    OtherShape,
+    Row,
+    by_stem,
+    in_pixels,
+    leave_out,
+    numbered,
+    reader,
+    reason,
+    to_regions,
+)
 from saywhere.images import SUFFIXES, measure
 from saywhere.regions import Regions
 from saywhere.report import Report
+
+SPLITS = {"train": ("train",), "val": ("val",), "valid": ("val",), "test": ("test",)}
+"""Keys of ``data.yaml`` for the folders in ``images/`` that are splits."""
 
 
 def write(path: Path, images: Iterable[Regions], copy_images: bool = False, classes: Classes = NOUNS) -> dict[str, str]:
@@ -26,29 +40,47 @@ def write(path: Path, images: Iterable[Regions], copy_images: bool = False, clas
     (Detectors write scores as a sixth column, which training programs refuse.)
 
     With ``copy_images`` the images are copied to ``images/``; only then does ``data.yaml`` name that folder, for
-    training and validation.
+    training and validation. If all images are in ``images/train/``, ``images/val/`` and the like, so they stay.
 
     Returns:
         the images that are left out because their names are too long for a file, or because they cannot be copied,
         with the reasons. Raises like :func:`by_stem`.
     """
-    found = by_stem(images, "YOLO")
-    numbers = {name: number for number, name in enumerate(classes.all(found.values()))}
+    found = _by_split(images)
+    numbers = replace(classes, ids=()).numbers([*found.values()], start=0)
     left_out: dict[str, str] = {}
-    for stem, regions in found.items():
+    for place, regions in found.items():
         shares = geometry.to_center(geometry.scale(regions.boxes, 1 / regions.width, 1 / regions.height)).tolist()
         lines: list[str] = []
         for name, box in zip(classes.labels(regions), shares, strict=True):
             lines.append(" ".join([str(numbers[name]), *(f"{value:.6f}" for value in box)]) + "\n")
         name = regions.image or ""
-        if copy_images and (why := _copy(name, path / "images")):
+        if copy_images and (why := _copy(name, path / "images" / place.parent)):
             left_out[name] = why
-        elif not fits(write_text, path / "labels" / f"{stem}.txt", "".join(lines)):
+        elif not fits(write_text, path / "labels" / f"{place}.txt", "".join(lines)):
             left_out[name] = TOO_LONG
     listed = "".join(f"\n  {number}: {json.dumps(name, ensure_ascii=False)}" for name, number in numbers.items())
-    places = "train: images\nval: images\n" if copy_images else ""
+    splits = sorted({SPLITS.get(str(place.parent), ("train", "val")): place.parent for place in found}.items())
+    folders = {key: folder for keys, folder in splits for key in keys}
+    places = "".join(f"{key}: {Path('images', folder).as_posix()}\n" for key, folder in folders.items())
+    places = places if copy_images else ""
     write_text(path / "data.yaml", f"{places}names:{listed or ' {}'}\n")
     return left_out
+
+
+def _by_split(images: Iterable[Regions]) -> dict[Path, Regions]:
+    """Return the regions of images by name without suffix, in the folder of its split if each image has one.
+
+    The split is the folder in ``images/``: ``images/train/a.jpg``. Raises like :func:`by_stem`.
+    """
+    rows, splits = list(images), dict[Path, list[Regions]]()
+    for regions in rows:
+        parts = [*Path(regions.image or "").parts[:-1]]
+        inside = parts[len(parts) - parts[::-1].index("images") :][:1] if "images" in parts else []
+        splits.setdefault(Path(*inside) if inside and inside[0] in SPLITS else Path(), []).append(regions)
+    if Path() in splits:
+        splits = {Path(): rows}
+    return {split / stem: one for split, some in splits.items() for stem, one in by_stem(some, "YOLO").items()}
 
 
 def _copy(name: str, folder: Path) -> str | None:
@@ -76,6 +108,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     found = _ImagesByStem(images)
     try:
         names = _names(parse_yaml((path / "data.yaml").read_bytes()))
+        report.classes = numbered((name, number) for number, name in names.items())
     except ModuleNotFoundError as error:
         raise UserError("reading YOLO's data.yaml needs PyYAML: pip install 'saywhere[yolo]'") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:

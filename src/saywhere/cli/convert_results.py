@@ -76,8 +76,7 @@ def convert_results(
         xmp.check_embed(to.value, out)
     if old.read is None:
         raise UserError(f"--from {source.value}: this format can only be written")
-    if path == STDOUT:
-        path = Path("/dev/stdin")
+    path = Path("/dev/stdin") if path == STDOUT else path
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
     if path.is_dir() != old.folder:
@@ -96,8 +95,7 @@ def convert_results(
             yield regions if regions.image is not None else replace(regions, image=f"image{count}")
 
     results = kept()
-    if (first := next(results, None)) is not None:
-        results = itertools.chain((first,), results)
+    results = itertools.chain([*itertools.islice(results, 1)], results)
     if not classes.names:  # those of the file are known once its first image is read
         alike = source == to or (source, to) == (ResultFormat.coco, ResultFormat.coco_results)
         classes = Classes.carried(report.classes, alike)

@@ -77,12 +77,8 @@ def convert_results(
     if old.read is None:
         raise UserError(f"--from {source.value}: this format can only be written")
     path = Path("/dev/stdin") if path == STDOUT else path
-    if not path.exists():
-        raise UserError(f"{path}: no such file or folder")
-    if path.is_dir() != old.folder:
-        is_a, needs = ("file", "folder") if old.folder else ("folder", "file")
-        raise UserError(f"{path}: is a {is_a}, but the format {source.value} is a {needs}; name its format with --from")
     printed = out == STDOUT
+    _check_input(path, source)
     _check_places(source, to, out, images, copy_images)
     count, report = 0, Report()
 
@@ -118,6 +114,17 @@ def convert_results(
     report_skipped(left_out)
     if not report.ok:
         raise typer.Exit(1)
+
+
+def _check_input(path: Path, source: ResultFormat) -> None:
+    """Check that there is a file or folder, as the format needs it; raise :class:`UserError` otherwise."""
+    from saywhere.formats.registry import FORMATS
+
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder")
+    if path.is_dir() != FORMATS[source.value].folder:
+        is_a, needs = ("folder", "file") if path.is_dir() else ("file", "folder")
+        raise UserError(f"{path}: is a {is_a}, but the format {source.value} is a {needs}; name its format with --from")
 
 
 def _check_places(

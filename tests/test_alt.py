@@ -15,6 +15,7 @@ from typing import Any
 import commands
 import numpy as np
 import pytest
+from PIL import Image
 
 from saywhere.alt import CAUTIOUS, Document, checked, compose, find_in_html, find_in_markdown
 from saywhere.regions import Regions
@@ -40,6 +41,8 @@ def filled(path: Path, text: str) -> str:
         ("<IMG\r\n\tSRC=a.jpg\r\n>\r\n", "<IMG@\r\n\tSRC=a.jpg\r\n>\r\n"),
         ('<img src="a.jpg"/><img src=\'b c.jpg\' >', '<img@ src="a.jpg"/><img@ src=\'b c.jpg\' >'),
         ('<img alt="" src=a.jpg><img alt src=b.jpg><img src=c.jpg role=none><img aria-hidden="true" src=d>', None),
+        ('<img aria-label="a dog" src=a.jpg><img aria-labelledby=b src=a.jpg><img aria-label src=a.jpg>',
+         '<img aria-label="a dog" src=a.jpg><img aria-labelledby=b src=a.jpg><img@ aria-label src=a.jpg>'),
         ('<img alt=" " src=a.jpg>', None),
         ('<picture><source srcset="b.webp"><img srcset="a.jpg 1x, b.jpg 2x"></picture>',
          '<picture><source srcset="b.webp"><img@ srcset="a.jpg 1x, b.jpg 2x"></picture>'),
@@ -324,6 +327,15 @@ def test_sentences_are_cautious_unless_the_model_is_told_otherwise(
     assert (model.asked, model.least) == (1, least)
 
 
+def test_a_spacer_gets_no_text(model: Captions) -> None:
+    for size in ((1, 1), (7, 400), (8, 8)):
+        Image.new("RGB", size).save("site/dot.png")
+        Path("page.md").write_text("![](site/dot.png)\n")
+        done = run("page.md")
+        assert ("1 without a draft" in done.stderr) == (min(size) < 8)
+    assert model.asked == 1
+
+
 def test_a_file_with_other_names_is_read_once(model: Captions) -> None:
     Path("site/b.md").write_text("![](a%20b.png)\n")
     for link in ("a.md", "c.md", "sub/b.md"):
@@ -348,7 +360,7 @@ def test_what_was_edited_meanwhile_is_not_written_over(model: Captions, monkeypa
     monkeypatch.setattr(model, "caption", edit)
     done = run("site", "--write", code=1)
     assert "site/a.md: was changed while this command ran" in done.stderr
-    assert done.stderr.startswith("1 draft written; ") and "site/a.md" not in done.stdout
+    assert done.stderr.startswith("1 draft written, 1 skipped; ") and "site/a.md" not in done.stdout
     assert Path("site/a.md").read_text() == "Somebody's new text.\n"
     assert Path("site/b.md").read_text().startswith("![a picture")
 

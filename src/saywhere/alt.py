@@ -48,6 +48,8 @@ SURE_SEX = 0.8
 """Minimum probability of a word for somebody's sex in the sentence, as in the phrases of regions."""
 SURE = 0.5
 """Minimum probability of boxes, and of their captions, that are added to the sentence."""
+SPACER = 8
+"""Images with a shorter side, in pixels, show nothing."""
 REGIONS = 3
 """Maximum number of regions that are added to the sentence."""
 
@@ -287,10 +289,10 @@ def _value(text: str, attributes: dict[str, tuple[int, int]], name: str) -> str 
 
 
 def _image(text: str, name_end: int, attributes: dict[str, tuple[int, int]]) -> Image | None:
-    """Return the image of an ``img`` tag; None if it is decorative."""
+    """Return the image of an ``img`` tag; None if it is decorative, or has a text as ``aria-label``."""
     value = partial(_value, text, attributes)
     alt = value("alt")
-    hidden = (value("aria-hidden") or "").lower() == "true"
+    hidden = (value("aria-hidden") or "").lower() == "true" or value("aria-label") or value("aria-labelledby")
     if (alt is not None and not alt.strip()) or hidden or (value("role") or "").lower() in ("presentation", "none"):
         return None
     lazy = value("data-src")  # until a script loads it, src shows a placeholder

@@ -95,6 +95,7 @@ def alt(
                     typer.echo(f"{name}:{line}: {printable(text)}")
             else:
                 typer.echo("".join(_diff(document.text, new, name)), nl=False)
+    counts.update({"skipped": len(skipped)} if skipped else {})
     made = f"{counted(drafts, 'draft')} {'written' if write else 'proposed'}"
     told = ", ".join([made, *(f"{counts[name]} {name}" for name in sorted(counts))])
     typer.echo(f"{told}; {DRAFT}" if drafts else told, err=True)
@@ -136,9 +137,10 @@ class _Texts:
     def of(self, data: bytes, name: str) -> str:
         """Return the text for the bytes of an image file; raise ``ImageError`` if it cannot be read.
 
-        It is empty if the image probably does not show what its caption is about, and no region is sure.
+        It is empty for a spacer, and if the image probably does not show what its caption is about and no region is
+        sure.
         """
-        from saywhere.alt import CAUTIOUS, SURE_SEX, checked, compose
+        from saywhere.alt import CAUTIOUS, SPACER, SURE_SEX, checked, compose
         from saywhere.images import read_image
         from saywhere.models.captioner import without_unsure_sex
 
@@ -146,6 +148,8 @@ class _Texts:
         if digest not in self._known:
             model: Any = self._deferred()
             image = read_image(data, name, self._deferred.long_side)
+            if min(image.width, image.height) < SPACER:
+                return ""
             able = self._cautious and model.captioner is not None and model.captioner.ngrams is not None
             sure = CAUTIOUS if able else None
             judged = getattr(model, "nouns", None) is not None
@@ -198,7 +202,6 @@ def _propose(
             reason = error.strerror or "cannot be read" if isinstance(error, OSError) else str(error)
             where = f"{document.path}:{line_of(document.text, image.start)}: {shown}"
             skipped[where] = reason.removeprefix(f"{shown}: ")
-            counts["skipped"] += 1
             continue
         new.append((image, text))
     return new

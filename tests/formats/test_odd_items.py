@@ -465,7 +465,7 @@ def test_half_characters_are_replaced_and_counted(name: str, tmp_path: Path) -> 
     assert "3 images" in done.stdout
     assert "left out or changed: characters of 'a.jpg' that the file cannot hold: 1" in wrong
     assert r"characters of 'b\ud83d.jpg' that the file cannot hold: 1" in wrong
-    replaced = name in ("cvat", "voc", "parquet")
+    replaced = name in ("cvat", "voc", "csv", "parquet")
     assert (r"characters of 'c\udce9.jpg'" in wrong) == replaced
     if name not in ("yolo", "fiftyone"):
         found, _ = read(name, tmp_path / "out")

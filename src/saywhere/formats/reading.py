@@ -109,6 +109,8 @@ class Row(NamedTuple):
         texts: tuple[object, ...] = (self.caption,) if self.label is None else (self.caption or "", self.label)
         if wrong := [text for text in texts if not isinstance(text, str)]:
             raise ValueError(f"{wrong[0]!r} is not a text")
+        if not any(text and not text.isspace() for text in (self.caption, self.label)):
+            raise ValueError("a region has neither a class nor a text")
         for score in (self.score, self.caption_score):
             if score is not None and not 0 <= score <= 1:
                 raise ValueError(f"the score {score:g} is not a probability")

@@ -60,8 +60,7 @@ def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> No
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(COLUMNS)
     lines.writerows(_lines(images, classes))
-    data = text.getvalue().encode("utf-8", "surrogateescape")  # names that are not UTF-8 stay as they are
-    write_atomically(path, lambda file: file.write(data))
+    write_atomically(path, lambda file: file.write(text.getvalue().encode()))
 
 
 def write_parquet(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:

@@ -232,7 +232,6 @@ class ResultFormat(StrEnum):
     """Names in :data:`saywhere.formats.registry.FORMATS`, which is imported only when a command runs."""
 
     saywhere = "saywhere"
-    densecap = "densecap"
     coco = "coco"
     coco_results = "coco-results"
     label_studio = "label-studio"

@@ -245,7 +245,6 @@ class Outputs:
     Attributes:
         lines: results file, or None.
         folder: folder for images, or None.
-        bare: None: draw the regions on the images. Otherwise only resize these, to this long side in pixels.
         beside: function that writes an answer beside its image and returns None, or why it cannot.
         draw: function that draws an answer on an image and returns it.
         read: function that turns a row of the file into an answer; ``ValueError`` if the row is incomplete.
@@ -253,7 +252,6 @@ class Outputs:
 
     lines: ResultsFile | None = None
     folder: Path | None = None
-    bare: int | None = None
     beside: Callable[[Source, Any], str | None] | None = None
     draw: Callable[[Image, Any], Image] = lambda image, found: found.draw(image)
     read: Callable[[dict[str, Any]], Any] = Regions.from_dict
@@ -261,11 +259,7 @@ class Outputs:
     @property
     def long_side(self) -> int:
         """Long side in pixels that images need for being written; 0 if none are."""
-        return 0 if self.folder is None else self._sides[1]
-
-    @property
-    def _sides(self) -> tuple[int, int]:
-        return DRAWN_SIDES if self.bare is None else (self.bare, self.bare)
+        return 0 if self.folder is None else DRAWN_SIDES[1]
 
     def check(self, sources: Sequence[Source]) -> None:
         """Create the folder; ``UserError`` if that fails, or if an input image would be overwritten."""
@@ -292,9 +286,7 @@ class Outputs:
         if done.result is None or done.image is None:
             return
         if self.folder is not None:
-            pixels = resized(done.image, *self._sides)
-            if self.bare is None:
-                pixels = self.draw(pixels, done.result)
+            pixels = self.draw(resized(done.image, *DRAWN_SIDES), done.result)
             save_image(out_path(self.folder, done.source), pixels)
         self.keep_beside(done.source, done.result)
         if self.lines is not None and not self.is_described(done.source):

@@ -31,7 +31,7 @@ from saywhere.inference.results import (
     ensure_same_settings,
     read_names,
 )
-from saywhere.inference.sources import Source, find_images, list_paths, out_path, read_boxes
+from saywhere.inference.sources import Source, find_images, list_paths, read_boxes
 from saywhere.loading import DeferredModel
 from saywhere.options import dataclass, require_ints, require_probabilities, require_texts
 from saywhere.regions import SHOWN, Regions, check_boxes
@@ -208,8 +208,6 @@ def _ask_batch(ask: Ask[Any], reads: Sequence[_Read], given: bool) -> list[Image
 
 TOP = 10
 """Default number of regions per image (docs/describe.md#which-regions)."""
-FOR_EVALUATION = ("coco-results", "densecap")
-"""Formats for programs that rank regions of any score."""
 
 
 @dataclass
@@ -339,8 +337,7 @@ def describe(
         boxes: file of boxes to describe, see :func:`saywhere.inference.read_boxes`: all of them and no others.
         top: maximum number of regions per image; 0 or None: all.
         threshold: minimum probability that a region's box and caption are right. Default: that of
-            :meth:`saywhere.Regions.at_least` for results that people look at; 0 for evaluation formats
-            (:data:`FOR_EVALUATION`).
+            :meth:`saywhere.Regions.at_least`; 0 for ``coco-results``, whose evaluator ranks regions of any score.
         batch: batch size.
         output_format: one of :data:`saywhere.formats.registry.FORMATS`.
         classes: keep only regions whose phrase has one of these classes (``["person", "dog"]``, or ``"person,dog"``);
@@ -379,9 +376,9 @@ def describe(
         raise UserError(f"{boxes}: all of its boxes are described, so --classes and --map cannot choose among them")
     given = None if boxes is None else read_boxes(boxes, found)
     sources = found if given is None else [source for source in found if source.name in given]
-    Outputs(None, out).check(sources if output_format in ("saywhere", "densecap") else [])
+    Outputs(None, out).check(sources if output_format == "saywhere" else [])
     most = None if given is not None else top or None
-    least = 0.0 if given is not None or output_format in FOR_EVALUATION else None
+    least = 0.0 if given is not None or output_format == "coco-results" else None
     work = _Description(
         model, given, most, least if threshold is None else threshold, batch, progress, each, tell, boxes, classes,
         len(found) - len(sources),
@@ -475,31 +472,22 @@ class _Description:
     ) -> Summary:
         """Describe images, and write all results in another program's format into the folder ``out``."""
         from saywhere.formats.classes import NOUNS
-        from saywhere.formats.densecap import LONG_SIDE, write_results
         from saywhere.formats.registry import FORMATS
 
-        report, new, original = Report(), FORMATS[output_format], output_format == "densecap"
+        report, new = Report(), FORMATS[output_format]
         place = out / new.name
-        if not original:
-            new.require_new(place)
+        new.require_new(place)
         if json.absolute() == place.absolute() or place.absolute() in json.absolute().parents:
             raise UserError(f"--json {json}: is where the result is written; name another file")
         with ResultsFile(json) as lines:
             ensure_same_settings(json, self.facts)
-            outputs = Outputs(lines, out, LONG_SIDE) if original else Outputs(lines)
+            outputs = Outputs(lines)
             summary = self._run(sources, outputs)
-            kept = [source for source in sources if outputs.is_described(source)]
-            if original:  # its viewer needs the images beside the results, under these names
-                options = {"model": self.model.name, "image_size": LONG_SIDE, "top": self.top}
-                named = ((out_path(Path(), source).as_posix(), outputs.answer(source)) for source in kept)
-                write_results(place, named, {**options, "threshold": self.threshold})
-            else:
-                regions = (outputs.answer(source) for source in kept)
-                left_out = new.write_whole(place, regions, report, copy_images, self.classes or NOUNS)
-                summary.skipped.update(left_out)
+            kept = (outputs.answer(source) for source in sources if outputs.is_described(source))
+            summary.skipped.update(new.write_whole(place, kept, report, copy_images, self.classes or NOUNS))
         for line in report.lines():
             self.tell(line, err=True)
-        return self._report(summary, [json, out, place] if original else [json, *new.files(place)])
+        return self._report(summary, [json, *new.files(place)])
 
     def share(self, sources: Sequence[Source], count: int, json: Path, out: Path | None) -> Summary:
         """Describe shards together with other processes; the last process merges them into ``json``."""

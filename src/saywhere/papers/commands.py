@@ -49,6 +49,20 @@ def convert(
 
 
 @app.command()
+def results(
+    lines: Path = typer.Argument(metavar="REGIONS.JSONL", help="Lines of describe --json."),
+    out: Path = typer.Argument(
+        metavar="FOLDER", callback=options.check_folder, help="The results and the images, such as vis/data."
+    ),
+) -> None:
+    """Write results.json and images for the viewer of the published DenseCap program."""
+    from saywhere.papers.densecap2016.convert import write_results
+
+    write_results(lines, out)
+    typer.echo(f"written: {out / 'results.json'}")
+
+
+@app.command()
 def table1(
     recipe: Path = typer.Argument(metavar="RECIPE", help="A recipe of a comparison, such as recipes/table1.yaml."),
     changes: list[str] | None = typer.Argument(

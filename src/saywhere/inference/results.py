@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from saywhere.errors import UserError
-from saywhere.files import beside, read_record, require_there, sync, write_text
+from saywhere.files import TOO_LONG, beside, fits, read_record, require_there, sync, write_text
 from saywhere.images import DRAWN_SIDES, ImageError, LoadedImage, open_image, resized, save_image
 from saywhere.inference.sources import Source, out_path
 from saywhere.options import dataclass
@@ -41,10 +41,6 @@ class ImageResult(Generic[T]):
     result: T | None = None
     image: LoadedImage | None = None
     error: str | None = None
-
-
-class NotKeptError(Exception):
-    """An answer that cannot be saved beside its image; the text says why."""
 
 
 class AppendedFile:
@@ -278,24 +274,22 @@ class Outputs:
         """Return whether the results file has the image; its drawing may still be missing."""
         return self.lines is not None and source.name in self.lines.done
 
-    def keep(self, done: ImageResult[Any]) -> None:
+    def keep(self, done: ImageResult[Any]) -> str | None:
         """Save the drawing first, then the line if it is new, so that an image in the file always has its drawing.
 
-        No file is left incomplete after an error, such as an ``OSError`` or a :class:`NotKeptError`.
+        No file is left incomplete after an error, such as an ``OSError``. Return why this image cannot be saved, or
+        None.
         """
         if done.result is None or done.image is None:
-            return
+            return None
         if self.folder is not None:
             pixels = self.draw(resized(done.image, *DRAWN_SIDES), done.result)
-            save_image(out_path(self.folder, done.source), pixels)
-        self.keep_beside(done.source, done.result)
-        if self.lines is not None and not self.is_described(done.source):
+            if not fits(save_image, out_path(self.folder, done.source), pixels):
+                return TOO_LONG
+        why = None if self.beside is None else self.beside(done.source, done.result)
+        if why is None and self.lines is not None and not self.is_described(done.source):
             self.lines.append(done.result.to_dict(), done.source.name)
-
-    def keep_beside(self, source: Source, answer: Any) -> None:
-        """Write an answer beside its image, if wanted; ``NotKeptError`` if that fails."""
-        if self.beside is not None and (why := self.beside(source, answer)):
-            raise NotKeptError(why)
+        return why
 
     def lacks_image(self, source: Source) -> bool:
         """Return whether the results file has the image but the folder lacks its drawing."""

@@ -14,17 +14,16 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere.errors import UserError, explain_oom
-from saywhere.files import TOO_LONG, beside, fits
+from saywhere.files import beside
 from saywhere.images import LoadedImage, open_image
 from saywhere.inference.results import (
     ImageResult,
-    NotKeptError,
     Outputs,
     ResultsFile,
     compare_settings,
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from saywhere.inference.shards import Shard
     from saywhere.models.model import Model
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 HELD = 1 << 30
@@ -282,15 +280,16 @@ class Run(Generic[T]):
         summary = Summary(len(sources), already=len(sources) - len(todo), verb=self.verbs[1])
         summary.lines = None if outputs.lines is None else outputs.lines.path
 
-        def keep(one: ImageResult[T]) -> None:
+        def keep(one: ImageResult[T]) -> str | None:
             new = not outputs.is_described(one.source)
-            outputs.keep(one)
-            if new:
+            why = outputs.keep(one)
+            if new and why is None:
                 summary.done += 1
                 if isinstance(one.result, Regions):
                     summary.regions = (summary.regions or 0) + len(one.result)
                 if self.each is not None:
                     self.each(one, summary)
+            return why
 
         results: Iterable[ImageResult[Any]] = itertools.chain(outputs.read_back(undrawn), self._fresh(todo))
         if self.claim is not None:
@@ -580,17 +579,9 @@ def _beside(format: str, embed: bool) -> tuple[Callable[..., str | None], Report
     return write, report
 
 
-def _refused(keep: Callable[P, object], *arguments: P.args, **options: P.kwargs) -> str | None:
-    """Return why an answer could not be saved; None if it was."""
-    try:
-        return None if fits(keep, *arguments, **options) else TOO_LONG
-    except NotKeptError as error:
-        return str(error)
-
-
 def keep_each(
     results: Iterable[ImageResult[T]],
-    keep: Callable[[ImageResult[T]], object],
+    keep: Callable[[ImageResult[T]], str | None],
     total: int,
     completed: int = 0,
     what: str = "describing",
@@ -601,7 +592,7 @@ def keep_each(
 
     Args:
         results: results of :func:`saywhere.inference.run_images`.
-        keep: called with the images that have a result.
+        keep: called with the images that have a result; returns why it could not be saved, or None.
         total, completed: number of images, and how many of them an earlier run has done.
         resumes: whether the same command continues after a ``KeyboardInterrupt``.
     """
@@ -610,9 +601,8 @@ def keep_each(
     with progress(what, total, completed, bar) as advance:
         try:
             for one in results:
-                if one.result is None:
-                    skipped[one.source.name] = one.error or "cannot be read"
-                elif why := _refused(keep, one):
+                why = (one.error or "cannot be read") if one.result is None else keep(one)
+                if why:
                     skipped[one.source.name] = why
                 else:
                     count += 1

@@ -258,7 +258,6 @@ class Run(Generic[T]):
         model: model that ``ask`` uses; not loaded if all images have answers.
         verbs: present and past participle of the task: ``("describing", "described")``.
         claim: claim to the shard of these images; losing it ends the run.
-        long_side: long side in pixels that ``each`` needs; the model and drawings may need more.
     """
 
     ask: Ask[T]
@@ -270,7 +269,6 @@ class Run(Generic[T]):
     verbs: tuple[str, str] = ("describing", "described")
     claim: Claim | None = None
     bar: bool = True
-    long_side: int = 0
 
     def __call__(self, sources: Sequence[Source]) -> Summary:
         """Process the images; ``UserError`` if the model cannot be used. Ctrl-C reports the progress."""
@@ -302,7 +300,7 @@ class Run(Generic[T]):
     def _fresh(self, todo: Sequence[Source]) -> Iterator[ImageResult[T]]:
         if todo:  # otherwise the model is not needed
             self.model.begin()
-            long_side = max(self.outputs.long_side, self.model.long_side, self.long_side)
+            long_side = max(self.outputs.long_side, self.model.long_side)
             workers = self.model.workers
             yield from run_images(self.ask, todo, self.boxes, batch=self.batch, long_side=long_side, workers=workers)
 

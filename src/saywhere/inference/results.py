@@ -363,21 +363,22 @@ def compare_settings(path: Path, settings: Mapping[str, Any]) -> None:
         known = read_settings(path) if path.stat().st_size else None
     except OSError:
         return
-    if known is not None and (other := [name for name, value in settings.items() if known.get(name) != value]):
-        told = list_changes(known, settings, other)
+    if known is not None:
         way_out = f"give the same options or another file, or remove it and {_note(path).name} to start over"
-        raise UserError(f"{path}: was started with other options ({told}); {way_out}")
+        require_same(path, known, settings, way_out)
 
 
-def list_changes(before: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Return for users how options differ, such as ``top: 5, now 10; beam_size: not set, now 3``."""
+def require_same(path: Path, known: Mapping[str, Any], settings: Mapping[str, Any], way_out: str) -> None:
+    """Refuse results begun with other settings: ``UserError`` lists them, as in ``top: 5, now 10; size: not set``."""
 
     def text(value: object) -> str:
         if isinstance(value, list):
             return ", ".join(map(str, value))
         return "not set" if value is None else str(value)
 
-    return "; ".join(f"{name}: {text(before.get(name))}, now {text(now.get(name))}" for name in names)
+    pairs = {name: (known.get(name), value) for name, value in settings.items()}
+    if other := [f"{name}: {text(old)}, now {text(new)}" for name, (old, new) in pairs.items() if old != new]:
+        raise UserError(f"{path}: was started with other options ({'; '.join(other)}); {way_out}")
 
 
 def _note(path: Path) -> Path:

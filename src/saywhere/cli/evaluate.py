@@ -152,12 +152,13 @@ EXIT_CODES = "Exit code: 0 success; 1 images were skipped or the data set is inc
 
 
 def task(
-    name: str, data: Any = Data, model: Any = options.Model, omit: Collection[str] = ()
+    group: typer.Typer, name: str, data: Any = Data, model: Any = options.Model, omit: Collection[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that adds the :data:`SHARED` options to a command, as a :class:`Task`, and exit codes.
+    """Return a decorator that makes a command with the :data:`SHARED` options, as a :class:`Task`, and exit codes.
 
     Args:
-        name: a name in :data:`saywhere.evaluation.report.TASKS`.
+        group: the commands that it belongs to.
+        name: its name, one in :data:`saywhere.evaluation.report.TASKS`.
         data: declaration of ``--data``, which is required unless it may be None.
         model: declaration of ``--model``. With :data:`saywhere.cli.options.ComparedModels` the command compares
             several models.
@@ -187,7 +188,7 @@ def task(
             for key, (kind, default) in shared.items()
         ]
         place = list(shared).index("change")  # between what is measured and how
-        return options.declare(called, command, [*declared[:place], *own, *declared[place:]])
+        return group.command(name)(options.declare(called, command, [*declared[:place], *own, *declared[place:]]))
 
     return decorate
 
@@ -198,8 +199,7 @@ class Part(StrEnum):
     aligner = "aligner"
 
 
-@app.command("dense")
-@task("dense", options.DataRoot, options.ComparedModels)
+@task(app, "dense", options.DataRoot, options.ComparedModels)
 def dense(
     now: Task,
     predictions: Predictions = None,
@@ -224,8 +224,7 @@ def dense(
         )
 
 
-@app.command("caption")
-@task("caption", options.DataRoot, options.ComparedModels)
+@task(app, "caption", options.DataRoot, options.ComparedModels)
 def caption(
     now: Task, beam_size: options.BeamSize = None, predictions: Predictions = None, truth: Truth = None
 ) -> None:
@@ -251,8 +250,7 @@ def print_scores(scores: CaptionScores, what: str = "images") -> None:
     typer.echo(f"{len(scores.cider)} {what}: {figures}")
 
 
-@app.command("region-captions")
-@task("region-captions")
+@task(app, "region-captions")
 def region_captions(now: Task) -> None:
     """Captions of given boxes: BLEU, METEOR, ROUGE-L and CIDEr-D.
 
@@ -280,8 +278,7 @@ def region_captions(now: Task) -> None:
             typer.echo(f"{what}: {counted(boxes, 'box')}{shares}")
 
 
-@app.command("rank")
-@task("rank", model=options.ComparedModels)
+@task(app, "rank", model=options.ComparedModels)
 def rank(now: Task) -> None:
     """Ranking of sentences per image and of images per sentence (Alignments, section 4.1).
 
@@ -295,8 +292,7 @@ def rank(now: Task) -> None:
         typer.echo(f"annotation: {result.image_to_text}\nsearch: {result.text_to_image}")
 
 
-@app.command("search")
-@task("search", omit=["precision"])
+@task(app, "search", omit=["precision"])
 def search(
     now: Task,
     among: list[Path] | None = typer.Option(
@@ -336,8 +332,7 @@ def search(
             typer.echo(f"weights of the probability of hits, fitted here: {there.hit}")
 
 
-@app.command("ground")
-@task("ground", model=options.ComparedModels, omit=["format"])
+@task(app, "ground", model=options.ComparedModels, omit=["format"])
 def ground(
     now: Task,
     part: Part | None = typer.Option(
@@ -378,8 +373,7 @@ def ground(
                 )
 
 
-@app.command("nouns")
-@task("nouns")
+@task(app, "nouns")
 def nouns(now: Task) -> None:
     """Accuracy of nouns for the true boxes: from the decoder, from the classifier, and from captions.
 
@@ -396,8 +390,7 @@ def nouns(now: Task) -> None:
             typer.echo(f"{way}: {share:.3f} mean over {kinds}, {result.objects[way]:.3f} of all boxes")
 
 
-@app.command("attention")
-@task("attention", EntitiesData, omit=["format"])
+@task(app, "attention", EntitiesData, omit=["format"])
 def attention(now: Task) -> None:
     """Attention correctness on Flickr30k Entities: the share of attention inside the boxes of what a word names.
 

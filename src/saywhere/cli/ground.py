@@ -173,7 +173,7 @@ def ground(
 
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(ResultsFile(file, "phrases")) if file else None
-        outputs = Outputs(lines, out, draw=lambda image, found: found.draw(image), read=Grounded.from_dict)
+        outputs = Outputs(lines, out, read=Grounded.from_dict)
         outputs.check(sources)
         if file is not None:
             ensure_same_settings(file, question.facts)

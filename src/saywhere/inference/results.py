@@ -18,8 +18,6 @@ from saywhere.options import dataclass
 from saywhere.regions import Regions
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from saywhere.inference.claims import Claim
 
 T = TypeVar("T")
@@ -236,20 +234,18 @@ def json_line(row: Mapping[str, Any], name: str) -> bytes:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Destinations of answers: regions or, without a folder, other results with ``to_dict``.
+    """Destinations of answers, which have ``to_dict`` and, for a folder, ``draw``.
 
     Attributes:
         lines: results file, or None.
         folder: folder for images, or None.
         beside: function that writes an answer beside its image and returns None, or why it cannot.
-        draw: function that draws an answer on an image and returns it.
         read: function that turns a row of the file into an answer; ``ValueError`` if the row is incomplete.
     """
 
     lines: ResultsFile | None = None
     folder: Path | None = None
     beside: Callable[[Source, Any], str | None] | None = None
-    draw: Callable[[Image, Any], Image] = lambda image, found: found.draw(image)
     read: Callable[[dict[str, Any]], Any] = Regions.from_dict
 
     @property
@@ -283,7 +279,7 @@ class Outputs:
         if done.result is None or done.image is None:
             return None
         if self.folder is not None:
-            pixels = self.draw(resized(done.image, *DRAWN_SIDES), done.result)
+            pixels = done.result.draw(resized(done.image, *DRAWN_SIDES))
             if not fits(save_image, out_path(self.folder, done.source), pixels):
                 return TOO_LONG
         why = None if self.beside is None else self.beside(done.source, done.result)

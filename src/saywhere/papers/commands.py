@@ -90,8 +90,7 @@ def table1(
     typer.echo(f"written: {', '.join(map(str, paths))}")
 
 
-@app.command()
-@task("retrieval")
+@task(app, "retrieval")
 def retrieval(
     now: Task,
     regions: int = typer.Option(20, min=1, metavar="N", help="At most so many regions of an image, the best."),
@@ -117,8 +116,7 @@ def retrieval(
         )
 
 
-@app.command()
-@task("caption", model=Together)
+@task(app, "caption", model=Together)
 def caption(now: Task, beam_size: options.BeamSize = None) -> None:
     """Score captions of several models together (Areas of Attention, Table 4)."""
     from saywhere.papers.captions import run

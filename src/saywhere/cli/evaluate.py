@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -18,7 +18,6 @@ from saywhere.cli import options
 from saywhere.cli.printing import print_table, skip_notes
 from saywhere.errors import NoSplitError, UserError, explain_oom
 from saywhere.loading import Runtime, load_model
-from saywhere.options import dataclass
 from saywhere.report import counted, progress
 
 if TYPE_CHECKING:
@@ -45,20 +44,32 @@ def _evaluate() -> None:
     pass
 
 
-@dataclass(frozen=True)
-class Task:
-    """An evaluation task with the options that all tasks share."""
+class Task(NamedTuple):
+    """An evaluation task: its name, and the options that all tasks share."""
 
-    name: str
-    data: Path | None
-    models: Sequence[str]
-    format: str | None
-    split: str | None
-    change: list[str] | None
-    limit: int | None
-    out: Path
-    batch: int
-    runtime: Runtime
+    data: options.DataRoot
+    model: options.ComparedModels = None
+    format: options.DataFormat = None
+    split: options.Split = None
+    change: options.Set = None
+    limit: options.Limit = None
+    out: options.Out = Path("evaluation")
+    batch: options.Batch = 8
+    device: options.Device = None
+    engine: options.Engine = None
+    threads: options.Threads = None
+    precision: options.Precision = None
+    name: str = ""
+
+    @property
+    def models(self) -> Sequence[str]:
+        """The named models."""
+        return [self.model] if isinstance(self.model, str) else self.model or []
+
+    @property
+    def runtime(self) -> Runtime:
+        """Where and how the model runs."""
+        return Runtime(self.device, self.engine, self.threads, self.precision)
 
     def load(self, part: str | None = None, model: str | None = None) -> Model:
         """Load the task's model, or the named one; raise :class:`UserError` if it lacks the part."""
@@ -132,21 +143,6 @@ def _bars() -> Iterator[Progress]:
         yield show
 
 
-SHARED: dict[str, tuple[Any, Any]] = {
-    "data": (Data, inspect.Parameter.empty),
-    "model": (options.Model, None),
-    "format": (options.DataFormat, None),
-    "split": (options.Split, None),
-    "change": (options.Set, None),
-    "limit": (options.Limit, None),
-    "out": (options.Out, None),
-    "batch": (options.Batch, 8),
-    "device": (options.Device, None),
-    "engine": (options.Engine, None),
-    "threads": (options.Threads, None),
-    "precision": (options.Precision, None),
-}
-"""Options of all tasks, with their defaults."""
 EXIT_CODES = "Exit code: 0 success; 1 images were skipped or the data set is incomplete; 2 error."
 """The last paragraph of the help of all tasks."""
 
@@ -154,7 +150,7 @@ EXIT_CODES = "Exit code: 0 success; 1 images were skipped or the data set is inc
 def task(
     group: typer.Typer, name: str, data: Any = Data, model: Any = options.Model, omit: Collection[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that makes a command with the :data:`SHARED` options, as a :class:`Task`, and exit codes.
+    """Return a decorator that makes a command with the options of :class:`Task` and exit codes.
 
     Args:
         group: the commands that it belongs to.
@@ -164,31 +160,24 @@ def task(
             several models.
         omit: shared options that the command does not have.
     """
-    shared = {key: value for key, value in SHARED.items() if key not in omit}
-    shared |= {"data": (data, None if data is options.DataRoot else inspect.Parameter.empty), "model": (model, None)}
-    shared["out"] = (options.Out, Path("evaluation", name))
+    defaults = {"out": Path("evaluation", name)} | ({"data": None} if data is options.DataRoot else {})
+    shared = options.options_of(Task, {"data": data, "model": model}, **defaults)
+    shared = [each for each in shared if each.name not in ("name", *omit)]
+    place = [each.name for each in shared].index("change")  # between what is measured and how
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
 
         def called(**given: Any) -> None:
-            values = {key: given.pop(key, None) for key in SHARED}
-            runtime = Runtime(*(values.pop(key) for key in ("device", "engine", "threads", "precision")))
-            models = values.pop("model")
+            values = {each.name: given.pop(each.name) for each in shared}
             if model is options.ComparedModels:
                 from saywhere.cli.comparing import one_or_compare
 
-                models = one_or_compare(name, models, values["out"], values["data"])
-            named = [models] if isinstance(models, str) else models or []
-            command(Task(name=name, models=named, runtime=runtime, **values), **given)
+                values["model"] = one_or_compare(name, values["model"], values["out"], values["data"])
+            command(Task(name=name, **values), **given)
 
         command.__doc__ = f"{inspect.getdoc(command)}\n\n{EXIT_CODES}"
-        declared = [
-            inspect.Parameter(key, options.OPTION, default=default, annotation=kind)
-            for key, (kind, default) in shared.items()
-        ]
-        place = list(shared).index("change")  # between what is measured and how
-        return group.command(name)(options.declare(called, command, [*declared[:place], *own, *declared[place:]]))
+        return group.command(name)(options.declare(called, command, [*shared[:place], *own, *shared[place:]]))
 
     return decorate
 

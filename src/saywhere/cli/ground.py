@@ -22,9 +22,8 @@ from saywhere.cli.options import (
     Regions,
     read_texts,
 )
-from saywhere.cli.printing import note_words, on_terminal, print_table, report_skipped
+from saywhere.cli.printing import each_result, note_words, on_terminal, print_table, report_skipped
 from saywhere.errors import UserError
-from saywhere.files import printable
 from saywhere.loading import DeferredModel
 from saywhere.options import dataclass
 
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
     import saywhere
     from saywhere.images import LoadedImage
-    from saywhere.inference import ImageResult
-    from saywhere.inference.run import Summary
 
 GREY = (128, 128, 128)
 PLURALS = "Images, folders, tar archives, or quoted patterns"
@@ -155,7 +152,6 @@ def ground(
     ahead = ("densecap",) if part is Part.densecap else ("aligner", "densecap", "nouns")
     deferred = chosen.deferred(Part.aligner if sentence else part, ahead, [path])
     from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, find_images, note_videos
-    from saywhere.inference.results import json_line
     from saywhere.inference.run import Run
 
     sources = find_images([path], [out] if out else [])
@@ -163,14 +159,7 @@ def ground(
         raise UserError(f"{video}: is a video; to find moments in it, use saywhere index and saywhere search")
     printed, file = json == STDOUT, None if json == STDOUT else json
     question = _Question(deferred, texts, part, threshold, beta, regions)
-
-    def show(one: ImageResult[Grounded], so_far: Summary) -> None:
-        alone = so_far.count == 1
-        if printed and one.result is not None:
-            typer.echo(json_line(one.result.to_dict(), one.source.name), nl=False)
-        elif one.result is not None and (alone or (file is None and out is None)):
-            _print_table(one.result, "" if alone else printable(one.source.name))
-
+    show = each_result(printed, file is not None or out is not None, _print_table)
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(ResultsFile(file, "phrases")) if file else None
         outputs = Outputs(lines, out, read=Grounded.from_dict)

@@ -326,7 +326,7 @@ def write_results(lines: Path, folder: Path) -> None:
         UserError: a line is broken, or an image is not there, cannot be read, or has another size than in the lines.
     """
     report, results = Report(), list[dict[str, Any]]()
-    found = {regions.image or "": regions for regions in read_lines(lines, None, report)}
+    found = {regions.image or "an image without a name": regions for regions in read_lines(lines, None, report)}
     if not report.ok:
         raise UserError(f"{lines}: {'; '.join(report.lines())}")
     sources = find_images([*found])

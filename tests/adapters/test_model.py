@@ -32,7 +32,6 @@ EVERYTHING: dict[str, Callable[[Any], object]] = {
     "embed_text": lambda model: model.embed_text("a dog"),
     "attend": lambda model: model.attend(IMAGE, ["a dog"]),
     "ground by a part": lambda model: model.ground(IMAGE, "a dog", part="aligner"),
-    "ground by beta": lambda model: model.ground(IMAGE, "a dog", beta=0),
     "an ensemble": lambda model: CaptionEnsemble([model, model]),
 }
 

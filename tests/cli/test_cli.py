@@ -386,10 +386,11 @@ print("all four ran")
 @pytest.mark.parametrize(
     "line",
     [
-        "describe a.jpg --out", "ground a.jpg x --out", "ground a.jpg x --save-steps", "search x --index i --out",
+        "describe a.jpg --out", "ground a.jpg x --out", "search x --index i --out",
         "search x --index", "index photos --index", "finetune photos --out", "train table1 --out", "export a --out",
         "export --web", "pseudo-label a.jsonl --out", "data check a.jsonl --out", "papers table1 --out",
-        "papers convert a.t7", "convert-results a.jsonl --to yolo --out", "convert-results a.jsonl --to voc --out",
+        "papers convert a.t7", "papers results a.jsonl", "convert-results a.jsonl --to yolo --out",
+        "convert-results a.jsonl --to voc --out",
         *(f"evaluate {task} --data nothing --model nothing --out" for task in (
             "dense", "caption", "region-captions", "rank", "search", "ground", "nouns", "attention"
         )),

@@ -89,9 +89,8 @@ def test_regions_with_low_scores_are_left_out_with_a_line_where_none_is_left(mod
     assert rows("r.jsonl")[0]["captions"] == ["a", "b"]
     every = describe("a.jpg", "--threshold", 0, "--json", "-")
     assert json.loads(every.stdout)["captions"] == ["a", "b", "c"] and every.stderr == ""
-    for name in ("coco-results", "densecap"):  # whose programs rank regions of any score
-        assert describe("a.jpg", "--output-format", name, "--out", name).stderr == ""
-        assert len(rows(f"{name}/regions.jsonl")[0]["boxes"]) == 3
+    assert describe("a.jpg", "--output-format", "coco-results", "--out", "coco").stderr == ""
+    assert len(rows("coco/regions.jsonl")[0]["boxes"]) == 3, "the evaluator ranks regions of any score"
     monkeypatch.setattr(StubModel, "answer", lambda self, image, boxes: answer[answer.scores < 0.25])
     none = describe("a.jpg", "--json", "-")
     assert json.loads(none.stdout)["captions"] == []
@@ -149,9 +148,8 @@ def test_ten_regions_unless_told_otherwise(model):
         describe(astronaut(), "--json", f"{least}.jsonl", *arguments)
         assert model.options == {(top, least)}
     model.options.clear()
-    describe("a.jpg", "--output-format", "densecap", "--out", "vis")
+    describe("a.jpg", "--output-format", "coco-results", "--out", "coco")
     assert model.options == {(10, None)}
-    assert json.loads(Path("vis/results.json").read_text())["opt"]["top"] == 10
     assert "maximum number of regions per image, best first (0: all)" in " ".join(
         describe("--help").stdout.lower().split()
     )
@@ -217,7 +215,7 @@ def test_a_killed_run_is_resumed(model, torn):
     assert model.batches == [] and again.stderr.count("skipped: ") == len(bad)
 
 
-@pytest.mark.parametrize("how", [[], ["--output-format", "densecap", "--out", "vis"], ["--shards", "2"]])
+@pytest.mark.parametrize("how", [[], ["--output-format", "coco", "--out", "coco"], ["--shards", "2"]])
 def test_a_file_is_not_continued_with_other_options(model, how):
     photographs.write_album(Path("album"), 3, 0)
     describe("album", "--json", "r.jsonl", "--top", "5")
@@ -317,33 +315,11 @@ def test_only_bad_images_left_need_no_model(model, monkeypatch):
     assert [line.split(": ")[1] for line in more.stderr.splitlines()] == bad
 
 
-def test_the_originals_format(model):
-    photographs.quarters(1440, 960).save("a.jpg")
-    Path("p").mkdir()
-    photographs.quarters(100, 200).save("p/b.png")
-    describe("a.jpg", "p", "--output-format", "densecap", "--out", "vis")
-    written = json.loads(Path("vis/results.json").read_text())
-    assert set(written) == {"opt", "results"} and written["opt"]["image_size"] == 720
-    first, second = written["results"]
-    assert (first["img_name"], second["img_name"]) == ("a.jpg", "p/b.png")
-    assert first["boxes"] == [[1, 1, 720, 480], [1, 1, 360, 480]]
-    assert second["boxes"] == [[1, 1, 360, 720], [1, 1, 180, 720]]
-    assert first["scores"] == pytest.approx([2.19722, -0.40547], abs=1e-4)
-    for row, size in ((first, (720, 480)), (second, (360, 720))):
-        with Image.open(Path("vis") / row["img_name"]) as shown:
-            assert shown.size == size
-            assert np.abs(np.array(shown.getpixel((0, 0))) - photographs.CORNERS[0]).max() < 20, "nothing drawn on it"
-    before = Path("vis/results.json").read_bytes()
-    model.batches.clear()
-    describe("a.jpg", "p", "--output-format", "densecap", "--out", "vis")
-    assert model.batches == [] and Path("vis/results.json").read_bytes() == before
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["nowhere.jpg"], "nowhere.jpg: no such file or folder"),
-        (["a.jpg", "--output-format", "densecap"], "needs --out"),
+        (["a.jpg", "--output-format", "coco"], "needs --out"),
         (["a.jpg", "--boxes", "nowhere.json"], "nowhere.json: cannot be read"),
         (["a.jpg", "--out", "a.jpg"], "a.jpg: is the name of an image; give the name of a folder"),
         (["a.jpg", "--json", "."], "is a folder; give the name of a file, or - to print"),

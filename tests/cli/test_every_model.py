@@ -49,7 +49,7 @@ COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "describe ": (["IMAGE", "--boxes", "BOXES"], DETECTS | WRITES | {"box-captioner"}),
     "ground": (["IMAGE", "a dog on the grass"], DETECTS | ALIGNS | PLACES),
     "ground ": (["IMAGE", "a dog", "the sky"], DETECTS | ALIGNS | PLACES),
-    "ground  ": (["IMAGE", "a dog on the grass", "--save-steps", "OUT"], ALIGNS),
+    "ground  ": (["IMAGE", "a dog on the grass", "--beta", "1"], ALIGNS),
     "caption": (["IMAGE", "--beam-size", "2"], CAPTIONS | WRITES),
     "alt": (["PAGE"], {"flickr-coco", "tower"} | WRITES),
     "serve": (["--port", "0"], DETECTS | ALIGNS | CAPTIONS | PLACES),

@@ -69,7 +69,7 @@ def same_answers(one: Model, other: Model, parts: Sequence[str] = PARTS, count: 
             close(scores[0].log_probs, scores[1].log_probs, 1e-3)
         if "aligner" in parts:
             for beta in (0.0, 0.5):
-                same_regions(*(m.ground(e, SENTENCES[number], beta=beta) for m, e in ((one, a), (other, b))))
+                same_regions(*(m.align(e, SENTENCES[number], beta=beta).regions() for m, e in ((one, a), (other, b))))
             close(one.embed(a).vectors, other.embed(b).vectors)
             close(one.embed_text(SENTENCES[number]).vectors, other.embed_text(SENTENCES[number]).vectors)
         if "captioner" in parts:

@@ -34,7 +34,7 @@ seen = model.encode(image)
 answers = {
     "describe": model.describe(seen).to_dict(),
     "boxes": model.describe(seen, [[1, 2, 40, 50]]).to_dict(),
-    "ground": model.ground(seen, "Two dogs run on the green grass.", beta=0.1).to_dict(),
+    "align": model.align(seen, "Two dogs run on the green grass.", beta=0.1).to_dict(),
     "phrases": model.ground(seen, ["a red square", "a dog"]).to_dict(),
     "caption": model.caption(seen).to_dict(),
     "attend": model.attend(seen, ["a dog runs"])[0].to_dict(),
@@ -59,7 +59,7 @@ def test_the_verbs(tmp_path: Path):
     expected = {
         "describe": model.describe(image).to_dict(),
         "boxes": model.describe(image, [[1, 2, 40, 50]]).to_dict(),
-        "ground": model.ground(image, "Two dogs run on the green grass.", beta=0.1).to_dict(),
+        "align": model.align(image, "Two dogs run on the green grass.", beta=0.1).to_dict(),
         "phrases": model.ground(image, ["a red square", "a dog"]).to_dict(),
         "caption": model.caption(image).to_dict(),
         "attend": model.attend(image, ["a dog runs"])[0].to_dict(),

@@ -452,9 +452,7 @@ def test_one_bad_line_of_results_costs_no_other(tmp_path: Path) -> None:
     assert "line 4 (it is nested too deeply), line 5 (a.jpg: 1000" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in FORMATS if name not in ("densecap", "coco-results", "xmp", "xmp-names")]
-)
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("coco-results", "xmp", "xmp-names")])
 def test_half_characters_are_replaced_and_counted(name: str, tmp_path: Path) -> None:
     if FORMATS[name].needs:
         pytest.importorskip(FORMATS[name].needs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from saywhere.formats.registry import FORMATS
 from tests import photographs
 from tests.stubs import StubModel, load_by
 
-OTHERS = [name for name in FORMATS if name not in ("saywhere", "densecap")]
+OTHERS = [name for name in FORMATS if name != "saywhere"]
 
 
 @pytest.fixture
@@ -53,14 +52,6 @@ def test_it_writes_what_convert_results_writes(model: StubModel, name: str) -> N
     assert tree(place) == tree(Path("again"))
     assert tree(place)
     assert not [path for path in Path("out").rglob("*") if path.suffix in (".jpg", ".png") or ".part" in path.name]
-
-
-def test_the_original_programs_results_are_converted_too(model: StubModel) -> None:
-    run("describe", "album", "--json", "r.jsonl")
-    run("convert-results", "r.jsonl", "--to", "densecap", "--out", "results.json")
-    rows = json.loads(Path("results.json").read_text())["results"]
-    assert [row["img_name"] for row in rows] == ["album/a.jpg", "album/sub/b.png"]
-    assert rows[0]["boxes"] == [[1, 1, 720, 480], [1, 1, 360, 480]]
 
 
 def test_what_somebody_may_have_corrected_is_not_written_over(model: StubModel) -> None:
@@ -106,7 +97,6 @@ def test_images_that_cannot_be_read_are_left_out_and_named(model: StubModel) -> 
         (("--output-format", "coco", "--out", "album/a.jpg"), "is the name of an image; give the name of a folder"),
         (("--output-format", "coco", "--out", "o", "--json", "j", "--shards", 2), "and no --output-format"),
         (("--output-format", "csv", "--out", "o", "--json", "o/regions.csv"), "is where the result is written"),
-        (("--output-format", "densecap", "--out", "o", "--json", "o/results.json"), "is where the result is written"),
         (("--output-format", "yolo", "--out", "o", "--json", "o/yolo/lines.jsonl"), "is where the result is written"),
     ],
 )

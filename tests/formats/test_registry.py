@@ -30,7 +30,6 @@ from saywhere.errors import UserError
 from saywhere.files import parse_yaml
 from saywhere.formats import coco, cvat, label_studio
 from saywhere.formats.classes import Classes, label
-from saywhere.formats.densecap import LONG_SIDE, SCORE_LIMIT, result, write_results
 from saywhere.formats.registry import FORMATS
 from saywhere.regions import Regions
 from saywhere.report import Report
@@ -474,7 +473,7 @@ def test_lines_of_ground_and_search_are_results(tmp_path: Path) -> None:
     assert run("convert-results", path, "--to", "csv", "--out", tmp_path / "g.csv").stdout.endswith("3 images\n")
 
 
-@pytest.mark.parametrize(("name", "lost"), [("yolo", "phrases and scores"), ("densecap", "how probable"), ("csv", "")])
+@pytest.mark.parametrize(("name", "lost"), [("yolo", "phrases and scores"), ("csv", "")])
 def test_what_a_format_has_no_place_for_is_named(name: str, lost: str, tmp_path: Path) -> None:
     FORMATS["saywhere"].write(tmp_path / "r.jsonl", photos())
     done = run("convert-results", tmp_path / "r.jsonl", "--to", name, "--out", tmp_path / "out")
@@ -569,42 +568,6 @@ def test_a_table_of_what_people_drew_needs_no_scores(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("image,width,height,x1,y1,x2,y2,phrase\na.jpg,10,10,1,1,5,5,a cat\n")
     (regions,) = read_back("csv", tmp_path / "r.csv", tmp_path)
     assert regions.captions == ("a cat",) and regions.scores is None
-
-
-def test_small_images_are_enlarged_and_scores_stay_finite():
-    row = result(Regions(72, 36, [[0, 0, 72, 36.0]] * 2, [1.0, 0.0], ("a", "b")), "a.jpg")
-    assert row["boxes"] == [[1, 1, 720, 360]] * 2
-    assert row["scores"] == [16, -16]
-
-
-def test_the_arithmetic_is_that_of_the_programs_functions():
-    """``result`` does without torch what the functions of :mod:`saywhere.papers.densecap2016.conventions` do."""
-    torch = pytest.importorskip("torch")
-    from saywhere.papers.densecap2016 import conventions as original
-
-    random = np.random.default_rng(0)
-    for _ in range(50):
-        width, height = random.integers(1, 3000, 2).tolist()
-        low = random.uniform(0, 0.8, (9, 2))
-        boxes = np.concatenate((low, low + random.uniform(0, 0.2, (9, 2))), axis=1) * ([width, height] * 2)
-        regions = Regions(width, height, boxes / 2, random.uniform(0, 1, 9), ("",) * 9)
-        row = result(regions, "a.jpg")
-        w, h = original.scaled_size(width, height, LONG_SIDE)
-        scaled = torch.from_numpy(regions.boxes).double() * torch.tensor(
-            [w / width, h / height] * 2, dtype=torch.float64
-        )
-        expected = original.x1y1x2y2_to_xywh(original.ours_to_corners(scaled))
-        assert np.abs(np.array(row["boxes"]) - expected.numpy()).max() <= 5.1e-4
-        logits = torch.logit(torch.as_tensor(regions.scores).double()).clamp(-SCORE_LIMIT, SCORE_LIMIT)
-        assert row["scores"] == pytest.approx(logits.tolist(), abs=1.1e-5)
-
-
-def test_the_file(tmp_path):
-    images = [("a.jpg", Regions(72, 36, [[0, 0, 72, 36]], [0.5], ("a",))), ("b.jpg", Regions.empty(9, 9))]
-    write_results(tmp_path / "results.json", images, {"top": 3})
-    written = json.loads((tmp_path / "results.json").read_text())
-    assert written["opt"] == {"top": 3}
-    assert written["results"] == [result(regions, name) for name, regions in images]
 
 
 SCRIPT = "benchmarks/readers.py"

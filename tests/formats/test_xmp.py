@@ -912,6 +912,7 @@ def test_odd_images_cost_only_themselves(model: StubModel) -> None:
     assert len(sidecars("album")) == 4
     assert not list(Path("album").rglob(".*"))
     run("describe", "album", "--json", "r.jsonl")
+    assert f"skipped: album/{too_long}: {TOO_LONG}\n" in run("convert-results", "r.jsonl", "--to", "xmp", code=1).stderr
     Path("album/a.jpg").unlink()
     done = run("convert-results", "r.jsonl", "--to", "xmp", "--out", "new", code=1)
     assert (len(done.stderr.splitlines()), len(sidecars("new"))) == (3, 2)

@@ -5,7 +5,6 @@ import json
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -281,15 +280,9 @@ def test_nothing_is_drawn_on_an_image_that_has_vanished_or_has_another_size_than
         assert [(one.result, one.error) for one in outputs.read_back([source])] == [(None, reason)]
 
 
-def test_nothing_is_drawn_on_bare_images(tmp_path: Path, source: Source):
-    outputs = Outputs(None, tmp_path / "out", bare=50)
-    assert outputs.long_side == 50 and Outputs().long_side == 0
-    outputs.keep(result(source))
-    with Image.open(tmp_path / "out" / "a.png") as written:
-        assert written.size == (50, 30)
-        assert np.abs(np.array(written.getpixel((0, 0)), int) - photographs.CORNERS[0]).max() < 20
+def test_outputs_without_a_file_have_no_answers(source: Source):
     with pytest.raises(ValueError, match="no file of results"):
-        outputs.answer(source)
+        Outputs().answer(source)
 
 
 def test_originals_are_not_written_over(tmp_path: Path, source: Source):

@@ -32,7 +32,7 @@ VERBS: dict[str, tuple[Ask, list[Any]]] = {
     "describe": (lambda m, images: m.describe(images), []),
     "describe the best": (lambda m, images: m.describe(images, top=3, threshold=0.01), []),
     "describe boxes": (lambda m, images, boxes: m.describe(images, boxes), [BOXES]),
-    "ground a sentence": (lambda m, images, text: m.ground(images, text, beta=0.1), [TEXTS]),
+    "ground a sentence": (lambda m, images, text: m.ground(images, text), [TEXTS]),
     "ground phrases": (lambda m, images, text: m.ground(images, text), [PHRASES]),
     "ground in boxes": (lambda m, images, text, boxes: m.ground(images, text, boxes), [TEXTS, BOXES]),
     "ground phrases in boxes": (lambda m, images, text, boxes: m.ground(images, text, boxes), [PHRASES, BOXES]),
@@ -194,7 +194,7 @@ def test_wrong_boxes_are_one_line_for_every_verb(model: Model, boxes: Any, messa
 def test_who_grounds_follows_from_the_text_and_the_parts(model: Model):
     sentence, phrases = model.ground(IMAGES[0], TEXTS[0]), model.ground(IMAGES[0], PHRASES[0])
     assert sentence.captions == ("a man", "a red shirt", "a horse") and sentence.similarities is None
-    segments = model.ground(IMAGES[0], TEXTS[0], beta=0.1)
+    segments = model.align(IMAGES[0], TEXTS[0], beta=0.1).regions()
     assert segments.scores is None and segments.similarities is not None
     assert " ".join(segments.captions or ()) == "a man in a red shirt rides a horse"
     assert phrases.similarities is None and phrases.scores is not None and phrases.captions == tuple(PHRASES[0])
@@ -212,9 +212,7 @@ def test_who_grounds_follows_from_the_text_and_the_parts(model: Model):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: m.ground(IMAGES[0], PHRASES[0], beta=0.5), "beta is for a sentence and the part aligner"),
-        (lambda m: m.ground(IMAGES[0], TEXTS[0], beta=0.5, part="densecap"), "beta is for a sentence"),
-        (lambda m: m.ground(IMAGES[0], TEXTS[0], beta=-0.5), "beta must be at least 0, not -0.5"),
+        (lambda m: m.align(IMAGES[0], TEXTS[0], beta=-0.5), "beta must be at least 0, not -0.5"),
         (lambda m: m.ground(IMAGES[0], TEXTS[0], part="captioner"), "part must be aligner or densecap, not .captioner"),
         (lambda m: m.ground(IMAGES[0], "?!"), r"the phrase '\?!' has no word"),
         (lambda m: m.ground(IMAGES[0], ["a dog", ""]), "the phrase '' has no word"),
@@ -253,9 +251,8 @@ def test_who_grounds_follows_from_the_text_and_the_parts(model: Model):
         (lambda m: m.describe(IMAGES[0], top="3"), "top must be a whole number, not '3'"),
         (lambda m: m.score(IMAGES[0], ["a dog"]).find("a dog", -1), "top must be a whole number of at least 0, not -1"),
         (lambda m: m.describe(IMAGES[0], threshold=float("nan")), "threshold must be a number, not nan"),
-        (lambda m: m.ground(IMAGES[0], TEXTS[0], beta="1"), "beta must be a number, not '1'"),
+        (lambda m: m.align(IMAGES[0], TEXTS[0], beta="1"), "beta must be a number, not '1'"),
         (lambda m: m.ground(IMAGES[0], PHRASES[0], regions=0), "regions must be a whole number of at least 1, not 0"),
-        (lambda m: m.ground(IMAGES[0], TEXTS[0], beta=1.0, threshold=0.5), "threshold cannot choose among phrases"),
         (
             lambda m: m.ground(IMAGES[0], PHRASES[0], regions=2.5),
             "regions must be a whole number of at least 1, not 2.5",

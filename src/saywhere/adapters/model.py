@@ -143,9 +143,9 @@ class AdaptedModel(Model):
 
     def _ground(
         self, encodings: list[Encoding], texts: list[Any], boxes: list[Any] | None, part: Part | None,
-        beta: float | None, limit: int | None, threshold: float | None,
+        limit: int | None, threshold: float | None,
     ) -> list[Regions]:  # fmt: skip
-        placer = self.placer("aligner" if part is None and beta is not None else part)
+        placer = self.placer(part)
         least = placer.least(threshold)
         for text in texts:
             require_texts(text=text)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from saywhere.cli import options
-from saywhere.cli.printing import note_every, report_skipped
+from saywhere.cli.printing import each_result, note_every, report_skipped
 from saywhere.errors import UserError
 from saywhere.files import DRAWN_SUFFIXES, printable
 from saywhere.loading import DeferredModel
@@ -19,8 +19,7 @@ from saywhere.loading import DeferredModel
 if TYPE_CHECKING:
     from saywhere import Caption
     from saywhere.images import LoadedImage
-    from saywhere.inference import ImageResult, Source
-    from saywhere.inference.run import Summary
+    from saywhere.inference import Source
 
 EVERY = "2s"
 """Default interval between sentences about a video."""
@@ -52,7 +51,6 @@ def caption(
     deferred = chosen.deferred("captioner", AHEAD, paths)
     asked: dict[str, Any] = {"beam_size": beam_size, "least_probability": least_probability}
     from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, find_images, note_videos
-    from saywhere.inference.results import json_line
     from saywhere.inference.run import Run
 
     write = _writer(output_format is not None, embed)
@@ -71,13 +69,8 @@ def caption(
     def ask(images: list[LoadedImage], _: object) -> list[Caption]:
         return deferred().caption(images, attention=False, **asked)
 
-    def show(one: ImageResult[Caption], so_far: Summary) -> None:
-        if printed and one.result is not None:
-            typer.echo(json_line(one.result.to_dict(), one.source.name), nl=False)
-        elif so_far.count == 1:
-            typer.echo(str(one.result))
-        elif file is None:
-            typer.echo(f"{printable(one.source.name)}: {one.result}")
+    def say(caption: Caption, title: str) -> None:
+        typer.echo(f"{title}: {caption}" if title else str(caption))
 
     lacking = _caption_videos(videos, deferred, asked, every, printed, len(sources))
     if not sources:
@@ -90,6 +83,7 @@ def caption(
         outputs = Outputs(lines, beside=write)
         earlier = {s: lines[s.name]["caption"] for s in sources if outputs.is_described(s)} if lines else {}
         lost = {s.name: write(s, told) for s, told in earlier.items()} if write else {}
+        show = each_result(printed, file is not None, say)
         summary = Run(ask, deferred, outputs, None, batch, show, ("captioning", "captioned"))(sources)
     summary.skipped.update({name: why for name, why in lost.items() if why} | lacking)
     if summary.count > 1 or summary.already:

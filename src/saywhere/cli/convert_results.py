@@ -41,7 +41,7 @@ def convert_results(
         ResultFormat.saywhere,
         "--from",
         metavar="F",
-        help="Format of IN: as --to, except densecap, coco-results and fiftyone.",
+        help="Format of IN: as --to, except coco-results and fiftyone.",
     ),
     images: Path | None = typer.Option(
         None, metavar="DIR", help="Folder of the images: for --from yolo, and for --from xmp if they are elsewhere."

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saywhere.cli import options
-from saywhere.cli.printing import note_every, print_table, skip_notes
+from saywhere.cli.printing import each_result, note_every, print_table, skip_notes
 from saywhere.errors import UserError
-from saywhere.files import printable
 
 if TYPE_CHECKING:
-    from saywhere.inference import ImageResult
-    from saywhere.inference.run import Summary
     from saywhere.regions import Regions
 
 
@@ -105,7 +102,7 @@ def describe(
             typer.echo(note_every(len(images)), err=True)
     skipped: dict[str, str] = {}
     if images:
-        show = partial(_show, printed=printed, kept=file is not None or out is not None, shared=shards is not None)
+        show = each_result(printed, file is not None or out is not None, _print_regions) if shards is None else None
         skipped = run.describe(
             images, deferred, json=file, out=out, boxes=boxes, top=most, threshold=threshold, batch=batch,
             output_format=output_format.value, classes=classes, copy_images=copy_images, embed=embed, shards=shards,
@@ -117,17 +114,6 @@ def describe(
     followed = videos and videos.follow()
     if skipped or (followed and (followed.skipped or followed.damaged)):
         raise typer.Exit(1)
-
-
-def _show(one: ImageResult[Regions], so_far: Summary, printed: bool, kept: bool, shared: bool) -> None:
-    """Print an image's regions: as JSON, or as a table if it is alone or they are not ``kept`` in files."""
-    from saywhere.inference.results import json_line
-
-    alone = so_far.count == 1
-    if one.result is not None and printed:
-        typer.echo(json_line(one.result.to_dict(), one.source.name), nl=False)
-    elif one.result is not None and not shared and (alone or not kept):
-        _print_regions(one.result, "" if alone else printable(one.source.name))
 
 
 def _print_regions(regions: Regions, title: str) -> None:

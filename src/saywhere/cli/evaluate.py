@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -18,7 +18,6 @@ from saywhere.cli import options
 from saywhere.cli.printing import print_table, skip_notes
 from saywhere.errors import NoSplitError, UserError, explain_oom
 from saywhere.loading import Runtime, load_model
-from saywhere.options import dataclass
 from saywhere.report import counted, progress
 
 if TYPE_CHECKING:
@@ -45,20 +44,32 @@ def _evaluate() -> None:
     pass
 
 
-@dataclass(frozen=True)
-class Task:
-    """An evaluation task with the options that all tasks share."""
+class Task(NamedTuple):
+    """An evaluation task: its name, and the options that all tasks share."""
 
-    name: str
-    data: Path | None
-    models: Sequence[str]
-    format: str | None
-    split: str | None
-    change: list[str] | None
-    limit: int | None
-    out: Path
-    batch: int
-    runtime: Runtime
+    data: options.DataRoot
+    model: options.ComparedModels = None
+    format: options.DataFormat = None
+    split: options.Split = None
+    change: options.Set = None
+    limit: options.Limit = None
+    out: options.Out = Path("evaluation")
+    batch: options.Batch = 8
+    device: options.Device = None
+    engine: options.Engine = None
+    threads: options.Threads = None
+    precision: options.Precision = None
+    name: str = ""
+
+    @property
+    def models(self) -> Sequence[str]:
+        """The named models."""
+        return [self.model] if isinstance(self.model, str) else self.model or []
+
+    @property
+    def runtime(self) -> Runtime:
+        """Where and how the model runs."""
+        return Runtime(self.device, self.engine, self.threads, self.precision)
 
     def load(self, part: str | None = None, model: str | None = None) -> Model:
         """Load the task's model, or the named one; raise :class:`UserError` if it lacks the part."""
@@ -132,62 +143,41 @@ def _bars() -> Iterator[Progress]:
         yield show
 
 
-SHARED: dict[str, tuple[Any, Any]] = {
-    "data": (Data, inspect.Parameter.empty),
-    "model": (options.Model, None),
-    "format": (options.DataFormat, None),
-    "split": (options.Split, None),
-    "change": (options.Set, None),
-    "limit": (options.Limit, None),
-    "out": (options.Out, None),
-    "batch": (options.Batch, 8),
-    "device": (options.Device, None),
-    "engine": (options.Engine, None),
-    "threads": (options.Threads, None),
-    "precision": (options.Precision, None),
-}
-"""Options of all tasks, with their defaults."""
 EXIT_CODES = "Exit code: 0 success; 1 images were skipped or the data set is incomplete; 2 error."
 """The last paragraph of the help of all tasks."""
 
 
 def task(
-    name: str, data: Any = Data, model: Any = options.Model, omit: Collection[str] = ()
+    group: typer.Typer, name: str, data: Any = Data, model: Any = options.Model, omit: Collection[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that adds the :data:`SHARED` options to a command, as a :class:`Task`, and exit codes.
+    """Return a decorator that makes a command with the options of :class:`Task` and exit codes.
 
     Args:
-        name: a name in :data:`saywhere.evaluation.report.TASKS`.
+        group: the commands that it belongs to.
+        name: its name, one in :data:`saywhere.evaluation.report.TASKS`.
         data: declaration of ``--data``, which is required unless it may be None.
         model: declaration of ``--model``. With :data:`saywhere.cli.options.ComparedModels` the command compares
             several models.
         omit: shared options that the command does not have.
     """
-    shared = {key: value for key, value in SHARED.items() if key not in omit}
-    shared |= {"data": (data, None if data is options.DataRoot else inspect.Parameter.empty), "model": (model, None)}
-    shared["out"] = (options.Out, Path("evaluation", name))
+    defaults = {"out": Path("evaluation", name)} | ({"data": None} if data is options.DataRoot else {})
+    shared = options.options_of(Task, {"data": data, "model": model}, **defaults)
+    shared = [each for each in shared if each.name not in ("name", *omit)]
+    place = [each.name for each in shared].index("change")  # between what is measured and how
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
 
         def called(**given: Any) -> None:
-            values = {key: given.pop(key, None) for key in SHARED}
-            runtime = Runtime(*(values.pop(key) for key in ("device", "engine", "threads", "precision")))
-            models = values.pop("model")
+            values = {each.name: given.pop(each.name) for each in shared}
             if model is options.ComparedModels:
                 from saywhere.cli.comparing import one_or_compare
 
-                models = one_or_compare(name, models, values["out"], values["data"])
-            named = [models] if isinstance(models, str) else models or []
-            command(Task(name=name, models=named, runtime=runtime, **values), **given)
+                values["model"] = one_or_compare(name, values["model"], values["out"], values["data"])
+            command(Task(name=name, **values), **given)
 
         command.__doc__ = f"{inspect.getdoc(command)}\n\n{EXIT_CODES}"
-        declared = [
-            inspect.Parameter(key, options.OPTION, default=default, annotation=kind)
-            for key, (kind, default) in shared.items()
-        ]
-        place = list(shared).index("change")  # between what is measured and how
-        return options.declare(called, command, [*declared[:place], *own, *declared[place:]])
+        return group.command(name)(options.declare(called, command, [*shared[:place], *own, *shared[place:]]))
 
     return decorate
 
@@ -198,8 +188,7 @@ class Part(StrEnum):
     aligner = "aligner"
 
 
-@app.command("dense")
-@task("dense", options.DataRoot, options.ComparedModels)
+@task(app, "dense", options.DataRoot, options.ComparedModels)
 def dense(
     now: Task,
     predictions: Predictions = None,
@@ -224,8 +213,7 @@ def dense(
         )
 
 
-@app.command("caption")
-@task("caption", options.DataRoot, options.ComparedModels)
+@task(app, "caption", options.DataRoot, options.ComparedModels)
 def caption(
     now: Task, beam_size: options.BeamSize = None, predictions: Predictions = None, truth: Truth = None
 ) -> None:
@@ -251,8 +239,7 @@ def print_scores(scores: CaptionScores, what: str = "image") -> None:
     typer.echo(f"{counted(len(scores.cider), what)}: {figures}")
 
 
-@app.command("region-captions")
-@task("region-captions")
+@task(app, "region-captions")
 def region_captions(now: Task) -> None:
     """Captions of given boxes: BLEU, METEOR, ROUGE-L and CIDEr-D.
 
@@ -280,8 +267,7 @@ def region_captions(now: Task) -> None:
             typer.echo(f"{what}: {counted(boxes, 'box')}{shares}")
 
 
-@app.command("rank")
-@task("rank", model=options.ComparedModels)
+@task(app, "rank", model=options.ComparedModels)
 def rank(now: Task) -> None:
     """Ranking of sentences per image and of images per sentence (Alignments, section 4.1).
 
@@ -295,8 +281,7 @@ def rank(now: Task) -> None:
         typer.echo(f"annotation: {result.image_to_text}\nsearch: {result.text_to_image}")
 
 
-@app.command("search")
-@task("search", omit=["precision"])
+@task(app, "search", omit=["precision"])
 def search(
     now: Task,
     among: list[Path] | None = typer.Option(
@@ -336,8 +321,7 @@ def search(
             typer.echo(f"weights of the probability of hits, fitted here: {there.hit}")
 
 
-@app.command("ground")
-@task("ground", model=options.ComparedModels, omit=["format"])
+@task(app, "ground", model=options.ComparedModels, omit=["format"])
 def ground(
     now: Task,
     part: Part | None = typer.Option(
@@ -378,8 +362,7 @@ def ground(
                 )
 
 
-@app.command("nouns")
-@task("nouns")
+@task(app, "nouns")
 def nouns(now: Task) -> None:
     """Accuracy of nouns for the true boxes: from the decoder, from the classifier, and from captions.
 
@@ -396,8 +379,7 @@ def nouns(now: Task) -> None:
             typer.echo(f"{way}: {share:.3f} mean over {kinds}, {result.objects[way]:.3f} of all boxes")
 
 
-@app.command("attention")
-@task("attention", EntitiesData, omit=["format"])
+@task(app, "attention", EntitiesData, omit=["format"])
 def attention(now: Task) -> None:
     """Attention correctness on Flickr30k Entities: the share of attention inside the boxes of what a word names.
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,12 +20,10 @@ from saywhere.cli.options import (
     Json,
     Part,
     Regions,
-    check_folder,
     read_texts,
 )
-from saywhere.cli.printing import note_words, on_terminal, print_table, report_skipped
+from saywhere.cli.printing import each_result, note_words, on_terminal, print_table, report_skipped
 from saywhere.errors import UserError
-from saywhere.files import printable
 from saywhere.loading import DeferredModel
 from saywhere.options import dataclass
 
@@ -35,8 +32,6 @@ if TYPE_CHECKING:
 
     import saywhere
     from saywhere.images import LoadedImage
-    from saywhere.inference import ImageResult
-    from saywhere.inference.run import Summary
 
 GREY = (128, 128, 128)
 PLURALS = "Images, folders, tar archives, or quoted patterns"
@@ -136,12 +131,6 @@ def ground(
     part: PartName = None,
     threshold: Threshold = None,
     out: Drawings = None,
-    save_steps: Path | None = typer.Option(
-        None,
-        metavar="DIR",
-        callback=check_folder,
-        help="Folder for drawings of how a sentence is aligned (regions, words, three values of --beta) and snippets.",
-    ),
     json: Json = None,
     beta: Beta = None,
     regions: Regions = None,
@@ -150,51 +139,38 @@ def ground(
 ) -> None:
     """Find the box in an image that each phrase of a text is about, or say that the image does not show it.
 
-    --beta and --save-steps need a single sentence and the part aligner; --beta splits the sentence where the box
-    changes.
+    --beta needs a single sentence and the part aligner, and splits the sentence where the box changes.
 
     Exit code: 0 success; 1 images skipped because they cannot be read; 2 error.
     """
     texts = read_texts(texts, "for several images give their folder, or a pattern in quotes such as 'photos/*.jpg'")
     sentence = len(texts) == 1 and part is not Part.densecap
-    if not sentence and (save_steps is not None or beta is not None):
-        raise UserError("--save-steps and --beta need a single sentence and the part aligner")
+    if not sentence and beta is not None:
+        raise UserError("--beta needs a single sentence and the part aligner")
     if beta is not None and threshold is not None:
         raise UserError("--threshold cannot choose among the phrases of --beta: all of them count as found")
     ahead = ("densecap",) if part is Part.densecap else ("aligner", "densecap", "nouns")
     deferred = chosen.deferred(Part.aligner if sentence else part, ahead, [path])
-    from saywhere.images import DRAWN_SIDES
     from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, find_images, note_videos
-    from saywhere.inference.results import json_line
     from saywhere.inference.run import Run
 
     sources = find_images([path], [out] if out else [])
     if video := next((source.name for source in sources if source.is_video), None):
         raise UserError(f"{video}: is a video; to find moments in it, use saywhere index and saywhere search")
-    if save_steps is not None and len(sources) > 1:
-        raise UserError(f"--save-steps {save_steps}: give one image, not {len(sources)}")
     printed, file = json == STDOUT, None if json == STDOUT else json
-    question = _Question(deferred, texts, part, threshold, beta, regions, save_steps)
-
-    def show(one: ImageResult[Grounded], so_far: Summary) -> None:
-        alone = so_far.count == 1
-        if printed and one.result is not None:
-            typer.echo(json_line(one.result.to_dict(), one.source.name), nl=False)
-        elif one.result is not None and (alone or (file is None and out is None)):
-            _print_table(one.result, "" if alone else printable(one.source.name))
-
+    question = _Question(deferred, texts, part, threshold, beta, regions)
+    show = each_result(printed, file is not None or out is not None, _print_table)
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(ResultsFile(file, "phrases")) if file else None
-        outputs = Outputs(lines, out, draw=lambda image, found: found.draw(image), read=Grounded.from_dict)
+        outputs = Outputs(lines, out, read=Grounded.from_dict)
         outputs.check(sources)
         if file is not None:
             ensure_same_settings(file, question.facts)
-        undrawn, side = any(map(outputs.lacks_image, sources)), DRAWN_SIDES[1] if save_steps else 0
-        run = Run(question, deferred, outputs, None, batch, show, ("grounding", "grounded"), long_side=side)
-        summary = run(sources)
+        undrawn = any(map(outputs.lacks_image, sources))
+        summary = Run(question, deferred, outputs, None, batch, show, ("grounding", "grounded"))(sources)
     if summary.count > 1 or summary.already:
         typer.echo(str(summary), err=printed)
-    written = [path for path in (file, out, save_steps) if path and (summary.done or (path == out and undrawn))]
+    written = [path for path in (file, out) if path and (summary.done or (path == out and undrawn))]
     if written:
         typer.echo(f"written: {', '.join(map(str, written))}", err=printed)
     if note := note_videos([path], [out] if out else []):
@@ -212,7 +188,6 @@ class _Question:
     threshold: float | None
     beta: float | None
     regions: int | None
-    save_steps: Path | None
     words: dict[str, tuple[str, ...]] | None = None
 
     @property
@@ -228,14 +203,10 @@ class _Question:
         from saywhere.models.layout import Layout
 
         seen = model.encode(image)
-        steps, alignment = self.save_steps is not None or self.beta is not None, None
-        if steps:
-            alignment = model.align(seen, self.texts[0], beta=self.beta, regions=self.regions)
         placer = model.placer(self.part.value if self.part else "aligner" if self.beta is not None else None)
         layout = placer.read(self.texts[0]) if len(self.texts) == 1 else Layout.of(self.texts)
-        if alignment is not None and self.save_steps is not None:
-            _draw_steps(image, alignment, self.save_steps)
-        if alignment is not None and self.beta is not None:
+        if self.beta is not None:
+            alignment = model.align(seen, self.texts[0], beta=self.beta, regions=self.regions)
             found = Grounded(alignment.regions(), alignment=alignment)
         else:
             regions, presence, agree = placer.find(seen, layout, None, self.regions)
@@ -249,23 +220,6 @@ class _Question:
             note_words(phrases, unknown, wider, unused, layout.without_noun, none)
             self.words = {"unknown": tuple(unknown), "judged_as": wider}
         return replace(found, regions=replace(found.regions, **self.words))
-
-
-def _draw_steps(image: LoadedImage, alignment: saywhere.Alignment, folder: Path) -> None:
-    """Write ``snippets.txt``, and drawings of the regions and of the words (one by one, with β, as one phrase)."""
-    from saywhere.drawing import draw_boxes
-    from saywhere.files import write_text
-    from saywhere.images import save_image
-
-    folder.mkdir(parents=True, exist_ok=True)
-    numbers = [str(i) for i in range(len(alignment.boxes))]
-    drawn = draw_boxes(image.pixels, alignment.boxes, (alignment.width, alignment.height), numbers)
-    save_image(folder / "regions.jpg", drawn)
-    whole = alignment.with_beta(float(abs(alignment.products).sum()) + 1)
-    for name, aligned in (("words", alignment.with_beta(0.0)), ("phrases", alignment), ("sentence", whole)):
-        save_image(folder / f"{name}.jpg", aligned.draw(image.pixels))
-    lines = [f"{' '.join(f'{v:.0f}' for v in box)}\t{words}\n" for box, words in alignment.snippets()]
-    write_text(folder / "snippets.txt", "".join(lines))
 
 
 def _print_table(answer: Grounded, title: str) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
@@ -127,9 +127,15 @@ def ungroup(command: Callable[..., None]) -> Callable[..., None]:
         chosen = Chosen(*(values.pop(field) for field in Chosen._fields))
         command(**values, **{name: chosen})
 
-    kinds = get_type_hints(Chosen, include_extras=True)
-    fields = [inspect.Parameter(field, OPTION, default=None, annotation=kinds[field]) for field in Chosen._fields]
+    fields = options_of(Chosen)
     return declare(called, command, [new for old in given for new in (fields if old.name == name else [old])])
+
+
+def options_of(group: Any, kinds: Mapping[str, Any] | None = None, **defaults: Any) -> list[inspect.Parameter]:
+    """Return an option for each field of a named tuple; ``kinds`` and ``defaults`` replace those of the fields."""
+    kinds = {**get_type_hints(group, include_extras=True), **(kinds or {})}
+    defaults = {**dict.fromkeys(kinds, inspect.Parameter.empty), **group._field_defaults, **defaults}
+    return [inspect.Parameter(name, OPTION, default=defaults[name], annotation=kinds[name]) for name in group._fields]
 
 
 def declare(
@@ -232,7 +238,6 @@ class ResultFormat(StrEnum):
     """Names in :data:`saywhere.formats.registry.FORMATS`, which is imported only when a command runs."""
 
     saywhere = "saywhere"
-    densecap = "densecap"
     coco = "coco"
     coco_results = "coco-results"
     label_studio = "label-studio"

@@ -5,12 +5,16 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from saywhere.files import printable
+
+if TYPE_CHECKING:
+    from saywhere.inference.run import Each
 
 LEAST = 20
 """Minimum width of the last column in characters, however narrow the terminal is."""
@@ -67,6 +71,22 @@ def print_table(
             shown = line if colours is None else typer.style(line, fg=colours[number])
             typer.echo(f" {start}{shown}")
             start = " " * indent
+
+
+def each_result(printed: bool, kept: bool, show: Callable[[Any, str], object]) -> Each[Any]:
+    """Return a function that prints the result of an image: if ``printed``, as a JSON line, and otherwise by ``show``.
+
+    ``show`` takes the result and a title, empty for a single image. Several results are not shown if files have them.
+    """
+    from saywhere.inference.results import json_line
+
+    def each(one: Any, so_far: Any) -> None:
+        if printed:
+            typer.echo(json_line(one.result.to_dict(), one.source.name), nl=False)
+        elif so_far.count == 1 or not kept:
+            show(one.result, "" if so_far.count == 1 else printable(one.source.name))
+
+    return each
 
 
 def note_words(

@@ -195,9 +195,7 @@ class Packet:
         items, copies = ([f"<rdf:li>{escape(name)}</rdf:li>" for name in some] for some in (names, theirs))
         copies = self._new_copies(BAG, copies)
         self._put(BAG, items, f"<{BAG}>{{}}</{BAG}>", copies, removed)
-        others = {
-            name: {self._key_of(name, item) for item in self._items_in(name)} - self.written for name in (BAG, TAGS)
-        }
+        others = {name: self._keys_in(name) - self.written for name in (BAG, TAGS)}
         tagged = tagged or bool(others[BAG] or theirs) or any(self.properties("lr:hierarchicalSubject"))
         hides = tagged and not others[TAGS]
         self._put(TAGS, [] if hides else items, f"<{TAGS}>{{}}</{TAGS}>", removed=removed, container="Seq")
@@ -266,6 +264,15 @@ class Packet:
     def _items_in(self, name: str) -> list[Any]:
         return [item for _, value in self.properties(name) for item in _items(_bag(value, name))]
 
+    def _keys_in(self, *names: str) -> set[str | None]:
+        """Return the keys of the items in lists."""
+        return {self._key_of(name, item) for name in names for item in self._items_in(name)}
+
+    def _ours(self, *names: str) -> set[str]:
+        """Return the keys of the items that we wrote into lists."""
+        kinds = [KINDS[name] for name in names]
+        return {key for key in self.written if key.partition(":")[0] in kinds}
+
     def _others(self) -> list[Place]:
         """Return the MWG and IPTC regions of others, without faces and the like."""
         found = [self._place_of(name, item) for name in (MWG, IPTC) for item in self.items_of_others(name)]
@@ -273,12 +280,7 @@ class Packet:
 
     def _removed(self, *names: str) -> set[str]:
         """Return the digests of items that we wrote into one of these lists, and others have removed or changed."""
-        found = set[str]()
-        for name in names:
-            there = {self._key_of(name, item) for item in self._items_in(name)}
-            ours = {key for key in self.written if key.startswith(f"{KINDS[name]}:")}
-            found |= {key.partition(":")[2] for key in ours - there}
-        return found
+        return {key.partition(":")[2] for name in names for key in self._ours(name) - self._keys_in(name)}
 
     def _put(self, name: str, items: Sequence[str], around: str, copies: Sequence[str] = (),
              removed: Collection[str] = (), container: str = "Bag") -> None:  # fmt: skip
@@ -303,9 +305,8 @@ class Packet:
                 _drop(holder, name, value)
             else:
                 home = home or bag or name
-        kind = f"{KINDS[name]}:"
-        gone = {f"{kind}{digest}" for digest in removed}
-        self.written = {key for key in self.written if not key.startswith(kind)} | gone
+        gone = {f"{KINDS[name]}:{digest}" for digest in removed}
+        self.written = (self.written - self._ours(name)) | gone
         if isinstance(home, str):  # the property is not a list, and not ours to change
             return
         copied = {self._key_of(name, _node(text)) for text in copies}
@@ -373,27 +374,20 @@ class Packet:
 
         If MWG's are as we wrote them and IPTC's are not, somebody has corrected IPTC's, and only these are returned.
         """
-        found = {
-            name: [item for _, value in self.properties(name) for item in _items(_bag(value, name))]
-            for name in (MWG, IPTC)
-        }
-        changed: dict[str, bool] = {}
-        for name, items in found.items():
-            before = {key for key in self.written if key.startswith(f"{KINDS[name]}:")}
-            changed[name] = {self._key_of(name, item) for item in items} != before
-        if self.known and changed[IPTC] and not changed[MWG]:
-            return found[IPTC]
-        known = [_region(item) for item in found[MWG]]
-        return found[MWG] + [item for item in found[IPTC] if not self._is_twin(_region(item), known)]
+        mwg, iptc = self._items_in(MWG), self._items_in(IPTC)
+        if self.known and self.is_corrected(IPTC) and not self.is_corrected(MWG):
+            return iptc
+        known = [_region(item) for item in mwg]
+        return mwg + [item for item in iptc if not self._is_twin(_region(item), known)]
 
     def keys(self) -> set[str | None]:
         """Return the keys of all regions."""
-        return {self._key_of(name, item) for name in (MWG, IPTC) for _, value in self.properties(name)
-                for item in _items(_bag(value, name))}  # fmt: skip
+        return self._keys_in(MWG, IPTC)
 
-    def is_corrected(self) -> bool:
-        """Return whether the regions differ from those that we wrote."""
-        return self.keys() != {key for key in self.written if key.startswith((f"{KINDS[MWG]}:", f"{KINDS[IPTC]}:"))}
+    def is_corrected(self, *names: str) -> bool:
+        """Return whether the items of lists, or all regions, differ from those that we wrote."""
+        names = names or (MWG, IPTC)
+        return self._keys_in(*names) != self._ours(*names)
 
     def _is_twin(self, one: Place | None, known: Collection[Place | None]) -> bool:
         if one is None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from saywhere.errors import UserError
 from saywhere.files import atomic_path, parse_json, write_text
-from saywhere.formats import coco, cvat, densecap, fiftyone, label_studio, table, voc, xmp, yolo
+from saywhere.formats import coco, cvat, fiftyone, label_studio, table, voc, xmp, yolo
 from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.reading import ILLEGAL, Reader, checked, leave_out, reader
 from saywhere.options import dataclass
@@ -136,7 +136,8 @@ def _write_lines(path: Path, images: Iterable[Regions]) -> None:
 
 
 @reader("saywhere")
-def _read_lines(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
+def read_lines(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
+    """Yield the regions of each line, and the boxes of phrases or the sentence of an image as regions."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
@@ -161,8 +162,7 @@ def _found_phrases(phrases: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 FORMATS: dict[str, Format] = {
-    "saywhere": Format("regions.jsonl", _write_lines, _read_lines),
-    "densecap": Format("results.json", densecap.write, None, lacks="how probable the phrases are"),
+    "saywhere": Format("regions.jsonl", _write_lines, read_lines),
     "coco": Format("annotations.json", coco.write_annotations, coco.read, classes=True),
     "coco-results": Format("results.json", coco.write_results, None, classes=True),
     "label-studio": Format("tasks.json", label_studio.write, label_studio.read, beside_suffix=".xml", classes=True),

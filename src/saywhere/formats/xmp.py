@@ -91,7 +91,7 @@ def find_sidecar(image: Path) -> Path | None:
     for name in (image.name, image.stem):
         for end in (".xmp", ".XMP"):
             path = image.with_name(f"{name}{end}")
-            if path.is_file() and (name == image.name or _belongs(path, image)):
+            if os.path.isfile(path) and (name == image.name or _belongs(path, image)):
                 return path
     return None
 

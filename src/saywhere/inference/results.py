@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from saywhere.errors import UserError
-from saywhere.files import beside, read_record, require_there, sync, write_text
+from saywhere.files import TOO_LONG, beside, fits, read_record, require_there, sync, write_text
 from saywhere.images import DRAWN_SIDES, ImageError, LoadedImage, open_image, resized, save_image
 from saywhere.inference.sources import Source, out_path
 from saywhere.options import dataclass
 from saywhere.regions import Regions
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from saywhere.inference.claims import Claim
 
 T = TypeVar("T")
@@ -41,10 +39,6 @@ class ImageResult(Generic[T]):
     result: T | None = None
     image: LoadedImage | None = None
     error: str | None = None
-
-
-class NotKeptError(Exception):
-    """An answer that cannot be saved beside its image; the text says why."""
 
 
 class AppendedFile:
@@ -240,32 +234,24 @@ def json_line(row: Mapping[str, Any], name: str) -> bytes:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Destinations of answers: regions or, without a folder, other results with ``to_dict``.
+    """Destinations of answers, which have ``to_dict`` and, for a folder, ``draw``.
 
     Attributes:
         lines: results file, or None.
         folder: folder for images, or None.
-        bare: None: draw the regions on the images. Otherwise only resize these, to this long side in pixels.
         beside: function that writes an answer beside its image and returns None, or why it cannot.
-        draw: function that draws an answer on an image and returns it.
         read: function that turns a row of the file into an answer; ``ValueError`` if the row is incomplete.
     """
 
     lines: ResultsFile | None = None
     folder: Path | None = None
-    bare: int | None = None
     beside: Callable[[Source, Any], str | None] | None = None
-    draw: Callable[[Image, Any], Image] = lambda image, found: found.draw(image)
     read: Callable[[dict[str, Any]], Any] = Regions.from_dict
 
     @property
     def long_side(self) -> int:
         """Long side in pixels that images need for being written; 0 if none are."""
-        return 0 if self.folder is None else self._sides[1]
-
-    @property
-    def _sides(self) -> tuple[int, int]:
-        return DRAWN_SIDES if self.bare is None else (self.bare, self.bare)
+        return 0 if self.folder is None else DRAWN_SIDES[1]
 
     def check(self, sources: Sequence[Source]) -> None:
         """Create the folder; ``UserError`` if that fails, or if an input image would be overwritten."""
@@ -284,26 +270,22 @@ class Outputs:
         """Return whether the results file has the image; its drawing may still be missing."""
         return self.lines is not None and source.name in self.lines.done
 
-    def keep(self, done: ImageResult[Any]) -> None:
+    def keep(self, done: ImageResult[Any]) -> str | None:
         """Save the drawing first, then the line if it is new, so that an image in the file always has its drawing.
 
-        No file is left incomplete after an error, such as an ``OSError`` or a :class:`NotKeptError`.
+        No file is left incomplete after an error, such as an ``OSError``. Return why this image cannot be saved, or
+        None.
         """
         if done.result is None or done.image is None:
-            return
+            return None
         if self.folder is not None:
-            pixels = resized(done.image, *self._sides)
-            if self.bare is None:
-                pixels = self.draw(pixels, done.result)
-            save_image(out_path(self.folder, done.source), pixels)
-        self.keep_beside(done.source, done.result)
-        if self.lines is not None and not self.is_described(done.source):
+            pixels = done.result.draw(resized(done.image, *DRAWN_SIDES))
+            if not fits(save_image, out_path(self.folder, done.source), pixels):
+                return TOO_LONG
+        why = None if self.beside is None else self.beside(done.source, done.result)
+        if why is None and self.lines is not None and not self.is_described(done.source):
             self.lines.append(done.result.to_dict(), done.source.name)
-
-    def keep_beside(self, source: Source, answer: Any) -> None:
-        """Write an answer beside its image, if wanted; ``NotKeptError`` if that fails."""
-        if self.beside is not None and (why := self.beside(source, answer)):
-            raise NotKeptError(why)
+        return why
 
     def lacks_image(self, source: Source) -> bool:
         """Return whether the results file has the image but the folder lacks its drawing."""
@@ -377,21 +359,22 @@ def compare_settings(path: Path, settings: Mapping[str, Any]) -> None:
         known = read_settings(path) if path.stat().st_size else None
     except OSError:
         return
-    if known is not None and (other := [name for name, value in settings.items() if known.get(name) != value]):
-        told = list_changes(known, settings, other)
+    if known is not None:
         way_out = f"give the same options or another file, or remove it and {_note(path).name} to start over"
-        raise UserError(f"{path}: was started with other options ({told}); {way_out}")
+        require_same(path, known, settings, way_out)
 
 
-def list_changes(before: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Return for users how options differ, such as ``top: 5, now 10; beam_size: not set, now 3``."""
+def require_same(path: Path, known: Mapping[str, Any], settings: Mapping[str, Any], way_out: str) -> None:
+    """Refuse results begun with other settings: ``UserError`` lists them, as in ``top: 5, now 10; size: not set``."""
 
     def text(value: object) -> str:
         if isinstance(value, list):
             return ", ".join(map(str, value))
         return "not set" if value is None else str(value)
 
-    return "; ".join(f"{name}: {text(before.get(name))}, now {text(now.get(name))}" for name in names)
+    pairs = {name: (known.get(name), value) for name, value in settings.items()}
+    if other := [f"{name}: {text(old)}, now {text(new)}" for name, (old, new) in pairs.items() if old != new]:
+        raise UserError(f"{path}: was started with other options ({'; '.join(other)}); {way_out}")
 
 
 def _note(path: Path) -> Path:

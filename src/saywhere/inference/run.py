@@ -14,24 +14,23 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere.errors import UserError, explain_oom
-from saywhere.files import TOO_LONG, beside, fits
+from saywhere.files import beside
 from saywhere.images import LoadedImage, open_image
 from saywhere.inference.results import (
     ImageResult,
-    NotKeptError,
     Outputs,
     ResultsFile,
     compare_settings,
     ensure_same_settings,
     read_names,
 )
-from saywhere.inference.sources import Source, find_images, list_paths, out_path, read_boxes
+from saywhere.inference.sources import Source, find_images, list_paths, read_boxes
 from saywhere.loading import DeferredModel
 from saywhere.options import dataclass, require_ints, require_probabilities, require_texts
 from saywhere.regions import SHOWN, Regions, check_boxes
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from saywhere.inference.shards import Shard
     from saywhere.models.model import Model
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 HELD = 1 << 30
@@ -208,8 +206,6 @@ def _ask_batch(ask: Ask[Any], reads: Sequence[_Read], given: bool) -> list[Image
 
 TOP = 10
 """Default number of regions per image (docs/describe.md#which-regions)."""
-FOR_EVALUATION = ("coco-results", "densecap")
-"""Formats for programs that rank regions of any score."""
 
 
 @dataclass
@@ -262,7 +258,6 @@ class Run(Generic[T]):
         model: model that ``ask`` uses; not loaded if all images have answers.
         verbs: present and past participle of the task: ``("describing", "described")``.
         claim: claim to the shard of these images; losing it ends the run.
-        long_side: long side in pixels that ``each`` needs; the model and drawings may need more.
     """
 
     ask: Ask[T]
@@ -274,7 +269,6 @@ class Run(Generic[T]):
     verbs: tuple[str, str] = ("describing", "described")
     claim: Claim | None = None
     bar: bool = True
-    long_side: int = 0
 
     def __call__(self, sources: Sequence[Source]) -> Summary:
         """Process the images; ``UserError`` if the model cannot be used. Ctrl-C reports the progress."""
@@ -284,15 +278,16 @@ class Run(Generic[T]):
         summary = Summary(len(sources), already=len(sources) - len(todo), verb=self.verbs[1])
         summary.lines = None if outputs.lines is None else outputs.lines.path
 
-        def keep(one: ImageResult[T]) -> None:
+        def keep(one: ImageResult[T]) -> str | None:
             new = not outputs.is_described(one.source)
-            outputs.keep(one)
-            if new:
+            why = outputs.keep(one)
+            if new and why is None:
                 summary.done += 1
                 if isinstance(one.result, Regions):
                     summary.regions = (summary.regions or 0) + len(one.result)
                 if self.each is not None:
                     self.each(one, summary)
+            return why
 
         results: Iterable[ImageResult[Any]] = itertools.chain(outputs.read_back(undrawn), self._fresh(todo))
         if self.claim is not None:
@@ -305,7 +300,7 @@ class Run(Generic[T]):
     def _fresh(self, todo: Sequence[Source]) -> Iterator[ImageResult[T]]:
         if todo:  # otherwise the model is not needed
             self.model.begin()
-            long_side = max(self.outputs.long_side, self.model.long_side, self.long_side)
+            long_side = max(self.outputs.long_side, self.model.long_side)
             workers = self.model.workers
             yield from run_images(self.ask, todo, self.boxes, batch=self.batch, long_side=long_side, workers=workers)
 
@@ -339,8 +334,7 @@ def describe(
         boxes: file of boxes to describe, see :func:`saywhere.inference.read_boxes`: all of them and no others.
         top: maximum number of regions per image; 0 or None: all.
         threshold: minimum probability that a region's box and caption are right. Default: that of
-            :meth:`saywhere.Regions.at_least` for results that people look at; 0 for evaluation formats
-            (:data:`FOR_EVALUATION`).
+            :meth:`saywhere.Regions.at_least`; 0 for ``coco-results``, whose evaluator ranks regions of any score.
         batch: batch size.
         output_format: one of :data:`saywhere.formats.registry.FORMATS`.
         classes: keep only regions whose phrase has one of these classes (``["person", "dog"]``, or ``"person,dog"``);
@@ -379,9 +373,9 @@ def describe(
         raise UserError(f"{boxes}: all of its boxes are described, so --classes and --map cannot choose among them")
     given = None if boxes is None else read_boxes(boxes, found)
     sources = found if given is None else [source for source in found if source.name in given]
-    Outputs(None, out).check(sources if output_format in ("saywhere", "densecap") else [])
+    Outputs(None, out).check(sources if output_format == "saywhere" else [])
     most = None if given is not None else top or None
-    least = 0.0 if given is not None or output_format in FOR_EVALUATION else None
+    least = 0.0 if given is not None or output_format == "coco-results" else None
     work = _Description(
         model, given, most, least if threshold is None else threshold, batch, progress, each, tell, boxes, classes,
         len(found) - len(sources),
@@ -475,31 +469,22 @@ class _Description:
     ) -> Summary:
         """Describe images, and write all results in another program's format into the folder ``out``."""
         from saywhere.formats.classes import NOUNS
-        from saywhere.formats.densecap import LONG_SIDE, write_results
         from saywhere.formats.registry import FORMATS
 
-        report, new, original = Report(), FORMATS[output_format], output_format == "densecap"
+        report, new = Report(), FORMATS[output_format]
         place = out / new.name
-        if not original:
-            new.require_new(place)
+        new.require_new(place)
         if json.absolute() == place.absolute() or place.absolute() in json.absolute().parents:
             raise UserError(f"--json {json}: is where the result is written; name another file")
         with ResultsFile(json) as lines:
             ensure_same_settings(json, self.facts)
-            outputs = Outputs(lines, out, LONG_SIDE) if original else Outputs(lines)
+            outputs = Outputs(lines)
             summary = self._run(sources, outputs)
-            kept = [source for source in sources if outputs.is_described(source)]
-            if original:  # its viewer needs the images beside the results, under these names
-                options = {"model": self.model.name, "image_size": LONG_SIDE, "top": self.top}
-                named = ((out_path(Path(), source).as_posix(), outputs.answer(source)) for source in kept)
-                write_results(place, named, {**options, "threshold": self.threshold})
-            else:
-                regions = (outputs.answer(source) for source in kept)
-                left_out = new.write_whole(place, regions, report, copy_images, self.classes or NOUNS)
-                summary.skipped.update(left_out)
+            kept = (outputs.answer(source) for source in sources if outputs.is_described(source))
+            summary.skipped.update(new.write_whole(place, kept, report, copy_images, self.classes or NOUNS))
         for line in report.lines():
             self.tell(line, err=True)
-        return self._report(summary, [json, out, place] if original else [json, *new.files(place)])
+        return self._report(summary, [json, *new.files(place)])
 
     def share(self, sources: Sequence[Source], count: int, json: Path, out: Path | None) -> Summary:
         """Describe shards together with other processes; the last process merges them into ``json``."""
@@ -592,17 +577,9 @@ def _beside(format: str, embed: bool) -> tuple[Callable[..., str | None], Report
     return write, report
 
 
-def _refused(keep: Callable[P, object], *arguments: P.args, **options: P.kwargs) -> str | None:
-    """Return why an answer could not be saved; None if it was."""
-    try:
-        return None if fits(keep, *arguments, **options) else TOO_LONG
-    except NotKeptError as error:
-        return str(error)
-
-
 def keep_each(
     results: Iterable[ImageResult[T]],
-    keep: Callable[[ImageResult[T]], object],
+    keep: Callable[[ImageResult[T]], str | None],
     total: int,
     completed: int = 0,
     what: str = "describing",
@@ -613,7 +590,7 @@ def keep_each(
 
     Args:
         results: results of :func:`saywhere.inference.run_images`.
-        keep: called with the images that have a result.
+        keep: called with the images that have a result; returns why it could not be saved, or None.
         total, completed: number of images, and how many of them an earlier run has done.
         resumes: whether the same command continues after a ``KeyboardInterrupt``.
     """
@@ -622,9 +599,8 @@ def keep_each(
     with progress(what, total, completed, bar) as advance:
         try:
             for one in results:
-                if one.result is None:
-                    skipped[one.source.name] = one.error or "cannot be read"
-                elif why := _refused(keep, one):
+                why = (one.error or "cannot be read") if one.result is None else keep(one)
+                if why:
                     skipped[one.source.name] = why
                 else:
                     count += 1

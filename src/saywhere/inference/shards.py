@@ -17,7 +17,7 @@ from typing import Any
 from saywhere.errors import UserError
 from saywhere.files import put_in_place, short_name, write_text
 from saywhere.inference.claims import STALE, Claim, Claims, LostClaimError
-from saywhere.inference.results import list_changes
+from saywhere.inference.results import require_same
 from saywhere.inference.sources import Source
 from saywhere.options import dataclass
 from saywhere.report import Tell, counted
@@ -101,10 +101,8 @@ class Shards:
         while known is None:  # repeat if another process is just merging
             with contextlib.suppress(FileNotFoundError):
                 known = self._agree(plan)
-        if other := [name for name in sorted({*plan, *known}) if plan.get(name) != known.get(name)]:
-            told = list_changes(known, plan, other)
-            way_out = "give the same command, or remove the folder to start over"
-            raise UserError(f"{self.folder}: was started with other options ({told}); {way_out}")
+        way_out = "give the same command, or remove the folder to start over"
+        require_same(self.folder, known, dict.fromkeys(known) | dict(plan), way_out)
 
     def _agree(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """Return the plan in the folder, after storing ours if there was none."""

@@ -332,26 +332,26 @@ class Model:
     @overload
     def ground(
         self, images: One, text: str | Sequence[str], boxes: ArrayLike | None = None, *, part: Part | None = None,
-        beta: float | None = None, regions: int | None = None, threshold: float | None = None,
+        regions: int | None = None, threshold: float | None = None,
     ) -> Regions: ...  # fmt: skip
     @overload
     def ground(
         self, images: Sequence[One], text: Sequence[str | Sequence[str]], boxes: Sequence[ArrayLike] | None = None, *,
-        part: Part | None = None, beta: float | None = None, regions: int | None = None,
-        threshold: float | None = None, batch: int | None = None, progress: bool = False,
+        part: Part | None = None, regions: int | None = None, threshold: float | None = None,
+        batch: int | None = None, progress: bool = False,
     ) -> list[Regions]: ...  # fmt: skip
     @overload
     def ground(
         self, images: Iterator[One], text: Iterator[str | Sequence[str]], boxes: Iterator[ArrayLike] | None = None, *,
-        part: Part | None = None, beta: float | None = None, regions: int | None = None,
-        threshold: float | None = None, batch: int | None = None, progress: bool = False,
+        part: Part | None = None, regions: int | None = None, threshold: float | None = None,
+        batch: int | None = None, progress: bool = False,
     ) -> Iterator[Regions]: ...  # fmt: skip
     def ground(
         self, images: One | Sequence[One] | Iterator[One],
         text: str | Sequence[str] | Sequence[str | Sequence[str]] | Iterator[str | Sequence[str]],
         boxes: ArrayLike | Sequence[ArrayLike] | Iterator[ArrayLike] | None = None, *, part: Part | None = None,
-        beta: float | None = None, regions: int | None = None, threshold: float | None = None,
-        batch: int | None = None, progress: bool = False,
+        regions: int | None = None, threshold: float | None = None, batch: int | None = None,
+        progress: bool = False,
     ) -> Regions | list[Regions] | Iterator[Regions]:  # fmt: skip
         """Find the region of each phrase of a text, if the image shows it.
 
@@ -363,8 +363,6 @@ class Model:
                 aligner also the whole image.
             part: ``densecap`` or ``aligner``, the part that chooses the region. Default: the dense captioner, if there
                 is one.
-            beta: cut a sentence where the region changes instead (Eqs. 10 to 12), with this affinity of neighbouring
-                words to the same region; 0 is word by word. All phrases count as found. Only for the aligner.
             regions: maximum number of regions to choose among.
             threshold: minimum probability that the image shows a phrase; 0 finds all. Default: 0.5 unless configured.
 
@@ -386,33 +384,26 @@ class Model:
         if text is None:  # pyright: ignore[reportUnnecessaryComparison]
             require_texts(text=text)
         return self._answer(
-            lambda e, t, b: self._ground(e, t, b, part, beta, regions, threshold), batch, progress, images, text, boxes
+            lambda e, t, b: self._ground(e, t, b, part, regions, threshold), batch, progress, images, text, boxes
         )
 
     def _ground(
         self, encodings: list[Encoding], texts: list[Any], boxes: list[Any] | None, part: Part | None,
-        beta: float | None, limit: int | None, threshold: float | None,
+        limit: int | None, threshold: float | None,
     ) -> list[Regions]:  # fmt: skip
         require_ints(1, regions=limit)
-        require_numbers(beta=beta, threshold=threshold)
+        require_numbers(threshold=threshold)
         for text in texts:
             require_texts(text=text)
-        given = [None] * len(encodings) if boxes is None else boxes
-        rows = list(zip(encodings, texts, given, strict=True))
-        placer = self.placer("aligner" if part is None and beta is not None else part)
-        if beta is None:
-            asked = [placer.read(text) if isinstance(text, str) else text for text in texts]
-            found = [placer.ground(e, t, own, limit, threshold) for (e, _, own), t in zip(rows, asked, strict=True)]
-            phrases = [(*(one.captions or ()), *one.not_found) for one in found]
-            return [
-                replace(one, unknown=tuple(placer.lexicon.unknown(of)), judged_as=placer.lexicon.judged_as(of))
-                for one, of in zip(found, phrases, strict=True)
-            ]
-        if placer.by != "aligner" or not all(isinstance(text, str) for text in texts):
-            raise UserError("beta is for a sentence and the part aligner")
-        if threshold is not None:
-            raise UserError("threshold cannot choose among phrases cut with beta: all of them count as found")
-        return [self.align(e, text, own, beta=beta, regions=limit).regions() for e, text, own in rows]
+        placer, given = self.placer(part), [None] * len(encodings) if boxes is None else boxes
+        asked = [placer.read(text) if isinstance(text, str) else text for text in texts]
+        rows = zip(encodings, asked, given, strict=True)
+        found = [placer.ground(e, text, own, limit, threshold) for e, text, own in rows]
+        phrases = [(*(one.captions or ()), *one.not_found) for one in found]
+        return [
+            replace(one, unknown=tuple(placer.lexicon.unknown(of)), judged_as=placer.lexicon.judged_as(of))
+            for one, of in zip(found, phrases, strict=True)
+        ]
 
     def placer(self, part: Part | None = None) -> Placer:
         """Return the placer of phrases for a part; default: the dense captioner if there is one, else the aligner.
@@ -455,8 +446,10 @@ class Model:
         """Align the words of a sentence with the regions of an image (section 3.1.4); the result has all products.
 
         Args:
-            images, boxes, beta, regions: see :meth:`ground`.
+            images, boxes, regions: see :meth:`ground`.
             sentences: one sentence per image.
+            beta: affinity of neighbouring words to the same region (Eqs. 10 to 12); 0 is word by word. Default: that of
+                the configuration.
 
         Example:
             >>> model.align("photo.jpg", "a woman in a suit", regions=5)

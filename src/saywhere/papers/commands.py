@@ -49,6 +49,20 @@ def convert(
 
 
 @app.command()
+def results(
+    lines: Path = typer.Argument(metavar="REGIONS.JSONL", help="Lines of describe --json."),
+    out: Path = typer.Argument(
+        metavar="FOLDER", callback=options.check_folder, help="The results and the images, such as vis/data."
+    ),
+) -> None:
+    """Write results.json and images for the viewer of the published DenseCap program."""
+    from saywhere.papers.densecap2016.convert import write_results
+
+    write_results(lines, out)
+    typer.echo(f"written: {out / 'results.json'}")
+
+
+@app.command()
 def table1(
     recipe: Path = typer.Argument(metavar="RECIPE", help="A recipe of a comparison, such as recipes/table1.yaml."),
     changes: list[str] | None = typer.Argument(
@@ -76,8 +90,7 @@ def table1(
     typer.echo(f"written: {', '.join(map(str, paths))}")
 
 
-@app.command()
-@task("retrieval")
+@task(app, "retrieval")
 def retrieval(
     now: Task,
     regions: int = typer.Option(20, min=1, metavar="N", help="At most so many regions of an image, the best."),
@@ -103,8 +116,7 @@ def retrieval(
         )
 
 
-@app.command()
-@task("caption", model=Together)
+@task(app, "caption", model=Together)
 def caption(now: Task, beam_size: options.BeamSize = None) -> None:
     """Score captions of several models together (Areas of Attention, Table 4)."""
     from saywhere.papers.captions import run

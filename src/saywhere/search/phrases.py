@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from math import log
@@ -308,11 +308,12 @@ class Placed:
 class _Texts:
     """P texts as the columns of a matrix, to be multiplied by the vectors of an image's regions."""
 
-    def __init__(self, aligner: Aligner, texts: Sequence[TextVectors]) -> None:
+    def __init__(self, aligner: Aligner, texts: Sequence[str], vectors: Mapping[str, TextVectors]) -> None:
         self._aligner, self._count = aligner, len(texts)
-        words = [text.vectors for text in texts]
-        shares = [1 if aligner.config.mean_over_words else 1 / len(text.words) for text in texts]
-        sums = [t.vectors[: len(t.words)].sum(axis=0) * share for t, share in zip(texts, shares, strict=True)]
+        known = [vectors[text] for text in texts]
+        words = [text.vectors for text in known]
+        shares = [1 if aligner.config.mean_over_words else 1 / len(text.words) for text in known]
+        sums = [t.vectors[: len(t.words)].sum(axis=0) * share for t, share in zip(known, shares, strict=True)]
         self._matrix = np.concatenate([*words, sums]).T if texts else np.zeros((0, 0), np.float32)
         self._starts = np.cumsum([0, *map(len, words)])[:-1]
 
@@ -328,20 +329,16 @@ class _Texts:
 class _Phrases(_Texts):
     """P phrases that are looked for in the regions of images.
 
-    Args:
-        texts: the phrases, embedded by the aligner.
-        classes: whether the noun classifier judges them, too.
-
     Attributes:
         lacking, named: ``(P,)``, see :class:`saywhere.models.placing.Evidence`.
     """
 
     def __init__(
-        self, aligner: Aligner, texts: Sequence[TextVectors], phrases: Sequence[str], lexicon: Lexicon, classes: bool
+        self, model: Model, lexicon: Lexicon, phrases: Sequence[str], vectors: Mapping[str, TextVectors]
     ) -> None:
-        super().__init__(aligner, texts)
+        super().__init__(model.require("aligner", "search"), phrases, vectors)
         tree = noun_tree()
-        nouns = [tree.find_kind(phrase) if classes else None for phrase in phrases]
+        nouns = [None if model.nouns is None else tree.find_kind(phrase) for phrase in phrases]
         roles = np.array([tree.share(phrase) for phrase in phrases], np.float32)
         self.named = np.array([noun is not None for noun in nouns], bool)
         self.lacking = np.array([lexicon.needs_classes(phrase) for phrase in phrases], bool)
@@ -368,6 +365,13 @@ class _Phrases(_Texts):
         )  # fmt: skip
 
 
+def _embed(model: Model, details: Details, texts: Iterable[str]) -> dict[str, TextVectors]:
+    """Return the vectors of texts, in words of captions, and of the texts that details are compared by."""
+    words = model.require("aligner", "search").vocabulary
+    said = {text: text for text in details.texts} | {text: captioned(text, words) for text in texts}
+    return dict(zip(said, model.embed_text([*said.values()]), strict=True))
+
+
 class _Unwanted:
     """Something that no hit may show: P phrases, in the places and relations of the text.
 
@@ -379,7 +383,8 @@ class _Unwanted:
 
     def __init__(self, model: Model, text: str) -> None:
         self._calibration, lexicon = model.calibration, model.placer("aligner").lexicon
-        self._config, words = model.require("aligner", "search").config.grounding, lexicon.vocabulary
+        aligner, words = model.require("aligner", "search"), lexicon.vocabulary
+        self._config = aligner.config.grounding
         layout = Layout.parse(text)
         layout = layout if len(layout.phrases) > 1 or layout.places else Layout((text,))
         known = [not lexicon.is_unread(phrase) for phrase in layout.phrases]
@@ -387,11 +392,9 @@ class _Unwanted:
         own = tuple(map(lexicon.read, self._layout.phrases))
         kinds = [noun_tree().widened(phrase) or phrase for phrase in own]
         self._details = Details(kinds, words)
-        texts = {text: text for text in self._details.texts} | {each: captioned(each, words) for each in (*own, *kinds)}
-        vectors = dict(zip(texts, model.embed_text([*texts.values()]), strict=True))
-        aligner, both = model.require("aligner", "search"), (*own, *kinds)
-        self._seen = _Phrases(aligner, [vectors[p] for p in both], both, lexicon, classes=model.nouns is not None)
-        self._compared = _Texts(aligner, [vectors[text] for text in self._details.texts])
+        vectors = _embed(model, self._details, both := (*own, *kinds))
+        self._seen = _Phrases(model, lexicon, both, vectors)
+        self._compared = _Texts(aligner, self._details.texts, vectors)
         self._common = np.array([commonness_of(words).together([kind]) for kind in kinds])
 
     def is_shown(self, image: ImageVectors, among: int) -> bool:
@@ -459,22 +462,13 @@ class PhrasesInImages:
         wider = [tree.widened(text) or text for text in own]
         self._details = Details(wider, words)
         kind = (_translated(wanted[0], own, wider),) if alone else wider
-        texts = {text: text for text in self._details.texts}
-        texts |= {text: captioned(text, words) for text in (*wider, *kind, *own, *wanted)}
-        vectors = dict(zip(texts, model.embed_text([*texts.values()]), strict=True))
+        vectors = _embed(model, self._details, (*wider, *kind, *own, *wanted))
         self._wanted = [vectors[text] for text in wanted]
         self._kind = [vectors[text] for text in kind] if wider != [*own] else None
-
-        def texts_of(phrases: Sequence[str]) -> _Texts:
-            return _Texts(self._aligner, [vectors[phrase] for phrase in phrases])
-
-        def phrases_of(phrases: Sequence[str]) -> _Phrases:
-            known = [vectors[phrase] for phrase in phrases]
-            return _Phrases(self._aligner, known, phrases, lexicon, classes=model.nouns is not None)
-
-        self._seen = phrases_of(own)
-        self._wider = phrases_of(wider) if wider != [*own] else None
-        self._whole = texts_of((*self._details.texts, *(() if wanted == own else wanted)))
+        self._seen = _Phrases(model, lexicon, own, vectors)
+        self._wider = None if wider == [*own] else _Phrases(model, lexicon, wider, vectors)
+        whole = (*self._details.texts, *(() if wanted == own else wanted))
+        self._whole = _Texts(self._aligner, whole, vectors)
         self._least = placer.least()
         self._nouns = [lexicon.class_noun(phrase) for phrase in wider]
         common, lacking = commonness_of(words), self._seen.lacking

@@ -147,7 +147,7 @@ def _caption(model: Model, image: Encoding, values: Mapping[str, Any]) -> dict[s
 
 def _ground(model: Model, image: Encoding, values: Mapping[str, Any]) -> dict[str, Any]:
     texts = values["text"]
-    options = {name: values.get(name) for name in ("part", "beta", "regions", "threshold")}
+    options = {name: values.get(name) for name in ("part", "regions", "threshold")}
     return model.ground(image, texts[0] if len(texts) == 1 else texts, values.get("box"), **options).to_dict()
 
 
@@ -193,7 +193,6 @@ QUESTIONS = (
                 MAX_LETTERS, most=MAX_TEXTS, required=True,
             ),
             Parameter("part", "text", "The part of the model that answers.", choices=("aligner", "densecap")),
-            Parameter("beta", "number", "Smoothness weight: how much neighbouring words share a box.", 0, 1000),
             Parameter("regions", "integer", "Choose among at most this many regions.", 1, MAX_REGIONS),
             Parameter("threshold", "number", "Minimum probability of a found phrase; 0 finds all.", 0, 1),
             Parameter("box", "box", "Choose among these boxes; may be repeated.", most=MAX_BOXES),

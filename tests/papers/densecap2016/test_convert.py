@@ -1,4 +1,4 @@
-"""Checkpoints of the program, made up in other sizes than the golden one, and broken ones."""
+"""Checkpoints of the program, made up in other sizes than the golden one, and broken ones; files for its viewer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import commands
 import numpy as np
 import pytest
 import torch
-from photographs import noise
+from photographs import CORNERS, noise, quarters
+from PIL import Image
 from torch7_writer import WORDS, Object, View, random_checkpoint, write
 
 import saywhere
@@ -19,8 +20,9 @@ from saywhere.images import open_image
 from saywhere.networks.checkpoint import load_network
 from saywhere.papers import densecap2016
 from saywhere.papers.densecap2016.conventions import x1y1x2y2_to_xywh, xcycwh_to_x1y1x2y2
-from saywhere.papers.densecap2016.convert import MODULES, convert, convert_to_folder, gradients, to_torch7
+from saywhere.papers.densecap2016.convert import MODULES, convert, convert_to_folder, gradients, result, to_torch7
 from saywhere.papers.densecap2016.trace import trace_inference as run
+from saywhere.regions import Regions
 
 
 def node(tree, place):
@@ -163,9 +165,10 @@ def test_a_checkpoint_is_converted_and_describes_for_the_programs_viewer(tmp_pat
     count = sum(p.numel() for p in convert(file).parameters())
     assert f"model: {count:,} weights, 5 words" in result.output.replace("\n", "")
     noise(360, 240).save(tmp_path / "image.png")
-    where = ["--model", str(tmp_path / "model"), "--out", str(tmp_path / "out")]
-    arguments = [str(tmp_path / "image.png"), "--output-format", "densecap", "--top", "0", *where]
-    commands.run("describe", *arguments)
+    lines = str(tmp_path / "r.jsonl")
+    arguments = ["--model", str(tmp_path / "model"), "--json", lines, "--top", "0", "--threshold", "0"]
+    commands.run("describe", str(tmp_path / "image.png"), *arguments)
+    commands.run("papers", "results", lines, tmp_path / "out")
     written = json.loads((tmp_path / "out" / "results.json").read_text())
     assert set(written) == {"opt", "results"}
     (row,) = written["results"]
@@ -195,3 +198,56 @@ def test_errors_of_the_command_are_one_line_and_code_2(tmp_path: Path) -> None:
         assert message in result.stderr
         assert len(result.stderr.splitlines()) == 1
         assert not (tmp_path / "out").exists()
+
+
+def test_small_images_are_enlarged_and_scores_stay_finite():
+    row = result(Regions(72, 36, [[0, 0, 72, 36.0]] * 2, [1.0, 0.0], ("a", "b")), "a.jpg")
+    assert row["boxes"] == [[1, 1, 720, 360]] * 2
+    assert row["scores"] == [16, -16]
+
+
+@pytest.fixture
+def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Results of a photograph, and of one in a folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("p").mkdir()
+    found: list[Regions] = []
+    for name, width, height in (("a.jpg", 1440, 960), ("p/b.webp", 100, 200)):
+        quarters(width, height).save(name)
+        boxes = np.array([[0, 0, width, height], [0, 0, width / 2, height]])
+        found.append(Regions(width, height, boxes, np.array([0.9, 0.4]), ("a dog", "the grass"), image=name))
+    Path("r.jsonl").write_text("".join(json.dumps(regions.to_dict()) + "\n" for regions in found))
+    return "r.jsonl"
+
+
+def test_the_files_for_the_viewer(lines: str) -> None:
+    assert commands.run("papers", "results", lines, "vis").stdout == "written: vis/results.json\n"
+    written = json.loads(Path("vis/results.json").read_text())
+    assert set(written) == {"opt", "results"} and written["opt"]["image_size"] == 720
+    first, second = written["results"]
+    assert (first["img_name"], second["img_name"]) == ("a.jpg", "p/b.webp.jpg")
+    assert first["boxes"] == [[1, 1, 720, 480], [1, 1, 360, 480]]
+    assert second["boxes"] == [[1, 1, 360, 720], [1, 1, 180, 720]]
+    assert first["scores"] == pytest.approx([2.19722, -0.40547], abs=1e-4)
+    assert first["captions"] == ["a dog", "the grass"]
+    for row, size in ((first, (720, 480)), (second, (360, 720))):
+        with Image.open(Path("vis") / row["img_name"]) as shown:
+            assert shown.size == size
+            assert np.abs(np.array(shown.getpixel((0, 0))) - CORNERS[0]).max() < 20, "nothing drawn on it"
+
+
+def test_wrong_lines_or_images_are_errors_and_originals_are_not_written_over(lines: str) -> None:
+    def error(folder: str) -> str:
+        return commands.error_of(commands.run("papers", "results", lines, folder, code=2))
+
+    assert error(".").endswith("give another --out\n")
+    quarters(960, 1440).save("a.jpg")
+    assert "a.jpg: is not the image in r.jsonl" in error("vis")
+    Path("a.jpg").unlink()
+    assert "a.jpg: no such file" in error("vis")
+    assert not Path("vis/results.json").exists()
+    rows = Path(lines).read_text()
+    Path(lines).write_text(rows.replace('"image"', '"name"'))
+    assert "an image without a name: no such file" in error("vis")
+    Path(lines).write_text("{}\n" + rows)
+    assert "r.jsonl: broken line: 1 (line 1" in error("vis")

@@ -1,7 +1,8 @@
-"""Conversion of the published program's Torch7 checkpoints to model folders."""
+"""The published program's files: its Torch7 checkpoints made model folders, and our regions made its results."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,13 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from saywhere import boxes as geometry
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.errors import UserError
+from saywhere.files import write_text
+from saywhere.formats.registry import read_lines
+from saywhere.images import open_image, resized, save_image
+from saywhere.inference.results import Outputs
+from saywhere.inference.sources import find_images, out_path
 from saywhere.networks import checkpoint
 from saywhere.networks.densecap.network import DenseCap
 from saywhere.options import dataclass
-from saywhere.papers.densecap2016.conventions import field_center
+from saywhere.papers.densecap2016.conventions import field_center, ours_to_corners, scaled_size, x1y1x2y2_to_xywh
 from saywhere.papers.densecap2016.network import VGG16_DEPTHS
+from saywhere.regions import Regions
+from saywhere.report import Report
 from saywhere.text import Vocabulary
 
 STRIDE = 16
@@ -288,3 +297,44 @@ def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
     """Return the gradients of all parameters by name, 0 if missing, for :func:`to_torch7`."""
     named = model.named_parameters()
     return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in named}
+
+
+LONG_SIDE = 720
+"""Long side of the images beside ``results.json``, in pixels; its boxes refer to these."""
+SCORE_LIMIT = 16.0
+"""Maximum absolute raw score: our probabilities are rounded, and 0 and 1 have no finite raw score."""
+
+
+def result(regions: Regions, name: str) -> dict[str, Any]:
+    """Return an entry of ``results.json``: boxes ``x y w h`` in pixels of the ``LONG_SIDE`` image, and raw scores."""
+    width, height = scaled_size(regions.width, regions.height, LONG_SIDE)
+    boxes = torch.from_numpy(regions.boxes).double()
+    boxes = geometry.scale(boxes, width / regions.width, height / regions.height)
+    probabilities = torch.as_tensor([] if regions.scores is None else regions.scores).double()
+    return {
+        "img_name": name,
+        "boxes": [[round(v, 3) for v in row] for row in x1y1x2y2_to_xywh(ours_to_corners(boxes)).tolist()],
+        "scores": [round(v, 5) for v in probabilities.logit().clamp(-SCORE_LIMIT, SCORE_LIMIT).tolist()],
+        "captions": list(regions.captions or ()),
+    }
+
+
+def write_results(lines: Path, folder: Path) -> None:
+    """Write ``results.json`` of the regions in JSON lines, and their images, for the program's viewer.
+
+    Raises:
+        UserError: a line is broken, or an image is not there, cannot be read, or has another size than in the lines.
+    """
+    report, results = Report(), list[dict[str, Any]]()
+    found = {regions.image or "an image without a name": regions for regions in read_lines(lines, None, report)}
+    if not report.ok:
+        raise UserError(f"{lines}: {'; '.join(report.lines())}")
+    sources = find_images([*found])
+    Outputs(None, folder).check(sources)
+    for source in sources:
+        regions, image = found.get(source.name), open_image(source.path, LONG_SIDE)
+        if regions is None or (regions.width, regions.height) != (image.width, image.height):
+            raise UserError(f"{source.path}: is not the image in {lines}, whose size or name is another")
+        save_image(out_path(folder, source), resized(image, LONG_SIDE, LONG_SIDE))
+        results.append(result(regions, out_path(Path(), source).as_posix()))
+    write_text(folder / "results.json", json.dumps({"opt": {"image_size": LONG_SIDE}, "results": results}))

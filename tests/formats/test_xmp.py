@@ -258,6 +258,29 @@ def test_tags_of_digikam_are_written_where_they_hide_none(tmp_path: Path) -> Non
     assert exiftool(path)["Keywords"] == "holiday" and "TagsList" not in exiftool(write(path))
 
 
+@pytest.mark.parametrize("subject", [(), ("-XMP-dc:Subject=Anna",)])
+def test_tags_of_digikam_in_the_image_are_in_its_new_list_too(subject: tuple[str, ...], tmp_path: Path) -> None:
+    path, place = store(tmp_path / "a.jpg"), tmp_path / "a.jpg.xmp"
+    change(path, "-XMP-digiKam:TagsList=People/Anna", *subject)
+    own = [*(("Anna",) if subject else ()), "dog", "man"]
+    for _ in range(2):
+        said = exiftool(write(path))
+        assert said["TagsList"] == ["People/Anna", "dog", "man"] and said["Subject"] == own
+    change(place, "-XMP-digiKam:TagsList-=People/Anna")
+    assert exiftool(write(path))["TagsList"] == ["dog", "man"], "what somebody removes stays away"
+    place.unlink()
+    embed(path)
+    assert exiftool(path)["TagsList"] == ["People/Anna", "dog", "man"]
+
+
+def test_a_description_in_a_sidecar_is_not_contradicted_inside_the_image(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    (tmp_path / "a.jpg.xmp").write_text(LIGHTROOM.replace("holiday", "Anna"), encoding="utf-8")
+    theirs = exiftool(tmp_path / "a.jpg.xmp").get("Description")
+    embed(path)
+    assert theirs and "Description" not in exiftool(path)
+
+
 def test_subjects_and_descriptions_are_of_sure_regions(tmp_path: Path) -> None:
     path = store(tmp_path / "a.jpg")
     regions = regions_of(path, scores=(0.2, 0.7))
@@ -590,6 +613,18 @@ def test_corrections_inside_an_image_with_a_sidecar_are_named(tmp_path: Path) ->
     ((found,), report) = read(tmp_path)
     assert found.captions == TEXTS
     assert report.left_out == {"corrections inside images whose sidecars were read instead": 1}
+
+
+def test_a_face_is_no_correction(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    face = "{Name=Anna,Type=Face,Area={X=0.25,Y=0.5,W=0.1,H=0.2,Unit=normalized}}"
+    change(path, f"-XMP-mwg-rs:RegionInfo={{AppliedToDimensions={{W=9,H=9,Unit=pixel}},RegionList=[{face}]}}")
+    embed(path)
+    place = write(path)
+    place.write_text(place.read_text().replace(TEXTS[0], "a black cat"))
+    ((found,), report) = read(tmp_path)
+    assert found.captions == ("a black cat", TEXTS[1])
+    assert report.left_out == {"regions of the type Face": 1} and report.drafts == 0
 
 
 def test_caption_and_describe_in_turns_change_nothing(tmp_path: Path) -> None:

@@ -183,12 +183,15 @@ class Packet:
                 self._new.append(f"<{name}>{_alternative(text)}</{name}>")
                 self.written.add(_key(f"{kind} {name}", text))
 
-    def put_subjects(self, names: Sequence[str], theirs: Sequence[str] = (), tagged: bool = False) -> None:
+    def put_subjects(
+        self, names: Sequence[str], theirs: Sequence[str] = (), tagged: bool = False, inside: Packet | None = None
+    ) -> None:
         """Add subjects to those of others, and as digiKam's tags unless these would hide tags of others.
 
         Args:
             theirs: tags of others in the image file, which a new list of subjects would hide, and so repeats.
             tagged: whether the image file has other tags.
+            inside: its XMP, whose digiKam's tags a new list of these repeats.
         """
         theirs = [name for name in theirs if not self._wrote(_key(KINDS[BAG], name))]
         removed = self._removed(BAG, TAGS)
@@ -197,8 +200,11 @@ class Packet:
         self._put(BAG, items, f"<{BAG}>{{}}</{BAG}>", copies, removed)
         others = {name: self._keys_in(name) - self.written for name in (BAG, TAGS)}
         tagged = tagged or bool(others[BAG] or theirs) or any(self.properties("lr:hierarchicalSubject"))
-        hides = tagged and not others[TAGS]
-        self._put(TAGS, [] if hides else items, f"<{TAGS}>{{}}</{TAGS}>", removed=removed, container="Seq")
+        listed = [] if inside is None else [*map(text_of, inside.items_of_others(TAGS))]
+        copies = self._new_copies(TAGS, [f"<rdf:li>{escape(plain(name))}</rdf:li>" for name in listed])
+        repeated = any(key.startswith(f"copy {KINDS[TAGS]}:") for key in self.written)
+        hides = tagged and not others[TAGS] and not repeated
+        self._put(TAGS, [] if hides else items, f"<{TAGS}>{{}}</{TAGS}>", copies, removed, "Seq")
 
     def put_regions(self, places: Sequence[Place], size: tuple[int, int], orientation: int, names: bool = False,
                     inside: Packet | None = None) -> None:  # fmt: skip
@@ -265,8 +271,9 @@ class Packet:
         return [item for _, value in self.properties(name) for item in _items(_bag(value, name))]
 
     def _keys_in(self, *names: str) -> set[str | None]:
-        """Return the keys of the items in lists."""
-        return {self._key_of(name, item) for name in names for item in self._items_in(name)}
+        """Return the keys of the items in lists, without faces and the like."""
+        items = ((name, item) for name in names for item in self._items_in(name))
+        return {self._key_of(name, item) for name, item in items if name != MWG or not _is_person(item)}
 
     def _ours(self, *names: str) -> set[str]:
         """Return the keys of the items that we wrote into lists."""
@@ -547,6 +554,11 @@ def _region(item: Any) -> Place | None:
         return region(item, None)
     except (KeyError, ValueError):
         return None
+
+
+def _is_person(item: Any) -> bool:
+    """Return whether a region is of one of MWG's types with nothing to describe, or of an individual."""
+    return (one := _region(item)) is not None and one.type in PEOPLE | MARKS
 
 
 def is_mwg(item: Any) -> bool:

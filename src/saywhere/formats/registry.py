@@ -173,7 +173,9 @@ FORMATS: dict[str, Format] = {
         lacks="phrases and scores",
     ),
     "voc": Format("voc", voc.write, voc.read, folder=True, illegal=ILLEGAL, not_in_names=ILLEGAL, classes=True),
-    "csv": Format("regions.csv", table.write, table.read, illegal=NOT_IN_TABLES, not_in_names=HALF_CHARACTER, classes=True),
+    "csv": Format(
+        "regions.csv", table.write, table.read, illegal=NOT_IN_TABLES, not_in_names=HALF_CHARACTER, classes=True
+    ),
     "parquet": Format(
         "regions.parquet", table.write_parquet, table.read_parquet, needs="pyarrow.parquet",
         not_in_names=HALF_CHARACTER, classes=True,

@@ -140,7 +140,7 @@ def write_regions(place: Path, image: Path, regions: Regions, names: bool = Fals
         if not fresh and same_shape and packet.count_written(own) < packet.count_written(places(before)):
             raise ValueError(f"its EXIF orientation has changed since it was described; {AGAIN}")
         packet.put_text("phrases", "; ".join(_sure(regions)[:PHRASES]), inside.descriptions)
-        packet.put_subjects(subjects(regions), inside.tags, inside.tagged)
+        packet.put_subjects(subjects(regions), inside.tags, inside.tagged, inside.packet)
         packet.put_regions(own, _stored(size), size.orientation, names, inside.packet)
 
 
@@ -173,7 +173,7 @@ class Inside(NamedTuple):
 
     @classmethod
     def of(cls, image: Path, embed: bool) -> Inside:
-        """Read an image file, whose XMP is what is edited if ``embed``."""
+        """Read an image file, whose XMP is what is edited if ``embed``; its sidecar then may describe it, too."""
         with opened(image) as file:
             data = _xmp_in(file)
             exif = file.getexif()
@@ -186,6 +186,9 @@ class Inside(NamedTuple):
         tags = [*map(_decode, _listed(iptc.get(KEYWORDS)))]
         tags += [tag.strip() for tag in _decode(exif.get(XPKeywords, b""), "utf-16-le").split(";")]
         packet = None
+        if embed and (beside := find_sidecar(image)) is not None:
+            with suppress(OSError, ValueError, RecursionError):
+                texts.append(Packet(beside.read_bytes()).text("dc:description"))
         if data and not embed:
             with suppress(ValueError, RecursionError):
                 packet = Packet(data)

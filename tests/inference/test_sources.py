@@ -57,6 +57,14 @@ def test_files_and_patterns(album):
     assert drawn("br[1]/*/*.jpg") == {"br[1]/x [2]/b.jpg": "out/x [2]/b.jpg"}
 
 
+def test_links_to_folders_are_not_followed_unless_they_are_named(album):
+    Path("p/up").symlink_to(album, target_is_directory=True)
+    Path("side").symlink_to(album / "q", target_is_directory=True)
+    assert names("p") == ["p/a.PNG", "p/b.jpg", "p/sub/b.jpg"]
+    assert names("p/**/*.jpg") == ["p/b.jpg", "p/sub/b.jpg"]
+    assert names("side/**/*.jpg") == names("s*e/*.jpg") == ["side/b.jpg"]
+
+
 def test_named_twice_counts_once(album):
     assert names("p/b.jpg", "p", album / "p" / "b.jpg") == ["p/b.jpg", "p/a.PNG", "p/sub/b.jpg"]
 

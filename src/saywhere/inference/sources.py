@@ -203,6 +203,8 @@ def _expand(path: str, hidden: set[str], suffixes: frozenset[str]) -> tuple[list
     matches = glob.glob(os.path.join(glob.escape(fixed), pattern), recursive=True)
     if not matches and "[" in pattern:  # a name such as IMG*[1].jpg, whose brackets are no choice of characters
         matches = glob.glob(os.path.join(glob.escape(fixed), pattern.replace("[", "[[]")), recursive=True)
+    if "**" in pattern:
+        matches = [match for match in matches if not _passes_link(match, fixed)]
     for match in sorted(matches):
         if not os.path.isdir(match):
             names.extend(_members(match))
@@ -211,6 +213,12 @@ def _expand(path: str, hidden: set[str], suffixes: frozenset[str]) -> tuple[list
     if not names:
         raise NoImages(path, "no file matches this pattern")
     return names, fixed or "."
+
+
+def _passes_link(path: str, fixed: str) -> bool:
+    """Return whether a folder of a path is a link, below the folder ``fixed``."""
+    ends = [match.start() for match in _SEPARATORS.finditer(path, len(fixed))]
+    return any(os.path.islink(path[:end]) for end in ends)
 
 
 def split_pattern(path: str) -> tuple[str, str]:

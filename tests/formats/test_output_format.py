@@ -64,6 +64,14 @@ def test_what_somebody_may_have_corrected_is_not_written_over(model: StubModel) 
         assert (tree(Path(name)), len(model.batches)) == (before, described)
 
 
+@pytest.mark.parametrize("name", ["yolo", "voc", "fiftyone"])
+def test_images_that_the_format_cannot_tell_apart_are_told_before_any_is_described(model: StubModel, name: str) -> None:
+    photographs.quarters(20, 20).save("album/a.png")
+    error = error_of(run("describe", "album", "--output-format", name, "--out", "out", code=2))
+    assert error.startswith("error: album/a.png and album/a.jpg: ") and "rename one" in error
+    assert not model.batches
+
+
 def test_a_folder_is_whole_or_not_there(model: StubModel, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.replace
 

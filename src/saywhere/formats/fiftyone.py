@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.reading import by_stem
 from saywhere.regions import Regions
 
+by_name = partial(by_stem, program="FiftyOne")
+
 
 def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
     """Write class, box, score, and phrase with its score (attributes) of each region; raises like :func:`by_stem`."""
-    found = by_stem(images, "FiftyOne")
+    found = by_name(images)
     rows: dict[str, list[dict[str, Any]]] = {}
     for stem, regions in found.items():
         shares = geometry.scale(geometry.to_size(regions.boxes), 1 / regions.width, 1 / regions.height).tolist()

@@ -45,6 +45,8 @@ class Format:
         with_images: like ``write``, but also copies the images; None if the format has no place for them.
         classes: whether the format has classes, which ``write`` then takes.
         lacks: what of regions has no place in the format and is lost.
+        by_name: returns the regions of images by what the format knows them by, or raises ``UserError`` where two are
+            the same; None if that is the whole name.
     """
 
     name: str
@@ -59,6 +61,12 @@ class Format:
     with_images: Callable[..., dict[str, str] | None] | None = None
     classes: bool = False
     lacks: str | None = None
+    by_name: Callable[[Iterable[Regions]], object] | None = None
+
+    def require_names(self, names: Iterable[str]) -> None:
+        """Raise ``UserError`` if the format does not tell two of these images apart."""
+        if self.by_name is not None:
+            self.by_name(Regions.empty(1, 1, name) for name in names)
 
     def files(self, path: Path) -> list[Path]:
         """Return the files that :meth:`write_whole` writes, or the folder."""
@@ -167,12 +175,15 @@ FORMATS: dict[str, Format] = {
     "coco-results": Format("results.json", coco.write_results, None, classes=True),
     "label-studio": Format("tasks.json", label_studio.write, label_studio.read, beside_suffix=".xml", classes=True),
     "cvat": Format("annotations.xml", cvat.write, cvat.read, illegal=ILLEGAL, not_in_names=ILLEGAL, classes=True),
-    "fiftyone": Format("labels.json", fiftyone.write, None, classes=True),
+    "fiftyone": Format("labels.json", fiftyone.write, None, classes=True, by_name=fiftyone.by_name),
     "yolo": Format(
         "yolo", yolo.write, yolo.read, folder=True, with_images=partial(yolo.write, copy_images=True), classes=True,
-        lacks="phrases and scores",
+        lacks="phrases and scores", by_name=yolo.by_name,
     ),
-    "voc": Format("voc", voc.write, voc.read, folder=True, illegal=ILLEGAL, not_in_names=ILLEGAL, classes=True),
+    "voc": Format(
+        "voc", voc.write, voc.read, folder=True, illegal=ILLEGAL, not_in_names=ILLEGAL, classes=True,
+        by_name=partial(voc.by_name, Path()),
+    ),
     "csv": Format(
         "regions.csv", table.write, table.read, illegal=NOT_IN_TABLES, not_in_names=HALF_CHARACTER, classes=True
     ),

@@ -33,9 +33,12 @@ OTHER_SHAPES = {"polygon": "polygon", "robndbox": "rotated box"}
 """Elements of LabelMe and roLabelImg in place of ``bndbox``."""
 
 
+by_name = partial(placed, rename=lambda place: place.with_suffix(".xml"))
+
+
 def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> dict[str, str]:
     """Write a file for each image into a folder; return the images whose names are too long, with that reason."""
-    found = placed(path, images, lambda place: place.with_suffix(".xml")).items()
+    found = by_name(path, images).items()
     return {one.image or "": TOO_LONG for place, one in found if not fits(_write_one, place, one, classes)}
 
 

@@ -46,7 +46,7 @@ def write(path: Path, images: Iterable[Regions], copy_images: bool = False, clas
         the images that are left out because their names are too long for a file, or because they cannot be copied,
         with the reasons. Raises like :func:`by_stem`.
     """
-    found = _by_split(images)
+    found = by_name(images)
     numbers = replace(classes, ids=()).numbers([*found.values()], start=0)
     left_out: dict[str, str] = {}
     for place, regions in found.items():
@@ -68,7 +68,7 @@ def write(path: Path, images: Iterable[Regions], copy_images: bool = False, clas
     return left_out
 
 
-def _by_split(images: Iterable[Regions]) -> dict[Path, Regions]:
+def by_name(images: Iterable[Regions]) -> dict[Path, Regions]:
     """Return the regions of images by name without suffix, in the folder of its split if each image has one.
 
     The split is the folder in ``images/``: ``images/train/a.jpg``. Raises like :func:`by_stem`.

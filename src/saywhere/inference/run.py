@@ -474,6 +474,7 @@ class _Description:
         report, new = Report(), FORMATS[output_format]
         place = out / new.name
         new.require_new(place)
+        new.require_names(source.name for source in sources)
         if json.absolute() == place.absolute() or place.absolute() in json.absolute().parents:
             raise UserError(f"--json {json}: is where the result is written; name another file")
         with ResultsFile(json) as lines:

@@ -266,12 +266,15 @@ def test_files_of_another_program(model):
         (("--predictions", "p.jsonl", "--truth", "n.jsonl"), "n.jsonl: cannot be read (No such file or directory)"),
         (("--predictions", "p.jsonl", "--truth", "t.jsonl"), "has none of t.jsonl's 1 image; it names 'a.jpg'"),
         (("--predictions", "p.jsonl", "--truth", "e.jsonl"), "e.jsonl: no image has a caption"),
+        (("--predictions", "f.jsonl", "--truth", "g.jsonl"), "are encoded in another way (Unicode NFC and NFD)"),
     ],
 )
 def test_mistakes_are_one_line(model, arguments, message):
     write_rows("p.jsonl", {"image": "a.jpg", "caption": "x"})
     write_rows("t.jsonl", {"image": "b.jpg", "captions": ["x"]})
     write_rows("e.jsonl", {"image": "b.jpg", "captions": ["", " "]})
+    write_rows("f.jsonl", {"image": "e\N{COMBINING ACUTE ACCENT}.jpg", "caption": "x"})
+    write_rows("g.jsonl", {"image": "\N{LATIN SMALL LETTER E WITH ACUTE}.jpg", "captions": ["x"]})
     assert message in error_of(caption(*arguments, "--out", "out", code=2))
     assert not Path("out").exists()
 

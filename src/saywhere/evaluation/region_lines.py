@@ -10,6 +10,7 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,9 +163,11 @@ def matched(
     missing = [name for name in names if name not in found]
     unknown = [name for name in found if name not in true]
     if len(missing) == len(names):
+        alike = {normalize("NFC", name) for name in found} & {normalize("NFC", name) for name in names}
+        why = "; their accents are encoded in another way (Unicode NFC and NFD)" if alike else ""
         raise UserError(
             f"{predictions}: has none of {truth}'s {counted(len(missing), 'image')}; "
-            f"it names {next(iter(found))!r}, the truth {names[0]!r}"
+            f"it names {next(iter(found))!r}, the truth {names[0]!r}{why}"
         )
     notes: list[str] = []
     if missing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import Any, Self, get_args
 
@@ -359,6 +359,12 @@ class SystemConfig(Config):
         self.require(head or branch or len(levels) > 0, "levels", "one or more, or head or branch true")
 
 
+def places(layout: Mapping[str, int], size: int) -> dict[str, slice]:
+    """Return where the parts of ``layout``, whose sizes it has by name, are at the end of ``size`` features."""
+    ends = accumulate(layout.values(), initial=size - sum(layout.values()))
+    return {name: slice(*span) for name, span in zip(layout, pairwise(ends), strict=True)}
+
+
 @dataclass(frozen=True)
 class RegionConfig(SystemConfig):
     """Options of a system that averages maps over regions, such as the proposals of a DenseCap.
@@ -380,6 +386,10 @@ class RegionConfig(SystemConfig):
         return self.head
 
     @property
-    def summary_size(self) -> int:
-        """Size of the tower's image embedding at the end of a region's features; zeros except for the whole image."""
-        return self.trunk.summary_channels if self.branch else 0
+    def layout(self) -> dict[str, int]:
+        """Sizes of the parts of a region's features after the means of ``levels``, see :func:`places`.
+
+        The ``summary``, the tower's embedding of the image, is zeros except for the whole image.
+        """
+        branch, summary = (sum(self.trunk.branch_channels), self.trunk.summary_channels) if self.branch else (0, 0)
+        return {"head": LAST_CHANNELS if self.head else 0, "branch": branch, "place": PLACE, "summary": summary}

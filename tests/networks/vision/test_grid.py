@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import torch
 
+from saywhere.configs.parts import PLACE
 from saywhere.networks.vision.grid import bins, cell_boxes, cell_features, pick
-from saywhere.networks.vision.region_features import PLACE
 
 
 def test_cells_have_the_means_of_their_part_of_the_map():

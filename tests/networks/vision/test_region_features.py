@@ -68,7 +68,7 @@ def test_the_first_region_is_the_whole_image_and_the_others_are_inside():
     found = network.extractor(images)
     for image, (features, boxes) in zip(images, found, strict=True):
         assert features.ndim == boxes.ndim == 3  # as a cache holds them
-        size = feature_size(network.trunk, network.config)
+        size = feature_size(network.trunk, network.config.levels, network.config.layout)
         assert 1 < boxes.shape[1] <= 7 and features.shape == (1, boxes.shape[1], size)
         width, height = image.shape[2], image.shape[1]
         assert boxes[0, 0].tolist() == [0, 0, width, height]

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from saywhere.configs.nouns import NounsConfig
-from saywhere.configs.parts import LAST_CHANNELS
+from saywhere.configs.parts import LAST_CHANNELS, places
 from saywhere.engines.arrays.layers import Linear, Shapes, Weights
 from saywhere.engines.arrays.pooling import ImageMaps, image_means, require_size
 from saywhere.text import RESERVED, Vocabulary
@@ -42,7 +42,7 @@ class Nouns:
         classes, kinds = self._layers
         features = class_features(self.config, maps, boxes, embeddings)
         require_size(features, kinds.weight.shape[0])
-        last = features[:, self.config.last_layer(features.shape[1])]
+        last = features[:, places(self.config.layout, features.shape[1])["head"]]
         ends = np.cumsum([len(rows) for rows in boxes])[:-1]
         return list(zip(np.split(classes(last), ends), np.split(kinds(features), ends), strict=True))
 

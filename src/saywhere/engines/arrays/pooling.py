@@ -177,7 +177,7 @@ class ImageMaps:
         return self._with_summary(means, boxes, config), boxes
 
     def _with_summary(self, means: np.ndarray, boxes: np.ndarray, config: RegionConfig) -> np.ndarray:
-        if not config.summary_size:
+        if not config.layout["summary"]:
             return means
         whole = (boxes == np.array([0, 0, *self.input_size], np.float32)).all(axis=1)
         return np.concatenate((means, whole[:, None] * self.summary), axis=1)

@@ -61,7 +61,7 @@ def region_cells(config: CaptionerConfig, image: ImageMaps, cells: int | None = 
     """
     sources = image.sources(config.levels, config.head, config.branch)
     features, boxes = cell_features(sources, config.grid if cells is None else cells, *image.size)
-    return image.with_summary(features, boxes) if config.summary_size else features, boxes
+    return image.with_summary(features, boxes) if config.layout["summary"] else features, boxes
 
 
 def normalised(features: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class Captioner(nn.Module):
         self.config, self.vocabulary = config, vocabulary
         trunk.require_parts(config.uses_proposals, config.head)
         self.trunk = trunk
-        self.feature_size = feature_size(trunk, config)
+        self.feature_size = feature_size(trunk, config.levels, config.layout)
         self.dropout = nn.Dropout(config.region_dropout)
         self.narrow = nn.Linear(self.feature_size, config.region_size) if config.decoder == "attention" else None
         self.transformer: SpatialTransformer | None = None
@@ -228,7 +228,7 @@ class Captioner(nn.Module):
         """Return the features ``(H, W, D)`` of positions; the tower's embedding is of the whole image alone."""
         config = self.config
         sources = image.sources(config.levels, config.head, config.branch)
-        return functional.pad(position_features(sources, config.grid, *image.size)[0], (0, config.summary_size))
+        return functional.pad(position_features(sources, config.grid, *image.size)[0], (0, config.layout["summary"]))
 
     def _narrowed(self, features: Tensor) -> Tensor:
         """Project region features ``(..., D)`` to ``(..., region_size)``."""

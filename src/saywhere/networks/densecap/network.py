@@ -17,7 +17,7 @@ from saywhere.networks.densecap.build import RegionSampler, SampledBoxes, find_c
 from saywhere.networks.language.decoders.protocol import with_end
 from saywhere.networks.language.ngrams import Ngrams
 from saywhere.networks.normalisation import BatchNorm
-from saywhere.networks.vision.region_features import ImageMaps, context_features, context_size
+from saywhere.networks.vision.region_features import ImageMaps, context_features, feature_size
 from saywhere.networks.vision.trunk import Trunk
 from saywhere.options import dataclass
 from saywhere.text import END, PAD, Vocabulary
@@ -170,8 +170,8 @@ class DenseCap(nn.Module):
         self.region_head = RegionHead(
             trunk.region_channels, config.pool_size, config.embed_dim, config.dropout, config.fc_size
         )
-        levels, size = config.phrase_levels, config.embed_dim
-        size = context_size(trunk, levels, size) if levels else size
+        levels = config.phrase_levels
+        size = feature_size(trunk, levels, config.phrase_layout)
 
         def layers() -> tuple[PhraseHead | None, Any]:
             head = PhraseHead(size, config.embed_dim, config.phrase_dropout) if levels else None

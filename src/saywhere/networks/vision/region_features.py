@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from saywhere import boxes as geometry
 from saywhere.boxes import propose
-from saywhere.configs.parts import BRANCH_STRIDES, LAST_CHANNELS, PLACE, ProposalConfig, RegionConfig
+from saywhere.configs.parts import BRANCH_STRIDES, ProposalConfig, RegionConfig
 from saywhere.engines.engine import RpnOutput
 from saywhere.networks.vision.backbones import by_shape
 from saywhere.networks.vision.trunk import Trunk
@@ -81,7 +81,7 @@ class ImageMaps:
         others it is 0.
         """
         means = self.means(boxes, config.levels, config.head, config.branch)
-        return self.with_summary(means, boxes) if config.summary_size else means
+        return self.with_summary(means, boxes) if config.layout["summary"] else means
 
     def with_summary(self, means: Tensor, boxes: Tensor) -> Tensor:
         """Append the tower's embedding of the image to the rows whose box is the whole image, and 0 to the others."""
@@ -115,20 +115,14 @@ class ImageMaps:
         return [image._rpn for image in images if image._rpn is not None]
 
 
-def means_size(trunk: Trunk, levels: Sequence[int], head: bool, branch: bool = False) -> int:
-    """Return the size D of :meth:`ImageMaps.means`."""
+def feature_size(trunk: Trunk, levels: Sequence[int], layout: Mapping[str, int]) -> int:
+    """Return the number of features of a region: the means of ``levels``, and the parts of ``layout``."""
     channels = dict(zip(trunk.backbone.strides, trunk.backbone.channels, strict=True))
-    more = (LAST_CHANNELS if head else 0) + (sum(trunk.config.branch_channels) if branch else 0)
-    return sum(channels[stride] for stride in levels) + more + PLACE
-
-
-def feature_size(trunk: Trunk, config: RegionConfig) -> int:
-    """Return the size D of :meth:`ImageMaps.features`."""
-    return means_size(trunk, config.levels, config.head, config.branch) + config.summary_size
+    return sum(channels[stride] for stride in levels) + sum(layout.values())
 
 
 def context_features(image: ImageMaps, boxes: Tensor, levels: Sequence[int], embeddings: Tensor) -> Tensor:
-    """Return the features of ``boxes (R, 4)`` together with their image, see :func:`context_size`.
+    """Return the features of ``boxes (R, 4)`` together with their image, see ``DenseCapConfig.phrase_layout``.
 
     These are the :meth:`ImageMaps.means`, including the last layer; the last layer averaged over the whole image; and
     the dense captioner's ``embeddings (R, E)``. A second branch or a tower replaces the last layer, and its averages
@@ -141,13 +135,6 @@ def context_features(image: ImageMaps, boxes: Tensor, levels: Sequence[int], emb
     parts += [features.mean(dim=(1, 2)).expand(len(boxes), -1) for features in whole]
     parts.append(image.summary.expand(len(boxes), -1))
     return torch.cat((*parts, embeddings), dim=1)
-
-
-def context_size(trunk: Trunk, levels: Sequence[int], embed_dim: int) -> int:
-    """Return the size of :func:`context_features` with embeddings of ``embed_dim``."""
-    config = trunk.config
-    channels = sum(config.branch_channels) or LAST_CHANNELS
-    return means_size(trunk, levels, False) + 2 * channels + config.summary_channels + embed_dim
 
 
 def position_features(sources: Sequence[Source], cells: int, width: float, height: float) -> tuple[Tensor, int]:

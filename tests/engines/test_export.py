@@ -33,6 +33,7 @@ from saywhere.models.bundle import GRAPH, Bundle, GraphInfo
 from saywhere.networks import checkpoint
 from saywhere.networks.densecap.network import DenseCap
 from saywhere.networks.vision.backbones import Backbone
+from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.networks.vision.trunk import AnchorGenerator, LocalizationLayer, RpnHead, Trunk
 from saywhere.papers.table1.config import RegionRnnConfig
 from saywhere.papers.table1.region_rnn import RegionRnn
@@ -268,7 +269,7 @@ def test_a_graph_computes_what_its_trunk_computes_for_all_sizes(tmp_path: Path):
         (found,) = engine.trunk.encode([pixels.numpy()])
         with torch.no_grad():
             maps = trunk.backbone([pixels])
-            (rpn,) = trunk.rpn(trunk.neck(maps))
+            (rpn,) = ImageMaps.rpns([ImageMaps(trunk, maps[0], width, height)])
         np.testing.assert_allclose(found.output("map16"), maps[0][0].numpy(), atol=1e-4)
         np.testing.assert_allclose(found.output("region16"), maps[0][0].numpy(), atol=1e-4)
         proposed = engine.trunk.propose(found)

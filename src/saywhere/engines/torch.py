@@ -174,7 +174,7 @@ class TorchDenseCap:
     @torch.inference_mode()
     def region_head(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
         rows = [_boxes(b, m) for b, m in zip(boxes, maps, strict=True)]
-        out = self._network.apply_region_head(ImageMaps.pyramids(maps), rows, [m.size for m in maps])
+        out = self._network.apply_region_head(maps, rows)
         logits = [self._score(o.embeddings).squeeze(1) for o in out]
         return [
             RegionHeadOutput(_array(o.embeddings), _array(scores), _array(o.offsets))

@@ -122,19 +122,19 @@ class _View:
         pixels = torch.from_numpy(trunk.preprocess(open_image(sample.image, trunk.preprocess.long_side)))
         maps = trunk.look([pixels.to(network.region_head.score.weight.device)])
         self.network, self.size = network, (pixels.shape[2], pixels.shape[1])
-        self.image, self.neck = ImageMaps(trunk, maps[0], *self.size), trunk.neck(maps)
+        self.image = ImageMaps(trunk, maps[0], *self.size)
         scale = self.size[0] / sample.width, self.size[1] / sample.height
         self.truths = torch.from_numpy(geometry.scale(sample.boxes, *scale)).to(maps[0][0].device)
 
     def head(self, boxes: Tensor) -> RegionHeadOutput:
         """Return the outputs of the region head for boxes of the box coder."""
-        return self.network.region_head(self.network.pool(self.neck, [boxes], [self.size]))
+        return self.network.region_head(self.network.pool([self.image], [boxes]))
 
     def find(self) -> tuple[RegionHeadOutput, Tensor, Tensor]:
         """Return the head's outputs for all N proposals, the final boxes ``(N, 4)``, and the rows that are kept."""
         coder, settings = self.network.box_coder, self.network.config.proposals
         limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
-        proposals, _ = propose(coder, self.network.trunk.rpn(self.neck)[0], self.size, *limits)
+        proposals, _ = propose(coder, ImageMaps.rpns([self.image])[0], self.size, *limits)
         found = self.head(proposals)
         decoded = coder.decode(found.offsets, proposals)
         boxes = coder.to_xyxy(coder.clip(decoded, *self.size)[0])

@@ -89,15 +89,16 @@ class ImageMaps:
         return torch.cat((means, whole * self.summary), dim=1)
 
     @staticmethod
-    def pyramids(images: Sequence[ImageMaps]) -> list[tuple[Tensor, ...]]:
+    def pyramids(images: Sequence[ImageMaps], together: bool = False) -> list[tuple[Tensor, ...]]:
         """Return each image's maps ``(C, H_l, W_l)`` after the feature pyramid, if there is one.
 
-        Images of one size share a forward pass, except on a CPU, whose caches do not hold the maps of several.
+        Images of one size share a forward pass, except on a CPU, whose caches do not hold the maps of several, unless
+        ``together``.
         """
         missing = list({id(image): image for image in images if image._pyramid is None}.values())
         if missing:
             pyramid, maps = missing[0].trunk.pyramid, [image.maps for image in missing]
-            at_once = 1 if maps[0][0].device.type == "cpu" else None
+            at_once = 1 if maps[0][0].device.type == "cpu" and not together else None
             made = maps if pyramid is None else by_shape(pyramid, maps, at_once)
             for image, levels in zip(missing, made, strict=True):
                 image._pyramid = levels
@@ -109,7 +110,7 @@ class ImageMaps:
         missing = list({id(image): image for image in images if image._rpn is None}.values())
         if missing:
             layer = missing[0].trunk.localization
-            assert layer is not None
+            assert layer is not None, "this trunk was built without proposals"
             for image, rpn in zip(missing, layer(ImageMaps.pyramids(missing)), strict=True):
                 image._rpn = rpn
         return [image._rpn for image in images if image._rpn is not None]

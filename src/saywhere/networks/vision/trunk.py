@@ -181,7 +181,7 @@ class Trunk(nn.Module):
 
     @property
     def region_channels(self) -> int:
-        """Channels of the maps that :meth:`neck` returns."""
+        """Channels of the maps that regions are found on and pooled from."""
         return self.backbone.channels[0] if self.pyramid is None else self.pyramid.out_channels
 
     @property
@@ -205,16 +205,6 @@ class Trunk(nn.Module):
         if self.tower is None:
             raise UserError("trunk.tower needs training.branch, or a model to start from that has its graph")
         return [(*levels, *self.tower(image)) for levels, image in zip(maps, pixels, strict=True)]
-
-    def neck(self, features: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
-        """Return the maps that regions are found on and pooled from, given each image's maps from :meth:`look`."""
-        features = [maps[: len(self.backbone.strides)] for maps in features]
-        return features if self.pyramid is None else by_shape(self.pyramid, features)
-
-    def rpn(self, maps: Sequence[tuple[Tensor, ...]]) -> list[RpnOutput]:
-        """Return the localization layer's output for each image, given its maps from :meth:`neck`."""
-        assert self.localization is not None, "this trunk was built without proposals"
-        return self.localization(maps)
 
     def require_parts(self, proposals: bool, head: bool) -> None:
         """Raise ``UserError`` if the trunk lacks a localization layer or a head that a network needs."""

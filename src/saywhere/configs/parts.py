@@ -386,6 +386,12 @@ class RegionConfig(SystemConfig):
         return self.head
 
     @property
+    def coarsest(self) -> int:
+        """The largest stride of the maps averaged over a region, or 0; the tower's does not count: images differ."""
+        head = self.trunk.strides[-1:] if self.head else ()
+        return max((*self.levels, *head, *(BRANCH_STRIDES if self.branch and self.trunk.branch else ())), default=0)
+
+    @property
     def layout(self) -> dict[str, int]:
         """Sizes of the parts of a region's features after the means of ``levels``, see :func:`places`.
 

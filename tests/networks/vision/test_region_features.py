@@ -32,8 +32,8 @@ def two_maps() -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_a_position_has_its_cell_of_every_map():
     fine, coarse = two_maps()
-    found, stride = position_features([(fine, 16), (coarse, 32)], 2, 128, 64)
-    assert found.shape == (2, 4, 10) and stride == 32
+    found = position_features([(fine, 16), (coarse, 32)], 32, 2, 128, 64)
+    assert found.shape == (2, 4, 10)
     torch.testing.assert_close(found[1, 2, :2], fine[:, 2:4, 4:6].mean(dim=(1, 2)))
     torch.testing.assert_close(found[1, 2, 2:5], coarse[:, 1, 2])
     # Its place is a cell of a 2 x 2 grid around (80, 48), cut to the image.
@@ -42,12 +42,11 @@ def test_a_position_has_its_cell_of_every_map():
 
 def test_a_position_of_the_finest_map_alone_and_of_two_at_one_stride():
     fine, coarse = two_maps()
-    alone, stride = position_features([(fine, 16)], 2, 128, 64)
-    assert stride == 16 and alone.shape == (4, 8, 7)
+    alone = position_features([(fine, 16)], 16, 2, 128, 64)
+    assert alone.shape == (4, 8, 7)
     torch.testing.assert_close(alone[3, 7, :2], fine[:, 3, 7])
     last = torch.randn(4, 2, 4)
-    found, stride = position_features([(fine, 16), (coarse, 32), (last, 32)], 2, 128, 64)
-    assert stride == 32
+    found = position_features([(fine, 16), (coarse, 32), (last, 32)], 32, 2, 128, 64)
     torch.testing.assert_close(found[0, 3, 5:9], last[:, 0, 3])
 
 

@@ -110,8 +110,7 @@ class Captioner(nn.Module):
         self.narrow = nn.Linear(self.feature_size, config.region_size) if config.decoder == "attention" else None
         self.transformer: SpatialTransformer | None = None
         if config.attend_to == "transformer":
-            stride = config.trunk.strides[-1] if config.head else max(config.levels)
-            self.transformer = SpatialTransformer(config.region_size, stride, config.grid, zoom=config.zoom)
+            self.transformer = SpatialTransformer(config.region_size, config.coarsest, config.grid, zoom=config.zoom)
         self.decoder = self._build_decoder()
         self.ngrams = Ngrams(self.feature_size, config.ngrams) if config.ngrams.count else None
 
@@ -228,7 +227,8 @@ class Captioner(nn.Module):
         """Return the features ``(H, W, D)`` of positions; the tower's embedding is of the whole image alone."""
         config = self.config
         sources = image.sources(config.levels, config.head, config.branch)
-        return functional.pad(position_features(sources, config.grid, *image.size)[0], (0, config.layout["summary"]))
+        found = position_features(sources, config.coarsest, config.grid, *image.size)
+        return functional.pad(found, (0, config.layout["summary"]))
 
     def _narrowed(self, features: Tensor) -> Tensor:
         """Project region features ``(..., D)`` to ``(..., region_size)``."""

@@ -138,24 +138,19 @@ def context_features(image: ImageMaps, boxes: Tensor, levels: Sequence[int], emb
     return torch.cat((*parts, embeddings), dim=1)
 
 
-def position_features(sources: Sequence[Source], cells: int, width: float, height: float) -> tuple[Tensor, int]:
-    """Return the means of maps at every position of the coarsest of fixed stride; other maps are resized to its size.
+def position_features(sources: Sequence[Source], stride: int, cells: int, width: float, height: float) -> Tensor:
+    """Return the means ``(H, W, D)`` of maps at every position of that of ``stride``; others are resized to its size.
 
     The box of a position has the size of a cell when the image is divided into ``cells`` rows and columns.
-
-    Returns:
-        ``(H, W, D)``, and the stride of that map.
     """
-    fixed = [
-        ((features.shape[1], features.shape[2]), stride) for features, stride in sources if isinstance(stride, int)
-    ]
-    size, stride = max(fixed, key=lambda each: each[1])  # a tower's stride depends on the image
+    rows, columns = next(m.shape[1:] for m, own in sources if own == stride)  # a tower, the last, has two strides
+    size = rows, columns
     pooled = [functional.adaptive_avg_pool2d(features, size).permute(1, 2, 0) for features, _ in sources]
     y, x = torch.meshgrid(*((torch.arange(n, dtype=torch.float32) + 0.5) * stride for n in size), indexing="ij")
     sides = torch.tensor([width / cells, height / cells]).expand(x.numel(), 2)
     boxes = geometry.from_center(torch.cat((torch.stack((x.flatten(), y.flatten()), dim=1), sides), dim=1))
     places = geometry.place(geometry.clip(boxes, width, height), width, height).to(pooled[0])
-    return torch.cat((*pooled, places.reshape(*size, -1)), dim=2), stride
+    return torch.cat((*pooled, places.reshape(*size, -1)), dim=2)
 
 
 def whole_image(image: ImageMaps) -> Tensor:

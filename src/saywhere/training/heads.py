@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,7 +22,6 @@ from saywhere.calibration import MATCH, logistic
 from saywhere.data.sample import Sample
 from saywhere.engines.engine import RegionHeadOutput
 from saywhere.errors import UserError
-from saywhere.files import write_atomically
 from saywhere.images import open_image
 from saywhere.models.nouns import noun_tree
 from saywhere.networks.densecap.network import DenseCap, move
@@ -78,18 +76,6 @@ class Regions:
     embeddings: np.ndarray
     logits: np.ndarray
     overlaps: np.ndarray
-
-    def save(self, path: Path) -> None:
-        """Write the arrays; the file is whole or missing."""
-        write_atomically(path, lambda stream: np.savez(stream, **vars(self)))
-
-    @classmethod
-    def load(cls, path: Path) -> Regions | None:
-        """Read what :meth:`save` wrote; None if there is none."""
-        if not path.exists():
-            return None
-        with np.load(path) as stored:
-            return cls(**stored)
 
 
 @torch.inference_mode()

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 import saywhere
 from saywhere import UserError
-from saywhere.boxes import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import ProposalConfig, TrunkConfig
 from saywhere.engines import export as exporting
@@ -251,7 +250,7 @@ def test_a_graph_computes_what_its_trunk_computes_for_all_sizes(tmp_path: Path):
     head = RpnHead(16, 8, 2, two_way=True)
     nn.init.normal_(head.score.weight)
     nn.init.normal_(head.offset.weight, std=0.1)
-    layer = LocalizationLayer(head, AnchorGenerator(settings.anchors, (16,)), BoxCoder())
+    layer = LocalizationLayer(head, AnchorGenerator(settings.anchors, (16,)))
     backbone = Backbone(Convolutions(), (16,), (16,))
     trunk = Trunk(backbone, Preprocess(96, 32, backbone.mean, backbone.std), None, None, layer).eval()
     options = {"trunk": config.to_dict(), "proposals": settings.to_dict()}

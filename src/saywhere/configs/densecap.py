@@ -177,11 +177,11 @@ class DenseCapConfig(SystemConfig):
         return {**region, "image": image, "embedding": self.embed_dim}
 
     @classmethod
-    def original(cls, backbone: str = "vgg16_caffe") -> DenseCapConfig:
+    def original(cls) -> DenseCapConfig:
         """Return the published program's options, by its code where that differs from the paper (docs/original.md)."""
         return cls(
             conventions="original",
-            trunk=TrunkConfig(backbone=backbone, strides=(16,), long_side=720, multiple=1),
+            trunk=TrunkConfig(backbone="vgg16_caffe", strides=(16,), long_side=720, multiple=1),
             proposals=ProposalConfig(
                 pyramid_channels=0,
                 anchors=(PUBLISHED_ANCHORS,),

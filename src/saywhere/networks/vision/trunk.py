@@ -88,18 +88,14 @@ class RpnHead(nn.Module):
 class LocalizationLayer(nn.Module):
     """Score the anchors of feature maps; :func:`saywhere.boxes.propose` turns the result into proposals."""
 
-    def __init__(self, head: RpnHead, anchors: AnchorGenerator, box_coder: BoxCoder):
+    def __init__(self, head: RpnHead, anchors: AnchorGenerator):
         super().__init__()
-        self.head, self.anchors, self.box_coder = head, anchors, box_coder
+        self.head, self.anchors, self.box_coder = head, anchors, anchors.box_coder
 
     def forward(self, images: Sequence[tuple[Tensor, ...]]) -> list[RpnOutput]:
         """Return scores and offsets of all anchors for each image, given its maps. Image sizes may differ."""
         scored = by_shape(self.head, images)
         return [RpnOutput(self.anchors(maps), *out) for maps, out in zip(images, scored, strict=True)]
-
-    def boxes(self, rpn: RpnOutput) -> Tensor:
-        """Return the regressed box ``(A, 4)`` of every anchor, unclipped, in the box coder's format."""
-        return self.box_coder.decode(rpn.offsets, rpn.anchors)
 
 
 class Tower:
@@ -284,4 +280,4 @@ def build_trunk(
     anchors = AnchorGenerator(proposals.anchors, trunk.strides, coder)
     region_channels = channels or backbone.channels[0]
     rpn = RpnHead(region_channels, proposals.hidden_size, anchors.per_cell, proposals.two_way, coder)
-    return Trunk(backbone, preprocess, last, pyramid, LocalizationLayer(rpn, anchors, coder), branch, trunk)
+    return Trunk(backbone, preprocess, last, pyramid, LocalizationLayer(rpn, anchors), branch, trunk)

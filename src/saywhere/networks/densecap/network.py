@@ -209,12 +209,13 @@ class DenseCap(nn.Module):
         regions = [self._sample_regions(*row, generator) for row in zip(rpns, sampled, targets, strict=True)]
         head_output = self.region_head(self.pool(images, [boxes for boxes, _ in regions]))
         choices = [choice for _, choice in regions]
-        positive = _is_positive(choices)
-        references = torch.cat([boxes[: len(choice.positive)] for boxes, choice in regions])
-        token_ids = with_end([t.token_ids[choice.truth] for t, choice in zip(targets, choices, strict=True)])
-        positives = [coder.to_xyxy(boxes[: len(choice.positive)]) for boxes, choice in regions]
-        weights = _phrase_weights(targets, choices)
-        said = self._say(images, positives, head_output.embeddings[positive], token_ids, weights)
+        positive, positives = _is_positive(choices), [boxes[: len(choice.positive)] for boxes, choice in regions]
+        chosen = list(zip(targets, choices, strict=True))
+        said = self._say(
+            images, [coder.to_xyxy(boxes) for boxes in positives], head_output.embeddings[positive],
+            with_end([target.token_ids[choice.truth] for target, choice in chosen]), _phrase_weights(targets, choices),
+        )  # fmt: skip
+        truths = torch.cat([target.boxes[choice.truth] for target, choice in chosen])
         rows = list(zip(rpns, sampled, targets, strict=True))
         return DenseCapOutput(
             rpn_logits=torch.cat([coder.pick(rpn.logits, choice.rows) for rpn, choice, _ in rows]),
@@ -227,9 +228,7 @@ class DenseCap(nn.Module):
             logits=head_output.logits,
             positive=positive,
             offsets=head_output.offsets[positive],
-            offset_targets=coder.encode(
-                torch.cat([t.boxes[c.truth] for t, c in zip(targets, choices, strict=True)]), references
-            ),
+            offset_targets=coder.encode(truths, torch.cat(positives)),
             **said,
         )
 

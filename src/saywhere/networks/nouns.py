@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from saywhere.configs.nouns import NounsConfig
@@ -60,7 +59,4 @@ class Nouns(nn.Module):
 
     def features(self, image: ImageMaps, boxes: Tensor, embeddings: Tensor) -> Tensor:
         """Return the classifier's input ``(N, D)`` for an image's boxes."""
-        config = self.config
-        whole = [features.mean(dim=(1, 2)) for features, _ in image.sources((), True, config.branch)]
-        around = torch.cat((*whole, image.summary)).expand(len(boxes), -1)
-        return torch.cat((image.means(boxes, config.levels, True, config.branch), around, embeddings), dim=1)
+        return image.class_features(boxes, self.config, embeddings)

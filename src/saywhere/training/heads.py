@@ -25,7 +25,7 @@ from saywhere.errors import UserError
 from saywhere.images import open_image
 from saywhere.models.nouns import noun_tree
 from saywhere.networks.densecap.network import DenseCap, move
-from saywhere.networks.vision.region_features import ImageMaps, context_features
+from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.options import dataclass
 from saywhere.text import END, PAD, RESERVED, START, Vocabulary, pad
 from saywhere.training.finetuning import WORD_ROWS, take_over
@@ -130,7 +130,7 @@ class _View:
         """Return the decoder's inputs for boxes with their embeddings by the region head."""
         if self.network.phrase_head is None:
             return _half(embeddings)
-        return _half(context_features(self.image, boxes, self.network.config.phrase_levels, embeddings))
+        return _half(self.image.phrase_features(boxes, self.network.config.phrase_levels, embeddings))
 
 
 def _half(values: Tensor) -> np.ndarray:

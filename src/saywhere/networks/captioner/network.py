@@ -60,8 +60,8 @@ def region_cells(config: CaptionerConfig, image: ImageMaps, cells: int | None = 
     ``cells`` is the number of rows and columns; None for ``config.grid``. See :func:`cell_features`.
     """
     sources = image.sources(config.levels, config.head, config.branch)
-    features, boxes = cell_features(sources, config.grid if cells is None else cells, *image.size)
-    return image.with_summary(features, boxes) if config.layout["summary"] else features, boxes
+    features, boxes = cell_features(sources, config.grid if cells is None else cells, *image.input_size)
+    return image.with_summary(features, boxes, config), boxes
 
 
 def normalised(features: Tensor) -> Tensor:
@@ -227,7 +227,7 @@ class Captioner(nn.Module):
         """Return the features ``(H, W, D)`` of positions; the tower's embedding is of the whole image alone."""
         config = self.config
         sources = image.sources(config.levels, config.head, config.branch)
-        found = position_features(sources, config.coarsest, config.grid, *image.size)
+        found = position_features(sources, config.coarsest, config.grid, *image.input_size)
         return functional.pad(found, (0, config.layout["summary"]))
 
     def _narrowed(self, features: Tensor) -> Tensor:

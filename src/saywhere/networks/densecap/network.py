@@ -17,7 +17,7 @@ from saywhere.networks.densecap.build import RegionSampler, SampledBoxes, find_c
 from saywhere.networks.language.decoders.protocol import with_end
 from saywhere.networks.language.ngrams import Ngrams
 from saywhere.networks.normalisation import BatchNorm
-from saywhere.networks.vision.region_features import ImageMaps, context_features, feature_size
+from saywhere.networks.vision.region_features import ImageMaps, feature_size
 from saywhere.networks.vision.trunk import Trunk
 from saywhere.options import dataclass
 from saywhere.text import END, PAD, Vocabulary
@@ -306,7 +306,7 @@ class DenseCap(nn.Module):
         Boxes are in the format of ``box_coder``, in pixels of the network's input.
         """
         rows = zip(ImageMaps.pyramids(images), boxes, images, strict=True)
-        return torch.cat([self._pool(maps, own, image.size) for maps, own, image in rows])
+        return torch.cat([self._pool(maps, own, image.input_size) for maps, own, image in rows])
 
     def apply_region_head(self, images: Sequence[ImageMaps], boxes: Sequence[Tensor]) -> list[RegionHeadOutput]:
         """Return the embeddings, second scores and second offsets of each image's boxes (section 3.1.3).
@@ -327,7 +327,7 @@ class DenseCap(nn.Module):
             return embeddings
         own = embeddings.split([len(rows) for rows in boxes])
         levels = self.config.phrase_levels
-        rows = [context_features(image, b, levels, e) for image, b, e in zip(images, boxes, own, strict=True)]
+        rows = [image.phrase_features(b, levels, e) for image, b, e in zip(images, boxes, own, strict=True)]
         return torch.cat(rows)
 
     def phrase_embeddings(self, features: Tensor) -> Tensor:

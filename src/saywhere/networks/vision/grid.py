@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from saywhere import boxes as geometry
-from saywhere.networks.vision.region_features import Source
+from saywhere.engines.engine import Source
 
 
 def cell_features(sources: Sequence[Source], cells: int, width: float, height: float) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,15 +12,12 @@ from torch.nn import functional
 from saywhere import boxes as geometry
 from saywhere.boxes import propose
 from saywhere.configs.parts import BRANCH_STRIDES, ProposalConfig, RegionConfig
-from saywhere.engines.engine import RpnOutput
+from saywhere.engines.engine import RegionMaps, RpnOutput, Source
 from saywhere.networks.vision.backbones import by_shape
 from saywhere.networks.vision.trunk import Trunk
 
-Source = tuple[Tensor, Any]
-"""A map ``(C, H, W)`` to pool region features from, and its stride; see :func:`saywhere.boxes.means`."""
 
-
-class ImageMaps:
+class ImageMaps(RegionMaps):
     """Maps of one image from :meth:`saywhere.networks.vision.trunk.Trunk.look`, and results computed once from them.
 
     ``width`` and ``height`` are those of the network's input.
@@ -29,64 +25,34 @@ class ImageMaps:
 
     def __init__(self, trunk: Trunk, maps: Sequence[Tensor], width: int, height: int):
         levels = len(trunk.backbone.strides)
-        self.trunk, self.maps, self.width, self.height = trunk, tuple(maps[:levels]), width, height
+        self.trunk, self.strides, self.maps = trunk, trunk.backbone.strides, tuple(maps[:levels])
+        self.input_size = self.width, self.height = width, height
         self._tower = tuple(maps[levels:])
         self._pyramid: tuple[Tensor, ...] | None = None
         self._rpn: RpnOutput | None = None
 
-    @property
-    def size(self) -> tuple[int, int]:
-        """Width and height of the network's input, in pixels."""
-        return self.width, self.height
+    def level(self, stride: int) -> Tensor:
+        return self.maps[self.strides.index(stride)]
 
     @cached_property
     def head(self) -> Tensor:
-        """The map ``(C, H, W)`` of the last layer before the classifier, at the coarsest stride."""
         assert self.trunk.head is not None, "this trunk was built without its head"
         return self.trunk.head(self.maps[-1])
 
     @cached_property
     def branch(self) -> list[Source]:
-        """The maps of the second branch, from fine to coarse, or of the tower; empty if the trunk has neither."""
         if self.trunk.config.tower:
             seen = self._tower[0]
             rows, columns = seen.shape[1:]
             return [(seen, torch.tensor([self.width / columns, self.height / rows] * 2, device=seen.device))]
         if self.trunk.branch is None:
             return []
-        found = self.trunk.branch(self.maps[self.trunk.backbone.strides.index(BRANCH_STRIDES[0])])
+        found = self.trunk.branch(self.level(BRANCH_STRIDES[0]))
         return list(zip(found, BRANCH_STRIDES, strict=True))
 
-    @property
+    @cached_property
     def summary(self) -> Tensor:
-        """The tower's embedding ``(E,)`` of the image; empty without a tower."""
         return self._tower[1].flatten() if self._tower else self.maps[0].new_zeros(0)
-
-    def sources(self, levels: Sequence[int], head: bool, branch: bool = False) -> list[Source]:
-        """Return the maps to pool region features from: of strides ``levels``, :attr:`head` and :attr:`branch`."""
-        strides = self.trunk.backbone.strides
-        sources = [(self.maps[strides.index(stride)], stride) for stride in levels]
-        sources += [(self.head, strides[-1])] if head else []
-        return [*sources, *self.branch] if branch else sources
-
-    def means(self, boxes: Tensor, levels: Sequence[int], head: bool, branch: bool = False) -> Tensor:
-        """Return the averages of :meth:`sources` over ``boxes (R, 4)``, and their positions: ``(R, D)``."""
-        means = [geometry.means(features, boxes, stride) for features, stride in self.sources(levels, head, branch)]
-        return torch.cat((*means, geometry.place(boxes, *self.size)), dim=1)
-
-    def features(self, boxes: Tensor, config: RegionConfig) -> Tensor:
-        """Return the features of ``boxes (R, 4)`` that a part reads: ``(R, D)``, see :func:`feature_size`.
-
-        These are the :meth:`means`, and with ``config.branch`` the tower's embedding, for boxes of the whole image; for
-        others it is 0.
-        """
-        means = self.means(boxes, config.levels, config.head, config.branch)
-        return self.with_summary(means, boxes) if config.layout["summary"] else means
-
-    def with_summary(self, means: Tensor, boxes: Tensor) -> Tensor:
-        """Append the tower's embedding of the image to the rows whose box is the whole image, and 0 to the others."""
-        whole = (boxes == whole_image(self).to(boxes)).all(dim=1, keepdim=True)
-        return torch.cat((means, whole * self.summary), dim=1)
 
     @staticmethod
     def pyramids(images: Sequence[ImageMaps], together: bool = False) -> list[tuple[Tensor, ...]]:
@@ -122,22 +88,6 @@ def feature_size(trunk: Trunk, levels: Sequence[int], layout: Mapping[str, int])
     return sum(channels[stride] for stride in levels) + sum(layout.values())
 
 
-def context_features(image: ImageMaps, boxes: Tensor, levels: Sequence[int], embeddings: Tensor) -> Tensor:
-    """Return the features of ``boxes (R, 4)`` together with their image, see ``DenseCapConfig.phrase_layout``.
-
-    These are the :meth:`ImageMaps.means`, including the last layer; the last layer averaged over the whole image; and
-    the dense captioner's ``embeddings (R, E)``. A second branch or a tower replaces the last layer, and its averages
-    follow the box position. The tower's embedding follows the averages over the whole image.
-    """
-    branch = image.branch
-    parts = [image.means(boxes, levels, not branch)]
-    parts += [geometry.means(features, boxes, stride) for features, stride in branch]
-    whole = [features for features, _ in branch] or [image.head]
-    parts += [features.mean(dim=(1, 2)).expand(len(boxes), -1) for features in whole]
-    parts.append(image.summary.expand(len(boxes), -1))
-    return torch.cat((*parts, embeddings), dim=1)
-
-
 def position_features(sources: Sequence[Source], stride: int, cells: int, width: float, height: float) -> Tensor:
     """Return the means ``(H, W, D)`` of maps at every position of that of ``stride``; others are resized to its size.
 
@@ -169,7 +119,7 @@ def propose_regions(images: Sequence[ImageMaps], settings: ProposalConfig) -> li
     for image, rpn in zip(images, ImageMaps.rpns(images), strict=True):
         layer = image.trunk.localization
         assert layer is not None
-        found.append(layer.box_coder.to_xyxy(propose(layer.box_coder, rpn, image.size, *limits)[0]))
+        found.append(layer.box_coder.to_xyxy(propose(layer.box_coder, rpn, image.input_size, *limits)[0]))
     return found
 
 

@@ -267,10 +267,10 @@ def test_a_graph_computes_what_its_trunk_computes_for_all_sizes(tmp_path: Path):
         pixels = torch.randn(3, height, width)
         (found,) = engine.trunk.encode([pixels.numpy()])
         with torch.no_grad():
-            maps = trunk.backbone([pixels])
-            (rpn,) = ImageMaps.rpns([ImageMaps(trunk, maps[0], width, height)])
-        np.testing.assert_allclose(found.output("map16"), maps[0][0].numpy(), atol=1e-4)
-        np.testing.assert_allclose(found.output("region16"), maps[0][0].numpy(), atol=1e-4)
+            (image,) = images = ImageMaps.look(trunk, [pixels])
+            (rpn,) = ImageMaps.rpns(images)
+        np.testing.assert_allclose(found.output("map16"), image.maps[0].numpy(), atol=1e-4)
+        np.testing.assert_allclose(found.output("region16"), image.maps[0].numpy(), atol=1e-4)
         proposed = engine.trunk.propose(found)
         for name in ("anchors", "logits", "offsets"):
             np.testing.assert_allclose(getattr(proposed, name), getattr(rpn, name).numpy(), atol=1e-3)

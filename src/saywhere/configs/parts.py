@@ -275,6 +275,11 @@ class ProposalConfig(Config):
         self.require(self.pre_nms_top_n is None or self.pre_nms_top_n >= 1, "pre_nms_top_n", "at least 1, or null")
         self.require_at_least(0, "post_nms_top_n")
 
+    @property
+    def limits(self) -> tuple[float, int | None, int]:
+        """The last arguments of :func:`saywhere.boxes.propose`."""
+        return self.nms_iou, self.pre_nms_top_n, self.post_nms_top_n
+
 
 @dataclass(frozen=True)
 class DecodingConfig(Config):

@@ -149,9 +149,7 @@ class TorchTrunk:
     def encode(self, pixels: Sequence[np.ndarray]) -> list[ImageMaps]:
         """Return the maps of images ``(3, h, w)`` of any sizes; on a CPU the backbone runs on one image at a time."""
         like = _weight(self._trunk)
-        batch = [torch.tensor(image).to(like) for image in pixels]
-        rows = zip(self._trunk.look(batch), batch, strict=True)
-        return [ImageMaps(self._trunk, m, x.shape[2], x.shape[1]) for m, x in rows]
+        return ImageMaps.look(self._trunk, [torch.tensor(image).to(like) for image in pixels])
 
     @torch.inference_mode()
     def propose(self, maps: ImageMaps) -> RpnOutput:

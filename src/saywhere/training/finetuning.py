@@ -191,8 +191,7 @@ def keep_scale(network: Any, start: Start, samples: Sequence[Sample]) -> None:
         except ImageError:
             continue
         for some, of in ((rows, network), (old_rows, start.other)):
-            image = ImageMaps(of.trunk, of.trunk.look([pixels])[0], pixels.shape[2], pixels.shape[1])
-            some.append(region_cells(of.config, image)[0])
+            some.append(region_cells(of.config, ImageMaps.look(of.trunk, [pixels])[0])[0])
     features, old = torch.cat(rows), torch.cat(old_rows)
     spread, old_spread = (rows.std(dim=1, unbiased=False) for rows in (features, old))
     scale, shift = (spread / old_spread).mean(), ((features.mean(dim=1) - old.mean(dim=1)) / old_spread).mean()

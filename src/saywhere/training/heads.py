@@ -106,11 +106,10 @@ class _View:
     def __init__(self, network: DenseCap, sample: Sample):
         trunk = network.trunk
         pixels = torch.from_numpy(trunk.preprocess(open_image(sample.image, trunk.preprocess.long_side)))
-        maps = trunk.look([pixels.to(network.region_head.score.weight.device)])
-        self.network, self.size = network, (pixels.shape[2], pixels.shape[1])
-        self.image = ImageMaps(trunk, maps[0], *self.size)
+        (self.image,) = ImageMaps.look(trunk, [pixels.to(network.region_head.score.weight.device)])
+        self.network, self.size = network, self.image.input_size
         scale = self.size[0] / sample.width, self.size[1] / sample.height
-        self.truths = torch.from_numpy(geometry.scale(sample.boxes, *scale)).to(maps[0][0].device)
+        self.truths = torch.from_numpy(geometry.scale(sample.boxes, *scale)).to(self.image.maps[0].device)
 
     def head(self, boxes: Tensor) -> RegionHeadOutput:
         """Return the outputs of the region head for boxes of the box coder."""
@@ -118,9 +117,8 @@ class _View:
 
     def find(self) -> tuple[RegionHeadOutput, Tensor, Tensor]:
         """Return the head's outputs for all N proposals, the final boxes ``(N, 4)``, and the rows that are kept."""
-        coder, settings = self.network.box_coder, self.network.config.proposals
-        limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
-        proposals, _ = propose(coder, ImageMaps.rpns([self.image])[0], self.size, *limits)
+        coder, (rpn,) = self.network.box_coder, ImageMaps.rpns([self.image])
+        proposals, _ = propose(coder, rpn, self.size, *self.network.config.proposals.limits)
         found = self.head(proposals)
         decoded = coder.decode(found.offsets, proposals)
         boxes = coder.to_xyxy(coder.clip(decoded, *self.size)[0])

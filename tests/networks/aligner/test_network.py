@@ -112,9 +112,8 @@ def test_it_shares_the_trunk_of_a_densecap():
     assert network.trunk is network.extractor.trunk is densecap.trunk
     pixels = [tiny_pixels(network, IMAGES[0])]
     settings = network.config.proposals
-    (rpn,) = ImageMaps.rpns([ImageMaps(densecap.trunk, densecap.trunk.backbone(pixels)[0], 96, 64)])
-    limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
-    expected, _ = propose(densecap.box_coder, rpn, (96, 64), *limits)
+    (rpn,) = ImageMaps.rpns(ImageMaps.look(densecap.trunk, pixels))
+    expected, _ = propose(densecap.box_coder, rpn, (96, 64), *settings.limits)
     torch.testing.assert_close(network.extractor(pixels)[0][1][0, 1:], expected)
     with pytest.raises(UserError, match="no localization layer"):
         Aligner(tiny_aligner_config(), network.vocabulary, trunk=tiny_aligner(regions="whole").trunk)

@@ -43,15 +43,10 @@ def step(model: DenseCap, targets: list[Target], seed: int = 0) -> DenseCapOutpu
     return model(model.trunk.backbone(pixels), targets, torch.Generator().manual_seed(seed))
 
 
-def look(model: DenseCap, pixels: list[torch.Tensor]) -> list[ImageMaps]:
-    found = zip(model.trunk.backbone(pixels), pixels, strict=True)
-    return [ImageMaps(model.trunk, maps, image.shape[2], image.shape[1]) for maps, image in found]
-
-
 @torch.no_grad()
 def see(model: DenseCap) -> tuple[tuple[torch.Tensor, ...], RpnOutput]:
     """The neck's maps of one image, and what the localization layer makes of them."""
-    images = look(model, [random_pixels()])
+    images = ImageMaps.look(model.trunk, [random_pixels()])
     return ImageMaps.pyramids(images)[0], ImageMaps.rpns(images)[0]
 
 
@@ -65,7 +60,7 @@ def found(model: DenseCap) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_the_region_head_answers_for_each_image_in_its_order():
     model = tiny_model()
-    images = look(model, [random_pixels(), random_pixels(64, 96)])
+    images = ImageMaps.look(model.trunk, [random_pixels(), random_pixels(64, 96)])
     boxes = [torch.tensor([[8.0, 8, 40, 40], [0, 0, 96, 24]]), torch.tensor([[2.0, 3, 60, 90]])]
     with torch.no_grad():
         together = model.apply_region_head(images, boxes)

@@ -56,8 +56,7 @@ def pixels(width=96, height=64, seed=0):
 
 @torch.no_grad()
 def maps(network, *images) -> list[ImageMaps]:
-    found = network.trunk.backbone(list(images))
-    return [ImageMaps(network.trunk, m, x.shape[2], x.shape[1]) for m, x in zip(found, images, strict=True)]
+    return ImageMaps.look(network.trunk, images)
 
 
 @torch.no_grad()

@@ -202,8 +202,7 @@ def test_it_learns_an_image_by_heart():
         first = last if first is None else first
     assert last < first / 10
     truths = original.xcycwh_to_ours(TRUTHS)
-    image = ImageMaps(model.eval().trunk, model.trunk.backbone([pixels()])[0], WIDTH, HEIGHT)
-    (found,) = model.apply_region_head([image], [truths])
+    (found,) = model.apply_region_head(ImageMaps.look(model.eval().trunk, [pixels()]), [truths])
     tokens = model.decoder.model.sample(found.embeddings, 5)
     assert decode_sequences(tokens, words_of(model)) == decode_sequences(TOKENS, words_of(model))
 

@@ -288,12 +288,10 @@ class DenseCap(nn.Module):
         self, rpn: RpnOutput, anchors: SampledBoxes, target: Target, generator: torch.Generator | None
     ) -> tuple[Tensor, SampledBoxes]:
         """Return one image's boxes that train the second stage, positives first, and how they were sampled."""
-        coder, settings = self.box_coder, self.config.proposals
+        coder = self.box_coder
         if self.config.shared_batch:
             return coder.pick(coder.decode(rpn.offsets, rpn.anchors), anchors.rows), anchors
-        size = (target.width, target.height)
-        limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
-        proposals, _ = propose(coder, rpn, size, *limits)
+        proposals, _ = propose(coder, rpn, (target.width, target.height), *self.config.proposals.limits)
         boxes = torch.cat((proposals, target.boxes))
         sampled = self.sampler(coder.iou(boxes.detach(), target.boxes), None, generator)
         return boxes[sampled.rows], sampled

@@ -31,6 +31,12 @@ class ImageMaps(RegionMaps):
         self._pyramid: tuple[Tensor, ...] | None = None
         self._rpn: RpnOutput | None = None
 
+    @classmethod
+    def look(cls, trunk: Trunk, pixels: Sequence[Tensor]) -> list[ImageMaps]:
+        """Return the maps of images ``(3, h, w)`` of any sizes."""
+        found = zip(trunk.look(pixels), pixels, strict=True)
+        return [cls(trunk, maps, image.shape[2], image.shape[1]) for maps, image in found]
+
     def level(self, stride: int) -> Tensor:
         return self.maps[self.strides.index(stride)]
 
@@ -114,12 +120,11 @@ def propose_regions(images: Sequence[ImageMaps], settings: ProposalConfig) -> li
 
     The trunk must have a localization layer.
     """
-    limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
     found: list[Tensor] = []
     for image, rpn in zip(images, ImageMaps.rpns(images), strict=True):
         layer = image.trunk.localization
         assert layer is not None
-        found.append(layer.box_coder.to_xyxy(propose(layer.box_coder, rpn, image.input_size, *limits)[0]))
+        found.append(layer.box_coder.to_xyxy(propose(layer.box_coder, rpn, image.input_size, *settings.limits)[0]))
     return found
 
 
@@ -144,8 +149,7 @@ class RegionExtractor(nn.Module):
 
     def forward(self, pixels: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Return ``features (1, R, D)`` and ``boxes (1, R, 4)``, in input pixels, for each image ``(3, h, w)``."""
-        maps = self.trunk.look(pixels)
-        images = [ImageMaps(self.trunk, m, x.shape[2], x.shape[1]) for m, x in zip(maps, pixels, strict=True)]
+        images = ImageMaps.look(self.trunk, pixels)
         found = [whole_image(image)[:0] for image in images]
         if self.proposals is not None:
             found = propose_regions(images, self.proposals)

@@ -71,8 +71,8 @@ def trace_inference(model: DenseCap, pixels: Tensor) -> InferenceTrace:
     """
     decoder, config, coder = _decoder(model), model.config, model.box_coder
     height, width = pixels.shape[1:]
-    image = ImageMaps(model.trunk, model.trunk.backbone([pixels])[0], width, height)
-    (rpn,) = ImageMaps.rpns([image])
+    (image,) = images = ImageMaps.look(model.trunk, [pixels])
+    (rpn,) = ImageMaps.rpns(images)
     assert model.trunk.localization is not None
     scores = model.trunk.localization.head.score_and_offset(image.maps[0][None])[0][0]
     boxes = coder.decode(rpn.offsets, rpn.anchors)
@@ -80,7 +80,7 @@ def trace_inference(model: DenseCap, pixels: Tensor) -> InferenceTrace:
     overlap, limit = config.proposals.nms_iou, config.proposals.post_nms_top_n
     kept = coder.suppress_proposals(clipped[valid], rpn.logits[valid], overlap, limit)
     found, _ = propose(coder, rpn, (width, height), overlap, config.proposals.pre_nms_top_n, limit)
-    features = model.pool([image], [found])
+    features = model.pool(images, [found])
     out = model.region_head(features)
     final = coder.decode(out.offsets, found)
     tokens = decoder.model.sample(out.embeddings, config.decoding.max_words)

@@ -114,7 +114,7 @@ class PhraseHead(nn.Sequential):
     """Map the standardised features of a region and its image to the decoder's input with one linear layer.
 
     Args:
-        features: size D of :func:`saywhere.networks.vision.region_features.context_features`.
+        features: size D of :meth:`saywhere.engines.engine.RegionMaps.phrase_features`.
         embed_dim: size E of the decoder's input.
         dropout: dropout probability on the standardised features.
     """

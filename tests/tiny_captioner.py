@@ -67,8 +67,7 @@ def tiny_maps(network: Captioner, *images) -> list[ImageMaps]:
     """The maps of images on a network's trunk."""
     pixels = [torch.from_numpy(network.trunk.preprocess(open_image(image))) for image in images]
     with torch.no_grad():
-        maps = network.trunk.backbone(pixels)
-    return [ImageMaps(network.trunk, m, x.shape[2], x.shape[1]) for m, x in zip(maps, pixels, strict=True)]
+        return ImageMaps.look(network.trunk, pixels)
 
 
 def tiny_target(*sentences: str, width: int = 96, height: int = 64, boxes: object = None) -> CaptionTarget:

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 import saywhere
 from saywhere import UserError
-from saywhere.boxes import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import ProposalConfig, TrunkConfig
 from saywhere.engines import export as exporting
@@ -33,6 +32,7 @@ from saywhere.models.bundle import GRAPH, Bundle, GraphInfo
 from saywhere.networks import checkpoint
 from saywhere.networks.densecap.network import DenseCap
 from saywhere.networks.vision.backbones import Backbone
+from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.networks.vision.trunk import AnchorGenerator, LocalizationLayer, RpnHead, Trunk
 from saywhere.papers.table1.config import RegionRnnConfig
 from saywhere.papers.table1.region_rnn import RegionRnn
@@ -250,7 +250,7 @@ def test_a_graph_computes_what_its_trunk_computes_for_all_sizes(tmp_path: Path):
     head = RpnHead(16, 8, 2, two_way=True)
     nn.init.normal_(head.score.weight)
     nn.init.normal_(head.offset.weight, std=0.1)
-    layer = LocalizationLayer(head, AnchorGenerator(settings.anchors, (16,)), BoxCoder())
+    layer = LocalizationLayer(head, AnchorGenerator(settings.anchors, (16,)))
     backbone = Backbone(Convolutions(), (16,), (16,))
     trunk = Trunk(backbone, Preprocess(96, 32, backbone.mean, backbone.std), None, None, layer).eval()
     options = {"trunk": config.to_dict(), "proposals": settings.to_dict()}
@@ -267,10 +267,10 @@ def test_a_graph_computes_what_its_trunk_computes_for_all_sizes(tmp_path: Path):
         pixels = torch.randn(3, height, width)
         (found,) = engine.trunk.encode([pixels.numpy()])
         with torch.no_grad():
-            maps = trunk.backbone([pixels])
-            (rpn,) = trunk.rpn(trunk.neck(maps))
-        np.testing.assert_allclose(found.output("map16"), maps[0][0].numpy(), atol=1e-4)
-        np.testing.assert_allclose(found.output("region16"), maps[0][0].numpy(), atol=1e-4)
+            (image,) = images = ImageMaps.look(trunk, [pixels])
+            (rpn,) = ImageMaps.rpns(images)
+        np.testing.assert_allclose(found.output("map16"), image.maps[0].numpy(), atol=1e-4)
+        np.testing.assert_allclose(found.output("region16"), image.maps[0].numpy(), atol=1e-4)
         proposed = engine.trunk.propose(found)
         for name in ("anchors", "logits", "offsets"):
             np.testing.assert_allclose(getattr(proposed, name), getattr(rpn, name).numpy(), atol=1e-3)

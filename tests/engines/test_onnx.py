@@ -205,9 +205,11 @@ def test_the_last_layer_and_a_second_branch_or_a_tower_are_averaged_too(head: bo
         words = np.array([[4, 5, 6]])
         for one, other in zip(own.attention(words), given.attention(words), strict=True):
             np.testing.assert_allclose(one, other, atol=1e-4)
-    if head:
-        moving = Captioner(tiny_captioner_config(grid=3, **options, attend_to="transformer"), CAPTION_WORDS, trunk)
-        assert moving.eval().attend([image]).features.shape[:2] == (1, 9)
+    moves = tiny_captioner_config(grid=3, **options | {"levels": [16]}, attend_to="transformer")
+    moved = Captioner(moves, CAPTION_WORDS, trunk).eval().attend([image])
+    corners = moved.regions[0].corners
+    assert moved.features.shape[:2] == (1, 9) and corners is not None
+    assert corners.mean(dim=1).amax(dim=0).tolist() == [4.5 * 32, 3.5 * 32]  # in cells of the coarsest map
     boxer = Captioner(
         tiny_captioner_config(**options, decoder="rnn", attend_to="whole", describe_boxes=True), CAPTION_WORDS, trunk
     )

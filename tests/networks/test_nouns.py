@@ -8,6 +8,7 @@ from tiny_classes import KINDS, graph_outputs, tiny_model, tiny_networks
 
 from saywhere import boxes as geometry
 from saywhere.configs.nouns import NounsConfig
+from saywhere.configs.parts import places
 from saywhere.engines.arrays.layers import Weights, require_shapes
 from saywhere.engines.arrays.nouns import Nouns as ArrayNouns
 from saywhere.engines.arrays.pooling import ImageMaps
@@ -44,10 +45,14 @@ def test_both_engines_have_the_same_logits(count: int, embed_dim: int, branch: s
         assert one.shape == other.shape == (count, one.shape[1])
         np.testing.assert_allclose(one, other, atol=1e-4)
     assert ours[0].shape[1] == 1000 and ours[1].shape[1] == len(KINDS.counts) + 2
-    imagenet = tiny_networks(embed_dim, branch)["nouns"].imagenet
+    network, given = tiny_networks(embed_dim, branch)["nouns"], torch.from_numpy(boxes)
     with torch.inference_mode():  # it reads the last layer over the box, whatever else there is
-        expected = imagenet(geometry.means(maps.head, torch.from_numpy(boxes), 32))
+        expected = network.imagenet(geometry.means(maps.head, given, 32))
+        features = network.features(maps, given, torch.from_numpy(embeddings[0]))
     np.testing.assert_allclose(ours[0], expected.numpy(), atol=1e-4)
+    at = places(network.config.layout, features.shape[1])
+    assert torch.equal(features[:, at["place"]], geometry.place(given, *encoding.input_size))
+    assert np.array_equal(features[:, at["embedding"]].numpy(), embeddings[0])
 
 
 def test_the_weights_fit_the_options_and_the_kinds() -> None:

@@ -300,6 +300,8 @@ def test_a_run_that_is_stopped_goes_on_and_makes_the_same(
     with pytest.raises(KeyboardInterrupt, match="run it again to continue"):
         saywhere.finetune(images, tmp_path / "mine", model=base, epochs=6)
     monkeypatch.setattr(heads, "_train_epoch", whole)
+    regions = min((tmp_path / "mine" / "run" / "learnt").iterdir())
+    regions.write_bytes(regions.read_bytes()[:-9])  # damaged: they are found again
     again = saywhere.finetune(images, tmp_path / "mine", model=base, epochs=6)
     assert (again.start, again.end, again.share, again.found) == (done.start, done.end, done.share, done.found)
     assert same_weights(again.model, done.model)

@@ -131,7 +131,7 @@ class CaptionerConfig(RegionConfig):
         wanted = f"{'grid, proposals or transformer' if attends else 'whole'} with the decoder {self.decoder}"
         self.require(attends == (self.attend_to != "whole"), "attend_to", wanted)
         moves = self.attend_to == "transformer"
-        self.require(not moves or self.head or len(self.levels) > 0, "levels", "one or more, or head true")
+        self.require(not moves or self.coarsest > 0, "levels", "one or more, or head true")
         boxes = self.describe_boxes
         self.require(not (attends and boxes), "describe_boxes", "false with the decoder attention")
         self.require(self.reward == "none" or not boxes, "reward", "none with describe_boxes")

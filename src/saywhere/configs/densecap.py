@@ -8,7 +8,9 @@ from typing import Literal
 from saywhere.boxes import MAX_LOG_SCALE
 from saywhere.configs.parts import (
     LARGEST_GRID,
+    LAST_CHANNELS,
     LITE_PACKAGES,
+    PLACE,
     DecodingConfig,
     NgramsConfig,
     ProposalConfig,
@@ -164,12 +166,22 @@ class DenseCapConfig(SystemConfig):
     def uses_head(self) -> bool:
         return bool(self.phrase_levels)
 
+    @property
+    def phrase_layout(self) -> dict[str, int]:
+        """Sizes of the parts of the features from which phrases are written, after the means of ``phrase_levels``."""
+        if not self.phrase_levels:
+            return {"embedding": self.embed_dim}
+        branch = sum(self.trunk.branch_channels)
+        region = {"head": 0 if branch else LAST_CHANNELS, "place": PLACE, "branch": branch}
+        image = (branch or LAST_CHANNELS) + self.trunk.summary_channels
+        return {**region, "image": image, "embedding": self.embed_dim}
+
     @classmethod
-    def original(cls, backbone: str = "vgg16_caffe") -> DenseCapConfig:
+    def original(cls) -> DenseCapConfig:
         """Return the published program's options, by its code where that differs from the paper (docs/original.md)."""
         return cls(
             conventions="original",
-            trunk=TrunkConfig(backbone=backbone, strides=(16,), long_side=720, multiple=1),
+            trunk=TrunkConfig(backbone="vgg16_caffe", strides=(16,), long_side=720, multiple=1),
             proposals=ProposalConfig(
                 pyramid_channels=0,
                 anchors=(PUBLISHED_ANCHORS,),

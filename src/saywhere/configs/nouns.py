@@ -37,21 +37,12 @@ class NounsConfig(SystemConfig):
         for name in ("temperature", "sharpness", "rest"):
             self.require(getattr(self, name) > 0, name, "above 0")
 
-    def last_layer(self, size: int) -> slice:
-        """Return where the last layer's means over the region are among ``size`` features."""
-        stop = size - self.embed_dim - self.context_size - PLACE - self.branch_size
-        return slice(stop - LAST_CHANNELS, stop)
-
     @property
-    def branch_size(self) -> int:
-        """Number of region features from the second branch or the tower."""
-        return sum(self.trunk.branch_channels) if self.branch else 0
-
-    @property
-    def context_size(self) -> int:
-        """Number of features of the whole image."""
-        more = self.branch_size + self.trunk.summary_channels if self.branch else 0
-        return LAST_CHANNELS + more
+    def layout(self) -> dict[str, int]:
+        """Sizes of the parts of a region's features after the means of ``levels``; two are of the whole image."""
+        branch, summary = (sum(self.trunk.branch_channels), self.trunk.summary_channels) if self.branch else (0, 0)
+        region = {"head": LAST_CHANNELS, "branch": branch, "place": PLACE}
+        return {**region, "image_head": LAST_CHANNELS, "image_branch": branch + summary, "embedding": self.embed_dim}
 
     @property
     def uses_proposals(self) -> bool:

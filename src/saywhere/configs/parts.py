@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import Any, Self, get_args
 
@@ -275,6 +275,11 @@ class ProposalConfig(Config):
         self.require(self.pre_nms_top_n is None or self.pre_nms_top_n >= 1, "pre_nms_top_n", "at least 1, or null")
         self.require_at_least(0, "post_nms_top_n")
 
+    @property
+    def limits(self) -> tuple[float, int | None, int]:
+        """The last arguments of :func:`saywhere.boxes.propose`."""
+        return self.nms_iou, self.pre_nms_top_n, self.post_nms_top_n
+
 
 @dataclass(frozen=True)
 class DecodingConfig(Config):
@@ -359,6 +364,12 @@ class SystemConfig(Config):
         self.require(head or branch or len(levels) > 0, "levels", "one or more, or head or branch true")
 
 
+def places(layout: Mapping[str, int], size: int) -> dict[str, slice]:
+    """Return where the parts of ``layout``, whose sizes it has by name, are at the end of ``size`` features."""
+    ends = accumulate(layout.values(), initial=size - sum(layout.values()))
+    return {name: slice(*span) for name, span in zip(layout, pairwise(ends), strict=True)}
+
+
 @dataclass(frozen=True)
 class RegionConfig(SystemConfig):
     """Options of a system that averages maps over regions, such as the proposals of a DenseCap.
@@ -380,6 +391,16 @@ class RegionConfig(SystemConfig):
         return self.head
 
     @property
-    def summary_size(self) -> int:
-        """Size of the tower's image embedding at the end of a region's features; zeros except for the whole image."""
-        return self.trunk.summary_channels if self.branch else 0
+    def coarsest(self) -> int:
+        """The largest stride of the maps averaged over a region, or 0; the tower's does not count: images differ."""
+        head = self.trunk.strides[-1:] if self.head else ()
+        return max((*self.levels, *head, *(BRANCH_STRIDES if self.branch and self.trunk.branch else ())), default=0)
+
+    @property
+    def layout(self) -> dict[str, int]:
+        """Sizes of the parts of a region's features after the means of ``levels``, see :func:`places`.
+
+        The ``summary``, the tower's embedding of the image, is zeros except for the whole image.
+        """
+        branch, summary = (sum(self.trunk.branch_channels), self.trunk.summary_channels) if self.branch else (0, 0)
+        return {"head": LAST_CHANNELS if self.head else 0, "branch": branch, "place": PLACE, "summary": summary}

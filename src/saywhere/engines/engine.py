@@ -9,10 +9,13 @@ All boxes are float32 ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network input.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
+from saywhere import boxes as geometry
+from saywhere.boxes import Array, array_namespace
 from saywhere.options import dataclass
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from saywhere.configs.captioner import CaptionerConfig
     from saywhere.configs.densecap import DenseCapConfig
     from saywhere.configs.nouns import NounsConfig
+    from saywhere.configs.parts import RegionConfig
     from saywhere.engines.arrays.layers import Ngrams
     from saywhere.images import LoadedImage
     from saywhere.text import Vocabulary
@@ -358,3 +362,89 @@ class Engine(Protocol):
         Text encoders do not count (:data:`TEXT_WEIGHTS`), so one index serves all models with these embeddings.
         """
         ...
+
+
+Source = tuple[Array, Any]
+"""A map ``(C, H, W)`` to average over regions, and its stride; see :func:`saywhere.boxes.means`."""
+
+
+class RegionMaps(Protocol):
+    """The maps of one image, and features of its regions: averages of maps over boxes, for NumPy and torch alike.
+
+    Attributes:
+        strides: of the backbone's maps.
+        input_size: width and height of the network's input.
+    """
+
+    strides: tuple[int, ...]
+    input_size: tuple[int, int]
+
+    def level(self, stride: int) -> Array:
+        """Return the backbone's map of this stride."""
+        ...
+
+    @cached_property
+    def head(self) -> Array:
+        """The map of the last layer before the classifier, at the coarsest stride."""
+        ...
+
+    @cached_property
+    def branch(self) -> list[Source]:
+        """The maps of the second branch, from fine to coarse, or of the tower; empty if the trunk has neither."""
+        ...
+
+    @cached_property
+    def summary(self) -> Array:
+        """The tower's embedding ``(E,)`` of the image; empty without a tower."""
+        ...
+
+    def box_means(self, boxes: Array, sources: Sequence[Source]) -> list[Array]:
+        """Return the averages of some maps over boxes ``(R, 4)``."""
+        return [geometry.means(features, boxes, stride) for features, stride in sources]
+
+    def sources(self, levels: Sequence[int], head: bool, branch: bool = False) -> list[Source]:
+        """Return the maps to pool region features from: of strides ``levels``, :attr:`head` and :attr:`branch`."""
+        sources = [(self.level(stride), stride) for stride in levels]
+        sources += [(self.head, self.strides[-1])] if head else []
+        return [*sources, *self.branch] if branch else sources
+
+    def means(self, boxes: Array, levels: Sequence[int], head: bool, branch: bool = False) -> Array:
+        """Return the averages of :meth:`sources` over ``boxes (R, 4)``, and their positions: ``(R, D)``."""
+        means = self.box_means(boxes, self.sources(levels, head, branch))
+        return array_namespace(boxes).concat((*means, geometry.place(boxes, *self.input_size)), axis=1)
+
+    def features(self, boxes: Array, config: RegionConfig) -> Array:
+        """Return the features of ``boxes (R, 4)`` that a part reads, ``(R, D)``, as ``config.layout`` says."""
+        return self.with_summary(self.means(boxes, config.levels, config.head, config.branch), boxes, config)
+
+    def with_summary(self, means: Array, boxes: Array, config: RegionConfig) -> Array:
+        """Append the tower's embedding of the image, if it is read: 0 for all boxes but that of the whole image."""
+        if not config.layout["summary"]:
+            return means
+        xp = array_namespace(boxes)
+        image = xp.asarray([0, 0, *self.input_size], dtype=boxes.dtype, device=boxes.device)
+        return xp.concat((means, xp.all(boxes == image, axis=1, keepdims=True) * self.summary), axis=1)
+
+    def class_features(self, boxes: Array, config: NounsConfig, embeddings: Array) -> Array:
+        """Return what the noun classifier reads of boxes with their ``embeddings (R, E)``, as its layout says."""
+        around = self._around(len(boxes), self.sources((), True, config.branch))
+        means = self.means(boxes, config.levels, True, config.branch)
+        return array_namespace(boxes).concat((means, around, embeddings), axis=1)
+
+    def phrase_features(self, boxes: Array, levels: Sequence[int], embeddings: Array) -> Array:
+        """Return what phrases are written from: boxes in their image, see ``DenseCapConfig.phrase_layout``.
+
+        These are the :meth:`means`, including the last layer; the last layer averaged over the whole image; and the
+        dense captioner's ``embeddings (R, E)``. A second branch or a tower replaces the last layer, and its averages
+        follow the box position. The tower's embedding follows the averages over the whole image.
+        """
+        branch = self.branch
+        means, more = self.means(boxes, levels, not branch), self.box_means(boxes, branch)
+        around = self._around(len(boxes), branch or self.sources((), True))
+        return array_namespace(boxes).concat((means, *more, around, embeddings), axis=1)
+
+    def _around(self, count: int, sources: Sequence[Source]) -> Array:
+        """Return the averages of maps over the image, and its summary, once for each of ``count`` boxes."""
+        xp = array_namespace(self.summary)
+        whole = xp.concat([*(xp.mean(features, axis=(1, 2)) for features, _ in sources), self.summary])
+        return xp.broadcast_to(whole, (count, len(whole)))

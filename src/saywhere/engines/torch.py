@@ -149,9 +149,7 @@ class TorchTrunk:
     def encode(self, pixels: Sequence[np.ndarray]) -> list[ImageMaps]:
         """Return the maps of images ``(3, h, w)`` of any sizes; on a CPU the backbone runs on one image at a time."""
         like = _weight(self._trunk)
-        batch = [torch.tensor(image).to(like) for image in pixels]
-        rows = zip(self._trunk.look(batch), batch, strict=True)
-        return [ImageMaps(self._trunk, m, x.shape[2], x.shape[1]) for m, x in rows]
+        return ImageMaps.look(self._trunk, [torch.tensor(image).to(like) for image in pixels])
 
     @torch.inference_mode()
     def propose(self, maps: ImageMaps) -> RpnOutput:
@@ -174,7 +172,7 @@ class TorchDenseCap:
     @torch.inference_mode()
     def region_head(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
         rows = [_boxes(b, m) for b, m in zip(boxes, maps, strict=True)]
-        out = self._network.apply_region_head(ImageMaps.pyramids(maps), rows, [m.size for m in maps])
+        out = self._network.apply_region_head(maps, rows)
         logits = [self._score(o.embeddings).squeeze(1) for o in out]
         return [
             RegionHeadOutput(_array(o.embeddings), _array(scores), _array(o.offsets))

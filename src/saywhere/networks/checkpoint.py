@@ -26,7 +26,6 @@ from saywhere.configs.parts import Config, ProposalConfig, SystemConfig, TrunkCo
 from saywhere.errors import UserError
 from saywhere.files import FULL, is_utf8, link_or_copy, put_in_place, write_atomically, write_text
 from saywhere.models.bundle import CARD, CONFIG, GRAPH_TOWER, INFORMATION, VOCABULARY, WEIGHTS, Bundle
-from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.densecap.build import find_conventions
@@ -468,6 +467,6 @@ def take_localizer(network: Aligner | Captioner, pretrained: bool) -> None:
         UserError: no such model, it has no dense captioner, its trunk does not fit, or there are no published weights.
     """
     config, trunk = network.config, network.trunk
-    trunk.take_from(checkpoint.load_network(config.localizer, "densecap").trunk)
+    trunk.take_from(load_network(config.localizer, "densecap").trunk)
     if pretrained and trunk.head is not None:
         trunk.head.load_published(config.trunk.backbone)

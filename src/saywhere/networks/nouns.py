@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from saywhere.configs.nouns import NounsConfig
-from saywhere.configs.parts import LAST_CHANNELS
-from saywhere.networks.vision.region_features import ImageMaps, means_size
+from saywhere.configs.parts import LAST_CHANNELS, places
+from saywhere.networks.vision.region_features import ImageMaps, feature_size
 from saywhere.networks.vision.trunk import Trunk
 from saywhere.text import RESERVED, Vocabulary
 
@@ -38,9 +37,10 @@ class Nouns(nn.Module):
         self.config, self.vocabulary = config, vocabulary
         trunk.require_parts(False, True)
         self.trunk = trunk
-        size = means_size(trunk, config.levels, True, config.branch) + config.context_size + config.embed_dim
         self.imagenet = nn.Linear(LAST_CHANNELS, IMAGENET)
-        self.kinds = nn.Linear(size, len(vocabulary) - len(RESERVED) + BESIDE)
+        self.kinds = nn.Linear(
+            feature_size(trunk, config.levels, config.layout), len(vocabulary) - len(RESERVED) + BESIDE
+        )
 
     def forward(
         self, images: Sequence[ImageMaps], boxes: Sequence[Tensor], embeddings: Sequence[Tensor] | None = None
@@ -53,12 +53,10 @@ class Nouns(nn.Module):
         found: list[tuple[Tensor, Tensor]] = []
         for each in zip(images, boxes, given, strict=True):
             features = self.features(*each)
-            found.append((self.imagenet(features[:, self.config.last_layer(features.shape[1])]), self.kinds(features)))
+            last = places(self.config.layout, features.shape[1])["head"]
+            found.append((self.imagenet(features[:, last]), self.kinds(features)))
         return found
 
     def features(self, image: ImageMaps, boxes: Tensor, embeddings: Tensor) -> Tensor:
         """Return the classifier's input ``(N, D)`` for an image's boxes."""
-        config = self.config
-        whole = [features.mean(dim=(1, 2)) for features, _ in image.sources((), True, config.branch)]
-        around = torch.cat((*whole, image.summary)).expand(len(boxes), -1)
-        return torch.cat((image.means(boxes, config.levels, True, config.branch), around, embeddings), dim=1)
+        return image.class_features(boxes, self.config, embeddings)

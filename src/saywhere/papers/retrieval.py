@@ -157,24 +157,25 @@ def find_best_regions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the most likely region of each of P phrases in each of N images; several images are scored together.
 
-    These are log-probabilities ``(N, P)`` (:func:`saywhere.models.phrase_scores.phrase_log_probs`) and region indices
-    ``(N, P)``; -inf and -1 for images without regions.
+    These are log-probabilities ``(N, P)`` (:func:`saywhere.models.phrase_scores.phrase_log_probs`) and boxes ``(N, P,
+    4)``; -inf and 0 for images without regions.
     """
-    token_ids = encode_phrases(model.vocabulary, phrases)
-    log_probs, rows = np.full((len(names), len(phrases)), -np.inf), np.full((len(names), len(phrases)), -1)
-    waiting: list[tuple[int, np.ndarray]] = []
+    token_ids, size = encode_phrases(model.vocabulary, phrases), (len(names), len(phrases))
+    log_probs, boxes = np.full(size, -np.inf), np.zeros((*size, 4), np.float32)
+    waiting: list[tuple[int, dict[str, np.ndarray]]] = []
     with session.steps("scoring", len(names), 0) as advance:
         for number, name in enumerate(names):
-            if len(features := store.read(name)["features"]):
-                waiting.append((number, features))
-            if sum(len(features) for _, features in waiting) >= TOGETHER or (number + 1 == len(names) and waiting):
-                found = phrase_log_probs(model.decoder, np.concatenate([each for _, each in waiting]), token_ids)
-                ends = np.cumsum([len(features) for _, features in waiting])
-                for (image, _), part in zip(waiting, np.split(found, ends[:-1]), strict=True):
-                    log_probs[image], rows[image] = part.max(axis=0), part.argmax(axis=0)
+            if len((regions := store.read(name))["features"]):
+                waiting.append((number, regions))
+            ends = np.cumsum([len(each["features"]) for _, each in waiting])
+            if len(ends) and (ends[-1] >= TOGETHER or number + 1 == len(names)):
+                features = np.concatenate([each["features"] for _, each in waiting])
+                found = np.split(phrase_log_probs(model.decoder, features, token_ids), ends[:-1])
+                for (image, each), part in zip(waiting, found, strict=True):
+                    log_probs[image], boxes[image] = part.max(axis=0), each["boxes"][part.argmax(axis=0)]
                 waiting.clear()
             advance()
-    return log_probs, rows
+    return log_probs, boxes
 
 
 def run(
@@ -200,17 +201,10 @@ def run(
     images = {names[sample.image]: sample for sample in samples if sample.image in names}
     asked = sample_queries(images, queries, seed)
     phrases = list(dict.fromkeys(phrase for query in asked for phrase in query.phrases))
-    log_probs, rows = find_best_regions(detector, store, list(images), phrases, session)
+    log_probs, boxes = find_best_regions(detector, store, list(images), phrases, session)
     columns = np.array([[phrases.index(phrase) for phrase in query.phrases] for query in asked])
     sources = [list(images).index(query.image) for query in asked]
-    nothing = np.zeros((1, 4), np.float32)  # the box of no region, by index -1
-    found = np.stack(
-        [
-            np.concatenate((store.read(query.image)["boxes"], nothing))[rows[source, column]]
-            for query, source, column in zip(asked, sources, columns, strict=True)
-        ]
-    )
-    table = log_probs.T[columns]
+    table, found = log_probs.T[columns], boxes[np.array(sources)[:, None], columns]
     truths = np.array([query.boxes for query in asked], np.float32)
     result = evaluate_retrieval(table, found, sources, truths, protocol)
     ranks: list[int] = source_ranks(image_scores(table, protocol), sources).tolist()

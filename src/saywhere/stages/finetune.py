@@ -36,7 +36,7 @@ from saywhere.stages.run import model_digest
 from saywhere.text import tokenize
 from saywhere.training import require_training
 from saywhere.training.densecap import usable
-from saywhere.training.progress import tracked
+from saywhere.training.progress import kept, tracked
 
 if TYPE_CHECKING:
     import torch
@@ -472,10 +472,8 @@ class _Run:
         for number, sample in enumerate(tracked(f"looking at the {kind} images", list(samples))):
             path = self.folder / RUN / kind / f"{number:06}.npz"
             try:
-                if (regions := heads.Regions.load(path)) is None:
-                    regions = heads.find_regions(self.network, sample, self.seed)
-                    regions.save(path)
-                found.append(regions)
+                arrays = kept(path, lambda sample=sample: vars(heads.find_regions(self.network, sample, self.seed)))
+                found.append(heads.Regions(**arrays))
             except ImageError as error:
                 samples.remove(sample)
                 self.skipped.append(str(error))

@@ -199,15 +199,17 @@ def fit_words(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> Fi
         raise UserError("words are calibrated on boxes whose phrases name people and colours, and there are none")
     fits: dict[str, Logistic | None] = {}
     for question, pairs in rows.items():
-        if FEW <= sum(right for _, right in pairs) <= len(pairs) - FEW:
-            columns = {name: np.array([evidence[name] for evidence, _ in pairs]) for name in QUESTIONS[question]}
-            right = np.array([right for _, right in pairs], bool)
-            fits[question] = Logistic.fit(columns, right, what=f"words of the question {question}")
+        columns = {name: np.array([evidence[name] for evidence, _ in pairs]) for name in QUESTIONS[question]}
+        right = np.array([right for _, right in pairs], bool)
+        if (made := fit_enough(columns, right, f"words of the question {question}")) is not None:
+            fits[question] = made
     counts = ", ".join(f"{len(pairs):,} of the question {question}" for question, pairs in rows.items())
-    about = f"words in phrases of boxes of {source}: {counts}"
-    person, colour = detector.config.person_threshold, detector.config.colour_threshold
-    more = f"Below {person:g} a phrase says person or child, and below {colour:g} it leaves out the colour."
-    return Fitted(fits, about, more)
+    return Fitted(fits, f"words in phrases of boxes of {source}: {counts}")
+
+
+def fit_enough(evidence: Mapping[str, np.ndarray], right: np.ndarray, what: str) -> Logistic | None:
+    """Fit the probability that answers are right; None if fewer than :data:`FEW` are right, or wrong."""
+    return Logistic.fit(evidence, right, what=what) if FEW <= right.sum() <= len(right) - FEW else None
 
 
 def fit_captions(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> Fitted:
@@ -431,11 +433,9 @@ def fit_unnamed(rows: Sequence[Collected], question: str) -> Logistic | None:
     """Fit the probability that images show phrases whose noun is not in the noun tree; None if these are few."""
     unnamed = ~np.concatenate([row.evidence.named for row in rows])
     there = np.concatenate([row.there for row in rows])[unnamed]
-    inputs = {
-        name: np.concatenate([row.evidence.inputs[name] for row in rows])[unnamed] for name in QUESTIONS[question]
-    }
-    few = min(int(there.sum()), int((~there).sum())) < FEW
-    return None if few else Logistic.fit(inputs, there, what="phrases")
+    names = QUESTIONS[question]
+    inputs = {name: np.concatenate([row.evidence.inputs[name] for row in rows])[unnamed] for name in names}
+    return fit_enough(inputs, there, "phrases")
 
 
 def fit_places(rows: Sequence[Collected], config: GroundingConfig) -> Logistic | None:
@@ -445,10 +445,8 @@ def fit_places(rows: Sequence[Collected], config: GroundingConfig) -> Logistic |
         own, chosen = row.right.shape[1], row.evidence.rows(config)
         found.append({name: column[:own] for name, column in row.evidence.place_inputs(config, chosen).items()})
         marks.append(row.right[chosen[:own], np.arange(own)])
-    right = np.concatenate(marks)
-    if not FEW <= right.sum() <= len(right) - FEW:
-        return None
-    return Logistic.fit({name: np.concatenate([each[name] for each in found]) for name in found[0]}, right)
+    evidence = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
+    return fit_enough(evidence, np.concatenate(marks), "boxes")
 
 
 def fit_grounding(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> Fitted:
@@ -470,15 +468,8 @@ def fit_grounding(model: Model, sets: Sequence[Sequence[Sample]], source: str) -
     options = {f"aligner.grounding.{name}": getattr(config, name) for name in names}
     own, total = sum(row.right.shape[1] for row in rows), sum(len(row.evidence.named) for row in rows)
     about = f"{own:,} phrases of {len(rows):,} images of {source}, and {total - own:,} phrases of other images"
-    tried, shares, by_similarity = (
-        ", ".join(f"{weight:g}" for weight in each) for each in (WEIGHTS, SHARES, SIMILARITY_WEIGHTS)
-    )
-    more = (
-        f"Questions that are not named had too few cases, or the model does not ask them. The weights, of {tried}, for "
-        f"bare nouns of {shares}, or, by the aligner, of {by_similarity}, place most of these phrases right."
-    )
     fits |= {"phrase": phrase, "rare_phrase": of_rare, **unnamed, "placed_colour": colour}
-    return Fitted(fits, about, more, options)
+    return Fitted(fits, about, options=options)
 
 
 # Models of other people

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saywhere.configs.parts import PLACE, Shapes, SystemConfig
+from saywhere.configs.parts import RegionConfig, Shapes, SystemConfig, places
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import ImageError
@@ -133,8 +133,8 @@ def common_rows(old: Vocabulary, new: Vocabulary) -> Tensor:
 def take_over(network: Any, other: Any) -> Start:
     """Copy the weights of ``other`` that fit into ``network``, which is the same part of a model."""
     rows, words = common_rows(other.vocabulary, network.vocabulary), (len(other.vocabulary), len(network.vocabulary))
-    old, new, eyes = other.state_dict(), network.state_dict(), (_eye(other), _eye(network))
-    more = sum(eyes[1]) - sum(eyes[0])
+    old, new, layouts = other.state_dict(), network.state_dict(), (_layout(other), _layout(network))
+    more = sum(layouts[1][name] - layouts[0][name] for name in ("branch", "summary"))
     left, wider = list[str](), list[str]()
     for name, target in new.items():
         said = ".ngrams." in f".{name}"  # refers to another vocabulary
@@ -148,7 +148,7 @@ def take_over(network: Any, other: Any) -> Start:
         elif ANCHOR_ROWS.search(name) and len(source) < len(target) and source.shape[1:] == target.shape[1:]:
             target[: len(source)] = source
         elif source.shape[:-1] == target.shape[:-1] and target.shape[-1] - source.shape[-1] == more != 0:
-            _take_columns(target, source, eyes, name.endswith("weight"))
+            _take_columns(target, source, layouts, name.endswith("weight"))
             wider.append(name)
         else:
             left.append(name)
@@ -156,21 +156,20 @@ def take_over(network: Any, other: Any) -> Start:
     return Start(len(new) - len(left), tuple(left), known, other, tuple(wider))
 
 
-def _eye(network: Any) -> tuple[int, int]:
-    """Return how many region features are from the second branch or tower: before the box position, and after it."""
+def _layout(network: Any) -> Mapping[str, int]:
+    """Return the layout of a network's region features; networks without such features have none of the branch."""
     config = network.config
-    reads = getattr(config, "branch", False)
-    return (sum(config.trunk.branch_channels), config.trunk.summary_channels) if reads else (0, 0)
+    return config.layout if isinstance(config, RegionConfig) else {"branch": 0, "summary": 0}
 
 
-def _take_columns(target: Tensor, source: Tensor, eyes: tuple[tuple[int, int], tuple[int, int]], empty: bool) -> None:
-    """Copy the columns of common region features, see :func:`_eye`; ``empty`` sets the others to 0."""
-    (before, behind), (_, last) = eyes
-    common, place, own = source.shape[-1] - before - PLACE - behind, source.shape[-1] - behind, target.shape[-1] - last
+def _take_columns(target: Tensor, source: Tensor, layouts: Sequence[Mapping[str, int]], empty: bool) -> None:
+    """Copy the columns of region features that do not come from the branch; ``empty`` sets the others to 0."""
+    old, new = (places(layout, of.shape[-1]) for layout, of in zip(layouts, (source, target), strict=True))
+    common = old["branch"].start
     if empty:
         target.zero_()
     target[..., :common] = source[..., :common]
-    target[..., own - PLACE : own] = source[..., place - PLACE : place]
+    target[..., new["place"]] = source[..., old["place"]]
 
 
 @torch.no_grad()
@@ -192,8 +191,7 @@ def keep_scale(network: Any, start: Start, samples: Sequence[Sample]) -> None:
         except ImageError:
             continue
         for some, of in ((rows, network), (old_rows, start.other)):
-            image = ImageMaps(of.trunk, of.trunk.look([pixels])[0], pixels.shape[2], pixels.shape[1])
-            some.append(region_cells(of.config, image)[0])
+            some.append(region_cells(of.config, ImageMaps.look(of.trunk, [pixels])[0])[0])
     features, old = torch.cat(rows), torch.cat(old_rows)
     spread, old_spread = (rows.std(dim=1, unbiased=False) for rows in (features, old))
     scale, shift = (spread / old_spread).mean(), ((features.mean(dim=1) - old.mean(dim=1)) / old_spread).mean()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,11 +22,10 @@ from saywhere.calibration import MATCH, logistic
 from saywhere.data.sample import Sample
 from saywhere.engines.engine import RegionHeadOutput
 from saywhere.errors import UserError
-from saywhere.files import write_atomically
 from saywhere.images import open_image
 from saywhere.models.nouns import noun_tree
 from saywhere.networks.densecap.network import DenseCap, move
-from saywhere.networks.vision.region_features import ImageMaps, context_features
+from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.options import dataclass
 from saywhere.text import END, PAD, RESERVED, START, Vocabulary, pad
 from saywhere.training.finetuning import WORD_ROWS, take_over
@@ -79,18 +77,6 @@ class Regions:
     logits: np.ndarray
     overlaps: np.ndarray
 
-    def save(self, path: Path) -> None:
-        """Write the arrays; the file is whole or missing."""
-        write_atomically(path, lambda stream: np.savez(stream, **vars(self)))
-
-    @classmethod
-    def load(cls, path: Path) -> Regions | None:
-        """Read what :meth:`save` wrote; None if there is none."""
-        if not path.exists():
-            return None
-        with np.load(path) as stored:
-            return cls(**stored)
-
 
 @torch.inference_mode()
 def find_regions(network: DenseCap, sample: Sample, seed: int) -> Regions:
@@ -120,21 +106,19 @@ class _View:
     def __init__(self, network: DenseCap, sample: Sample):
         trunk = network.trunk
         pixels = torch.from_numpy(trunk.preprocess(open_image(sample.image, trunk.preprocess.long_side)))
-        maps = trunk.look([pixels.to(network.region_head.score.weight.device)])
-        self.network, self.size = network, (pixels.shape[2], pixels.shape[1])
-        self.image, self.neck = ImageMaps(trunk, maps[0], *self.size), trunk.neck(maps)
+        (self.image,) = ImageMaps.look(trunk, [pixels.to(network.region_head.score.weight.device)])
+        self.network, self.size = network, self.image.input_size
         scale = self.size[0] / sample.width, self.size[1] / sample.height
-        self.truths = torch.from_numpy(geometry.scale(sample.boxes, *scale)).to(maps[0][0].device)
+        self.truths = torch.from_numpy(geometry.scale(sample.boxes, *scale)).to(self.image.maps[0].device)
 
     def head(self, boxes: Tensor) -> RegionHeadOutput:
         """Return the outputs of the region head for boxes of the box coder."""
-        return self.network.region_head(self.network.pool(self.neck, [boxes], [self.size]))
+        return self.network.region_head(self.network.pool([self.image], [boxes]))
 
     def find(self) -> tuple[RegionHeadOutput, Tensor, Tensor]:
         """Return the head's outputs for all N proposals, the final boxes ``(N, 4)``, and the rows that are kept."""
-        coder, settings = self.network.box_coder, self.network.config.proposals
-        limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
-        proposals, _ = propose(coder, self.network.trunk.rpn(self.neck)[0], self.size, *limits)
+        coder, (rpn,) = self.network.box_coder, ImageMaps.rpns([self.image])
+        proposals, _ = propose(coder, rpn, self.size, *self.network.config.proposals.limits)
         found = self.head(proposals)
         decoded = coder.decode(found.offsets, proposals)
         boxes = coder.to_xyxy(coder.clip(decoded, *self.size)[0])
@@ -144,7 +128,7 @@ class _View:
         """Return the decoder's inputs for boxes with their embeddings by the region head."""
         if self.network.phrase_head is None:
             return _half(embeddings)
-        return _half(context_features(self.image, boxes, self.network.config.phrase_levels, embeddings))
+        return _half(self.image.phrase_features(boxes, self.network.config.phrase_levels, embeddings))
 
 
 def _half(values: Tensor) -> np.ndarray:

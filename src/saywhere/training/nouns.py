@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.nouns import NounsConfig
-from saywhere.configs.parts import LAST_CHANNELS
+from saywhere.configs.parts import places
 from saywhere.data.sample import Sample, is_held_out
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
@@ -41,7 +41,7 @@ MOST = 600
 """Maximum number of training boxes per noun."""
 PRIOR = 0.5
 """Exponent of the kinds' prior: 0 makes all kinds equally likely, 1 as likely as their boxes are frequent."""
-DIRECTIONS = (400, 96)
+DIRECTIONS = {"head": 400, "branch": 400, "image_head": 96, "image_branch": 96}
 """Principal components kept of the last layer and of the second branch: over the box, and over the whole image.
 
 Other features are used in full.
@@ -223,7 +223,7 @@ def build_network(trunk_of: str | Path, vocabulary: Vocabulary, config: NounsCon
 @torch.no_grad()
 def _class_logits(network: Nouns, features: np.ndarray) -> np.ndarray:
     """Return the logits ``(N, 1000)`` of ImageNet's classes, computed a few thousand rows at a time."""
-    last = features[:, network.config.last_layer(features.shape[1])]
+    last = features[:, places(network.config.layout, features.shape[1])["head"]]
     parts = np.array_split(last, max(1, len(features) // 4096))
     return np.concatenate([network.imagenet(torch.from_numpy(part.astype(np.float32))).numpy() for part in parts])
 
@@ -305,21 +305,15 @@ def _basis(inputs: Tensor, config: NounsConfig) -> Tensor:
     These are principal components for the last layer and the second branch; all other features are kept.
     """
     size = inputs.shape[1]
-    last, image = config.last_layer(size), size - config.embed_dim - config.context_size
-    parts = [(last.start, last.stop, DIRECTIONS[0])]
-    if config.branch:
-        parts.append((last.stop, last.stop + config.branch_size, DIRECTIONS[0]))
-    parts.append((image, image + LAST_CHANNELS, DIRECTIONS[1]))
-    if config.branch:
-        parts.append((image + LAST_CHANNELS, size - config.embed_dim, DIRECTIONS[1]))
     kept = torch.ones(size, dtype=torch.bool)
     columns: list[Tensor] = []
-    for start, end, count in parts:
-        kept[start:end] = False
-        part = inputs[:: max(1, len(inputs) // 8192), start:end]
+    found = places(config.layout, size)
+    for place, count in [(found[name], count) for name, count in DIRECTIONS.items() if config.layout[name]]:
+        kept[place] = False
+        part = inputs[:: max(1, len(inputs) // 8192), place]
         values, directions = _eigenvectors(part.T @ part / len(part))
         block = torch.zeros(size, count)
-        block[start:end] = directions[:, -count:] / values[-count:].mean().clamp(min=1e-6).sqrt()
+        block[place] = directions[:, -count:] / values[-count:].mean().clamp(min=1e-6).sqrt()
         columns.append(block)
     return torch.cat((torch.eye(size)[:, kept], *columns), dim=1)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -88,14 +88,21 @@ def rows_of_each(
         cache: folder that keeps the arrays, a file per image, for a later run on the same model and images.
     """
 
+    def make(sample: Sample) -> dict[str, np.ndarray]:
+        return {str(number): array for number, array in enumerate(rows(sample, model.encode(sample.image)))}
+
     def read(numbered: tuple[int, Sample]) -> Sequence[np.ndarray]:
         number, sample = numbered
-        path = cache / f"{number}.npz"
-        with suppress(Exception), np.load(path) as stored:  # damaged ones raise several, and are made again
-            return [stored[name] for name in stored.files]
-        found = rows(sample, model.encode(sample.image))
-        write_atomically(path, lambda stream: np.savez(stream, *found))
-        return found
+        return list(kept(cache / f"{number}.npz", lambda: make(sample)).values())
 
     for (_, sample), found in readable(tracked(title, list(enumerate(samples))), read):
         yield sample, found
+
+
+def kept(path: Path, make: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the named arrays that a file keeps; it is made if it is missing or damaged."""
+    with suppress(Exception), np.load(path) as stored:  # damaged ones raise several
+        return dict(stored)
+    found = make()
+    write_atomically(path, lambda stream: np.savez(stream, **found))
+    return found

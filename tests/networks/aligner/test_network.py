@@ -13,6 +13,7 @@ from saywhere.errors import UserError
 from saywhere.models.aligner import similarity_matrix
 from saywhere.networks.aligner.loss import AlignmentCriterion, SentenceTarget
 from saywhere.networks.aligner.network import Aligner, TextEncoder, pair_scores
+from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.text import END, PAD, UNKNOWN
 
 IMAGES = [noise(96, 64, 0), noise(64, 96, 1), noise(96, 96, 2), noise(120, 64, 3)]
@@ -111,9 +112,8 @@ def test_it_shares_the_trunk_of_a_densecap():
     assert network.trunk is network.extractor.trunk is densecap.trunk
     pixels = [tiny_pixels(network, IMAGES[0])]
     settings = network.config.proposals
-    (rpn,) = densecap.trunk.rpn(densecap.trunk.neck(densecap.trunk.backbone(pixels)))
-    limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
-    expected, _ = propose(densecap.box_coder, rpn, (96, 64), *limits)
+    (rpn,) = ImageMaps.rpns(ImageMaps.look(densecap.trunk, pixels))
+    expected, _ = propose(densecap.box_coder, rpn, (96, 64), *settings.limits)
     torch.testing.assert_close(network.extractor(pixels)[0][1][0, 1:], expected)
     with pytest.raises(UserError, match="no localization layer"):
         Aligner(tiny_aligner_config(), network.vocabulary, trunk=tiny_aligner(regions="whole").trunk)

@@ -237,12 +237,12 @@ def test_a_transformer_that_moves_nothing_passes_the_grid_on():
     network = tiny_captioner(attend_to="transformer", zoom=1.0, trunk={"long_side": 192})
     (image,) = tiny_maps(network, noise(192, 128))
     found = network.attend([image])
-    features, stride = position_features(image.sources(network.config.levels, False), 2, 192, 128)
+    features = position_features(image.sources(network.config.levels, False), 32, 2, 192, 128)
     rows = torch.relu(network.narrow(torch.nn.functional.layer_norm(features, features.shape[-1:])))
     chosen = pick(4, 6, 2, sample=False)
     torch.testing.assert_close(found.features[0], rows[chosen[:, 0], chosen[:, 1]], atol=1e-6, rtol=0)
     corners = found.regions[0].corners
-    assert found.mask.all() and stride == 32 and corners is not None
+    assert found.mask.all() and network.config.coarsest == 32 and corners is not None
     y, x = ((chosen + 0.5) * 32).unbind(1)
     torch.testing.assert_close(corners[:, 0], torch.stack((x - 48, y - 48), dim=1))
     twice = tiny_captioner(attend_to="transformer", zoom=2.0, trunk={"long_side": 192})

@@ -27,6 +27,7 @@ from saywhere.networks import checkpoint
 from saywhere.networks.densecap.build import RegionSampler, pool_pyramid
 from saywhere.networks.densecap.loss import DenseCapCriterion, balanced_score_loss, box_loss, caption_loss, score_loss
 from saywhere.networks.densecap.network import DenseCap, DenseCapOutput, Target
+from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.networks.vision.trunk import build_trunk
 from saywhere.text import END, PAD, Vocabulary, pad, tokenize
 
@@ -45,8 +46,8 @@ def step(model: DenseCap, targets: list[Target], seed: int = 0) -> DenseCapOutpu
 @torch.no_grad()
 def see(model: DenseCap) -> tuple[tuple[torch.Tensor, ...], RpnOutput]:
     """The neck's maps of one image, and what the localization layer makes of them."""
-    maps = model.trunk.neck(model.trunk.backbone([random_pixels()]))
-    return maps[0], model.trunk.rpn(maps)[0]
+    images = ImageMaps.look(model.trunk, [random_pixels()])
+    return ImageMaps.pyramids(images)[0], ImageMaps.rpns(images)[0]
 
 
 def found(model: DenseCap) -> tuple[torch.Tensor, torch.Tensor]:
@@ -59,17 +60,15 @@ def found(model: DenseCap) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_the_region_head_answers_for_each_image_in_its_order():
     model = tiny_model()
-    images = [random_pixels(), random_pixels(64, 96)]
-    maps = model.trunk.neck(model.trunk.backbone(images))
+    images = ImageMaps.look(model.trunk, [random_pixels(), random_pixels(64, 96)])
     boxes = [torch.tensor([[8.0, 8, 40, 40], [0, 0, 96, 24]]), torch.tensor([[2.0, 3, 60, 90]])]
-    sizes = [(96, 64), (64, 96)]
     with torch.no_grad():
-        together = model.apply_region_head(maps, boxes, sizes)
-        alone = [model.apply_region_head([m], [b], [s])[0] for m, b, s in zip(maps, boxes, sizes, strict=True)]
+        together = model.apply_region_head(images, boxes)
+        alone = [model.apply_region_head([i], [b])[0] for i, b in zip(images, boxes, strict=True)]
     for a, b, n in zip(together, alone, (2, 1), strict=True):
         assert a.embeddings.shape == (n, 32) and a.logits.shape == (n,) and a.offsets.shape == (n, 4)
         assert_close((a.embeddings, a.logits, a.offsets), (b.embeddings, b.logits, b.offsets))
-    pooled = pool_pyramid(maps[0], (8, 16, 32), boxes[0], 7)
+    pooled = pool_pyramid(ImageMaps.pyramids(images)[0], (8, 16, 32), boxes[0], 7)
     assert_close(together[0].embeddings, model.region_head.layers(pooled))
 
 

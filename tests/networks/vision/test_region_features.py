@@ -32,8 +32,8 @@ def two_maps() -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_a_position_has_its_cell_of_every_map():
     fine, coarse = two_maps()
-    found, stride = position_features([(fine, 16), (coarse, 32)], 2, 128, 64)
-    assert found.shape == (2, 4, 10) and stride == 32
+    found = position_features([(fine, 16), (coarse, 32)], 32, 2, 128, 64)
+    assert found.shape == (2, 4, 10)
     torch.testing.assert_close(found[1, 2, :2], fine[:, 2:4, 4:6].mean(dim=(1, 2)))
     torch.testing.assert_close(found[1, 2, 2:5], coarse[:, 1, 2])
     # Its place is a cell of a 2 x 2 grid around (80, 48), cut to the image.
@@ -42,12 +42,11 @@ def test_a_position_has_its_cell_of_every_map():
 
 def test_a_position_of_the_finest_map_alone_and_of_two_at_one_stride():
     fine, coarse = two_maps()
-    alone, stride = position_features([(fine, 16)], 2, 128, 64)
-    assert stride == 16 and alone.shape == (4, 8, 7)
+    alone = position_features([(fine, 16)], 16, 2, 128, 64)
+    assert alone.shape == (4, 8, 7)
     torch.testing.assert_close(alone[3, 7, :2], fine[:, 3, 7])
     last = torch.randn(4, 2, 4)
-    found, stride = position_features([(fine, 16), (coarse, 32), (last, 32)], 2, 128, 64)
-    assert stride == 32
+    found = position_features([(fine, 16), (coarse, 32), (last, 32)], 32, 2, 128, 64)
     torch.testing.assert_close(found[0, 3, 5:9], last[:, 0, 3])
 
 
@@ -57,8 +56,7 @@ def pixels(width=96, height=64, seed=0):
 
 @torch.no_grad()
 def maps(network, *images) -> list[ImageMaps]:
-    found = network.trunk.backbone(list(images))
-    return [ImageMaps(network.trunk, m, x.shape[2], x.shape[1]) for m, x in zip(found, images, strict=True)]
+    return ImageMaps.look(network.trunk, images)
 
 
 @torch.no_grad()
@@ -68,7 +66,7 @@ def test_the_first_region_is_the_whole_image_and_the_others_are_inside():
     found = network.extractor(images)
     for image, (features, boxes) in zip(images, found, strict=True):
         assert features.ndim == boxes.ndim == 3  # as a cache holds them
-        size = feature_size(network.trunk, network.config)
+        size = feature_size(network.trunk, network.config.levels, network.config.layout)
         assert 1 < boxes.shape[1] <= 7 and features.shape == (1, boxes.shape[1], size)
         width, height = image.shape[2], image.shape[1]
         assert boxes[0, 0].tolist() == [0, 0, width, height]

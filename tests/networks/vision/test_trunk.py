@@ -85,7 +85,7 @@ def layer(two_way: bool = False) -> LocalizationLayer:
     with torch.no_grad():
         head.score.weight.normal_()
         head.offset.weight.normal_(std=0.3)
-    return LocalizationLayer(head, anchors, BoxCoder())
+    return LocalizationLayer(head, anchors)
 
 
 def maps(height: int, width: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
@@ -134,9 +134,9 @@ def test_images_of_different_sizes_in_one_call_equal_one_at_a_time():
 
 def test_offsets_start_at_zero_so_that_proposals_are_anchors():
     head = RpnHead(5, 6, 2, False)
-    rpn = LocalizationLayer(head, AnchorGenerator([[(20, 10), (16, 16)]], (8,)), BoxCoder())
+    rpn = LocalizationLayer(head, AnchorGenerator([[(20, 10), (16, 16)]], (8,)))
     out = rpn([maps(32, 48)[:1]])[0]
-    torch.testing.assert_close(rpn.boxes(out), out.anchors)
+    torch.testing.assert_close(rpn.box_coder.decode(out.offsets, out.anchors), out.anchors)
 
 
 def test_proposals_are_clipped_solid_suppressed_and_best_first():

@@ -16,6 +16,7 @@ from saywhere.networks.densecap.build import RegionSampler, SampledBoxes
 from saywhere.networks.densecap.loss import offset_decay
 from saywhere.networks.densecap.network import DenseCap
 from saywhere.networks.language.decoders.protocol import TorchDecoder
+from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.papers.densecap2016 import conventions as original
 from saywhere.papers.densecap2016.network import decode_sequences
 from saywhere.papers.densecap2016.trace import from_tokens, trace_training, words_of
@@ -201,8 +202,7 @@ def test_it_learns_an_image_by_heart():
         first = last if first is None else first
     assert last < first / 10
     truths = original.xcycwh_to_ours(TRUTHS)
-    maps = model.eval().trunk.neck(model.trunk.backbone([pixels()]))
-    (found,) = model.apply_region_head(maps, [truths], [(WIDTH, HEIGHT)])
+    (found,) = model.apply_region_head(ImageMaps.look(model.eval().trunk, [pixels()]), [truths])
     tokens = model.decoder.model.sample(found.embeddings, 5)
     assert decode_sequences(tokens, words_of(model)) == decode_sequences(TOKENS, words_of(model))
 

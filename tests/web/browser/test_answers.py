@@ -18,7 +18,6 @@ import saywhere
 from saywhere.configs.captioner import CaptionerConfig, CaptionNgramsConfig
 from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import TrunkConfig
-from saywhere.engines.arrays.nouns import class_features
 from saywhere.engines.arrays.pooling import ImageMaps
 from saywhere.images import LoadedImage, read_image
 from saywhere.models import caption_nouns
@@ -141,7 +140,7 @@ def test_features_of_regions_are_those_of_python(engine: Page, branch: bool) -> 
     given = {name: [list(each.shape), each.ravel().tolist()] for name, each in drawn.items()}
     found = engine.evaluate(FEATURES, [given, [96, 64], boxes.tolist(), embeddings.tolist(), chosen])
     config = NounsConfig(trunk=TrunkConfig(branch=True), branch=branch, embed_dim=4)
-    np.testing.assert_allclose(found[0], class_features(config, [maps], [boxes], [embeddings]), atol=1e-5)
+    np.testing.assert_allclose(found[0], maps.class_features(boxes, config, embeddings), atol=1e-5)
     grid = CaptionerConfig(trunk=TrunkConfig(branch=True), levels=(16,), branch=branch)
     np.testing.assert_allclose(found[1], maps.cells(3, grid)[0], atol=1e-5)
 

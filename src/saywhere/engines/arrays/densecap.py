@@ -12,7 +12,7 @@ from saywhere.boxes import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.arrays.decoders import LstmDecoder
 from saywhere.engines.arrays.layers import BatchNorm, Linear, Ngrams, Shapes, Weights, relu
-from saywhere.engines.arrays.pooling import ImageMaps, context_features, require_size
+from saywhere.engines.arrays.pooling import ImageMaps, require_size
 from saywhere.engines.engine import RegionHeadOutput
 from saywhere.text import Vocabulary
 
@@ -88,7 +88,8 @@ class DenseCap:
     ) -> list[np.ndarray]:
         if self._phrase_head is None or not maps:
             return list(embeddings)
-        features = context_features(maps, boxes, self.config.phrase_levels, embeddings)
+        each, levels = zip(maps, boxes, embeddings, strict=True), self.config.phrase_levels
+        features = np.concatenate([image.phrase_features(rows, levels, own) for image, rows, own in each])
         require_size(features, len(self._phrase_head[0].scale))
         return _split(features, boxes)
 

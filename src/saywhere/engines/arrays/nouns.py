@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 
 from saywhere.configs.nouns import NounsConfig
-from saywhere.configs.parts import LAST_CHANNELS
+from saywhere.configs.parts import LAST_CHANNELS, places
 from saywhere.engines.arrays.layers import Linear, Shapes, Weights
-from saywhere.engines.arrays.pooling import ImageMaps, image_means, require_size
+from saywhere.engines.arrays.pooling import ImageMaps, require_size
 from saywhere.text import RESERVED, Vocabulary
 
 
@@ -40,20 +40,10 @@ class Nouns:
         if not maps:
             return []
         classes, kinds = self._layers
-        features = class_features(self.config, maps, boxes, embeddings)
+        given = embeddings or [np.zeros((len(rows), 0), np.float32) for rows in boxes]
+        each = zip(maps, boxes, given, strict=True)
+        features = np.concatenate([image.class_features(rows, self.config, own) for image, rows, own in each])
         require_size(features, kinds.weight.shape[0])
-        last = features[:, self.config.last_layer(features.shape[1])]
+        last = features[:, places(self.config.layout, features.shape[1])["head"]]
         ends = np.cumsum([len(rows) for rows in boxes])[:-1]
         return list(zip(np.split(classes(last), ends), np.split(kinds(features), ends), strict=True))
-
-
-def class_features(
-    config: NounsConfig, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray] | None
-) -> np.ndarray:
-    """Return the classifier's inputs ``(N, D)`` for the boxes of all images, concatenated."""
-    rows: list[np.ndarray] = []
-    for number, (image, own) in enumerate(zip(maps, boxes, strict=True)):
-        sources = [source for source, _ in image.sources((), True, config.branch)]
-        parts = [image.means(own, config.levels, True, config.branch), image_means(image, sources, len(own))]
-        rows.append(np.concatenate([*parts, *([] if embeddings is None else [embeddings[number]])], axis=1))
-    return np.concatenate(rows)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import product
-from typing import Any
 
 import numpy as np
 
 from saywhere import boxes as geometry
 from saywhere.configs.parts import BRANCH_STRIDES, SUMMARY, TOWER, RegionConfig
+from saywhere.engines.engine import RegionMaps, Source
 from saywhere.errors import UserError
 from saywhere.options import dataclass
 
@@ -112,12 +112,8 @@ def grid_boxes(cells: int, width: float, height: float) -> np.ndarray:
     return np.stack((x[columns], y[rows], x[columns + 1], y[rows + 1]), axis=1).astype(np.float32)
 
 
-Source = tuple[np.ndarray, Any]
-"""A map that region features are averaged from, with its stride; see :func:`saywhere.boxes.means`."""
-
-
 @dataclass(frozen=True, eq=False)
-class ImageMaps:
+class ImageMaps(RegionMaps):
     """The graph's outputs for one image, with cached values derived from them.
 
     Attributes:
@@ -141,49 +137,30 @@ class ImageMaps:
         """The maps that regions are pooled from."""
         return Pyramid([self.output(f"region{stride}") for stride in self.strides], self.strides)
 
-    def sources(self, levels: Sequence[int], head: bool, branch: bool = False) -> list[Source]:
-        """Return the maps ``(C, H, W)`` that region features are averaged from, with their strides."""
-        found = [(self.output(f"map{stride}"), stride) for stride in levels]
-        found += [(self.output("head"), self.strides[-1])] if head else []
-        return [*found, *self.branch] if branch else found
+    def level(self, stride: int) -> np.ndarray:
+        return self.output(f"map{stride}")
 
-    @property
+    @cached_property
+    def head(self) -> np.ndarray:
+        return self.output("head")
+
+    @cached_property
     def branch(self) -> list[Source]:
-        """The maps of the second branch or the tower, with their strides; empty if the trunk has neither."""
         if TOWER in self.outputs:
             found = self.output(TOWER)
             return [(found, np.array(self.input_size * 2, np.float32) / (found.shape[:0:-1] * 2))]
         there = f"branch{BRANCH_STRIDES[0]}" in self.outputs
         return [(self.output(f"branch{stride}"), stride) for stride in BRANCH_STRIDES] if there else []
 
-    def means(self, boxes: np.ndarray, levels: Sequence[int], head: bool, branch: bool = False) -> np.ndarray:
-        """Return the means of :meth:`sources` over boxes ``(R, 4)``, and the positions of the boxes: ``(R, D)``."""
-        means = self.box_means(boxes, self.sources(levels, head, branch))
-        return np.concatenate((*means, geometry.place(boxes, *self.input_size)), axis=1)
-
-    def features(self, boxes: np.ndarray, config: RegionConfig) -> np.ndarray:
-        """Return the features ``(R, D)`` of boxes ``(R, 4)`` that a part reads.
-
-        These are the :meth:`means`, and with ``config.branch`` the tower's embedding, for boxes of the whole image; for
-        others it is 0.
-        """
-        return self._with_summary(self.means(boxes, config.levels, config.head, config.branch), boxes, config)
-
     def cells(self, cells: int, config: RegionConfig) -> tuple[np.ndarray, np.ndarray]:
         """Return the features ``(cells * cells, D)`` of a grid's cells that a part reads, and the cells' boxes."""
         boxes = grid_boxes(cells, *self.input_size)
         means = [grid_means(source, cells) for source, _ in self.sources(config.levels, config.head, config.branch)]
         means = np.concatenate((*means, geometry.place(boxes, *self.input_size)), axis=1)
-        return self._with_summary(means, boxes, config), boxes
-
-    def _with_summary(self, means: np.ndarray, boxes: np.ndarray, config: RegionConfig) -> np.ndarray:
-        if not config.summary_size:
-            return means
-        whole = (boxes == np.array([0, 0, *self.input_size], np.float32)).all(axis=1)
-        return np.concatenate((means, whole[:, None] * self.summary), axis=1)
+        return self.with_summary(means, boxes, config), boxes
 
     def box_means(self, boxes: np.ndarray, sources: Sequence[Source]) -> list[np.ndarray]:
-        """Return the means of some maps over boxes ``(R, 4)``; cached, because several parts use the same boxes."""
+        """Return the averages of some maps over boxes ``(R, 4)``, cached, because several parts use the same boxes."""
         asked = boxes.tobytes()
         if (known := self._box_means.get(asked)) is None:
             self._box_means.clear()
@@ -203,32 +180,7 @@ class ImageMaps:
 
     @cached_property
     def summary(self) -> np.ndarray:
-        """The tower's embedding of the image; empty without a tower."""
         return self.output(SUMMARY) if SUMMARY in self.outputs else np.zeros(0, np.float32)
-
-
-def context_features(
-    maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], levels: Sequence[int], embeddings: Sequence[np.ndarray]
-) -> np.ndarray:
-    """Return features ``(N, D)`` of the boxes of all images in context, concatenated.
-
-    In order: means of the ``levels`` and of the last layer over a box; its position; means of the last layer over the
-    image; the tower's embedding of the image; and the dense captioner's ``embeddings``. If the trunk has a second
-    branch or a tower, its maps replace the last layer, and their means over a box follow its position.
-    """
-    rows: list[np.ndarray] = []
-    for image, own, embedded in zip(maps, boxes, embeddings, strict=True):
-        more = image.branch
-        around = image.box_means(own, more)
-        whole = image_means(image, [source for source, _ in more] or [image.output("head")], len(own))
-        rows.append(np.concatenate((image.means(own, levels, not more), *around, whole, embedded), axis=1))
-    return np.concatenate(rows)
-
-
-def image_means(maps: ImageMaps, sources: Sequence[np.ndarray], count: int) -> np.ndarray:
-    """Return the means of maps ``(C, H, W)`` over the image, and its summary, repeated for ``count`` boxes."""
-    means = np.concatenate([*(source.mean(axis=(1, 2)) for source in sources), maps.summary])
-    return np.broadcast_to(means, (count, len(means)))
 
 
 def require_size(features: np.ndarray, size: int) -> None:

@@ -153,7 +153,7 @@ class Aligner(nn.Module):
         settings = repr((config.trunk, *read, config.regions, config.proposals))
         # In a tuple, so that the trunk's weights are not registered a second time under the extractor.
         self._extractor = (RegionExtractor(trunk, config, proposals, settings),)
-        features, dim = feature_size(trunk, config), config.embed_dim // config.encoders
+        features, dim = feature_size(trunk, config.levels, config.layout), config.embed_dim // config.encoders
         self.standardise = BatchNorm(features, affine=False)
         self.feature_dropout = nn.Dropout(config.feature_dropout)
         self.projects = nn.ModuleList(nn.Linear(features, dim) for _ in range(config.encoders))

@@ -60,8 +60,8 @@ def region_cells(config: CaptionerConfig, image: ImageMaps, cells: int | None = 
     ``cells`` is the number of rows and columns; None for ``config.grid``. See :func:`cell_features`.
     """
     sources = image.sources(config.levels, config.head, config.branch)
-    features, boxes = cell_features(sources, config.grid if cells is None else cells, *image.size)
-    return image.with_summary(features, boxes) if config.summary_size else features, boxes
+    features, boxes = cell_features(sources, config.grid if cells is None else cells, *image.input_size)
+    return image.with_summary(features, boxes, config), boxes
 
 
 def normalised(features: Tensor) -> Tensor:
@@ -105,13 +105,12 @@ class Captioner(nn.Module):
         self.config, self.vocabulary = config, vocabulary
         trunk.require_parts(config.uses_proposals, config.head)
         self.trunk = trunk
-        self.feature_size = feature_size(trunk, config)
+        self.feature_size = feature_size(trunk, config.levels, config.layout)
         self.dropout = nn.Dropout(config.region_dropout)
         self.narrow = nn.Linear(self.feature_size, config.region_size) if config.decoder == "attention" else None
         self.transformer: SpatialTransformer | None = None
         if config.attend_to == "transformer":
-            stride = config.trunk.strides[-1] if config.head else max(config.levels)
-            self.transformer = SpatialTransformer(config.region_size, stride, config.grid, zoom=config.zoom)
+            self.transformer = SpatialTransformer(config.region_size, config.coarsest, config.grid, zoom=config.zoom)
         self.decoder = self._build_decoder()
         self.ngrams = Ngrams(self.feature_size, config.ngrams) if config.ngrams.count else None
 
@@ -228,7 +227,8 @@ class Captioner(nn.Module):
         """Return the features ``(H, W, D)`` of positions; the tower's embedding is of the whole image alone."""
         config = self.config
         sources = image.sources(config.levels, config.head, config.branch)
-        return functional.pad(position_features(sources, config.grid, *image.size)[0], (0, config.summary_size))
+        found = position_features(sources, config.coarsest, config.grid, *image.input_size)
+        return functional.pad(found, (0, config.layout["summary"]))
 
     def _narrowed(self, features: Tensor) -> Tensor:
         """Project region features ``(..., D)`` to ``(..., region_size)``."""

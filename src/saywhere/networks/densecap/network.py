@@ -17,7 +17,7 @@ from saywhere.networks.densecap.build import RegionSampler, SampledBoxes, find_c
 from saywhere.networks.language.decoders.protocol import with_end
 from saywhere.networks.language.ngrams import Ngrams
 from saywhere.networks.normalisation import BatchNorm
-from saywhere.networks.vision.region_features import ImageMaps, context_features, context_size
+from saywhere.networks.vision.region_features import ImageMaps, feature_size
 from saywhere.networks.vision.trunk import Trunk
 from saywhere.options import dataclass
 from saywhere.text import END, PAD, Vocabulary
@@ -114,7 +114,7 @@ class PhraseHead(nn.Sequential):
     """Map the standardised features of a region and its image to the decoder's input with one linear layer.
 
     Args:
-        features: size D of :func:`saywhere.networks.vision.region_features.context_features`.
+        features: size D of :meth:`saywhere.engines.engine.RegionMaps.phrase_features`.
         embed_dim: size E of the decoder's input.
         dropout: dropout probability on the standardised features.
     """
@@ -170,8 +170,8 @@ class DenseCap(nn.Module):
         self.region_head = RegionHead(
             trunk.region_channels, config.pool_size, config.embed_dim, config.dropout, config.fc_size
         )
-        levels, size = config.phrase_levels, config.embed_dim
-        size = context_size(trunk, levels, size) if levels else size
+        levels = config.phrase_levels
+        size = feature_size(trunk, levels, config.phrase_layout)
 
         def layers() -> tuple[PhraseHead | None, Any]:
             head = PhraseHead(size, config.embed_dim, config.phrase_dropout) if levels else None
@@ -202,20 +202,20 @@ class DenseCap(nn.Module):
             return self._forward_phrases(features, targets, generator)
         coder = self.box_coder
         targets = [replace(target, boxes=coder.from_xyxy(target.boxes)) for target in targets]
-        maps = self.trunk.neck(features)
-        rpns = self.trunk.rpn(maps)
+        images = self._look(features, targets)
+        rpns = ImageMaps.rpns(images)
         if sampled is None:
             sampled = [self.sample_anchors(rpn, target, generator) for rpn, target in zip(rpns, targets, strict=True)]
         regions = [self._sample_regions(*row, generator) for row in zip(rpns, sampled, targets, strict=True)]
-        sizes = [(target.width, target.height) for target in targets]
-        head_output = self.region_head(self.pool(maps, [boxes for boxes, _ in regions], sizes))
+        head_output = self.region_head(self.pool(images, [boxes for boxes, _ in regions]))
         choices = [choice for _, choice in regions]
-        positive = _is_positive(choices)
-        references = torch.cat([boxes[: len(choice.positive)] for boxes, choice in regions])
-        token_ids = with_end([t.token_ids[choice.truth] for t, choice in zip(targets, choices, strict=True)])
-        positives = [coder.to_xyxy(boxes[: len(choice.positive)]) for boxes, choice in regions]
-        weights = _phrase_weights(targets, choices)
-        said = self._say(features, sizes, positives, head_output.embeddings[positive], token_ids, weights)
+        positive, positives = _is_positive(choices), [boxes[: len(choice.positive)] for boxes, choice in regions]
+        chosen = list(zip(targets, choices, strict=True))
+        said = self._say(
+            images, [coder.to_xyxy(boxes) for boxes in positives], head_output.embeddings[positive],
+            with_end([target.token_ids[choice.truth] for target, choice in chosen]), _phrase_weights(targets, choices),
+        )  # fmt: skip
+        truths = torch.cat([target.boxes[choice.truth] for target, choice in chosen])
         rows = list(zip(rpns, sampled, targets, strict=True))
         return DenseCapOutput(
             rpn_logits=torch.cat([coder.pick(rpn.logits, choice.rows) for rpn, choice, _ in rows]),
@@ -228,18 +228,21 @@ class DenseCap(nn.Module):
             logits=head_output.logits,
             positive=positive,
             offsets=head_output.offsets[positive],
-            offset_targets=coder.encode(
-                torch.cat([t.boxes[c.truth] for t, c in zip(targets, choices, strict=True)]), references
-            ),
+            offset_targets=coder.encode(truths, torch.cat(positives)),
             **said,
         )
 
+    def _look(self, features: Sequence[tuple[Tensor, ...]], targets: Sequence[Target]) -> list[ImageMaps]:
+        """Return the images of a training step; those of one size share a pass through the pyramid."""
+        images = [ImageMaps(self.trunk, maps, t.width, t.height) for maps, t in zip(features, targets, strict=True)]
+        ImageMaps.pyramids(images, together=True)
+        return images
+
     def _say(
-        self, features: Sequence[tuple[Tensor, ...]], sizes: Sequence[tuple[int, int]], boxes: Sequence[Tensor],
-        embeddings: Tensor, token_ids: Tensor, weights: Tensor | None,
+        self, images: Sequence[ImageMaps], boxes: Sequence[Tensor], embeddings: Tensor, token_ids: Tensor,
+        weights: Tensor | None,
     ) -> dict[str, Any]:  # fmt: skip
         """Return the word fields of an output, given each image's boxes (``x1 y1 x2 y2``) and all phrases with END."""
-        images = [ImageMaps(self.trunk, m, *size) for m, size in zip(features, sizes, strict=True)]
         embeddings = self.phrase_embeddings(self.phrase_features(images, boxes, embeddings))
         if weights is not None:
             token_ids, embeddings, weights = token_ids[weights > 0], embeddings[weights > 0], weights[weights > 0]
@@ -260,16 +263,14 @@ class DenseCap(nn.Module):
         self, features: Sequence[tuple[Tensor, ...]], targets: Sequence[Target], generator: torch.Generator | None
     ) -> DenseCapOutput:
         """Do what :meth:`forward` does if only phrases are trained: take the true boxes, moved a little in training."""
-        sizes = [(target.width, target.height) for target in targets]
-        boxes = [
-            move(t.boxes, size, generator) if self.training else t.boxes for t, size in zip(targets, sizes, strict=True)
-        ]
+        boxes = [move(t.boxes, (t.width, t.height), generator) if self.training else t.boxes for t in targets]
         with torch.no_grad():
+            images = self._look(features, targets)
             given = [self.box_coder.from_xyxy(rows) for rows in boxes]
-            embeddings = self.region_head(self.pool(self.trunk.neck(features), given, sizes)).embeddings
+            embeddings = self.region_head(self.pool(images, given)).embeddings
         weights = _phrase_weights(targets)
         token_ids = with_end([target.token_ids for target in targets])
-        said = self._say(features, sizes, boxes, embeddings, token_ids, weights)
+        said = self._say(images, boxes, embeddings, token_ids, weights)
         none, nothing = embeddings.new_zeros(0), embeddings.new_zeros(len(embeddings), 4)
         mask = torch.zeros(0, dtype=torch.bool, device=none.device)
         return DenseCapOutput(
@@ -287,37 +288,30 @@ class DenseCap(nn.Module):
         self, rpn: RpnOutput, anchors: SampledBoxes, target: Target, generator: torch.Generator | None
     ) -> tuple[Tensor, SampledBoxes]:
         """Return one image's boxes that train the second stage, positives first, and how they were sampled."""
-        coder, settings = self.box_coder, self.config.proposals
+        coder = self.box_coder
         if self.config.shared_batch:
             return coder.pick(coder.decode(rpn.offsets, rpn.anchors), anchors.rows), anchors
-        size = (target.width, target.height)
-        limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
-        proposals, _ = propose(coder, rpn, size, *limits)
+        proposals, _ = propose(coder, rpn, (target.width, target.height), *self.config.proposals.limits)
         boxes = torch.cat((proposals, target.boxes))
         sampled = self.sampler(coder.iou(boxes.detach(), target.boxes), None, generator)
         return boxes[sampled.rows], sampled
 
     # The functions of an engine
 
-    def pool(
-        self, maps: Sequence[tuple[Tensor, ...]], boxes: Sequence[Tensor], sizes: Sequence[tuple[int, int]]
-    ) -> Tensor:
+    def pool(self, images: Sequence[ImageMaps], boxes: Sequence[Tensor]) -> Tensor:
         """Return the features ``(N, C, size, size)`` of all boxes of all images, in order.
 
-        Boxes are in the format of ``box_coder``, in pixels of the network's input; ``sizes`` are its (width, height).
+        Boxes are in the format of ``box_coder``, in pixels of the network's input.
         """
-        return torch.cat([self._pool(*row) for row in zip(maps, boxes, sizes, strict=True)])
+        rows = zip(ImageMaps.pyramids(images), boxes, images, strict=True)
+        return torch.cat([self._pool(maps, own, image.input_size) for maps, own, image in rows])
 
-    def apply_region_head(
-        self, maps: Sequence[tuple[Tensor, ...]], boxes: Sequence[Tensor], sizes: Sequence[tuple[int, int]]
-    ) -> list[RegionHeadOutput]:
+    def apply_region_head(self, images: Sequence[ImageMaps], boxes: Sequence[Tensor]) -> list[RegionHeadOutput]:
         """Return the embeddings, second scores and second offsets of each image's boxes (section 3.1.3).
 
-        Args:
-            maps: per image, from the trunk's ``neck``.
-            boxes: one ``(N, 4)`` per image (``x1 y1 x2 y2``), in pixels of an input of (width, height) ``sizes``.
+        ``boxes`` has one ``(N, 4)`` per image (``x1 y1 x2 y2``), in pixels of the network's input.
         """
-        out = self.region_head(self.pool(maps, [self.box_coder.from_xyxy(b) for b in boxes], sizes))
+        out = self.region_head(self.pool(images, [self.box_coder.from_xyxy(b) for b in boxes]))
         counts = [len(b) for b in boxes]
         parts = zip(out.embeddings.split(counts), out.logits.split(counts), out.offsets.split(counts), strict=True)
         return [RegionHeadOutput(*part) for part in parts]
@@ -331,7 +325,7 @@ class DenseCap(nn.Module):
             return embeddings
         own = embeddings.split([len(rows) for rows in boxes])
         levels = self.config.phrase_levels
-        rows = [context_features(image, b, levels, e) for image, b, e in zip(images, boxes, own, strict=True)]
+        rows = [image.phrase_features(b, levels, e) for image, b, e in zip(images, boxes, own, strict=True)]
         return torch.cat(rows)
 
     def phrase_embeddings(self, features: Tensor) -> Tensor:

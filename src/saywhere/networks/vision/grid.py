@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from saywhere import boxes as geometry
-from saywhere.networks.vision.region_features import Source
+from saywhere.engines.engine import Source
 
 
 def cell_features(sources: Sequence[Source], cells: int, width: float, height: float) -> tuple[Tensor, Tensor]:
@@ -43,16 +43,16 @@ def cell_boxes(cells: int, width: float, height: float) -> Tensor:
     return torch.tensor(boxes)
 
 
-def bins(length: int, wanted: int | None) -> list[tuple[int, int]]:
+def bins(length: int, wanted: int) -> list[tuple[int, int]]:
     """Divide ``length`` cells evenly into ``wanted`` adjacent groups (first, last + 1), without gaps.
 
-    Neighbouring groups share a cell if ``wanted`` does not divide ``length``. None: one group per cell, the maximum.
+    Neighbouring groups share a cell if ``wanted`` does not divide ``length``, which is the maximum.
     """
-    n = length if wanted is None else min(wanted, length)
+    n = min(wanted, length)
     return [(i * length // n, -((i + 1) * length // -n)) for i in range(n)]
 
 
-def pick(height: int, width: int, cells: int | None, sample: bool, generator: torch.Generator | None = None) -> Tensor:
+def pick(height: int, width: int, cells: int, sample: bool, generator: torch.Generator | None = None) -> Tensor:
     """Return one position ``(row, column)`` from each of the :func:`bins` of a map: ``(R, 2)`` long, row by row.
 
     It is the middle one, or with ``sample`` a random one. Of two middle ones it is the first, so that ``cells`` of half

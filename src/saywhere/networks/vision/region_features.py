@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +11,13 @@ from torch.nn import functional
 
 from saywhere import boxes as geometry
 from saywhere.boxes import propose
-from saywhere.configs.parts import BRANCH_STRIDES, LAST_CHANNELS, PLACE, ProposalConfig, RegionConfig
-from saywhere.engines.engine import RpnOutput
+from saywhere.configs.parts import BRANCH_STRIDES, ProposalConfig, RegionConfig
+from saywhere.engines.engine import RegionMaps, RpnOutput, Source
 from saywhere.networks.vision.backbones import by_shape
 from saywhere.networks.vision.trunk import Trunk
 
-Source = tuple[Tensor, Any]
-"""A map ``(C, H, W)`` to pool region features from, and its stride; see :func:`saywhere.boxes.means`."""
 
-
-class ImageMaps:
+class ImageMaps(RegionMaps):
     """Maps of one image from :meth:`saywhere.networks.vision.trunk.Trunk.look`, and results computed once from them.
 
     ``width`` and ``height`` are those of the network's input.
@@ -29,75 +25,52 @@ class ImageMaps:
 
     def __init__(self, trunk: Trunk, maps: Sequence[Tensor], width: int, height: int):
         levels = len(trunk.backbone.strides)
-        self.trunk, self.maps, self.width, self.height = trunk, tuple(maps[:levels]), width, height
+        self.trunk, self.strides, self.maps = trunk, trunk.backbone.strides, tuple(maps[:levels])
+        self.input_size = self.width, self.height = width, height
         self._tower = tuple(maps[levels:])
         self._pyramid: tuple[Tensor, ...] | None = None
         self._rpn: RpnOutput | None = None
 
-    @property
-    def size(self) -> tuple[int, int]:
-        """Width and height of the network's input, in pixels."""
-        return self.width, self.height
+    @classmethod
+    def look(cls, trunk: Trunk, pixels: Sequence[Tensor]) -> list[ImageMaps]:
+        """Return the maps of images ``(3, h, w)`` of any sizes."""
+        found = zip(trunk.look(pixels), pixels, strict=True)
+        return [cls(trunk, maps, image.shape[2], image.shape[1]) for maps, image in found]
+
+    def level(self, stride: int) -> Tensor:
+        return self.maps[self.strides.index(stride)]
 
     @cached_property
     def head(self) -> Tensor:
-        """The map ``(C, H, W)`` of the last layer before the classifier, at the coarsest stride."""
         assert self.trunk.head is not None, "this trunk was built without its head"
         return self.trunk.head(self.maps[-1])
 
     @cached_property
     def branch(self) -> list[Source]:
-        """The maps of the second branch, from fine to coarse, or of the tower; empty if the trunk has neither."""
         if self.trunk.config.tower:
             seen = self._tower[0]
             rows, columns = seen.shape[1:]
             return [(seen, torch.tensor([self.width / columns, self.height / rows] * 2, device=seen.device))]
         if self.trunk.branch is None:
             return []
-        found = self.trunk.branch(self.maps[self.trunk.backbone.strides.index(BRANCH_STRIDES[0])])
+        found = self.trunk.branch(self.level(BRANCH_STRIDES[0]))
         return list(zip(found, BRANCH_STRIDES, strict=True))
 
-    @property
+    @cached_property
     def summary(self) -> Tensor:
-        """The tower's embedding ``(E,)`` of the image; empty without a tower."""
         return self._tower[1].flatten() if self._tower else self.maps[0].new_zeros(0)
 
-    def sources(self, levels: Sequence[int], head: bool, branch: bool = False) -> list[Source]:
-        """Return the maps to pool region features from: of strides ``levels``, :attr:`head` and :attr:`branch`."""
-        strides = self.trunk.backbone.strides
-        sources = [(self.maps[strides.index(stride)], stride) for stride in levels]
-        sources += [(self.head, strides[-1])] if head else []
-        return [*sources, *self.branch] if branch else sources
-
-    def means(self, boxes: Tensor, levels: Sequence[int], head: bool, branch: bool = False) -> Tensor:
-        """Return the averages of :meth:`sources` over ``boxes (R, 4)``, and their positions: ``(R, D)``."""
-        means = [geometry.means(features, boxes, stride) for features, stride in self.sources(levels, head, branch)]
-        return torch.cat((*means, geometry.place(boxes, *self.size)), dim=1)
-
-    def features(self, boxes: Tensor, config: RegionConfig) -> Tensor:
-        """Return the features of ``boxes (R, 4)`` that a part reads: ``(R, D)``, see :func:`feature_size`.
-
-        These are the :meth:`means`, and with ``config.branch`` the tower's embedding, for boxes of the whole image; for
-        others it is 0.
-        """
-        means = self.means(boxes, config.levels, config.head, config.branch)
-        return self.with_summary(means, boxes) if config.summary_size else means
-
-    def with_summary(self, means: Tensor, boxes: Tensor) -> Tensor:
-        """Append the tower's embedding of the image to the rows whose box is the whole image, and 0 to the others."""
-        whole = (boxes == whole_image(self).to(boxes)).all(dim=1, keepdim=True)
-        return torch.cat((means, whole * self.summary), dim=1)
-
     @staticmethod
-    def pyramids(images: Sequence[ImageMaps]) -> list[tuple[Tensor, ...]]:
+    def pyramids(images: Sequence[ImageMaps], together: bool = False) -> list[tuple[Tensor, ...]]:
         """Return each image's maps ``(C, H_l, W_l)`` after the feature pyramid, if there is one.
 
-        Images of one size share a forward pass, except on a CPU, whose caches do not hold the maps of several.
+        Images of one size share a forward pass, except on a CPU, whose caches do not hold the maps of several, unless
+        ``together``.
         """
         missing = list({id(image): image for image in images if image._pyramid is None}.values())
         if missing:
             pyramid, maps = missing[0].trunk.pyramid, [image.maps for image in missing]
-            at_once = 1 if maps[0][0].device.type == "cpu" else None
+            at_once = 1 if maps[0][0].device.type == "cpu" and not together else None
             made = maps if pyramid is None else by_shape(pyramid, maps, at_once)
             for image, levels in zip(missing, made, strict=True):
                 image._pyramid = levels
@@ -109,65 +82,31 @@ class ImageMaps:
         missing = list({id(image): image for image in images if image._rpn is None}.values())
         if missing:
             layer = missing[0].trunk.localization
-            assert layer is not None
+            assert layer is not None, "this trunk was built without proposals"
             for image, rpn in zip(missing, layer(ImageMaps.pyramids(missing)), strict=True):
                 image._rpn = rpn
         return [image._rpn for image in images if image._rpn is not None]
 
 
-def means_size(trunk: Trunk, levels: Sequence[int], head: bool, branch: bool = False) -> int:
-    """Return the size D of :meth:`ImageMaps.means`."""
+def feature_size(trunk: Trunk, levels: Sequence[int], layout: Mapping[str, int]) -> int:
+    """Return the number of features of a region: the means of ``levels``, and the parts of ``layout``."""
     channels = dict(zip(trunk.backbone.strides, trunk.backbone.channels, strict=True))
-    more = (LAST_CHANNELS if head else 0) + (sum(trunk.config.branch_channels) if branch else 0)
-    return sum(channels[stride] for stride in levels) + more + PLACE
+    return sum(channels[stride] for stride in levels) + sum(layout.values())
 
 
-def feature_size(trunk: Trunk, config: RegionConfig) -> int:
-    """Return the size D of :meth:`ImageMaps.features`."""
-    return means_size(trunk, config.levels, config.head, config.branch) + config.summary_size
-
-
-def context_features(image: ImageMaps, boxes: Tensor, levels: Sequence[int], embeddings: Tensor) -> Tensor:
-    """Return the features of ``boxes (R, 4)`` together with their image, see :func:`context_size`.
-
-    These are the :meth:`ImageMaps.means`, including the last layer; the last layer averaged over the whole image; and
-    the dense captioner's ``embeddings (R, E)``. A second branch or a tower replaces the last layer, and its averages
-    follow the box position. The tower's embedding follows the averages over the whole image.
-    """
-    branch = image.branch
-    parts = [image.means(boxes, levels, not branch)]
-    parts += [geometry.means(features, boxes, stride) for features, stride in branch]
-    whole = [features for features, _ in branch] or [image.head]
-    parts += [features.mean(dim=(1, 2)).expand(len(boxes), -1) for features in whole]
-    parts.append(image.summary.expand(len(boxes), -1))
-    return torch.cat((*parts, embeddings), dim=1)
-
-
-def context_size(trunk: Trunk, levels: Sequence[int], embed_dim: int) -> int:
-    """Return the size of :func:`context_features` with embeddings of ``embed_dim``."""
-    config = trunk.config
-    channels = sum(config.branch_channels) or LAST_CHANNELS
-    return means_size(trunk, levels, False) + 2 * channels + config.summary_channels + embed_dim
-
-
-def position_features(sources: Sequence[Source], cells: int, width: float, height: float) -> tuple[Tensor, int]:
-    """Return the means of maps at every position of the coarsest of fixed stride; other maps are resized to its size.
+def position_features(sources: Sequence[Source], stride: int, cells: int, width: float, height: float) -> Tensor:
+    """Return the means ``(H, W, D)`` of maps at every position of that of ``stride``; others are resized to its size.
 
     The box of a position has the size of a cell when the image is divided into ``cells`` rows and columns.
-
-    Returns:
-        ``(H, W, D)``, and the stride of that map.
     """
-    fixed = [
-        ((features.shape[1], features.shape[2]), stride) for features, stride in sources if isinstance(stride, int)
-    ]
-    size, stride = max(fixed, key=lambda each: each[1])  # a tower's stride depends on the image
+    rows, columns = next(m.shape[1:] for m, own in sources if own == stride)  # a tower, the last, has two strides
+    size = rows, columns
     pooled = [functional.adaptive_avg_pool2d(features, size).permute(1, 2, 0) for features, _ in sources]
     y, x = torch.meshgrid(*((torch.arange(n, dtype=torch.float32) + 0.5) * stride for n in size), indexing="ij")
     sides = torch.tensor([width / cells, height / cells]).expand(x.numel(), 2)
     boxes = geometry.from_center(torch.cat((torch.stack((x.flatten(), y.flatten()), dim=1), sides), dim=1))
     places = geometry.place(geometry.clip(boxes, width, height), width, height).to(pooled[0])
-    return torch.cat((*pooled, places.reshape(*size, -1)), dim=2), stride
+    return torch.cat((*pooled, places.reshape(*size, -1)), dim=2)
 
 
 def whole_image(image: ImageMaps) -> Tensor:
@@ -181,12 +120,11 @@ def propose_regions(images: Sequence[ImageMaps], settings: ProposalConfig) -> li
 
     The trunk must have a localization layer.
     """
-    limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
     found: list[Tensor] = []
     for image, rpn in zip(images, ImageMaps.rpns(images), strict=True):
         layer = image.trunk.localization
         assert layer is not None
-        found.append(layer.box_coder.to_xyxy(propose(layer.box_coder, rpn, image.size, *limits)[0]))
+        found.append(layer.box_coder.to_xyxy(propose(layer.box_coder, rpn, image.input_size, *settings.limits)[0]))
     return found
 
 
@@ -211,8 +149,7 @@ class RegionExtractor(nn.Module):
 
     def forward(self, pixels: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Return ``features (1, R, D)`` and ``boxes (1, R, 4)``, in input pixels, for each image ``(3, h, w)``."""
-        maps = self.trunk.look(pixels)
-        images = [ImageMaps(self.trunk, m, x.shape[2], x.shape[1]) for m, x in zip(maps, pixels, strict=True)]
+        images = ImageMaps.look(self.trunk, pixels)
         found = [whole_image(image)[:0] for image in images]
         if self.proposals is not None:
             found = propose_regions(images, self.proposals)

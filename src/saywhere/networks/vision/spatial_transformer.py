@@ -113,7 +113,7 @@ class SpatialTransformer(nn.Module):
         size: D of the features.
     """
 
-    def __init__(self, channels: int, stride: float, cells: int | None = 7, hidden: int = 512, zoom: float = 2.0):
+    def __init__(self, channels: int, stride: float, cells: int, hidden: int = 512, zoom: float = 2.0):
         super().__init__()
         self.stride, self.cells, self.size = stride, cells, channels
         first, last = nn.Conv2d(channels, hidden, 3), nn.Conv2d(hidden, 6, 1)

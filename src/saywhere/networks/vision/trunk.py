@@ -88,18 +88,14 @@ class RpnHead(nn.Module):
 class LocalizationLayer(nn.Module):
     """Score the anchors of feature maps; :func:`saywhere.boxes.propose` turns the result into proposals."""
 
-    def __init__(self, head: RpnHead, anchors: AnchorGenerator, box_coder: BoxCoder):
+    def __init__(self, head: RpnHead, anchors: AnchorGenerator):
         super().__init__()
-        self.head, self.anchors, self.box_coder = head, anchors, box_coder
+        self.head, self.anchors, self.box_coder = head, anchors, anchors.box_coder
 
     def forward(self, images: Sequence[tuple[Tensor, ...]]) -> list[RpnOutput]:
         """Return scores and offsets of all anchors for each image, given its maps. Image sizes may differ."""
         scored = by_shape(self.head, images)
         return [RpnOutput(self.anchors(maps), *out) for maps, out in zip(images, scored, strict=True)]
-
-    def boxes(self, rpn: RpnOutput) -> Tensor:
-        """Return the regressed box ``(A, 4)`` of every anchor, unclipped, in the box coder's format."""
-        return self.box_coder.decode(rpn.offsets, rpn.anchors)
 
 
 class Tower:
@@ -181,7 +177,7 @@ class Trunk(nn.Module):
 
     @property
     def region_channels(self) -> int:
-        """Channels of the maps that :meth:`neck` returns."""
+        """Channels of the maps that regions are found on and pooled from."""
         return self.backbone.channels[0] if self.pyramid is None else self.pyramid.out_channels
 
     @property
@@ -205,16 +201,6 @@ class Trunk(nn.Module):
         if self.tower is None:
             raise UserError("trunk.tower needs training.branch, or a model to start from that has its graph")
         return [(*levels, *self.tower(image)) for levels, image in zip(maps, pixels, strict=True)]
-
-    def neck(self, features: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
-        """Return the maps that regions are found on and pooled from, given each image's maps from :meth:`look`."""
-        features = [maps[: len(self.backbone.strides)] for maps in features]
-        return features if self.pyramid is None else by_shape(self.pyramid, features)
-
-    def rpn(self, maps: Sequence[tuple[Tensor, ...]]) -> list[RpnOutput]:
-        """Return the localization layer's output for each image, given its maps from :meth:`neck`."""
-        assert self.localization is not None, "this trunk was built without proposals"
-        return self.localization(maps)
 
     def require_parts(self, proposals: bool, head: bool) -> None:
         """Raise ``UserError`` if the trunk lacks a localization layer or a head that a network needs."""
@@ -294,4 +280,4 @@ def build_trunk(
     anchors = AnchorGenerator(proposals.anchors, trunk.strides, coder)
     region_channels = channels or backbone.channels[0]
     rpn = RpnHead(region_channels, proposals.hidden_size, anchors.per_cell, proposals.two_way, coder)
-    return Trunk(backbone, preprocess, last, pyramid, LocalizationLayer(rpn, anchors, coder), branch, trunk)
+    return Trunk(backbone, preprocess, last, pyramid, LocalizationLayer(rpn, anchors), branch, trunk)

@@ -16,6 +16,7 @@ from saywhere.errors import UserError
 from saywhere.networks.densecap.build import SampledBoxes
 from saywhere.networks.densecap.loss import DenseCapCriterion
 from saywhere.networks.densecap.network import DenseCap, DenseCapOutput, Target
+from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.options import dataclass
 from saywhere.papers.densecap2016.network import OriginalDecoder, decode_sequences
 from saywhere.text import END, PAD, RESERVED, UNKNOWN
@@ -70,21 +71,21 @@ def trace_inference(model: DenseCap, pixels: Tensor) -> InferenceTrace:
     """
     decoder, config, coder = _decoder(model), model.config, model.box_coder
     height, width = pixels.shape[1:]
-    maps = model.trunk.neck(model.trunk.backbone([pixels]))
-    (rpn,) = model.trunk.rpn(maps)
+    (image,) = images = ImageMaps.look(model.trunk, [pixels])
+    (rpn,) = ImageMaps.rpns(images)
     assert model.trunk.localization is not None
-    scores = model.trunk.localization.head.score_and_offset(maps[0][0][None])[0][0]
+    scores = model.trunk.localization.head.score_and_offset(image.maps[0][None])[0][0]
     boxes = coder.decode(rpn.offsets, rpn.anchors)
     clipped, valid = coder.clip(boxes, width, height)
     overlap, limit = config.proposals.nms_iou, config.proposals.post_nms_top_n
     kept = coder.suppress_proposals(clipped[valid], rpn.logits[valid], overlap, limit)
     found, _ = propose(coder, rpn, (width, height), overlap, config.proposals.pre_nms_top_n, limit)
-    features = model.pool(maps, [found], [(width, height)])
+    features = model.pool(images, [found])
     out = model.region_head(features)
     final = coder.decode(out.offsets, found)
     tokens = decoder.model.sample(out.embeddings, config.decoding.max_words)
     return InferenceTrace(
-        conv_features=maps[0][0],
+        conv_features=image.maps[0],
         rpn_boxes=boxes,
         rpn_anchors=rpn.anchors,
         rpn_trans=rpn.offsets,
@@ -147,7 +148,7 @@ def trace_training(
     target = Target(width, height, model.box_coder.to_xyxy(boxes), from_tokens(tokens, len(model.vocabulary)))
     if sampled is None:
         with torch.no_grad():
-            (rpn,) = model.trunk.rpn(model.trunk.neck(features))
+            (rpn,) = ImageMaps.rpns([ImageMaps(model.trunk, features[0], width, height)])
         sampled = model.sample_anchors(rpn, replace(target, boxes=boxes), generator)
     output = model(features, [target], sampled=[sampled])
     losses: dict[str, Tensor] = DenseCapCriterion(model.config)(output)

@@ -105,11 +105,6 @@ def test_double_and_float_differ(golden):
     assert evaluate(single["npos100_first99"], rules("float")).map == 1
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_every_case_is_run(golden, precision):
-    assert list(golden(f"evaluator_tiny_{precision}")) == CASES
-
-
 def test_merging_counts_neighbours_in_a_byte(golden):
     cases = golden("merge_boxes")
     for case in cases.values():

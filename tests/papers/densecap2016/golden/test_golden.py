@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from torch.nn import functional
@@ -11,6 +14,7 @@ from saywhere.networks.vision.spatial_transformer import bilinear, sample_points
 from saywhere.papers.densecap2016 import conventions as original
 from saywhere.papers.densecap2016.network import build_caffe_vgg16
 
+FOLDER = Path(__file__).parent
 GOLDEN = {
     "test_roi_pooling": "bilinear_roi_pooling",
     "test_conversion": "box_conversions",
@@ -75,12 +79,6 @@ def test_feature_map_sizes(golden):
     for size in golden("make_anchors")["feature_map_sizes"]["sizes"]:
         found = backbone.body(torch.zeros(1, 3, int(size["h"]), int(size["w"])))[0]
         assert tuple(found.shape[-2:]) == (size["fh"], size["fw"])
-
-
-def test_every_anchor_is_made(golden):
-    others = {"field_centers_vgg16", "reshape_box_features_k3_D2", "feature_map_sizes", RESHAPED}
-    assert golden("make_anchors").keys() == {*LAYOUTS, *others}
-    assert golden("make_boxes").keys() == {"makeboxes_N1_k2", "makeboxes_N2_k3"}
 
 
 def test_roi_pooling(case, same, gradients):
@@ -152,10 +150,6 @@ def test_sampler(golden, same, gradients):
     same(grid, case["gradGrid"])
 
 
-def test_every_sampler_is_run(golden):
-    assert golden("bilinear_sampler").keys() == {"box_to_affine", "affine_grid_7x7", "batch_bilinear_sampler"}
-
-
 def test_conversion(case, same):
     """Of the program's conversions those that are needed here."""
     if case["name"].startswith("roundtrip"):
@@ -219,11 +213,6 @@ def test_invert_without_size_gives_infinities(golden, same):
     same(original.invert_box_transform(case["anchors"], case["targets"]), case["output"])
 
 
-def test_every_transform_is_run(golden):
-    assert golden("apply_box_transform").keys() == {"apply_2d", "apply_3d"}
-    assert golden("invert_box_transform").keys() == {"invert", "invert_degenerate"}
-
-
 def test_clip_boxes(case, same):
     if case["format"] == "xcycwh" and case["bounds"]["x_min"] == 1:  # the others are asked nowhere
         clipped, valid = original.clip_boxes(case["boxes"], case["bounds"]["x_max"], case["bounds"]["y_max"])
@@ -237,3 +226,11 @@ def test_nms(case):
     assert torch.equal(picks + 1, case["pick_1based"])
     if "pick_old_1based" in case:
         assert torch.equal(picks + 1, case["pick_old_1based"])
+
+
+def test_every_case_is_asked_for():
+    texts = "".join(path.read_text() for path in FOLDER.glob("test_*.py"))
+    for path in FOLDER.glob("*.json"):
+        if path.stem not in {*GOLDEN.values(), "merge_boxes"}:  # tests of these run on all cases
+            cases = json.loads(path.read_text()).get("cases", [])
+            assert not [case["name"] for case in cases if f'"{case["name"]}"' not in texts], path.stem

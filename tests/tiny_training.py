@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +86,10 @@ def aligner_recipe(root: Path, **model: Any) -> Recipe:
         lines.append(
             {"image": f"{number}.png", "regions": [{"box": [0, 0, 9, 9], "phrases": ["a"]}], "sentences": [sentence]}
         )
-    rows = [{**line, "split": split} for split in ["val", *["train"] * 10] for line in lines]
+    rows = [{**line, "split": "val"} for line in lines]
+    for copy, line in product(range(10), lines):
+        shutil.copy(root / line["image"], root / f"{copy}-{line['image']}")
+        rows.append({**line, "split": "train", "image": f"{copy}-{line['image']}"})
     (root / "images.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = plain(tiny_aligner_config(**{"signed_sqrt": False, **model}).to_dict())
     settings = {

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -105,8 +107,11 @@ def tiny_recipe(folder: Path, config: CaptionerConfig, repeats: int = 1, **train
         write_data(root, train=6, validation=2)
         text = (root / "images.jsonl").read_text()
         text = text.replace('"regions"', '"sentences": ["a red block", "two people and a dog"], "regions"')
-        train = [line for line in text.splitlines(keepends=True) if '"train"' in line]
-        (root / "images.jsonl").write_text(text + "".join(train * (repeats - 1)))
+        train = [row for row in map(json.loads, text.splitlines()) if row["split"] == "train"]
+        for copy, row in product(range(1, repeats), train):
+            shutil.copy(root / row["image"], root / f"{copy}-{row['image']}")
+            text += json.dumps(row | {"image": f"{copy}-{row['image']}"}) + "\n"
+        (root / "images.jsonl").write_text(text)
         assert len(data.read(root)) == 6 * repeats
     tree = {
         "name": "tiny",

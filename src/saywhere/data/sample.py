@@ -249,11 +249,14 @@ def _join_images(annotations: Iterable[Annotation], report: Report) -> list[Anno
     found = dict[Path, Annotation]()
     for one in annotations:
         first = found.setdefault(one.image, one)
-        if first is not one and first.size != one.size:
+        if first is one:
+            continue
+        if first.size != one.size:
             report.problem("image that has another size where it is listed again", one.name)
-        elif first is not one:
+        else:
             labelled, broken = unique([*first.labelled, *one.labelled]), first.broken or one.broken
             sentences = tuple(dict.fromkeys([*first.sentences, *one.sentences]))
+            report.left_out["images that are listed again, whose annotations are joined"] += 1
             found[one.image] = replace(first, labelled=labelled, sentences=sentences, broken=broken)
     return [*found.values()]
 

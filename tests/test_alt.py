@@ -332,7 +332,7 @@ def test_a_spacer_gets_no_text(model: Captions) -> None:
         Image.new("RGB", size).save("site/dot.png")
         Path("page.md").write_text("![](site/dot.png)\n")
         done = run("page.md")
-        assert ("1 without a draft" in done.stderr) == (min(size) < 8)
+        assert ("1 too small, left alone" in done.stderr) == (min(size) < 8)
     assert model.asked == 1
 
 

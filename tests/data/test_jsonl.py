@@ -40,6 +40,12 @@ def test_lines_of_one_image_are_joined(tmp_path):
     assert [sample.image.name for sample in samples] == ["a.png", "b.png"] and samples.report.listed == 2
     assert samples.report.ok
     assert samples[0].phrases == (("a cat",), ("a dog",)) and samples[0].sentences == ("Pets.", "A cat.")
+    write(tmp_path, first, one(dog, width=80, height=60) | {"image": "photos/../photos/a.png"})
+    samples = read(tmp_path)
+    assert len(samples) == 1 and samples[0].phrases == (("a cat",), ("a dog",)) and samples.report.ok
+    assert samples.report.lines() == [
+        "left out or changed: images that are listed again, whose annotations are joined: 1"
+    ]
     write(tmp_path, first, one(dog, width=160, height=120))
     samples = read(tmp_path)
     assert samples[0].phrases == (("a cat",),)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from commands import report
 from photographs import noise, quarters
+from PIL import Image
 from tiny_aligner import aligner_model, tiny_aligner
 from tiny_bundle import bundle_model
 from tiny_captioner import captioner_model, tiny_captioner
@@ -170,8 +171,12 @@ def test_results_for_other_annotations_or_images_are_not_taken_over(task: str, t
     with pytest.raises(UserError, match="was made with another data"):
         saywhere.evaluate(model, data, task, out=out, split="val")
     (data / "d.jsonl").write_text(lines)
-    assert saywhere.evaluate(model, data, task, out=out, split="val")
-    changing = ("seconds", "peak_memory_mb")
+    (tmp_path / "link").symlink_to(data)
+    assert saywhere.evaluate(model, tmp_path / "link", task, out=out, split="val"), "the same data by another path"
+    quarters(64, 48).transpose(Image.Transpose.ROTATE_180).save(data / "0.png")
+    with pytest.raises(UserError, match="was made with another data"):
+        saywhere.evaluate(model, data, task, out=out, split="val")
+    changing = ("seconds", "peak_memory_mb", "command", "data")
     assert {k: v for k, v in report(out).items() if k not in changing} == {
         k: v for k, v in before.items() if k not in changing
     }

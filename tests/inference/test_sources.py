@@ -63,6 +63,9 @@ def test_links_to_folders_are_not_followed_unless_they_are_named(album):
     assert names("p") == ["p/a.PNG", "p/b.jpg", "p/sub/b.jpg"]
     assert names("p/**/*.jpg") == ["p/b.jpg", "p/sub/b.jpg"]
     assert names("side/**/*.jpg") == names("s*e/*.jpg") == ["side/b.jpg"]
+    assert names("p/**/*") == ["p/a.PNG", "p/b.jpg", "p/notes.txt", "p/sub/b.jpg"]
+    with pytest.raises(UserError, match="no file matches"):
+        find_images(["p/**/up"])
 
 
 def test_named_twice_counts_once(album):

@@ -134,11 +134,11 @@ class _Texts:
         self._deferred, self._lines, self._length, self._cautious = deferred, lines, length, cautious
         self._known: dict[str, str] = {} if lines is None else {row["image"]: row["alt"] for row in lines}
 
-    def of(self, data: bytes, name: str) -> str:
+    def of(self, data: bytes, name: str) -> str | None:
         """Return the text for the bytes of an image file; raise ``ImageError`` if it cannot be read.
 
-        It is empty for a spacer, and if the image probably does not show what its caption is about and no region is
-        sure.
+        It is None for a spacer, and empty if the image probably does not show what its caption is about and no region
+        is sure.
         """
         from saywhere.alt import CAUTIOUS, SPACER, SURE_SEX, checked, compose
         from saywhere.images import read_image
@@ -149,7 +149,7 @@ class _Texts:
             model: Any = self._deferred()
             image = read_image(data, name, self._deferred.long_side)
             if min(image.width, image.height) < SPACER:
-                return ""
+                return None
             able = self._cautious and model.captioner is not None and model.captioner.ngrams is not None
             sure = CAUTIOUS if able else None
             judged = getattr(model, "nouns", None) is not None
@@ -193,7 +193,10 @@ def _propose(
                 if not found.is_file():
                     raise MissingImageError(f"{shown}: no such file")
                 found = found.read_bytes()
-            if not (text := texts.of(found, shown)):
+            if (text := texts.of(found, shown)) is None:
+                counts["too small, left alone"] += 1
+                continue
+            if not text:
                 typer.echo(f"no draft, because nothing is sure: {document.path}:{line_of(document.text, image.start)}: "
                            f"{printable(shown)}", err=True)  # fmt: skip
                 counts["without a draft"] += 1

@@ -59,7 +59,7 @@ def pseudo_label(
         raise UserError(f"{data}: no image of split {', '.join(names)} has a sentence to cut into snippets")
     deferred = chosen.deferred("aligner")
     deferred().require("aligner", "align words with regions")
-    digests = [str(data), *(digest_of(read[name]) for name in names)]
+    digests = [digest_of(samples) for samples in read.values()]
     ensure_same_run(out, {"model": deferred().digest(), "data": digests, "beta": beta}, "aligned")
 
     def label(images: list[LoadedImage], _: object) -> list[Regions]:

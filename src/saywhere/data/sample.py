@@ -228,11 +228,11 @@ def assemble(annotations: Sequence[Annotation], options: PhraseOptions, report: 
 
     Annotations of one image are joined.
     """
-    annotations = _join_images(annotations, report)
-    report.listed += len(annotations)
     sizes = measure_all([annotation.image for annotation in annotations])
+    found = _join_images(zip(annotations, sizes, strict=True), report)
+    report.listed += len(found)
     samples = []
-    for annotation, size in zip(annotations, sizes, strict=True):
+    for annotation, size in found:
         if isinstance(size, MissingImageError):
             report.problem("missing image", annotation.name)
         elif isinstance(size, ImageError):
@@ -245,19 +245,25 @@ def assemble(annotations: Sequence[Annotation], options: PhraseOptions, report: 
     return samples
 
 
-def _join_images(annotations: Iterable[Annotation], report: Report) -> list[Annotation]:
-    found = dict[Path, Annotation]()
-    for one in annotations:
-        first = found.setdefault(one.image, one)
+def _join_images(
+    annotations: Iterable[tuple[Annotation, DiskSize | ImageError]], report: Report
+) -> list[tuple[Annotation, DiskSize | ImageError]]:
+    """Join the annotations of each image, given with its size on disk, if their boxes are in the same pixels."""
+    found = dict[str, tuple[Annotation, DiskSize | ImageError]]()
+    for one, disk in annotations:
+        place = os.path.abspath(one.image)
+        first, _ = found.setdefault(place, (one, disk))
         if first is one:
             continue
-        if first.size != one.size:
+        own = None if isinstance(disk, ImageError) else disk[:2]
+        if (first.size or own) != (one.size or own):
             report.problem("image that has another size where it is listed again", one.name)
         else:
             labelled, broken = unique([*first.labelled, *one.labelled]), first.broken or one.broken
             sentences = tuple(dict.fromkeys([*first.sentences, *one.sentences]))
             report.left_out["images that are listed again, whose annotations are joined"] += 1
-            found[one.image] = replace(first, labelled=labelled, sentences=sentences, broken=broken)
+            joined = replace(first, labelled=labelled, sentences=sentences, broken=broken, size=first.size or one.size)
+            found[place] = joined, disk
     return [*found.values()]
 
 

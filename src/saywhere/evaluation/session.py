@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import importlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -147,7 +148,7 @@ class Session:
         """Read the split, at most ``limit`` images; raises as :func:`saywhere.data.read`."""
         samples = datasets.read(self.data, self.format, self.split or DEV, options)
         self._take(samples.report, samples.split)
-        self._digest = digest_of(samples)
+        self._digest = _digest_of(digest_of(samples), samples)
         return samples[: self.limit]
 
     def read_beside(self, data: Path) -> Samples:
@@ -168,7 +169,7 @@ class Session:
         found = read_entities(self.data, split, report)
         images = found[: self.limit]
         self._take(report, split)
-        self._digest = digest_of_marked(found)
+        self._digest = _digest_of(digest_of_marked(found), found)
         if not count_phrases(images):
             raise UserError(f"{self.data}: the split {split} has no phrase with a box")
         return images
@@ -197,10 +198,9 @@ class Session:
     def resume(self, settings: Mapping[str, object], made: str) -> None:
         """Prepare ``out`` for a run with these settings; see :func:`saywhere.evaluation.session.ensure_same_run`.
 
-        ``data`` among the settings is extended by the digest of the annotations and image files that were read.
+        ``data`` among the settings becomes the digest of the annotations and image files that were read.
         """
-        data = [str(settings.get("data", self.data)), self._digest]
-        ensure_same_run(self.out, {**settings, "data": data}, made, self.task)
+        ensure_same_run(self.out, {**settings, "data": self._digest}, made, self.task)
 
     def each(
         self,
@@ -263,6 +263,29 @@ class Session:
         known |= {"data_problems": {kind: len(found) for kind, found in self.report.problems.items()}}
         known |= {"seconds": round(time.monotonic() - self._started, 3), **peak_memory()}
         return known | {"command": self.command}
+
+
+def fingerprint(path: Path) -> str:
+    """Return a hash of a file's size, beginning and end; empty if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.blake2b(file.read(ENDS), digest_size=8)
+            digest.update(str(size := file.seek(0, os.SEEK_END)).encode())
+            file.seek(max(0, size - ENDS))
+            digest.update(file.read())
+    except OSError:
+        return ""
+    return digest.hexdigest()
+
+
+ENDS = 1 << 12
+"""Bytes of the beginning and of the end of a file by which it is known."""
+
+
+def _digest_of(annotations: str, images: Iterable[Sample | MarkedImage]) -> str:
+    """Return a hash of a data set's annotations, given by theirs, and image files."""
+    files = "".join(fingerprint(one.image) for one in images)
+    return hashlib.blake2b(f"{annotations}{files}".encode(), digest_size=8).hexdigest()
 
 
 def image_name(path: Path, folder: Path) -> str:
@@ -329,15 +352,15 @@ REGIONS = "regions"
 class ArrayStore:
     """Store of named arrays per image, one file each below ``folder``, written whole or not at all.
 
-    Of ``sources``, an image file of another size counts as another image.
+    Of ``sources``, an image file of other content counts as another image.
     """
 
     def __init__(self, folder: Path, sources: Sequence[Source] = ()) -> None:
         self.folder = folder
-        self._sizes = {source.name: source.path.stat().st_size for source in sources if source.path.exists()}
+        self._files = {source.name: fingerprint(source.path) for source in sources}
 
     def _path(self, name: str) -> Path:
-        name = f"{name} {self._sizes.get(name)}"
+        name = f"{name} {self._files.get(name)}"
         digest = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
         return self.folder / f"{digest}.safetensors"
 

@@ -44,6 +44,8 @@ PARTS = frozenset({
 """Nouns outside the tree that name a part of a thing, and not its amount or view ("the front of a car")."""
 
 
+POSSESSIVE = frozenset({"the", "his", "her", "their", "its", "my", "your", "our"})
+"""Words before a noun that may stand before another one: "the waters edge"."""
 POSTURES = frozenset({"lies", "sits", "stands"})
 """Verbs, also after a noun that is not known."""
 
@@ -56,7 +58,8 @@ def head_of(words: Sequence[str]) -> Head:
     head = noun_tree().head(words)
     if head.noun is None and head.stop > 1:
         subject, verb = noun_tree().head(words[: head.stop - 1]), words[head.stop - 1]
-        agrees = not verb.endswith("s") if subject.plural else verb.endswith("s") and words[0] in SINGULAR
+        one = verb.endswith("s") and not verb.endswith("ss") and words[0] in SINGULAR
+        agrees = not verb.endswith("s") and words[0] not in POSSESSIVE if subject.plural else one
         known = subject.noun is not None or verb in POSTURES
         if known and agrees and subject.stop == head.stop - 1:
             return subject
@@ -222,7 +225,7 @@ NOUNS = Classes()
 
 
 def is_corrected(phrase: str, name: str, names: Classes = NOUNS) -> bool:
-    """Return whether somebody has changed the class of a drafted region to ``name``, and not its phrase.
+    """Return whether a phrase contradicts the class ``name`` of its region, because one of them was changed.
 
     The phrase then names another of the file's classes ``names``, or none of them although ``name`` is in the tree of
     nouns. A name in another language, or of a state, says nothing about the phrase.

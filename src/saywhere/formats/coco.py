@@ -103,7 +103,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     classes = by_id(content["categories"], f"{path}: two categories")
     known = by_id(content["images"], f"{path}: two images")
     names = Classes.of(one.get("name") for one in classes.values())
-    report.classes = numbered((one.get("name"), key) for key, one in classes.items())
+    numbered(((one.get("name"), key) for key, one in classes.items()), report)
     entries: dict[Any, list[dict[str, Any]]] = {key: [] for key in known}
     for entry in entries_of(content["annotations"], "the annotations"):
         with leave_out(report, "broken annotation", entry.get("id") if isinstance(entry, dict) else entry):

@@ -209,7 +209,7 @@ def _rows(
     for text, sure in said.items():
         drafted, overruled, stale = text in drafts.texts, False, False
         if label is not None and drafted and named != before:
-            overruled = reading.is_overruled(text, label, classes)
+            overruled = reading.is_overruled(text, label)
         elif label is not None and named == before and not drafted:
             stale = is_corrected(text, label, classes)
         yield reading.Row(box, text, score, sure, None if stale else label, overruled)

@@ -52,10 +52,18 @@ def placed(path: Path, images: Iterable[Regions], rename: Callable[[Path], Path]
     return found
 
 
-def numbered(classes: Iterable[tuple[object, object]]) -> dict[str, int]:
-    """Return the names of a file's classes with their numbers, in that order; of others nothing."""
-    whole = [(name, n) for name, n in classes if isinstance(name, str) and isinstance(n, int) and tokenize(name)]
-    return dict(sorted(whole, key=lambda pair: pair[1]))
+def numbered(classes: Iterable[tuple[object, object]], report: Report) -> None:
+    """Put the names of a file's classes with their numbers into a report, in that order; of others nothing."""
+    whole = sorted(
+        (int(number), name) for name, number in classes
+        if isinstance(name, str) and tokenize(name) and isinstance(number, int | float) and number == int(number)
+    )  # fmt: skip
+    report.classes = {name: number for number, name in reversed(whole)}
+    report.classes = dict(sorted(report.classes.items(), key=lambda pair: pair[1]))
+    if len(report.classes) < len(whole):
+        report.left_out["classes of a name that another one has, whose number they get"] += len(whole) - len(
+            report.classes
+        )
 
 
 def by_stem(images: Iterable[Regions], program: str) -> dict[str, Regions]:
@@ -119,7 +127,8 @@ class Row(NamedTuple):
 
 def draft_mark(label: str, phrase: str) -> str:
     """Return hashes of a drafted class and phrase, which tell later which of them somebody has changed."""
-    return " ".join(blake2b(legal(text).encode(), digest_size=4).hexdigest() for text in (label, phrase))
+    texts = (" ".join(legal(text).split()) for text in (label, phrase))  # other programs change white space
+    return " ".join(blake2b(text.encode(), digest_size=4).hexdigest() for text in texts)
 
 
 def mark_of(region: Region, label: str) -> str | None:
@@ -140,13 +149,13 @@ def without_draft(row: Row, mark: str | None, classes: Classes) -> Row:
     if now == before or (now[:1] != before[:1] and now[1:] != before[1:]):
         return row
     if now[1:] == before[1:]:
-        return row._replace(overruled=is_overruled(row.caption, row.label, classes))
+        return row._replace(overruled=is_overruled(row.caption, row.label))
     return row._replace(label=None) if is_corrected(row.caption, row.label, classes) else row
 
 
-def is_overruled(phrase: str, label: str, classes: Classes) -> bool:
-    """Return whether a drafted phrase gives way to the class that somebody has given its region."""
-    return is_corrected(phrase, label, classes) or Classes((label,)).label(phrase) is None
+def is_overruled(phrase: str, label: str) -> bool:
+    """Return whether a drafted phrase gives way to the class that somebody gave its region, because it lacks it."""
+    return not tokenize(label) or Classes((label,)).label(phrase) is None
 
 
 class OtherShape(ValueError):

@@ -62,6 +62,8 @@ def write(path: Path, images: Iterable[Regions], copy_images: bool = False, clas
     listed = "".join(f"\n  {number}: {json.dumps(name, ensure_ascii=False)}" for name, number in numbers.items())
     splits = sorted({SPLITS.get(str(place.parent), ("train", "val")): place.parent for place in found}.items())
     folders = {key: folder for keys, folder in splits for key in keys}
+    some = next(iter(folders.values()), Path())
+    folders = {"train": some, "val": some} | folders
     places = "".join(f"{key}: {Path('images', folder).as_posix()}\n" for key, folder in folders.items())
     places = places if copy_images else ""
     write_text(path / "data.yaml", f"{places}names:{listed or ' {}'}\n")
@@ -108,7 +110,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     found = _ImagesByStem(images)
     try:
         names = _names(parse_yaml((path / "data.yaml").read_bytes()))
-        report.classes = numbered((name, number) for number, name in names.items())
+        numbered(((name, number) for number, name in names.items()), report)
     except ModuleNotFoundError as error:
         raise UserError("reading YOLO's data.yaml needs PyYAML: pip install 'saywhere[yolo]'") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:

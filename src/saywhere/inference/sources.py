@@ -216,9 +216,9 @@ def _expand(path: str, hidden: set[str], suffixes: frozenset[str]) -> tuple[list
 
 
 def _passes_link(path: str, fixed: str) -> bool:
-    """Return whether a folder of a path is a link, below the folder ``fixed``."""
+    """Return whether a path, or a folder of it below the folder ``fixed``, is a link to a folder."""
     ends = [match.start() for match in _SEPARATORS.finditer(path, len(fixed))]
-    return any(os.path.islink(path[:end]) for end in ends)
+    return any(os.path.islink(path[:end]) for end in ends) or (os.path.islink(path) and os.path.isdir(path))
 
 
 def split_pattern(path: str) -> tuple[str, str]:

@@ -44,6 +44,7 @@ IRREGULAR = {name: name for name in _SAME} | {
     "wife": "wives", "thief": "thieves", "cactus": "cacti", "hippopotamus": "hippopotami", "potato": "potatoes",
     "tomato": "tomatoes", "mango": "mangoes", "volcano": "volcanoes", "mosquito": "mosquitoes", "buffalo": "buffaloes",
     "hero": "heroes", "torpedo": "torpedoes", "human": "humans", "german": "germans", "caiman": "caimans",
+    "ottoman": "ottomans", "shaman": "shamans", "talisman": "talismans", "mongoose": "mongooses",
 }  # fmt: skip
 """Usual plurals that follow no rule."""
 COMPOUNDS = tuple(name for name in IRREGULAR if len(name) > 3 or name == "man")
@@ -147,6 +148,8 @@ def plurals(name: str) -> list[str]:
     elif last.endswith(COMPOUNDS):
         end = next(end for end in COMPOUNDS if last.endswith(end))
         several = [last.removesuffix(end) + IRREGULAR[end]]
+    if several and not last.endswith(("o", "us")):  # "fishes" and "leafs" are verbs
+        return [before + space + several[0]]
     if last.endswith(("s", "x", "ch", "sh")):
         several.append(last + "es")
     elif last.endswith("y") and last[-2:-1] not in "aeiou":

@@ -251,3 +251,8 @@ def test_wrong_lines_or_images_are_errors_and_originals_are_not_written_over(lin
     assert "an image without a name: no such file" in error("vis")
     Path(lines).write_text("{}\n" + rows)
     assert "r.jsonl: broken line: 1 (line 1" in error("vis")
+    Path(lines).write_text(rows.replace('"scores"', '"other"'))
+    assert "r.jsonl: a.jpg has boxes without scores, by which the viewer orders them" in error("vis")
+    Path("vis").mkdir(exist_ok=True)
+    Path("vis/results.json").write_text("kept")
+    assert "vis/results.json: already exists; give another folder" in error("vis")

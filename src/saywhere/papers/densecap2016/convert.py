@@ -323,12 +323,17 @@ def write_results(lines: Path, folder: Path) -> None:
     """Write ``results.json`` of the regions in JSON lines, and their images, for the program's viewer.
 
     Raises:
-        UserError: a line is broken, or an image is not there, cannot be read, or has another size than in the lines.
+        UserError: there are results already, a line is broken or has no scores, or an image is not there, cannot be
+            read, or has another size than in the lines.
     """
+    if (place := folder / "results.json").exists():
+        raise UserError(f"{place}: already exists; give another folder, or remove it first")
     report, results = Report(), list[dict[str, Any]]()
     found = {regions.image or "an image without a name": regions for regions in read_lines(lines, None, report)}
     if not report.ok:
         raise UserError(f"{lines}: {'; '.join(report.lines())}")
+    if unscored := [name for name, regions in found.items() if len(regions) and regions.scores is None]:
+        raise UserError(f"{lines}: {unscored[0]} has boxes without scores, by which the viewer orders them")
     sources = find_images([*found])
     Outputs(None, folder).check(sources)
     for source in sources:
@@ -337,4 +342,4 @@ def write_results(lines: Path, folder: Path) -> None:
             raise UserError(f"{source.path}: is not the image in {lines}, whose size or name is another")
         save_image(out_path(folder, source), resized(image, LONG_SIDE, LONG_SIDE))
         results.append(result(regions, out_path(Path(), source).as_posix()))
-    write_text(folder / "results.json", json.dumps({"opt": {"image_size": LONG_SIDE}, "results": results}))
+    write_text(place, json.dumps({"opt": {"image_size": LONG_SIDE}, "results": results}))

@@ -40,6 +40,7 @@ export class NounTree {
     const {irregular, compounds} = this.lists, several = [], end = compounds.find((end) => last.endsWith(end));
     if (Object.hasOwn(irregular, last)) several.push(irregular[last]);
     else if (end) several.push(last.slice(0, -end.length) + irregular[end]);
+    if (several.length && !/(o|us)$/.test(last)) return several.map((form) => before + form);
     if (/(s|x|ch|sh)$/.test(last)) several.push(`${last}es`);
     else if (last.endsWith("y") && !"aeiou".includes(last.slice(-2, -1))) several.push(`${last.slice(0, -1)}ies`);
     else several.push(`${last}s`);
@@ -201,7 +202,7 @@ export class NounTree {
     if (!pairs.length) return phrase;
     const words = tokenize(phrase), {stop} = this.head(words);
     for (const [name, meaning] of pairs) {
-      for (const [own, other] of [...this.plurals(name).map((many) => [many, this.plural(meaning)]), [name, meaning]]) {
+      for (const [own, other] of [[name, meaning], ...this.plurals(name).map((many) => [many, this.plural(meaning)])]) {
         const start = stop - own.split(" ").length;
         if (start >= 0 && words.slice(start, stop).join(" ") === own) {
           return withArticles([...words.slice(0, start), other, ...words.slice(stop)].join(" "), this.lists.article);

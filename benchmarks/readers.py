@@ -156,8 +156,8 @@ def compare(lines: Path, images: Path) -> Iterator[Row]:
     for package, format, read in READERS:
         try:
             version = importlib.metadata.version(package)
-            if (package, format) == ("saywhere", "yolo"):
-                importlib.metadata.version("pyyaml")
+            if package == "saywhere" and (needed := {"yolo": "pyyaml", "parquet": "pyarrow"}.get(format)):
+                importlib.metadata.version(needed)
         except importlib.metadata.PackageNotFoundError:
             yield Row(package, None, format)
             continue

@@ -483,7 +483,7 @@ def test_what_a_format_has_no_place_for_is_named(name: str, lost: str, tmp_path:
     assert done.stderr.startswith(f"not written: {lost}") if lost else done.stderr == ""
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, [])) for name in FORMATS])
 def test_a_file_is_printed_and_several_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     FORMATS["saywhere"].write(tmp_path / "r.jsonl", photos())

@@ -27,6 +27,7 @@ from saywhere.models.nouns import (
     plural,
     plurals,
     singulars,
+    with_singulars,
 )
 from saywhere.text import tokenize
 
@@ -230,6 +231,22 @@ def test_a_wrong_table_is_refused() -> None:
 def test_plurals(one: str, many: str) -> None:
     assert plural(one) == many
     assert singulars(many.split()[-1])[0] == one.split()[-1]
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("a boat with a long masts", "a boat with a long mast"),
+        ("a white boats lies on a black chairs", "a white boat lies on a black chair"),
+        ("a dog on a hind legs", "a dog on a hind leg"),
+        ("a bird flies over a few birds and a dog's toys", None),
+        ("a pair of scissors beside a glasses", None),
+        ("an apple, two apples and some apples", None),
+        ("a", None),
+    ],
+)
+def test_a_plural_after_a_is_a_singular(said: str, kept: str | None) -> None:
+    assert with_singulars(said, TREE) == (kept or said)
 
 
 def test_other_plurals_are_read_too() -> None:

@@ -25,6 +25,8 @@ from saywhere.models.decoding import Reason, Reranker, Sentence, decode, search
 from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.nouns import (
     likely_length,
+    noun_tree,
+    with_singulars,
     without_loose_end,
 )
 from saywhere.models.phrases import SEXES, without_sex
@@ -199,7 +201,7 @@ def caption(
         rows = nouns.unlikely_subjects(captioner, bound.embeddings, texts)
         for row, phrase in zip(rows, phrases([encodings[row] for row in rows]) if rows else (), strict=True):
             texts[row] = phrase or texts[row]
-    texts = [with_usage(text) for text in texts]
+    texts = [with_singulars(with_usage(text), noun_tree()) for text in texts]
     captions = [_plain(encoding, text) for encoding, text in zip(encodings, texts, strict=True)]
     if not attention or bound.attention is None:
         return captions

@@ -22,7 +22,7 @@ from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding
 from saywhere.options import dataclass
 from saywhere.regions import Regions
-from saywhere.text import PHRASE_ENDS, RESERVED, Vocabulary, tokenize, with_articles
+from saywhere.text import COUNTING, PHRASE_ENDS, RESERVED, Vocabulary, tokenize, with_articles
 
 TABLE = Path(__file__).with_name("nouns.tsv")
 _reading = threading.Lock()
@@ -244,6 +244,10 @@ class NounTree:
         """Return the node of a word, or of a name of several words, in the singular or plural; None if unknown."""
         row, _ = self._words.get(word, (None, False))
         return None if row is None else self.nouns[row]
+
+    def is_plural(self, word: str) -> bool:
+        """Return whether a word is known as the plural of a noun."""
+        return self._words.get(word, (None, False))[1]
 
     def names(self) -> Iterator[tuple[str, Noun]]:
         """Yield each name with a node, singular or plural and of one word or several, together with the node."""
@@ -475,6 +479,23 @@ def without_repetition(text: str, tree: NounTree) -> str:
     words = tokenize(text)
     stop = repeated(words, tree)
     return text if stop is None else " ".join(words[:stop])
+
+
+def with_singulars(text: str, tree: NounTree) -> str:
+    """Replace a known plural after "a" in a generated text by the singular.
+
+    Example:
+        >>> with_singulars("a boat with a long masts and a bird that flies", noun_tree())
+        'a boat with a long mast and a bird that flies'
+    """
+    words = text.split()
+    for start in [i for i, word in enumerate(words) if word in ("a", "an")]:
+        stop = next((i for i in range(start + 1, len(words)) if words[i] in PHRASE_ENDS), len(words))
+        between, last = words[start + 1 : stop - 1], words[stop - 1]
+        counted = any(word in COUNTING | STARTS or word.endswith("'s") or tree.named(word) for word in between)
+        if stop - 1 > start and tree.is_plural(last) and not counted:  # "a bird flies"
+            words[stop - 1] = singulars(last)[0]
+    return " ".join(words)
 
 
 def find_nouns(text: str, tree: NounTree) -> list[Noun]:

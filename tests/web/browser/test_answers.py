@@ -24,7 +24,7 @@ from saywhere.models import caption_nouns
 from saywhere.models.caption_nouns import OF_PEOPLE, NounChecker, Seen, correct
 from saywhere.models.captioner import without_unlikely_endings
 from saywhere.models.encoding import STEP
-from saywhere.models.nouns import noun_tree, repeated, with_noun, without_repetition
+from saywhere.models.nouns import noun_tree, repeated, with_noun, with_singulars, without_repetition
 from saywhere.models.placing import cut_phrases, unused_words
 from saywhere.pixels import ORIENTATION
 from saywhere.text import tokenize, with_usage, without_stutter
@@ -370,6 +370,7 @@ ENDINGS = """async ([sentences, embedding, leasts]) => {
         clear: sentences.map(words => withoutStutter(words.join(" "), model.info.noun_tree.stutter)),
         again: sentences.map(words => repeats(tree, words)),
         usual: sentences.map(words => withUsage(words.join(" "), model.info.noun_tree)),
+        single: sentences.map(words => tree.withSingulars(words.join(" "))),
         photos: [[50, 0], [49, 49]].map(spreads => withoutMonochrome(grey, spreads, model.info.caption_nouns)),
         ended: leasts.map(least =>
             sentences.map(said => withoutUnlikelyEnding(tree, said, words, likely, least).join(" "))),
@@ -394,6 +395,7 @@ UNUSUAL = (
     "a dog on the grass in front of a lawn looking down on a city in the sidewalk",
     "a boat leaves a lake in front of a city with a standing room and a sitting room",
     "a room with a pink top in a room on top of a room",
+    "a white boats lies beside a boat with a long masts and a bird flies to a few birds with a train tracks",
 )
 
 
@@ -430,6 +432,7 @@ def test_endings_that_are_left_out_are_those_of_python(engine: Page, as_rounded:
     assert found["clear"] == [without_stutter(" ".join(words)) for words in sentences]
     assert found["again"] == [repeated(words, noun_tree()) is not None for words in sentences]
     assert found["usual"] == [with_usage(" ".join(words)) for words in sentences]
+    assert found["single"] == [with_singulars(" ".join(words), noun_tree()) for words in sentences]
     assert found["photos"] == ["a photo of a black and white dog", "a black and white photo of a black and white dog"]
     assert found["again"][-6:] == [True, False, True, False, False, True]
     words = {row: key[0] for key, (row, _) in ngrams.rows.items() if len(key) == 1}

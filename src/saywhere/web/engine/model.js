@@ -219,7 +219,8 @@ export class Model {
       const kept = withoutUnlikelyEnding(await this.tree(), once, words, known, ending);
       const strange = classes && hasUnlikelySubject(classes, seen, kept, words, known, least, rules);
       const phrase = strange ? mainPhrase(await this.describe(image)) : "";
-      const said = tokenize(withUsage(phrase || kept.join(" "), this.info.noun_tree));
+      const usual = withUsage(phrase || kept.join(" "), this.info.noun_tree);
+      const said = tokenize((await this.tree()).withSingulars(usual));
       return {words: said, attention: bound.attention(words.encode(said.join(" "))), boxes};
     })());
     const boxes = tell.boxes.map((box) => clip(scaleBox(box, image.width / image.inputWidth, image.height / image.inputHeight), image.width, image.height));

@@ -63,6 +63,19 @@ export class NounTree {
     return forms.find((form) => known.has(form)) ?? word;
   }
 
+  // Replace a known plural after "a" in a text by the singular: "a long mast" for "a long masts".
+  withSingulars(text) {
+    const words = text.split(" "), {phrase_ends: ends, counting, starts} = this.lists, counters = [...counting, ...starts];
+    words.forEach((word, start) => {
+      if (!["a", "an"].includes(word)) return;
+      const next = words.findIndex((other, i) => i > start && ends.includes(other)), stop = next < 0 ? words.length : next;
+      const last = words[stop - 1], counts = (other) => counters.includes(other) || other.endsWith("'s") || this.named(other);
+      if (stop - 1 <= start || !this.words.get(last)?.[1] || words.slice(start + 1, stop - 1).some(counts)) return;
+      words[stop - 1] = this.singulars(last)[0];
+    });
+    return words.join(" ");
+  }
+
   // Return where words before stop end if they do not end like "a dog that is" or "a dog in the middle of".
   withoutLooseEnd(words, stop) {
     const {loose, sides} = this.lists;

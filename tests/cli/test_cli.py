@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,19 @@ def test_paragraphs_of_a_help_are_folded_by_the_terminal_alone():
             command = command.commands[word]
         paragraphs = command.help.split("\n\n")
         assert len(paragraphs) > 1 and not any("\n" in each for each in paragraphs), words
+
+
+def test_no_help_text_is_read_as_markup():
+    """Rich would leave out what stands in brackets, such as [x1, y1, x2, y2]."""
+
+    def texts(command: Any) -> Iterator[str]:
+        yield command.help or ""
+        yield from (getattr(parameter, "help", None) or "" for parameter in command.params)
+        for below in getattr(command, "commands", {}).values():
+            yield from texts(below)
+
+    shown = [text for text in texts(get_command(cli.app)) if text]
+    assert len(shown) > 100 and [text for text in shown if re.search(r"\[[a-z#/@]", text)] == []
 
 
 def test_help_fits_one_screen():

@@ -61,8 +61,8 @@ def calibrate(
     """Turn scores into probabilities: fit logistic regressions on images with ground truth (Platt scaling).
 
     The fits are stored in the model folder's calibration.json; the weights do not change. For fine-tuning, box also
-    writes information.safetensors. Only similarity adds weights, the hubness correction of the aligner: search
-    indexes must be made again after it.
+    writes information.safetensors. Only similarity adds weights, the aligner's hubness correction: make search indexes
+    again after it.
 
     The scores word and caption are fitted on the tenth of the training images that the part nouns was not trained on,
     and so is phrase if the model has this part. A box is right if its IoU with a true one is at least 0.5.

@@ -39,7 +39,7 @@ def describe(
     boxes: Path | None = typer.Option(
         None,
         metavar="FILE",
-        help="Describe the boxes in this JSON file instead: [[x1, y1, x2, y2], ...], or lines of --json.",
+        help="Describe the boxes in this JSON file instead: a list of lists x1, y1, x2, y2, or lines of --json.",
     ),
     batch: options.Batch = 8,
     chosen: options.Chosen = options.Chosen(),

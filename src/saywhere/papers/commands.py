@@ -93,14 +93,14 @@ def table1(
 @task(app, "retrieval")
 def retrieval(
     now: Task,
-    regions: int = typer.Option(20, min=1, metavar="N", help="At most so many regions of an image, the best."),
-    queries: int = typer.Option(100, min=1, metavar="N", help="Queries of four phrases of one image."),
+    regions: int = typer.Option(20, min=1, metavar="N", help="Maximum number of regions per image, best first."),
+    queries: int = typer.Option(100, min=1, metavar="N", help="Number of queries, each of four phrases of one image."),
     seed: Seed = 0,
     protocol: options.Protocol = typer.Option(
-        options.Protocol.clean, help="Mean over phrases: of log P (clean), of P (original)."
+        options.Protocol.clean, help="Average over the phrases: of log P (clean) or of P (original)."
     ),
 ) -> None:
-    """Retrieval of images by four phrases of their regions, and of the regions (DenseCap, section 4.2).
+    """Measure retrieval of images by four phrases of their regions, and of the regions (DenseCap, section 4.2).
 
     Needs a model with a dense captioner.
     """

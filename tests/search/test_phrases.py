@@ -51,6 +51,15 @@ from saywhere.text import Vocabulary
         ("no dogs allowed sign", ["no dogs allowed sign"], []),
         ("no people and a stop sign", ["a stop sign"], ["people"]),
         ("pictures without people", [], ["people"]),
+        ("every picture with no people", [], ["people"]),
+        ("Show me all photos that show a cat", ["a cat"], []),
+        ("image with two dogs - photos of snow", ["two dogs"], ["snow"]),
+        (
+            "a photo on a wall + a man with a picture of a dog",
+            ["a photo on a wall", "a man with a picture of a dog"],
+            [],
+        ),
+        ("photos of", ["photos of"], []),
     ],
 )
 def test_signs_after_a_space_part_phrases(text: str, wanted: list[str], unwanted: list[str]) -> None:

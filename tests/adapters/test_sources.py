@@ -6,15 +6,15 @@ import hashlib
 import json
 import subprocess
 import sys
-import threading
 import types
 from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from local_server import answering
 
 import saywhere
 from saywhere import UserError
@@ -171,18 +171,13 @@ def hashed(body: bytes, large: bool = False) -> str:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Served]]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Served)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     graph = np.random.default_rng(0).bytes(24 << 20)  # huggingface_hub keeps pieces of 10 MB
     Served.files = {"config.json": b'{"model_type": "grounding-dino"}', "tokenizer.json": b"{}", "code.py": b"evil()"}
     Served.files |= {"onnx/model.onnx": graph, "onnx/model_q4.onnx": graph[: 1 << 20], "model.safetensors": graph}
-    yield Served
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with answering(Served) as url:
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        yield Served
 
 
 def test_what_the_hub_sends_is_resumed_checked_and_then_kept(

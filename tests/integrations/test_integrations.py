@@ -6,9 +6,8 @@ import importlib
 import io
 import json
 import sys
-import threading
 import zipfile
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -21,6 +20,7 @@ import cvat_sdk.core.client
 import numpy as np
 import pytest
 import skimage
+from local_server import answering
 from PIL import Image
 
 import saywhere
@@ -126,15 +126,10 @@ def test_cvats_own_sdk_asks_and_sends_what_is_found(model: saywhere.Model, image
             sent.append((self.path, json.loads(body)))
             self.answer(body, "application/json")
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    threading.Thread(target=server.serve_forever, args=(0.01,)).start()
-    try:
-        client = cvat_sdk.Client(f"http://127.0.0.1:{server.server_port}", config=cvat_sdk.Config(cache_dir=tmp_path))
+    with answering(Server) as url:
+        client = cvat_sdk.Client(url, config=cvat_sdk.Config(cache_dir=tmp_path))
         client.login(cvat_sdk.core.client.AccessTokenCredentials("x"))
         cvataa.annotate_task(client, 137, cvat.Annotator(model, ["Shirt", PHRASE]), conf_threshold=0.3)
-    finally:
-        server.shutdown()
-        server.server_close()
     ((path, given),) = sent
     shapes = given["shapes"]
     assert path == "/api/tasks/137/annotations/?action=create" and {shape["label_id"] for shape in shapes} == {30, 40}

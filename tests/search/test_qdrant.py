@@ -6,8 +6,7 @@ import json
 import os
 import socket
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import commands
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from albums import write_noise
 from commands import error_of
+from local_server import answering
 from photographs import noise
 from stubs import calibrated
 from tiny_aligner import aligner_model, tiny_aligner
@@ -160,11 +160,9 @@ def test_a_password_is_not_shown_where_a_server_answers(monkeypatch) -> None:
         def log_message(self, *_: object) -> None: ...
 
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with HTTPServer(("127.0.0.1", 0), Grumpy) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        with pytest.raises(UserError, match=r"http://\*\*\*@127.0.0.1:\d+: the server answers 403, ") as refused:
-            Qdrant(f"http://user:p4ssword@127.0.0.1:{server.server_port}").exists()
-        server.shutdown()
+    shown = r"http://\*\*\*@127.0.0.1:\d+: the server answers 403, "
+    with answering(Grumpy) as url, pytest.raises(UserError, match=shown) as refused:
+        Qdrant(url.replace("//", "//user:p4ssword@")).exists()
     assert sent == ["Basic dXNlcjpwNHNzd29yZA=="]  # which the client leaves out
     assert "p4ss" not in str(refused.value)
 

@@ -118,9 +118,8 @@ def test_the_sdks_client_asks_every_tool_over_stdio(photographs: Path, mode: str
 
 @pytest.fixture(scope="module")
 def over_http(photographs: Path, indexed: Path) -> Iterator[Process]:
-    running = Process(str(photographs), "--index", str(indexed), "--token", "s3cret", command="mcp")
-    yield running
-    assert running.stop() == (0, "")
+    with Process(str(photographs), "--index", str(indexed), "--token", "s3cret", command="mcp") as running:
+        yield running
 
 
 def test_the_sdks_client_asks_over_http_with_the_token(over_http: Process, photographs: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from local_server import answering
+from refusals import refuses
 
 import saywhere
 from saywhere import UserError
@@ -42,9 +43,8 @@ def test_other_folders_are_left_to_others(stored: object, tmp_path: Path):
 
 @pytest.mark.parametrize("kind", ["llama", None, ["owlv2"]])
 def test_another_family_is_refused_by_name(kind: object, tmp_path: Path):
-    with pytest.raises(UserError) as caught:
-        saywhere.load(put(tmp_path, {"model_type": kind}))
-    assert str(caught.value) == (
+    said = refuses("", saywhere.load, put(tmp_path, {"model_type": kind}))
+    assert said == (
         f"{tmp_path}: there is no adapter for models of the type {kind!r}, only for florence2, grounding-dino, owlv2"
     )
 
@@ -98,14 +98,12 @@ def test_graphs_are_fetched_in_one_precision_and_weights_where_there_are_none(hu
         found = find_adapted(f"hub:a/{device}", None, device, "q4", revision="v2")
         assert found == (hub.folder, FAMILIES["grounding-dino"], f"a/{device}", "onnx")
         assert [row[1:] for row in hub.asked[1:]] == [row[1:] for row in fetched]
-    with pytest.raises(UserError, match="^no precision 'int3'; graphs of the hub have float32, "):
-        find_adapted("hub:a/x", precision="int3")
+    refuses("^no precision 'int3'; graphs of the hub have float32, ", find_adapted, "hub:a/x", precision="int3")
 
 
 def test_nothing_is_fetched_of_another_family_or_of_our_own(hub: Hub):
     put(hub.folder, {"model_type": "llama"})
-    with pytest.raises(UserError, match="^hub:a/llama: there is no adapter for models of the type 'llama', only for"):
-        find_adapted("hub:a/llama")
+    refuses("^hub:a/llama: there is no adapter for models of the type 'llama', only for", find_adapted, "hub:a/llama")
     put(hub.folder, {"parts": {}})
     assert find_adapted("hub:a/own") is None
     assert [len(each) for each in hub.asked] == [2, 2]
@@ -217,8 +215,7 @@ def test_what_the_hub_sends_is_resumed_checked_and_then_kept(
 
 @pytest.mark.parametrize("name", ["hub:", "hub:a", "hub:a/b/c", "hub:a/b?c", "hub:/a", "hub: a/b"])
 def test_a_name_that_is_none_is_not_looked_for(name: str, hub: Hub):
-    with pytest.raises(UserError, match="a model of the hub is named hub:OWNER/NAME$"):
-        find_adapted(name)
+    refuses("a model of the hub is named hub:OWNER/NAME$", find_adapted, name)
     assert not hub.asked
 
 
@@ -229,11 +226,9 @@ def test_without_the_hub_there_is_one_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(
         sys.modules, "huggingface_hub", types.SimpleNamespace(hf_hub_download=fail, snapshot_download=fail)
     )
-    with pytest.raises(UserError, match="^hub:a/gone: is neither available from the hub nor in its cache: no co"):
-        saywhere.load("hub:a/gone")
+    refuses("^hub:a/gone: is neither available from the hub nor in its cache: no co", saywhere.load, "hub:a/gone")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UserError, match=r"^hub:a/gone: downloading it needs huggingface_hub: pip install 'saywhere\["):
-        saywhere.load("hub:a/gone")
+    refuses(r"^hub:a/gone: downloading it needs huggingface_hub: pip install 'saywhere\[", saywhere.load, "hub:a/gone")
 
 
 @pytest.mark.parametrize(("package", "extra"), [("transformers", "transformers"), ("tokenizers", "hub")])

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import scripts
 from PIL import Image
+from refusals import refuses
 
-from saywhere.errors import UserError
 from saywhere.evaluation.meteor import Meteor
 from saywhere.evaluation.meteor import paraphrases as table
 from saywhere.evaluation.meteor.paraphrases import Paraphrases, compile_table, load_paraphrases
@@ -109,23 +109,20 @@ def test_it_needs_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real:
 
 def test_a_missing_pycocoevalcap_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pycocoevalcap.meteor.meteor", None)
-    with pytest.raises(UserError, match=r"pycocoevalcap .*pip install 'saywhere\[evaluate\]'"):
-        Meteor()
+    refuses(r"pycocoevalcap .*pip install 'saywhere\[evaluate\]'", Meteor)
 
 
 def test_a_damaged_package_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     files = MeteorFiles(tmp_path / "meteor.jar", written(tmp_path / "paraphrases.gz"))
     files.jar.write_bytes(b"PK\3\4")
-    with pytest.raises(UserError, match="is damaged .*: install pycocoevalcap again"):
-        Language.load(files)
+    refuses("is damaged .*: install pycocoevalcap again", Language.load, files)
     with ZipFile(files.jar, "w") as jar:
         jar.writestr("function/english.words", "a\n")
     for content in (gzip.compress(b"0.5\na\nb\n")[:-9], b"no archive", None):
         if content:
             files.paraphrases.write_bytes(content)
-        with pytest.raises(UserError, match="is damaged .*: install pycocoevalcap again"):
-            Language.load(files)
+        refuses("is damaged .*: install pycocoevalcap again", Language.load, files)
 
 
 ENTRIES = [("a dog", "the hound"), ("a dog", "the dog"), ("the hound", "a dog"), ("in front of", "before"), ("é", "e")]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from refusals import refuses
 
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage, open_image, resized
@@ -82,17 +83,13 @@ def test_a_whole_last_line_without_its_end_is_kept(tmp_path):
 def test_another_file_is_not_written_to(tmp_path):
     file = tmp_path / "mine.txt"
     file.write_text("my diary\nday one\n")
-    with pytest.raises(UserError, match="line 1 is not a result with boxes"):
-        ResultsFile(file)
+    refuses("line 1 is not a result with boxes", ResultsFile, file)
     assert file.read_text() == "my diary\nday one\n"
     file.write_text("one line without an end")
-    with pytest.raises(UserError, match="line 1 is not a result with boxes"):
-        ResultsFile(file)
+    refuses("line 1 is not a result with boxes", ResultsFile, file)
     assert file.read_text() == "one line without an end"
-    with pytest.raises(UserError, match="cannot be written"):
-        ResultsFile(tmp_path)
-    with pytest.raises(UserError, match="cannot be written"):
-        ResultsFile(file / "below.jsonl")
+    refuses("cannot be written", ResultsFile, tmp_path)
+    refuses("cannot be written", ResultsFile, file / "below.jsonl")
 
 
 def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
@@ -126,13 +123,11 @@ def test_a_file_that_is_removed_meanwhile_is_an_error(tmp_path):
     with ResultsFile(tmp_path / "r.jsonl") as lines:
         lines.append(made(0).to_dict(), "a")
         (tmp_path / "r.jsonl").unlink()
-        with pytest.raises(UserError, match="r.jsonl: was removed while this run wrote to it"):
-            lines.append(made(1).to_dict(), "b")
+        refuses("r.jsonl: was removed while this run wrote to it", lines.append, made(1).to_dict(), "b")
     with TracksFile(Places(tmp_path / "t.jsonl"), "a.mp4", {}) as tracks:
         tracks.append([{"track": 1}])
         (tmp_path / "t.jsonl").unlink()
-        with pytest.raises(UserError, match="t.jsonl: was removed"):
-            tracks.finish()
+        refuses("t.jsonl: was removed", tracks.finish)
 
 
 def test_names_that_are_not_utf8(tmp_path):
@@ -148,13 +143,11 @@ def test_rows_of_any_kind(tmp_path):
         lines.append({"width": 3, "height": 2, "caption": "a dog"}, "a.jpg")
         with pytest.raises(ValueError, match=r"b.jpg has no caption"):
             lines.append({"width": 3}, "b.jpg")
-        with pytest.raises(UserError, match=r"the result for a.jpg cannot be used \(.*boxes"):
-            lines.regions("a.jpg")
+        refuses(r"the result for a.jpg cannot be used \(.*boxes", lines.regions, "a.jpg")
     assert file.read_text() == '{"image": "a.jpg", "width": 3, "height": 2, "caption": "a dog"}\n'
     with ResultsFile(file, "caption") as lines:
         assert lines.done == {"a.jpg"} and lines["a.jpg"]["caption"] == "a dog"
-    with pytest.raises(UserError, match="line 1 is not a result with boxes; give another file"):
-        ResultsFile(file)
+    refuses("line 1 is not a result with boxes; give another file", ResultsFile, file)
 
 
 def test_results_begun_with_other_settings_are_refused(tmp_path):
@@ -183,8 +176,7 @@ def test_settings_are_those_of_the_file_that_a_link_leads_to(tmp_path):
         ensure_same_settings(link, {"top": 5})
         lines.append(made(0).to_dict(), "a.jpg")
     for name in (link, path):
-        with pytest.raises(UserError, match=r"jsonl: was started with other options \(top: 5, now 6\)"):
-            ensure_same_settings(name, {"top": 6})
+        refuses(r"jsonl: was started with other options \(top: 5, now 6\)", ensure_same_settings, name, {"top": 6})
 
 
 def test_a_run_whose_settings_do_not_fit_on_the_disk_is_not_begun(tmp_path, monkeypatch):
@@ -237,8 +229,7 @@ def test_the_settings_of_a_file_with_a_long_name_are_noted(tmp_path):
     path.touch()
     ensure_same_settings(path, {"model": "a"})
     store(path, "a.jpg")
-    with pytest.raises(UserError, match=r"was started with other options \(model: a, now b\)"):
-        ensure_same_settings(path, {"model": "b"})
+    refuses(r"was started with other options \(model: a, now b\)", ensure_same_settings, path, {"model": "b"})
 
 
 def result(source: Source) -> ImageResult[Regions]:
@@ -286,10 +277,8 @@ def test_outputs_without_a_file_have_no_answers(source: Source):
 
 
 def test_originals_are_not_written_over(tmp_path: Path, source: Source):
-    with pytest.raises(UserError, match="would be overwritten"):
-        Outputs(None, tmp_path).check([source])
-    with pytest.raises(UserError, match="cannot be made a folder"):
-        Outputs(None, source.path).check([source])
+    refuses("would be overwritten", Outputs(None, tmp_path).check, [source])
+    refuses("cannot be made a folder", Outputs(None, source.path).check, [source])
 
 
 def test_drawn_images_have_a_long_side_within_bounds():

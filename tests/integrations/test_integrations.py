@@ -22,6 +22,7 @@ import pytest
 import skimage
 from local_server import answering
 from PIL import Image
+from refusals import refuses
 
 import saywhere
 from saywhere.formats.classes import label
@@ -142,8 +143,7 @@ def test_cvats_own_sdk_asks_and_sends_what_is_found(model: saywhere.Model, image
 
 @pytest.mark.parametrize("given", [{"labels": " ,"}, {"labels": 3}, {"labels": "dog", "phrases": "false"}])
 def test_wrong_parameters_of_cvat_are_one_line(given: dict[str, Any]) -> None:
-    with pytest.raises(saywhere.UserError, match="labels must be names with commas"):
-        cvat.create(**given)
+    refuses("labels must be names with commas", cvat.create, **given)
 
 
 REASON = "FiftyOne is large, and brings another OpenCV: see CONTRIBUTING.md"
@@ -248,5 +248,4 @@ def test_fiftyone_applies_the_model_itself(model: saywhere.Model, monkeypatch: p
 def test_without_fiftyone_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fiftyone", None)
     monkeypatch.delitem(sys.modules, "saywhere.integrations.fiftyone", raising=False)
-    with pytest.raises(saywhere.UserError, match="pip install fiftyone"):
-        importlib.import_module("saywhere.integrations.fiftyone")
+    refuses("pip install fiftyone", importlib.import_module, "saywhere.integrations.fiftyone")

@@ -64,7 +64,6 @@ def test_describe_ranks_by_the_calibrated_score() -> None:
     assert plain.densecap is not None
     (found,) = detect(plain.densecap, [plain.encode(image)])
     best = weighted.describe(image)
-    assert best.scores is not None
     assert best.scores[0] == pytest.approx(1 / (1 + math.exp(-float(found.confidence.max()))), rel=1e-4)
     assert plain.describe(image).boxes.tolist() != best.boxes.tolist()
     assert weighted.describe(image, BOXES).boxes.tolist() == BOXES.tolist()

@@ -92,7 +92,6 @@ TREE = noun_tree()
 )
 def test_a_phrase_leads_to_its_noun(phrase: str, name: str) -> None:
     noun = TREE.find(phrase)
-    assert noun is not None
     assert noun.name == name
 
 
@@ -196,7 +195,6 @@ def test_narrower_nouns_are_no_names_of_the_table_and_their_kinds_are() -> None:
 
 def test_leaves_add_up_the_tree() -> None:
     dog, animal, chair = (TREE.find(name) for name in ("dog", "animal", "chair"))
-    assert dog is not None and animal is not None and chair is not None
     assert set(dog.leaves) < set(animal.leaves)
     assert set(dog.leaves).isdisjoint(chair.leaves)
     assert animal.row in dog.ancestors

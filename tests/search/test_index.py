@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from photographs import noise
 from PIL import Image
+from refusals import refuses
 from stubs import calibrated
 from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
 
 import saywhere
-from saywhere import UserError
 from saywhere.images import open_image
 from saywhere.models.model import Model
 from saywhere.models.nouns import noun_tree, pack_leaves
@@ -177,11 +177,9 @@ def test_a_folder_without_an_image_left_leaves_the_index(model, album, tmp_path)
         index.add(album)
         for path in (album / "1").iterdir():
             path.unlink()
-        with pytest.raises(UserError, match="no file matches this pattern"):
-            index.add(f"{album}/0/*.jpg")
+        refuses("no file matches this pattern", index.add, f"{album}/0/*.jpg")
         assert counts(index.add([album / "1", album / "0"])) == (0, 0, 3, 3, 0)
-        with pytest.raises(UserError, match="1: no images in this folder"):
-            index.add([album / "1", album / "0"])
+        refuses("1: no images in this folder", index.add, [album / "1", album / "0"])
         for path in (album / "0").iterdir():
             path.unlink()
         assert counts(index.add(f"{album}/0/*.png")) == (0, 0, 0, 3, 0) and len(index) == 0
@@ -273,8 +271,7 @@ def test_an_index_knows_its_model(model, album, tmp_path) -> None:
     assert loaded == ["mine", "mine"]
     with saywhere.Index(tmp_path / "i", aligner_model(tiny_aligner(seed=1))) as other:
         for use in (lambda: other.search("a dog"), lambda: other.add(album)):
-            with pytest.raises(UserError, match=r"was made by another model \(then named mine\)"):
-                use()
+            refuses(r"was made by another model \(then named mine\)", use)
 
 
 def test_wrong_use_is_one_line(model, album, tmp_path) -> None:
@@ -290,8 +287,7 @@ def test_wrong_use_is_one_line(model, album, tmp_path) -> None:
         (lambda: index.add(album, components=-1), "components must be a whole number of at least 0, not -1"),
         (lambda: index.search(image="no.png"), "no.png: no such file"),
     ):
-        with pytest.raises(UserError, match=message):
-            use()
+        refuses(message, use)
 
 
 def taken_on(path: Path, when: str, tag: int = 36867) -> None:
@@ -326,8 +322,7 @@ def test_a_search_is_narrowed_by_dates_and_folders(model, tmp_path) -> None:
         assert index.search("two dogs", under="work")[0].regions.width == 96
         os.utime(album / "old.png", (0, 15_000_000_000))  # of a wrong clock: later than nanoseconds of 64 bits reach
         assert counts(index.add(album)) == (0, 0, 4, 0, 0) and found(after="2400-01-01") == ["old.png"]
-        with pytest.raises(UserError, match="after must be a date such as 2024-05-01, not 'May'"):
-            found(after="May")
+        refuses("after must be a date such as 2024-05-01, not 'May'", found, after="May")
 
 
 def test_scans_have_dates_and_folders_of_macos_are_found(model, tmp_path) -> None:
@@ -391,8 +386,7 @@ def test_a_noun_that_only_the_classes_know_is_searched_by_them(album, tmp_path) 
         assert {*horse} - {hit.image for hit in index.search("a horse", without="raccoons")} == {next(iter(paths))}
         kept = index.search("a horse", without="a zzyx")  # what is not known leaves nothing out, and is named
         assert {hit.image: hit.probability for hit in kept} == horse and kept[0].unknown == {"zzyx": None}
-        with pytest.raises(UserError, match=r"^the model knows none of these words: zzyx, violin; it reads"):
-            index.search("a zzyx + a violin")
+        refuses(r"^the model knows none of these words: zzyx, violin; it reads", index.search, "a zzyx + a violin")
         part = index.search("a horse + a zzyx")
         assert {hit.image: hit.probability for hit in part} == horse and part[0].to_dict()["unknown"] == {"zzyx": None}
         assert part[0].regions.unused == () and not part[0].regions.not_found  # it is named as unknown, once

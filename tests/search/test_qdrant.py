@@ -16,6 +16,7 @@ from albums import write_noise
 from commands import error_of
 from local_server import answering
 from photographs import noise
+from refusals import refuses
 from stubs import calibrated
 from tiny_aligner import aligner_model, tiny_aligner
 from typer.testing import Result
@@ -74,8 +75,7 @@ def test_another_score_than_maxsim_is_refused(store) -> None:
 
 def test_a_collection_is_opened_again_and_another_one_is_refused(random_images) -> None:
     place = Qdrant(":memory:", "album")
-    with pytest.raises(UserError, match=r"\(album\): no index is here; make one: .* --collection album"):
-        QdrantStore(place)
+    refuses(r"\(album\): no index is here; make one: .* --collection album", QdrantStore, place)
     for _ in range(2):  # points are the same whoever writes them
         QdrantStore(place, FACTS).put(rows(random_images(3)))
     again = QdrantStore(place)
@@ -85,10 +85,8 @@ def test_a_collection_is_opened_again_and_another_one_is_refused(random_images) 
         client.create_collection("other", {})
     other = Qdrant(":memory:", "other")
     other.__dict__["_client"] = place.__dict__["_client"]
-    with pytest.raises(UserError, match="is not an index of format 4"):
-        QdrantStore(other)
-    with pytest.raises(UserError, match="Collection name cannot contain"):
-        QdrantStore(Qdrant(":memory:", "a/b"), FACTS)
+    refuses("is not an index of format 4", QdrantStore, other)
+    refuses("Collection name cannot contain", QdrantStore, Qdrant(":memory:", "a/b"), FACTS)
 
 
 def test_the_settings_of_a_collection_reach_the_server(monkeypatch) -> None:
@@ -164,8 +162,7 @@ def test_a_command_to_make_an_index_does_not_show_a_password(monkeypatch) -> Non
 
 def test_a_missing_client_is_named_with_its_extra(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "qdrant_client", None)
-    with pytest.raises(UserError, match=r"pip install 'saywhere\[qdrant\]'"):
-        Qdrant("http://localhost:6333").exists()
+    refuses(r"pip install 'saywhere\[qdrant\]'", Qdrant("http://localhost:6333").exists)
 
 
 QUERIES = ("a man in a red shirt", "two dogs + green grass - a man", "blue sky - a white house - a dog")
@@ -230,8 +227,7 @@ def test_what_only_a_folder_has_is_refused_and_so_is_another_model(model, album)
     place = Qdrant(":memory:")
     index = saywhere.Index(place, model)
     for use in (lambda: index.add(album, components=8), lambda: index.add(album, repair=True)):
-        with pytest.raises(UserError, match=r"are for an index in a folder, not for :memory: \(saywhere\)"):
-            use()
+        refuses(r"are for an index in a folder, not for :memory: \(saywhere\)", use)
     assert not place.exists()
     index.add(album / "0.png")
     with pytest.raises(UserError, match="made it in another version, or with other --precision"):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 from commands import error_of, run
+from refusals import refuses
 from server_process import Process, send_raw
 from starlette.testclient import TestClient
 
@@ -83,8 +84,7 @@ def test_a_token_that_no_header_can_bring_and_a_name_that_is_none_are_one_line(o
 
 
 def test_the_same_holds_in_python(model: saywhere.Model) -> None:
-    with pytest.raises(saywhere.UserError, match="ASCII"):
-        create_app(model, token="schlüssel")
+    refuses("ASCII", create_app, model, token="schlüssel")
     with TestClient(create_app(model, token="two words")) as client:
         for given, status in {"bearer two words": 200, "bearer two": 401}.items():
             assert client.get("/v1/models", headers={"Authorization": given}).status_code == status

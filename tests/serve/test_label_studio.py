@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 from local_server import answering
+from refusals import refuses
 from server_process import Process
 from starlette.testclient import TestClient
 
@@ -287,5 +288,4 @@ def test_label_studio_gives_the_token_as_a_password(client: Any, site: Site) -> 
 
 
 def test_a_url_that_is_none_is_named() -> None:
-    with pytest.raises(saywhere.UserError, match="must be a URL such as"):
-        Images("localhost:8080", None, None, 1)
+    refuses("must be a URL such as", Images, "localhost:8080", None, None, 1)

@@ -20,6 +20,7 @@ import skimage
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from PIL import Image
+from refusals import refuses
 from server_process import START, Process
 from starlette.testclient import TestClient
 
@@ -188,13 +189,11 @@ def test_a_link_that_comes_while_the_file_is_opened_is_refused(
 ) -> None:
     folders = Folders([photographs])
     monkeypatch.setattr(Folders, "resolve", lambda *_: str(photographs / "up" / "secret.png"))
-    with pytest.raises(saywhere.UserError, match="changed while it was opened"):
-        folders.read("a.png")
+    refuses("changed while it was opened", folders.read, "a.png")
 
 
 def test_a_folder_that_is_none_is_named() -> None:
-    with pytest.raises(saywhere.UserError, match="/nowhere: is not a folder"):
-        Folders(["/nowhere"])
+    refuses("/nowhere: is not a folder", Folders, ["/nowhere"])
 
 
 @pytest.mark.parametrize(

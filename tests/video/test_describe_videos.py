@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 from commands import error_of, rows, run
 from PIL import Image
+from refusals import refuses
 from stubs import load_by
 from video_clips import TURNS, SquareModel, Timed, damage, moving, plate, set_matrix, write_clip
 
 import saywhere
-from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, part_of
 from saywhere.video import writing
 from saywhere.video.tracking import LOOKS_A_PART
@@ -89,10 +89,8 @@ def test_python_users_follow_videos_with_the_rows_and_files_of_the_command(model
         assert str(done) == counts and [*done.skipped] == ["clips/c.mp4"]
     describe("clips/a.mp4", "--every", "0.2s", "--top", 0, "--json", "all.jsonl")
     assert saywhere.follow("clips/a.mp4", every=0.2, top=0, json="all.jsonl").already == 1
-    with pytest.raises(UserError, match=r"every 0: give a time from 1ms to 60m"):
-        saywhere.follow("clips", every=0)
-    with pytest.raises(UserError, match="^threshold must be a probability, not 2$"):
-        saywhere.follow("clips", threshold=2)
+    refuses(r"every 0: give a time from 1ms to 60m", saywhere.follow, "clips", every=0)
+    refuses("^threshold must be a probability, not 2$", saywhere.follow, "clips", threshold=2)
 
 
 def test_tracks_captions_and_the_annotated_video_are_listed(model):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from photographs import CORNERS, noise, quarters
 from PIL import Image
+from refusals import refuses
 from torch7_writer import WORDS, Object, View, random_checkpoint, write
 
 import saywhere
@@ -135,15 +136,12 @@ def set_at(place, name, value):
     ],
 )
 def test_what_does_not_fit_is_one_line(tmp_path, change, message):
-    with pytest.raises(UserError, match=message) as error:
-        convert(broken(tmp_path, change))
-    assert "broken.t7: " in str(error.value) and "\n" not in str(error.value)
+    assert "broken.t7: " in refuses(message, convert, broken(tmp_path, change))
 
 
 def test_other_field_centers_are_refused(tmp_path):
     place = "nets.localization_layer.nets.rpn.modules[3].modules[1].modules[3].modules[1].modules[1]"
-    with pytest.raises(UserError, match=r"its cells stand at \[1, 8\.5, 16, 16\]"):
-        convert(broken(tmp_path, set_at(place, "x0", 1)))
+    refuses(r"its cells stand at \[1, 8\.5, 16, 16\]", convert, broken(tmp_path, set_at(place, "x0", 1)))
 
 
 def test_another_torch7_file_is_no_checkpoint(tmp_path):
@@ -155,8 +153,7 @@ def test_the_missing_package_is_named(file, monkeypatch):
     monkeypatch.delitem(sys.modules, "saywhere.papers.densecap2016.torch7", raising=False)
     monkeypatch.delattr(densecap2016, "torch7", raising=False)
     monkeypatch.setitem(sys.modules, "torchfile", None)
-    with pytest.raises(UserError, match=r"pip install 'saywhere\[convert\]'"):
-        convert(file)
+    refuses(r"pip install 'saywhere\[convert\]'", convert, file)
 
 
 def test_a_checkpoint_is_converted_and_describes_for_the_programs_viewer(tmp_path: Path) -> None:

@@ -38,7 +38,6 @@ def test_every_question_of_the_page(page: Page, photographs: dict[str, bytes], m
     expect(page.locator("#tab-search")).to_be_hidden()
     stage = page.locator("#stage").bounding_box()
     first = page.locator("#boxes .box[data-number='0']").bounding_box()
-    assert stage and first
     corner = [first["x"] - stage["x"], first["y"] - stage["y"]]
     np.testing.assert_allclose(np.array(corner) * 400 / stage["width"], regions.boxes[0, :2], atol=1.5)
 
@@ -57,7 +56,6 @@ def test_every_question_of_the_page(page: Page, photographs: dict[str, bytes], m
     page.click("#tab-regions")
     page.click("#draw")
     stage = page.locator("#stage").bounding_box()  # drawing may have moved it into sight
-    assert stage
     page.mouse.move(stage["x"] + 0.1 * stage["width"], stage["y"] + 0.2 * stage["height"])
     page.mouse.down()
     page.mouse.move(stage["x"] + 0.5 * stage["width"], stage["y"] + 0.9 * stage["height"], steps=4)

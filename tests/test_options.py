@@ -113,9 +113,10 @@ class Needy:
     inner: Inner
 
 
-def test_a_key_without_default_is_missed() -> None:
+def test_a_key_without_default_is_missed_and_without_a_source_the_key_stands_first() -> None:
     refuses(r"^f.yaml: o.inner is missing$", from_dict, Needy, {}, "f.yaml", "o.")
     refuses(r"^f.yaml: o.inner.rate is missing$", from_dict, Needy, {"inner": {"steps": 2}}, "f.yaml", "o.")
+    refuses("^fast must be true or false", from_dict, Outer, {"fast": 2})
 
 
 @dataclass(frozen=True)
@@ -160,10 +161,6 @@ def test_dots_lead_into_parts() -> None:
         ({".a": 2}, "no name of an option"),
     ):
         refuses(message, nest, wrong)
-
-
-def test_without_a_source_the_key_stands_first() -> None:
-    refuses("^fast must be true or false", from_dict, Outer, {"fast": 2})
 
 
 def test_assignments_are_json_or_text() -> None:

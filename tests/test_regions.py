@@ -149,6 +149,8 @@ def test_none_at_all(boxes):
     row = {"image": "a.jpg", "width": 30, "height": 20, "boxes": [], "scores": [], "captions": []}
     assert empty.to_dict() == row
     assert len(Regions.from_dict(row)) == 0
+    made = Regions.empty(30, 20, "a.jpg")
+    assert (len(made), made.boxes.shape, made.captions, made.image) == (0, (0, 4), (), "a.jpg")
 
 
 def test_json_form():
@@ -214,11 +216,6 @@ def test_similarities_have_any_range_but_are_finite():
     assert Regions.from_dict(made.to_dict()).similarities.tolist() == [-3, 7.25, 0]
     with pytest.raises(ValueError, match="a similarity is not finite"):
         Regions(30, 20, BOXES, similarities=[1, 2, np.inf])
-
-
-def test_empty():
-    empty = Regions.empty(30, 20, "a.jpg")
-    assert (len(empty), empty.boxes.shape, empty.captions, empty.image) == (0, (0, 4), (), "a.jpg")
 
 
 def test_merge():

@@ -208,10 +208,12 @@ def found(*matches: tuple[int, int, int, int, int]) -> dict[int, list[Match]]:
     return options
 
 
-def test_alignments_cover_words_before_they_save_chunks() -> None:
+def test_alignments_cover_words_before_they_save_chunks_and_take_the_longest() -> None:
     both = found((0, 1, 1, 1, EXACT), (1, 1, 0, 1, EXACT), (1, 1, 2, 1, SYNONYM))
     matches, chunks = align(both, 2)
     assert (sorted(match[:4:2] for match in matches), chunks) == ([(0, 1), (1, 0)], 2)
+    options = found((0, 1, 0, 1, EXACT), (0, 4, 0, 3, PARAPHRASE))
+    assert align(options, 4) == ([Match(0, 4, 0, 3, PARAPHRASE)], 1)
 
 
 def test_an_ambiguous_synonym_is_taken_only_where_it_makes_no_chunk() -> None:
@@ -220,11 +222,6 @@ def test_an_ambiguous_synonym_is_taken_only_where_it_makes_no_chunk() -> None:
     beside = found((0, 1, 0, 1, EXACT), (1, 1, 1, 1, SYNONYM), (1, 1, 3, 1, SYNONYM))
     assert align(beside, 2) == ([Match(1, 1, 1, 1, SYNONYM), Match(0, 1, 0, 1, EXACT)], 1)
     assert align(found((0, 1, 2, 1, SYNONYM)), 1) == ([Match(0, 1, 2, 1, SYNONYM)], 1)  # without a choice
-
-
-def test_a_long_paraphrase_wins_over_a_short_exact_match() -> None:
-    options = found((0, 1, 0, 1, EXACT), (0, 4, 0, 3, PARAPHRASE))
-    assert align(options, 4) == ([Match(0, 4, 0, 3, PARAPHRASE)], 1)
 
 
 def test_codes_are_those_of_java() -> None:

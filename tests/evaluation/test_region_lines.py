@@ -84,13 +84,10 @@ def test_a_mark_before_the_lines_is_passed_over_and_they_end_at_newlines(tmp_pat
     assert lines["a\u2028b.jpg"].captions == ("a\x85cat",)
 
 
-def test_captions_are_read_in_either_form(tmp_path):
+def test_captions_and_references_are_read_in_either_form(tmp_path):
     described = {"image": "./b.jpg", "width": 4, "height": 3, "boxes": [[0, 0, 4, 3]], "captions": ["a dog"]}
     path = put(tmp_path / "p.jsonl", {"image": "a.jpg", "caption": "a cat"}, "", described)
     assert read_captions(path) == {"a.jpg": "a cat", "b.jpg": "a dog"}
-
-
-def test_references_may_stand_together_or_apart(tmp_path):
     rows = [{"image": "a.jpg", "captions": ["x", "y"]}, {"image": "b.jpg", "caption": "z"}]
     path = put(tmp_path / "t.jsonl", *rows, {"image": "p/../a.jpg", "caption": "w"})
     assert read_references(path) == {"a.jpg": ["x", "y", "w"], "b.jpg": ["z"]}

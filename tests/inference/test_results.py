@@ -29,6 +29,11 @@ def store(file: Path, *names: str) -> bytes:
     return file.read_bytes()
 
 
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "r.jsonl"
+
+
 def stored(file: Path) -> set[str]:
     with ResultsFile(file) as lines:
         return set(lines.done)
@@ -49,8 +54,7 @@ def test_lines_have_the_documented_form(tmp_path):
     }
 
 
-def test_a_file_is_resumed(tmp_path):
-    file = tmp_path / "r.jsonl"
+def test_a_file_is_resumed(file):
     store(file, "a", "b")
     with ResultsFile(file) as lines:
         assert lines.done == {"a", "b"}
@@ -61,18 +65,17 @@ def test_a_file_is_resumed(tmp_path):
     assert len(file.read_text().splitlines()) == 3
 
 
-@pytest.mark.parametrize("cut", range(1, 100, 7))
-def test_a_torn_last_line_is_cut_off(tmp_path, cut):
-    file = tmp_path / "r.jsonl"
+@pytest.mark.parametrize("torn", [*range(1, 100, 7), b'{"image": "4"', b""])
+def test_a_torn_last_line_and_zeros_that_a_power_cut_has_left_are_cut_off(file, torn):
     whole = store(file, "a")
-    file.write_bytes(store(file, "b")[: len(whole) + cut])
+    whole_and_more = store(file, "b")
+    file.write_bytes(whole_and_more[: len(whole) + torn] if isinstance(torn, int) else whole + torn + bytes(300))
     assert stored(file) == {"a"} and file.read_bytes() == whole
     store(file, "b")
     assert stored(file) == {"a", "b"}
 
 
-def test_a_whole_last_line_without_its_end_is_kept(tmp_path):
-    file = tmp_path / "r.jsonl"
+def test_a_whole_last_line_without_its_end_is_kept(file):
     file.write_bytes(store(file, "a").rstrip(b"\n"))
     store(file, "b")
     with ResultsFile(file) as lines:
@@ -92,8 +95,7 @@ def test_another_file_is_not_written_to(tmp_path):
     refuses("cannot be written", ResultsFile, file / "below.jsonl")
 
 
-def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
-    file = tmp_path / "r.jsonl"
+def test_a_full_disk_leaves_whole_lines(file, monkeypatch):
     real = os.write
     room = [300]
 
@@ -179,33 +181,30 @@ def test_settings_are_those_of_the_file_that_a_link_leads_to(tmp_path):
         refuses(r"jsonl: was started with other options \(top: 5, now 6\)", ensure_same_settings, name, {"top": 6})
 
 
-def test_a_run_whose_settings_do_not_fit_on_the_disk_is_not_begun(tmp_path, monkeypatch):
-    path = tmp_path / "r.jsonl"
-    path.touch()
+def test_a_run_whose_settings_do_not_fit_on_the_disk_is_not_begun(file, monkeypatch):
+    file.touch()
 
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="No space left"):
-        ensure_same_settings(path, {"top": 5})
+        ensure_same_settings(file, {"top": 5})
 
 
 @pytest.mark.parametrize("note", [None, "{", "[1]"])
-def test_results_of_unknown_settings_are_taken_as_they_are(tmp_path, note):
-    path = tmp_path / "r.jsonl"
-    store(path, "a.jpg")
+def test_results_of_unknown_settings_are_taken_as_they_are(file, tmp_path, note):
+    store(file, "a.jpg")
     if note is not None:
         (tmp_path / ".r.jsonl.settings.json").write_text(note)
-    ensure_same_settings(path, {"top": 5})
-    ensure_same_settings(path, {"top": 6})
+    ensure_same_settings(file, {"top": 5})
+    ensure_same_settings(file, {"top": 6})
 
 
-def test_lines_are_on_the_disk_when_the_file_is_closed(tmp_path, monkeypatch):
+def test_lines_are_on_the_disk_when_the_file_is_closed(file, monkeypatch):
     """They are waited for together, once, and only if there are new ones."""
     fsync, waited = os.fsync, list[int]()
     monkeypatch.setattr(os, "fsync", lambda file: waited.append(os.fstat(file).st_size) or fsync(file))
-    file = tmp_path / "r.jsonl"
     with ResultsFile(file) as lines:
         for number in range(5):
             lines.append(made(number).to_dict(), f"{number}")
@@ -214,14 +213,6 @@ def test_lines_are_on_the_disk_when_the_file_is_closed(tmp_path, monkeypatch):
     with ResultsFile(file) as lines:
         assert len(lines) == 5
     assert len(waited) == 1
-
-
-@pytest.mark.parametrize("torn", [b'{"image": "4"', b""])
-def test_zeros_that_a_power_cut_has_left_are_cut_off(tmp_path, torn):
-    file = tmp_path / "r.jsonl"
-    whole = store(file, "0")
-    file.write_bytes(whole + torn + bytes(300))
-    assert stored(file) == {"0"} and file.read_bytes() == whole
 
 
 def test_the_settings_of_a_file_with_a_long_name_are_noted(tmp_path):

@@ -37,10 +37,12 @@ def drawn(*paths) -> dict[str, str]:
     return {source.name: out_path(Path("out"), source).as_posix() for source in find_images(paths)}
 
 
-def test_folders_are_searched_to_the_bottom_in_order(album):
+def test_folders_are_searched_to_the_bottom_in_order_once_and_without_results(album):
     assert names("p") == ["p/a.PNG", "p/b.jpg", "p/sub/b.jpg"]
     assert names("p/", "q") == ["p/a.PNG", "p/b.jpg", "p/sub/b.jpg", "q/b.jpg"]
     assert names(album / "q") == [str(album / "q" / "b.jpg")]
+    assert names("p/b.jpg", "p", album / "p" / "b.jpg") == ["p/b.jpg", "p/a.PNG", "p/sub/b.jpg"]
+    assert names("p", leave_out=[Path("p/sub")]) == ["p/a.PNG", "p/b.jpg"]
 
 
 def test_files_and_patterns(album):
@@ -66,14 +68,6 @@ def test_links_to_folders_are_not_followed_unless_they_are_named(album):
     assert names("side/**/*.jpg") == names("s*e/*.jpg") == ["side/b.jpg"]
     assert names("p/**/*") == ["p/a.PNG", "p/b.jpg", "p/notes.txt", "p/sub/b.jpg"]
     refuses("no file matches", find_images, ["p/**/up"])
-
-
-def test_named_twice_counts_once(album):
-    assert names("p/b.jpg", "p", album / "p" / "b.jpg") == ["p/b.jpg", "p/a.PNG", "p/sub/b.jpg"]
-
-
-def test_results_are_not_images_to_describe(album):
-    assert names("p", leave_out=[Path("p/sub")]) == ["p/a.PNG", "p/b.jpg"]
 
 
 @pytest.mark.parametrize(

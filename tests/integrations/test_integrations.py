@@ -7,7 +7,6 @@ import io
 import json
 import sys
 import zipfile
-from http.server import BaseHTTPRequestHandler
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -20,7 +19,7 @@ import cvat_sdk.core.client
 import numpy as np
 import pytest
 import skimage
-from local_server import answering
+from local_server import Answers, answering
 from PIL import Image
 from refusals import refuses
 
@@ -102,30 +101,20 @@ def test_cvats_own_sdk_asks_and_sends_what_is_found(model: saywhere.Model, image
     """``annotate_task``, by which ``cvat-cli task auto-annotate`` works, with a server that answers as CVAT does."""
     sent: list[tuple[str, Any]] = []
 
-    class Server(BaseHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
-            pass
-
-        def answer(self, body: bytes, kind: str) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
+    class Server(Answers):
         def do_GET(self) -> None:
             path = urlsplit(self.path).path.rstrip("/")
             if path != "/api/tasks/137/data":
-                self.answer(json.dumps(ANSWERS[path]).encode(), "application/json")
+                self.answer(json.dumps(ANSWERS[path]).encode(), Content_Type="application/json")
                 return
             with zipfile.ZipFile(stream := io.BytesIO(), "w") as chunk:
                 chunk.write(Path(skimage.data_dir) / "astronaut.png", "000000.png")
-            self.answer(stream.getvalue(), "application/zip")
+            self.answer(stream.getvalue(), Content_Type="application/zip")
 
         def do_PATCH(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             sent.append((self.path, json.loads(body)))
-            self.answer(body, "application/json")
+            self.answer(body, Content_Type="application/json")
 
     with answering(Server) as url:
         client = cvat_sdk.Client(url, config=cvat_sdk.Config(cache_dir=tmp_path))

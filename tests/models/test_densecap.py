@@ -72,15 +72,6 @@ def test_describe_ranks_by_the_calibrated_score() -> None:
 # The verb
 
 
-def test_describe_gives_regions_in_the_pixels_of_the_image() -> None:
-    regions = tiny_detector().describe(noise(300, 150))
-    assert (regions.width, regions.height) == (300, 150)
-    assert len(regions) > 3
-    assert regions.boxes[:, 2].max() > 150  # not those of the 96-pixel input
-    assert regions.features is not None and regions.features.shape == (len(regions), 32)
-    assert regions.scores is not None and (np.diff(regions.scores) <= 0).all()
-
-
 def test_given_boxes_are_described_as_they_are_and_in_order() -> None:
     model, image = tiny_detector(), noise(120, 80)
     boxes = np.array([[60.0, 10, 110, 70], [0, 0, 120, 80], [3, 4, 20, 30]])

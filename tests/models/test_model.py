@@ -221,6 +221,8 @@ def test_who_grounds_follows_from_the_text_and_the_parts(model: Model):
         (lambda m: m.similarity(IMAGES, ["a dog"]), "similarity compares what embed returns, not "),
         (lambda m: m.similarity(m.embed(IMAGES), ["a dog"]), "similarity compares what embed_text returns, not str"),
         (lambda m: m.ground(IMAGES[:2], ["a dog", b"a cat"]), "text must be a string or a list of strings, not bytes"),
+        (lambda m: m.score(IMAGES[0], ["a dog", " ?!"]), r"' \?!' has no word"),
+        (lambda m: m.score(IMAGES[0], ["dog " * 201]), "a phrase has 201 words; 200 are the most that are scored"),
         (lambda m: m.score(IMAGES[0], "dog"), r"phrases must be a list of strings, not one string: \['dog'\]"),
         (lambda m: m.score(IMAGES[0], iter(["dog"])), "phrases must be a list of strings, not list_iterator"),
         (lambda m: m.align(IMAGES[0], 5), "sentences must be a list of strings, not int"),

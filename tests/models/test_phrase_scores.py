@@ -81,18 +81,6 @@ def test_the_best_region_of_each_phrase():
     assert len(scores([[], []], ()).best()) == 0
 
 
-@pytest.mark.parametrize(
-    ("image", "phrases", "message"),
-    [
-        (IMAGE, "a dog", r"phrases must be a list of strings, not one string: \['a dog'\]"),
-        (IMAGE, ["a dog", " ?!"], "' \\?!' has no word"),
-        (IMAGE, ["a dog", "dog " * 201], "a phrase has 201 words; 200 are the most that are scored"),
-    ],
-)
-def test_what_cannot_be_scored_is_reported(image, phrases, message):
-    refuses(message, tiny_detector().score, image, phrases)
-
-
 def test_classes_say_which_region_is_of_the_kind_of_a_phrase():
     """The decoder likes the first region for both phrases; "a thing" names no kind that the classes know."""
     found = scores([[0.4, 0.4], [0.1, 0.1]], ("a cat", "a thing"))

@@ -303,11 +303,8 @@ def test_several_are_no_more_probable_than_one() -> None:
 
 
 def test_a_threshold_is_a_probability_and_needs_a_calibration():
-    for threshold, message in (
-        (1.5, "threshold must be a probability, not 1.5"),
-        ("high", "threshold must be a number"),
-    ):
-        refuses(message, model().ground, IMAGE, PHRASES, threshold=threshold)  # pyright: ignore[reportArgumentType]
+    refuses("threshold must be a probability, not 1.5", model().ground, IMAGE, PHRASES, threshold=1.5)
+    refuses("threshold must be a number", model().ground, IMAGE, PHRASES, threshold="high")
     refuses("saywhere calibrate makes it so", model().ground, IMAGE, PHRASES, threshold=0.5)
     assert len(model().ground(IMAGE, PHRASES, threshold=0)) == 2
 

@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import sys
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import commands
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from albums import write_noise
 from commands import error_of
-from local_server import answering
+from local_server import Answers, answering
 from photographs import noise
 from refusals import refuses
 from stubs import calibrated
@@ -136,14 +135,10 @@ def test_who_does_not_answer_is_named_in_a_line_without_the_password(url: str, s
 def test_a_password_is_not_shown_where_a_server_answers(monkeypatch) -> None:
     sent: list[str | None] = []
 
-    class Grumpy(BaseHTTPRequestHandler):
+    class Grumpy(Answers):
         def do_GET(self) -> None:
             sent.append(self.headers["Authorization"])
-            self.send_response(403)
-            self.end_headers()
-            self.wfile.write(b'{"status": {"error": "who is user:p4ssword?"}}')
-
-        def log_message(self, *_: object) -> None: ...
+            self.answer(b'{"status": {"error": "who is user:p4ssword?"}}', 403)
 
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     shown = r"http://\*\*\*@127.0.0.1:\d+: the server answers 403, "

@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-from local_server import answering
+from local_server import Answers, answering
 from refusals import refuses
 from server_process import Process
 from starlette.testclient import TestClient
@@ -38,38 +37,28 @@ class Site:
         self.refreshed: list[str] = []
         site = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *_: Any) -> None:
-                pass
-
-            def answer(self, status: int, body: bytes, **headers: str) -> None:
-                self.send_response(status)
-                for name, value in {"Content-Length": str(len(body)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
+        class Handler(Answers):
             def do_GET(self) -> None:
                 site.asked.append(self.path)
                 allowed = self.headers["Authorization"] in ("Token legacy", f"Bearer access{len(site.refreshed)}")
                 if self.path == "/data/moved.jpg":
-                    self.answer(302, b"", Location=f"{site.url}/data/upload/1/a.jpg")
+                    self.answer(b"", 302, Location=f"{site.url}/data/upload/1/a.jpg")
                 elif self.path == "/data/large.jpg":
-                    self.answer(200, b"0" * (2 << 20))
+                    self.answer(b"0" * (2 << 20))
                 elif not allowed:
-                    self.answer(401, b"")
+                    self.answer(b"", 401)
                 elif self.path == "/data/upload/1/a.jpg":
-                    self.answer(200, photo)
+                    self.answer(photo)
                 else:
-                    self.answer(404, b"")
+                    self.answer(b"", 404)
 
             def do_POST(self) -> None:
                 asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 if self.path != "/api/token/refresh" or asked != {"refresh": JWT}:
-                    self.answer(401, b"{}")
+                    self.answer(b"{}", 401)
                     return
                 site.refreshed.append(self.path)
-                self.answer(200, json.dumps({"access": f"access{len(site.refreshed)}"}).encode())
+                self.answer(json.dumps({"access": f"access{len(site.refreshed)}"}).encode())
 
         self.handler = Handler
 

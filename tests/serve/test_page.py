@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from http.server import SimpleHTTPRequestHandler
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from chromium import PATIENCE, chromium, drop, transfer, wait_for_paint
-from local_server import answering
+from local_server import served
 from PIL import Image
 from playwright.sync_api import Browser, BrowserContext, Page, Route, TimeoutError, expect
 from server_process import Process
@@ -488,9 +486,8 @@ def test_a_page_of_another_port_gets_nothing(
     with saywhere.Index(indexed, model) as index:
         entry = index.search("a cat")[0].entry
     (tmp_path / "index.html").write_text("<title>Other</title>")
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=tmp_path)
     refused: list[tuple[str, str | None]] = []
-    with answering(handler) as other, browser.new_context() as context:
+    with served(tmp_path) as other, browser.new_context() as context:
         page = context.new_page()
         page.on("requestfailed", lambda request: refused.append((request.url.partition("/v1/")[2], request.failure)))
         page.goto(other)

@@ -27,9 +27,15 @@ def test_common_words_and_reserved_tokens_are_paired() -> None:
     assert rows.tolist() == [[0, 1, 2, 3, 5, 4], [0, 1, 2, 3, 4, 6]]
 
 
-def test_weights_that_fit_are_taken_over_and_word_rows_follow_the_words(tmp_path: Path) -> None:
-    old = tiny_model(seed=1)
-    checkpoint.save(old, tmp_path)
+@pytest.fixture
+def old(tmp_path: Path) -> DenseCap:
+    """A network, and the model in ``tmp_path``."""
+    made = tiny_model(seed=1)
+    checkpoint.save(made, tmp_path)
+    return made
+
+
+def test_weights_that_fit_are_taken_over_and_word_rows_follow_the_words(old: DenseCap, tmp_path: Path) -> None:
     vocabulary = Vocabulary({"sky": 3, "zebra": 2, "dog": 1})
     config = tiny_config(embed_dim=32, proposals={"hidden_size": 8}, fc_size=12)
     new = checkpoint.new_network(DenseCap, config, vocabulary)
@@ -48,9 +54,7 @@ def test_weights_that_fit_are_taken_over_and_word_rows_follow_the_words(tmp_path
     assert "2 of 3 words known; new: " in str(start)
 
 
-def test_a_localization_layer_with_more_anchors_takes_over_those_of_the_first(tmp_path: Path) -> None:
-    old = tiny_model(seed=1)
-    checkpoint.save(old, tmp_path)
+def test_a_localization_layer_with_more_anchors_takes_over_those_of_the_first(old: DenseCap, tmp_path: Path) -> None:
     shapes = [[*level, (9.0, 9.0)] for level in old.config.proposals.anchors]
     new = tiny_model(seed=2, proposals={"anchors": shapes})
     made = {name: value.clone() for name, value in new.state_dict().items()}
@@ -66,30 +70,20 @@ def test_a_localization_layer_with_more_anchors_takes_over_those_of_the_first(tm
 
 @pytest.mark.parametrize("more", [[], [(9.0, 9.0)]])
 def test_a_localization_layer_whose_first_anchors_differ_is_refused(
-    tmp_path: Path, more: list[tuple[float, float]]
+    old: DenseCap, tmp_path: Path, more: list[tuple[float, float]]
 ) -> None:
-    old = tiny_model(seed=1)
-    checkpoint.save(old, tmp_path)
     shapes = [[*level, *more] for level in old.config.proposals.anchors]
     first, *rest = shapes[-1]
     shapes[-1] = [(first[0] * 1.25, first[1]), *rest]
     stride, (width, height) = old.config.trunk.strides[-1], first
-    said = refuses("", start_from, tiny_model(seed=2, proposals={"anchors": shapes}), str(tmp_path))
-    message = said
+    message = refuses("", start_from, tiny_model(seed=2, proposals={"anchors": shapes}), str(tmp_path))
     assert f"has the anchors {width:g} x {height:g}" in message and f"at stride {stride}, but" in message
     assert f"model.proposals.anchors begins with {width * 1.25:g} x {height:g}" in message
 
 
-def test_anchors_that_a_recipe_rounds_are_the_same(tmp_path: Path) -> None:
-    old = tiny_model(seed=1)
-    checkpoint.save(old, tmp_path)
+def test_anchors_may_be_rounded_and_others_where_their_weights_are_new(old: DenseCap, tmp_path: Path) -> None:
     shapes = [[(w * 1.001, h) for w, h in level] for level in old.config.proposals.anchors]
     assert start_from(tiny_model(seed=2, proposals={"anchors": shapes}), str(tmp_path)).new == ()
-
-
-def test_anchors_may_differ_where_their_weights_are_new(tmp_path: Path) -> None:
-    old = tiny_model(seed=1)
-    checkpoint.save(old, tmp_path)
     shapes = [[(w + 1, h) for w, h in level] for level in old.config.proposals.anchors]
     start = start_from(tiny_model(seed=2, proposals={"anchors": shapes, "hidden_size": 8}), str(tmp_path))
     assert "trunk.localization.head.score.weight" in start.new

@@ -147,8 +147,10 @@ def test_frozen_modules_stay_and_all_else_moves(root: Path, tmp_path: Path) -> N
 
 
 def test_a_run_shorter_than_the_logs_interval_and_without_validation(root: Path, tmp_path: Path) -> None:
-    recipe = make(root, log_every=20)
-    out = run.train(replace(recipe, data=replace(recipe.data, validation=None)), tmp_path / "run").model.parent
+    recipe, out = make(root, log_every=20), tmp_path / "run"
+    result = run.train(replace(recipe, data=replace(recipe.data, validation=None)), out)
+    assert (result.epoch, result.metrics) == (2, {})
+    assert same({key.removeprefix("densecap."): value for key, value in weights(out).items()}, last_weights(out))
     log = read_log(out / "metrics.csv")
     assert [step for step, _ in log["train/loss"]] == [step for step, _ in log["lr/rest"]] == [2, 4]
     assert (out / "curves.png").exists()
@@ -213,14 +215,6 @@ def test_another_monitor_and_an_unknown_one(root: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"training.monitor is 'val/lose', but there are val/loss, val/rpn_score"):
         run.train(make(root, epochs=1, monitor="val/lose"), tmp_path / "b")
     assert not (tmp_path / "b").exists()  # the right one is no other recipe
-
-
-def test_without_validation_the_last_weights_are_kept(root: Path, tmp_path: Path) -> None:
-    recipe = make(root, epochs=2)
-    result = run.train(replace(recipe, data=replace(recipe.data, validation=None)), tmp_path / "run")
-    assert (result.epoch, result.metrics) == (2, {})
-    stored = {key.removeprefix("densecap."): value for key, value in weights(tmp_path / "run").items()}
-    assert same(stored, last_weights(tmp_path / "run"))
 
 
 def test_the_mean_of_the_last_epochs_is_validated_and_kept_and_training_goes_on_without_it(

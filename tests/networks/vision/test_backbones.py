@@ -72,13 +72,10 @@ def test_the_strides_of_an_architecture_are_asked_for_once(monkeypatch):
     assert len(made) == 1
 
 
-def test_wrong_names_and_strides_are_user_errors():
+def test_wrong_names_strides_and_networks_whose_maps_do_not_follow_the_image_are_refused():
     refuses("no backbone is called 'resnet5000'", build_backbone, "resnet5000")
     refuses("has the strides .* not 5", build_backbone, "test_resnet", (5,), pretrained=False)
     refuses("vgg16_caffe has the one stride 16", build_backbone, "vgg16_caffe", (8,), pretrained=False)
-
-
-def test_networks_without_maps_that_follow_the_image_are_refused():
     refuses("vit_tiny_patch16_224 cannot be used", build_backbone, "vit_tiny_patch16_224", pretrained=False)
     with pytest.raises(UserError, match=r"maps do not follow the size|cannot be used"):  # as timm's version has it
         build_backbone("crossvit_tiny_240", pretrained=False)

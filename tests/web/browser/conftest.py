@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import io
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from http.server import SimpleHTTPRequestHandler
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import skimage
 from chromium import PATIENCE, chromium, wait_for_paint, web_runtime
-from local_server import answering
+from local_server import served
 from PIL import Image
 from playwright.sync_api import Browser, Page
 from safetensors.numpy import load_file, save_file
@@ -66,18 +64,6 @@ def site(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     write_site(saywhere.DEFAULT_MODEL, folder, runtime)
     return folder
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    """Serve files, and write no log."""
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
-
-
-def served(folder: Path) -> AbstractContextManager[str]:
-    """Where a folder's files are served, as any server of files does it."""
-    return answering(functools.partial(Quiet, directory=str(folder)))
 
 
 @pytest.fixture(scope="session")

@@ -75,4 +75,3 @@ def test_no_anchors_no_proposals():
     none = RpnOutput(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros((0, 4), np.float32))
     boxes, logits = propose(BoxCoder(), none, (50, 40), 0.6, 100, 12)
     assert boxes.shape == (0, 4) and logits.shape == (0,)
-    assert BoxCoder().anchors([(4.0, 8.0)], 0, 3, 16).shape == (0, 4)

@@ -128,6 +128,14 @@ def test_decode_gradients():
     assert torch.autograd.gradcheck(boxes.encode, (targets, anchors))
 
 
+def test_anchor_grid_order_and_centres():
+    anchors = boxes.anchor_grid([(4, 8), (6, 2)], height=2, width=3, stride=16)
+    rows = boxes.to_center(anchors).reshape(2, 3, 2, 4)
+    assert rows[0, 0].tolist() == [[8, 8, 4, 8], [8, 8, 6, 2]]
+    assert rows[1, 2].tolist() == [[40, 24, 4, 8], [40, 24, 6, 2]]
+    assert boxes.anchor_grid([(4, 8)], 0, 3, 16).shape == (0, 4)
+
+
 def test_anchor_grid_dtype():
     exact = boxes.anchor_grid([(1 / 3, 1)], 1, 1, 1, np.float64)
     assert exact.dtype == np.float64 and boxes.anchor_grid([(1 / 3, 1)], 1, 1, 1).dtype == np.float32

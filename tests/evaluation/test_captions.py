@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +25,7 @@ from saywhere.evaluation import meteor, ptb
 from saywhere.evaluation.captions import count_invented, score_captions, tokenize_captions
 from saywhere.evaluation.examples import compare_answers
 from saywhere.evaluation.meteor import Meteor
+from saywhere.evaluation.meteor.scorer import Pair
 from saywhere.images import LoadedImage
 from saywhere.models.captioner import Caption
 from saywhere.models.nouns import NounTree, find_nouns, noun_tree
@@ -43,6 +46,23 @@ CANDIDATES = {
     "4.jpg": "",
 }
 ORDER = ["bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "rouge_l", "cider"]
+
+
+class Corpus(Meteor):
+    """METEOR without its Java: what it was asked, and a fixed answer."""
+
+    def __init__(self) -> None:
+        self.pairs: list[Pair] = []
+
+    def corpus_score(self, pairs: Sequence[Pair]) -> float:
+        self.pairs = list(pairs)
+        return 0.25
+
+
+@pytest.fixture
+def corpus(monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    monkeypatch.delattr(captioning, "Meteor")  # no second one is made
+    return Corpus()
 
 
 def test_equal_to_the_classes_of_the_coco_evaluation(real: Meteor, theirs: Any) -> None:
@@ -76,6 +96,17 @@ def test_a_line_end_in_a_text_does_not_shift_those_after_it(end: str) -> None:
     assert tokenize_captions({"a": [f"one{end}two"], "b": ["three"]}) == {"a": ["one two"], "b": ["three"]}
 
 
+def test_values_worked_by_hand(corpus: Corpus) -> None:
+    # 3 of 3 words and 1 of 2 pairs of words are in the reference, which is one word longer: brevity exp(1 - 4/3).
+    metrics = score_captions({"1": "a dog runs"}, {"1": ["a black dog runs"]}, corpus).metrics
+    brevity = math.exp(1 - 4 / 3)
+    assert metrics["bleu_1"] == pytest.approx(brevity, abs=1e-6)
+    assert metrics["bleu_2"] == pytest.approx(brevity * math.sqrt(1 / 2), abs=1e-6)
+    precision, recall, beta2 = 1.0, 3 / 4, 1.2**2
+    assert metrics["rouge_l"] == pytest.approx((1 + beta2) * precision * recall / (recall + beta2 * precision))
+    assert metrics["cider"] == 0.0  # one image: every word occurs with all images
+
+
 def test_images_that_do_not_fit_are_named() -> None:
     refuses(r"no captions", score_captions, {}, {})
     with pytest.raises(UserError, match=r"b\.jpg has a caption but no reference \(1 such"):
@@ -94,8 +125,7 @@ def test_a_failing_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         tokenize_captions({"a": ["x"], "b": ["write to a@b.com"]})
 
 
-def test_cider_of_each_image_makes_up_the_whole(real: Meteor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(captioning, "Meteor")  # no second one is made
+def test_cider_of_each_image_makes_up_the_whole(real: Meteor) -> None:
     true = {"z": ["a black dog runs"], "a": ["two men ride bikes"], "m": ["a red hat", "the large red hat"]}
     said = {"m": "a red hat", "z": "a black dog runs", "a": "grass"}
     scores = score_captions(said, true, real)

@@ -74,9 +74,43 @@ def test_101_recalls_reached_exactly(hit):
         assert replace(ORIGINAL, precision="float").average_precision(hits, 100) == pytest.approx(0.07)
 
 
+def test_a_detection_below_the_threshold_takes_no_truth():
+    predicted = regions((side(0.2), 0.9, "a car"), (A, 0.8, "a car"))
+    result = evaluate((predicted, [A], [["a car"]]))
+    assert set(result.ap.values()) == set(result.detection_ap.values()) == {0.5}
+    assert evaluate((predicted, [A], [["a car"]]), protocol="original").detection_map == 0
+
+
+def test_truths_are_claimed_anew_at_each_meteor():
+    predicted = regions((A, 0.9, "0.1"), (A, 0.8, "0.2"), (A, 0.7, "0.3"))
+    result = evaluate((predicted, [A], [["a car"]]), scorer=worth)
+    expected = {
+        0: 1, 0.05: 1, 0.1: 1 / 2, 0.15: 1 / 2, 0.2: 1 / 3, 0.25: 1 / 3,
+    }  # METEOR is above a threshold, not at it  # fmt: skip
+    assert result.ap == pytest.approx({f"iou_{t}/meteor_{m}": expected[m] for t in IOUS for m in METEORS})
+    assert result.detection_map == 1
+    assert result.language_meteor == pytest.approx(0.2)
+    assert {v for k, v in evaluate((predicted, [A], [["a"]]), protocol="original", scorer=worth).ap.items()} == {0, 1}
+
+
 def test_of_two_equal_overlaps_the_first_truth_is_taken():
     matches = CLEAN.match(np.array([[0.0, 0, 10, 10]]), np.ones(1), np.array([[0.0, 0, 10, 5], [0, 5, 10, 10]]))
     assert matches.truth.tolist() == [0] and matches.overlap.tolist() == [0.5]
+
+
+def test_an_unmatched_detection_takes_no_truth():
+    predicted = regions((FAR, 0.9, "a cat"), (A, 0.8, "a car"))
+    assert evaluate((predicted, [A], [["a car"]])).map == 0.5
+    assert evaluate((predicted, [A], [["a car"]]), protocol="original").map == 0
+    assert evaluate((predicted, [B, A], [["a bus"], ["a car"]]), protocol="original").map == 0
+    assert evaluate((predicted, [A, B], [["a car"], ["a bus"]]), protocol="original").map == pytest.approx(0.25)
+
+
+def test_boxes_are_continuous():
+    small = [0, 0, 2, 2]
+    predicted = regions(([0, 0, 2, 1], 0.9, "a car"))
+    assert evaluate((predicted, [small], [["a car"]])).detection_ap["iou_0.6"] == 0  # 2 / 4
+    assert evaluate((predicted, [small], [["a car"]]), protocol="original").detection_ap["iou_0.6"] == 1  # 6 / 9
 
 
 def test_truths_are_merged():

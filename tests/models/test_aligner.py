@@ -180,6 +180,13 @@ def test_a_region_that_does_not_count_is_never_chosen():
     assert chain.tolist() == [[0, 2, 3][r] for r in fewer.tolist()]
 
 
+def test_beta_goes_from_word_by_word_to_one_region():
+    products = np.array([[2.0, 0, 0], [0, 2, 1.5], [1, 0, 0.9], [0, 0, 2]])
+    assert decode_chain(products).tolist() == products.argmax(axis=1).tolist() == [0, 1, 0, 2]
+    assert decode_chain(products, 0.8).tolist() == [0, 2, 2, 2]
+    assert decode_chain(products, 100.0).tolist() == [int(products.sum(axis=0).argmax())] * 4
+
+
 def test_of_equal_alignments_the_one_that_stays_is_chosen_and_none_of_nothing():
     assert decode_chain(np.zeros((3, 2))).tolist() == [0, 0, 0]
     assert decode_chain(np.array([[0.0, 1], [1, 1], [0, 1]])).tolist() == [1, 1, 1]
@@ -232,6 +239,23 @@ def test_it_is_the_equation_in_blocks_of_any_size(score, images, sentences, bloc
     matrix = similarity_matrix(regions, words, score, block)
     assert matrix.shape == (len(images), len(sentences)) and matrix.dtype == np.float32
     assert matrix.tolist() == plainly(regions, words, score)
+
+
+def test_by_hand():
+    regions, words = [np.array([[1.0, 0], [0, 2]])], [np.array([[3.0, 1], [-1, -2]])]
+    # products: word 1 with the regions 3, 2; word 2 with them -1, -4
+    assert similarity_matrix(regions, words).tolist() == [[3 - 1]]
+    assert similarity_matrix(regions, words, "fragments").tolist() == [[3 + 2]]
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_no_regions_and_no_words_have_similarity_0(score):
+    matrix = similarity_matrix(vectors([0, 2, 0, 3]), vectors([2, 0, 1]), score, 4)
+    assert not matrix[[0, 2]].any() and not matrix[:, 1].any() and matrix[1, 0] and matrix[3, 2]
+    assert similarity_matrix([], vectors([2]), score).shape == (0, 1)
+    assert similarity_matrix(vectors([2]), [], score).shape == (1, 0)
+    assert not similarity_matrix(vectors([0, 0]), vectors([2, 1]), score).any()
+    assert not similarity_matrix(vectors([2, 1]), vectors([0, 0]), score).any()
 
 
 def test_blocks_cover_each_pair_once_and_hold_few_products():

@@ -159,6 +159,17 @@ def test_the_likeliest_words_are_found_among_many_and_of_equal_ones_the_first(se
     assert found.tolist() == [np.argsort(-probabilities, kind="stable")[:size].tolist()] * len(ITEMS)
 
 
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_batched_equals_one_at_a_time(beam_size):
+    decoder, embeddings = lstm(3), rows(7, 0, 2.0)
+    together = run(decoder, embeddings, 5, beam_size)
+    for i in range(7):
+        alone = run(decoder, embeddings[i : i + 1], 5, beam_size)
+        length = alone.token_ids.shape[1]
+        assert together.token_ids[i, :length].tolist() == alone.token_ids[0].tolist()
+        assert together.total[i] == pytest.approx(alone.total[0], abs=1e-5)
+
+
 def test_no_items_and_bad_arguments():
     assert run(lstm(0), rows(0), 5).token_ids.shape == (0, 0)
     refuses("beam_size must be at most 200, not 1000000000", search, lstm(0), rows(1), DecodingConfig(), 10**9)

@@ -48,7 +48,7 @@ def test_a_sentence_is_cut_into_phrases_and_each_is_grounded_alone():
     model = tiny()
     assert model.ground(IMAGES[0], SENTENCES[0]).captions == ("a man", "a red shirt", "a horse")
     phrases = model.ground(IMAGES[0], ["a red shirt", "a horse"])
-    assert phrases.captions == ("a red shirt", "a horse") and phrases.scores is None  # there is no dense captioner
+    assert phrases.captions == ("a red shirt", "a horse") and phrases.scores is None
     alone = model.align(IMAGES[0], "a horse", beta=0.0)
     region = int(alone.products.sum(axis=0).argmax())
     np.testing.assert_allclose(phrases.boxes[1], alone.boxes[region])

@@ -354,6 +354,11 @@ def test_a_model_says_which_part_it_lacks(part: str):
         refuses("boxes need another model", model.describe, IMAGES[0], BOXES[0])
 
 
+def test_phrases_are_grounded_by_the_aligner_where_there_is_no_dense_captioner():
+    regions = bundle_model(aligner={}).ground(IMAGES[0], PHRASES[0])
+    assert regions.similarities is not None and regions.captions == tuple(PHRASES[0])
+
+
 @pytest.mark.parametrize("verb", ["encode", "describe", "score", "ground", "align", "embed", "embed_text", "caption"])
 def test_help_shows_what_a_verb_takes_and_returns(verb: str) -> None:
     signature = inspect.signature(getattr(Model, verb))

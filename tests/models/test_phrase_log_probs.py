@@ -7,7 +7,9 @@ import pytest
 import torch
 from tiny_captioner import tiny_lstm
 
+from saywhere.configs.parts import DecodingConfig
 from saywhere.models import phrase_scores
+from saywhere.models.decoding import decode
 from saywhere.models.phrase_scores import phrase_log_probs
 from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.language.decoders.protocol import TorchDecoder
@@ -110,3 +112,17 @@ def test_the_bounds_on_memory_change_nothing_but_the_steps(monkeypatch, rows, st
     np.testing.assert_allclose(phrase_log_probs(decoder, regions, PHRASES), expected, atol=1e-5)
     assert max(decoder.rows) <= max(rows, 9), "a step has the words of `rows`, or one word of all regions"
     assert len(decoder.rows) > 5
+
+
+def test_the_probability_of_a_caption_is_that_of_decoding():
+    module, rows = tiny_lstm(3), embeddings(20)
+    with torch.no_grad():
+        module.output.bias[END] += 6
+    decoder = Counting(module)
+    out = decode(decoder, rows, DecodingConfig(max_words=6))
+    ended = np.flatnonzero((out.token_ids == END).any(axis=1)).tolist()
+    assert len(ended) > 3
+    for row in ended:
+        words = [word for word in out.token_ids[row].tolist() if word not in (END, PAD)]
+        score = phrase_log_probs(decoder, rows[row : row + 1], [words])
+        assert score[0, 0] == pytest.approx(out.total[row], rel=1e-4, abs=1e-5)

@@ -100,11 +100,23 @@ def test_the_settings_of_a_collection_reach_the_server(monkeypatch) -> None:
     assert vectors.multivector_config.comparator == "max_sim" and vectors.hnsw_config.m == 0
 
 
+def test_a_server_that_is_away_and_a_wrong_url_are_one_line(monkeypatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # nobody listens here
+        port = free.getsockname()[1]
+        with pytest.raises(UserError, match=rf"http://127.0.0.1:{port}: no Qdrant server answers \(") as error:
+            Qdrant(f"http://127.0.0.1:{port}").exists()
+    assert "\n" not in str(error.value)
+    for url in ("localhost:6333", "localhost", "path:", "nonsense://x:1"):
+        with pytest.raises(UserError, match=url):
+            Qdrant(url).exists()
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
-        ("http://127.0.0.1:{port}", "http://127.0.0.1:{port}: no Qdrant server answers ("),
-        *((wrong, wrong) for wrong in ("localhost:6333", "localhost", "path:", "nonsense://x:1")),
+        ("http://127.0.0.1:6333", "http://127.0.0.1:6333"),
         ("http://user:p4ssword@127.0.0.1:{port}", "http://***@127.0.0.1:{port}"),
         ("http://user:p4ss@word@127.0.0.1:{port}/q", "http://***@127.0.0.1:{port}/q"),
         ("http://:p4ssword@127.0.0.1:{port}", "http://***@127.0.0.1:{port}"),
@@ -116,15 +128,15 @@ def test_the_settings_of_a_collection_reach_the_server(monkeypatch) -> None:
         (":memory:", ":memory:"),
     ],
 )
-def test_who_does_not_answer_is_named_in_a_line_without_the_password(url: str, shown: str, monkeypatch) -> None:
+def test_passwords_in_urls_are_never_shown(url: str, shown: str, monkeypatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))  # nobody listens here
         url, shown = (text.replace("{port}", str(free.getsockname()[1])) for text in (url, shown))
         place = Qdrant(url, "album")
         said = [masked(url), str(place), repr(place)]
-        assert all(shown.partition(": ")[0] in text for text in said)
-        if url != ":memory:":
+        assert all(shown in text for text in said)
+        if "@" in url:
             with pytest.raises(UserError) as refused:
                 saywhere.Index(place)
             said.append(str(refused.value))

@@ -50,6 +50,32 @@ def test_training_scores_are_those_that_a_user_gets(options):
     torch.testing.assert_close(output.scores * network.config.temperature, torch.from_numpy(found))
 
 
+@torch.no_grad()
+def test_one_at_a_time_is_the_same_as_a_batch():
+    network = tiny_aligner()
+    for image, together in zip(IMAGES, embedded(network), strict=True):
+        torch.testing.assert_close(embedded(network, [image])[0], together)
+    encoded = network.encode_text(tiny_token_ids(network, SENTENCES))
+    for number, text in enumerate(SENTENCES):
+        alone = network.encode_text(tiny_token_ids(network, [text])).vectors[0]
+        torch.testing.assert_close(encoded.vectors[number][encoded.mask[number]], alone)
+
+
+def test_it_learns_a_few_images_by_heart():
+    network = tiny_aligner(signed_sqrt=False).train()
+    rows, sentences = features(network), targets(network)
+    optimizer = torch.optim.Adam([p for p in network.parameters() if p.requires_grad], lr=0.01)
+    criterion = AlignmentCriterion(network.config)
+    for _ in range(60):
+        loss = torch.stack(list(criterion(network(rows, sentences)).values())).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert float(loss.detach()) < 0.05
+    (output,) = network.eval()(rows, sentences)
+    assert output.scores.argmax(dim=1).tolist() == output.scores.argmax(dim=0).tolist() == [0, 1, 2, 3]
+
+
 def test_a_feature_of_zero_gives_the_trunk_a_finite_gradient():
     network = tiny_aligner(signed_sqrt=True).train()
     rows = features(network)[0][0][0].detach().clone()
@@ -157,6 +183,19 @@ def test_each_of_several_encoders_has_scores_and_a_loss_of_its_own():
     of_all = AlignmentCriterion(network.config)(outputs)["images"].detach()
     assert abs(float(of_each[0] - of_each[1])) > 1e-3
     torch.testing.assert_close(of_all, (of_each[0] + of_each[1]) / 2)
+
+
+@torch.no_grad()
+def test_several_encoders_answer_together_by_the_mean_of_their_products():
+    network = tiny_aligner(encoders=2, signed_sqrt=False)
+    token_ids = tiny_token_ids(network, SENTENCES[1:2])
+    flat = network.standardise(features(network, IMAGES[2:3])[0][0][0])
+    products = [
+        project(flat) @ encoder(token_ids).vectors[0].T
+        for project, encoder in zip(network.projects, network.encoders, strict=True)
+    ]
+    found = embedded(network, IMAGES[2:3])[0] @ network.encode_text(token_ids).vectors[0].T
+    torch.testing.assert_close(found, (products[0] + products[1]) / 2)
 
 
 @pytest.mark.parametrize("options", [{}, {"score": "fragments"}, {"loss": "margin"}])

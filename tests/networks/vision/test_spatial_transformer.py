@@ -135,6 +135,12 @@ def test_a_linear_ramp_is_sampled_exactly(x, y, width, height):
     torch.testing.assert_close(values, 0.5 * xs[None, :] - 2 * ys[:, None] + 3, rtol=1e-9, atol=1e-9)
 
 
+def test_cells_return_themselves():
+    features = random(3, 4, 6)
+    values = bilinear(features, torch.tensor([[8.0, 8, 88, 56]]).double(), size=(4, 6), stride=16)
+    torch.testing.assert_close(values[0], features)
+
+
 def test_outside_counts_as_zero():
     features = torch.ones(1, 4, 4, dtype=torch.float64)
     boxes = torch.tensor([[100.0, 100, 120, 120], [-8, 24, 24, 24]]).double()

@@ -9,8 +9,9 @@ import pytest
 import torch
 from refusals import refuses
 
-from saywhere.boxes import BoxCoder
+from saywhere.boxes import BoxCoder, propose
 from saywhere.configs.parts import ProposalConfig, TrunkConfig
+from saywhere.engines.engine import RpnOutput
 from saywhere.networks.vision.trunk import AnchorGenerator, LocalizationLayer, RpnHead, Trunk, build_trunk
 from saywhere.papers.densecap2016.conventions import OriginalBoxCoder
 
@@ -120,6 +121,15 @@ def test_two_way_scores_are_the_difference_of_the_logits():
     assert rpn([maps(32, 48)])[0].logits[:2].tolist() == [2, -5]
 
 
+def test_images_of_different_sizes_in_one_call_equal_one_at_a_time():
+    rpn = layer()
+    images = [maps(32, 48, 1), maps(64, 32, 2), maps(32, 48, 3)]
+    for together, image in zip(rpn(images), images, strict=True):
+        alone = rpn([image])[0]
+        for a, b in ((together.logits, alone.logits), (together.offsets, alone.offsets)):
+            torch.testing.assert_close(a, b)
+
+
 def test_offsets_start_at_zero_so_that_proposals_are_anchors():
     head = RpnHead(5, 6, 2, False)
     rpn = LocalizationLayer(head, AnchorGenerator([[(20, 10), (16, 16)]], (8,)))
@@ -127,8 +137,27 @@ def test_offsets_start_at_zero_so_that_proposals_are_anchors():
     torch.testing.assert_close(rpn.box_coder.decode(out.offsets, out.anchors), out.anchors)
 
 
-def test_the_coder_bounds_growth():
-    reference, offsets = torch.tensor([[10.0, 10, 30, 20]]), torch.tensor([[0, 0, 99.0, 0]])
-    huge = BoxCoder().decode(offsets, reference)
+def test_proposals_are_clipped_solid_suppressed_and_best_first():
+    anchors = torch.tensor([[0.0, 0, 10, 10], [0, 0, 10, 9], [-20, 0, 0.5, 10], [20, 20, 60, 60], [5, 5, 15, 15]])
+    logits = torch.tensor([1.0, 2.0, 9.0, 3.0, -1.0])
+    rpn = RpnOutput(anchors, logits, torch.zeros(5, 4))
+
+    def proposals(nms_iou: float = 0.7, pre_nms_top_n: int | None = None, limit: int = 10):
+        return propose(BoxCoder(), rpn, (40, 40), nms_iou, pre_nms_top_n, limit)
+
+    boxes, scores = proposals()
+    assert boxes.tolist() == [[20, 20, 40, 40], [0, 0, 10, 9], [5, 5, 15, 15]]  # 2 is too thin, 0 overlaps 1 by 0.9
+    assert scores.tolist() == [3, 2, -1]
+    assert len(proposals(limit=2)[0]) == 2
+    assert len(proposals(nms_iou=0.95)[0]) == 4
+    assert proposals(pre_nms_top_n=2)[1].tolist() == [3]
+
+
+def test_the_coder_inverts_and_bounds_growth():
+    references = torch.tensor([[10.0, 10, 30, 20], [0, 0, 5, 5]])
+    boxes = torch.tensor([[12.0, 8, 44, 30], [1, 1, 3, 9]])
+    coder = BoxCoder()
+    torch.testing.assert_close(coder.decode(coder.encode(boxes, references), references), boxes)
+    huge = coder.decode(torch.tensor([[0, 0, 99.0, 0]]), references[:1])
     assert float(huge[0, 2] - huge[0, 0]) == pytest.approx(20 * 62.5, rel=1e-3)
-    assert torch.isinf(BoxCoder(None).decode(offsets, reference)).any()
+    assert torch.isinf(BoxCoder(None).decode(torch.tensor([[0, 0, 99.0, 0]]), references[:1])).any()

@@ -65,6 +65,8 @@ class Places:
 
 CONTENT = "content of the video"
 """Name of the setting for the video itself."""
+DAMAGE = "damage"
+"""Name under which the damage of a finished video is noted beside the settings."""
 
 
 class ChangedVideoError(UserError):
@@ -81,6 +83,7 @@ class TracksFile(AppendedFile):
 
     Attributes:
         done: whether an earlier run has finished.
+        damage: the damage of the video that a finished run has found, as noted by :meth:`finish`, or None.
         state: state of an unfinished earlier run, or None.
 
     Raises:
@@ -102,9 +105,11 @@ class TracksFile(AppendedFile):
             stored = None
         except (OSError, ValueError) as error:
             raise UserError(f"{self.places.unfinished}: is damaged; remove it and {path} to start over") from error
-        self.done = stored is None and size > 0
+        self.done, self.damage = stored is None and size > 0, None
         if self.done:
-            self._compare(read_settings(path) or {}, f"; give another place, or remove {path} to start over")
+            known = read_settings(path) or {}
+            self.damage = known.get(DAMAGE)
+            self._compare(known, f"; give another place, or remove {path} to start over")
             if missing := self.places.missing():
                 raise UserError(f"{path}: is finished, but {missing} is not there; remove {path} to make both anew")
         elif stored is not None:
@@ -147,10 +152,12 @@ class TracksFile(AppendedFile):
         stored = {"settings": self._settings, "size": size, "state": state}
         write_text(self.places.unfinished / "state.json", json.dumps(stored))
 
-    def finish(self) -> None:
-        """Mark the video as done: remove the state for resuming."""
+    def finish(self, damage: object = None) -> None:
+        """Mark the video as done: remove the state for resuming; ``damage`` is noted, for runs that skip the video."""
         require_there(self._file, self.places.tracks)
         sync(self._file)
+        if damage is not None:
+            note_settings(self.places.tracks, {**self._settings, DAMAGE: damage})
         self._forget_state()
 
     def _forget_state(self) -> None:

@@ -58,7 +58,7 @@ def everywhere() -> Iterator[Process]:
     """A server at all addresses, without a token."""
     running = Process("--host", "0.0.0.0")
     yield running
-    running.stop()
+    assert running.stop() == (0, "note: without --token, everyone who can reach this address may use the server\n")
 
 
 @pytest.mark.parametrize("scheme", ["Bearer ", "bearer ", "BEARER ", "bearer   "])

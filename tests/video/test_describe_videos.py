@@ -343,6 +343,14 @@ def test_a_video_that_is_another_one_since_costs_only_itself(model):
     Path(tracks).unlink()
     describe("a.mp4", "b.mp4", "--out", "drawn")
     assert spans(tracks)[-1] == ("a green square", 2.0, 3.0)
+    os.utime("a.mp4", (5, 5))  # as in a copy of the folder
+    assert describe("a.mp4", "--out", "drawn").stdout == f"a.mp4: already in {tracks}\n"
+    changed = bytearray(Path("a.mp4").read_bytes())
+    changed[-1] ^= 1
+    Path("a.mp4").write_bytes(changed)
+    assert describe("a.mp4", "--out", "drawn", code=1).stderr == f"skipped: a.mp4: {what}\n"
+    changed[-1] ^= 1
+    Path("a.mp4").write_bytes(changed)
     describe("a.mp4", "b.mp4", "--out", "drawn")
 
 

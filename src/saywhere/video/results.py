@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import json
 import os
@@ -16,7 +17,7 @@ import numpy as np
 from saywhere import boxes as geometry
 from saywhere.drawing import UNSURE
 from saywhere.errors import UserError
-from saywhere.files import beside, require_there, sync, write_atomically, write_text
+from saywhere.files import beside, content_hash, require_there, sync, write_atomically, write_text
 from saywhere.inference.results import AppendedFile, forget_settings, note_settings, read_settings
 from saywhere.models.nouns import noun_tree, related
 from saywhere.options import dataclass
@@ -65,8 +66,8 @@ class Places:
 
 CONTENT = "content of the video"
 """Name of the setting for the video itself."""
-DAMAGE = "damage"
-"""Name under which the damage of a finished video is noted beside the settings."""
+DAMAGE, HASH = "damage", "hash"
+"""Names under which the damage of a finished video and the hash of its bytes are noted beside the settings."""
 
 
 class ChangedVideoError(UserError):
@@ -80,6 +81,7 @@ class TracksFile(AppendedFile):
         places: the files of the video.
         video: name of the video, in each line.
         settings: settings that the results depend on; a file is not continued with different ones.
+        path: the video itself, whose bytes count if a finished one has another time; None for a camera.
 
     Attributes:
         done: whether an earlier run has finished.
@@ -91,8 +93,8 @@ class TracksFile(AppendedFile):
         UserError: the file has other content, another run is writing it, or it was begun with other settings.
     """
 
-    def __init__(self, places: Places, video: str, settings: Mapping[str, Any]) -> None:
-        self.places, self._video, self._settings = places, video, dict(settings)
+    def __init__(self, places: Places, video: str, settings: Mapping[str, Any], path: Path | None = None) -> None:
+        self.places, self._video, self._settings, self._path = places, video, dict(settings), path
         super().__init__(places.tracks, "wait for it")
 
     def _resume(self) -> None:
@@ -127,11 +129,20 @@ class TracksFile(AppendedFile):
     def _compare(self, known: Mapping[str, Any], way_out: str) -> None:
         """Refuse a file made with other settings or from another video; settings that are not known are ignored."""
         changed = [name for name in known if name in self._settings and known[name] != self._settings[name]]
+        if changed == [CONTENT] and known.get(HASH) and known[HASH] == self._hash():
+            return
         if changed == [CONTENT]:
             what = f"is not the video whose tracks are in {self.places.tracks}"
             raise ChangedVideoError(f"{self._video}: {what}{way_out}")
         if changed:
             raise UserError(f"{self.places.tracks}: was made with another {' and '.join(changed)}{way_out}")
+
+    def _hash(self) -> str | None:
+        with contextlib.suppress(OSError):  # the video may be gone by now
+            if self._path is not None:
+                with open(self._path, "rb") as video:
+                    return content_hash(video).hex()
+        return None
 
     def _check_owner(self) -> None:
         """Refuse a file that holds anything but this video's lines."""
@@ -156,8 +167,7 @@ class TracksFile(AppendedFile):
         """Mark the video as done: remove the state for resuming; ``damage`` is noted, for runs that skip the video."""
         require_there(self._file, self.places.tracks)
         sync(self._file)
-        if damage is not None:
-            note_settings(self.places.tracks, {**self._settings, DAMAGE: damage})
+        note_settings(self.places.tracks, {**self._settings, DAMAGE: damage, HASH: self._hash()})
         self._forget_state()
 
     def _forget_state(self) -> None:

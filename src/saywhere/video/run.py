@@ -201,7 +201,8 @@ class Videos:
         from saywhere.video.tracking import Recording, Watcher
 
         with contextlib.ExitStack() as stack:
-            file = places and stack.enter_context(TracksFile(places, reader.name, self._settings(reader)))
+            path = None if stopped is not None else Path(reader.path)
+            file = places and stack.enter_context(TracksFile(places, reader.name, self._settings(reader), path))
             if places and file and file.done:
                 self.tell(f"{printable(reader.name)}: already in {places.tracks}")
                 self._pass_on_from(places)

@@ -227,6 +227,10 @@ def test_a_drawn_box_is_described(
     assert saved["image"] == "photo.jpg" and download.value.suggested_filename == "photo-regions.json"
     assert model.describe(seen, saved["boxes"][:1]).captions == (saved["captions"][0],)
     assert phrases(page) == [f"your box: {saved['captions'][0]}", *saved["captions"][1:]]
+    status = page.get_by_role("status").first
+    expect(status).to_have_text(f"Your box: {saved['captions'][0]}")
+    page.click("#tab-sentence")
+    expect(status).to_have_text(f"photo.jpg: {model.caption(seen).sentence}")
 
 
 def test_a_caption_is_shown_word_by_word(

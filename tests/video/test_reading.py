@@ -375,6 +375,20 @@ def test_a_cut_file_that_lacks_only_sound_is_whole(tmp_path, name):
     assert str(damage) == f"damaged: ends at {len(frames) / 10} of 1.0 s"
 
 
+def test_a_file_of_which_the_disk_gives_only_the_beginning_ends_there(tmp_path, monkeypatch):
+    class Failing(io.FileIO):
+        def read(self, size: int = -1) -> bytes:
+            if self.tell() + size > (tmp_path / "a.mp4").stat().st_size * 2 // 3:
+                raise OSError(5, "Input/output error")
+            return super().read(size)
+
+    frames = (Timed(n / 10, photographs.noise(192, 128, n)) for n in range(30))
+    write_clip(tmp_path / "a.mp4", frames, faststart=True)
+    monkeypatch.setattr("saywhere.video.reading._open_regular", Failing)
+    frames, damage = read(tmp_path / "a.mp4")
+    assert 0 < len(frames) < 30 and str(damage) == f"damaged: ends at {len(frames) / 10} of 3.0 s"
+
+
 def test_a_cut_file_that_does_not_say_its_length_breaks_off(tmp_path):
     with av.open(str(tmp_path / "a.mp4"), "w", options={"movflags": "frag_keyframe+empty_moov"}) as file:
         stream = file.add_stream("libx264", rate=10, options={"g": "5"})

@@ -35,12 +35,15 @@ from saywhere.search.scan import Question
 from saywhere.text import Vocabulary, tokenize
 
 _SIGN = re.compile(r"(?:^|\s)([+-])(?=\s|$|[^\W\d])")
-
-
-ANYTHING = frozenset({
-    "a", "an", "any", "the", "all", "image", "images", "photo", "photos", "photograph", "photographs", "picture",
-    "pictures",
-})  # fmt: skip
+_IMAGES = frozenset({"image", "images", "photo", "photos", "photograph", "photographs", "picture", "pictures"})
+_IMAGE_OF = re.compile(
+    rf"^(?:(?:find|show)\s+(?:me\s+)?)?(?:(?:an?|all|any|each|every|my|our|some|the|which)\s+)?(?:{'|'.join(_IMAGES)})\s+"
+    r"(?:of|with|(?:that|which)\s+(?:shows?|ha(?:s|ve)|contains?)|containing|showing|where\s+there\s+(?:is|are))\s+"
+    r"(?!no\b)(?=\S)",
+    re.IGNORECASE,
+)  # fmt: skip
+"""What precedes the thing that is looked for in "photos of dogs"; "a photo on a wall" is a thing itself."""
+ANYTHING = _IMAGES | {"a", "an", "any", "the", "all", "each", "every", "my", "our", "some"}
 """Words of a wanted phrase that any image shows."""
 
 
@@ -69,7 +72,7 @@ class Query:
         """Parse phrases marked by ``+`` or ``-``; a sign follows a space, so hyphens within words do not count.
 
         Phrases after a ``-`` are unwanted. So are people in "without people", "with no people", an initial "no people"
-        and the like.
+        and the like. "A photo of" before a thing is left out.
 
         Example:
             >>> Query.parse("a dog + snow - people in t-shirts")
@@ -82,6 +85,8 @@ class Query:
             Query(wanted=('a dog',), unwanted=('snow',))
             >>> Query.parse("photos without people")
             Query(wanted=(), unwanted=('people',))
+            >>> Query.parse("a photo of two dogs")
+            Query(wanted=('two dogs',), unwanted=())
         """
         first, *rest = _SIGN.split(text)
         signed = [*([("+", first)] if first.strip() or not rest else []), *zip(rest[::2], rest[1::2], strict=True)]
@@ -89,7 +94,8 @@ class Query:
             raise UserError(f"{text!r}: no phrase follows the {empty}; say what is looked for, as in 'a dog + snow'")
         wanted, unwanted = list[str](), list[str]()
         for mark, phrase in signed:
-            kept, excluded = cut_excluded(phrase.strip()) if mark == "+" else ("", [("", phrase.strip())])
+            said = _IMAGE_OF.sub("", phrase.strip())
+            kept, excluded = cut_excluded(said) if mark == "+" else ("", [("", said)])
             wanted += [kept] if tokenize(kept) or not excluded else []
             unwanted += [thing for _, thing in excluded]
         return cls(tuple(wanted)).less(*unwanted) if wanted else cls((), _alternatives(unwanted))

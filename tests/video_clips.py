@@ -44,11 +44,18 @@ def moving(seconds: float, rate: int = 10, start: float = 0.0, grey: int = 230) 
 
 
 def write_clip(
-    path: Path, frames: Iterable[Timed], *, rotation: int = 0, every_key: int = 5, aspect: Fraction | None = None
+    path: Path,
+    frames: Iterable[Timed],
+    *,
+    rotation: int = 0,
+    every_key: int = 5,
+    aspect: Fraction | None = None,
+    faststart: bool = False,
+    end: float | None = None,
 ) -> Path:
-    """Write a video with frames at their times; of ``every_key`` frames one is whole."""
+    """Write a video with frames at their times, the last shown until ``end``; of ``every_key`` frames one is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with av.open(str(path), "w") as file:
+    with av.open(str(path), "w", options={"movflags": "faststart"} if faststart else {}) as file:
         stream: Any = None
         for time, image in frames:
             if stream is None:
@@ -63,7 +70,16 @@ def write_clip(
             frame = av.VideoFrame.from_image(image)
             frame.pts, frame.time_base = round(time * 1000), Fraction(1, 1000)
             file.mux(stream.encode(frame))
-        file.mux(stream.encode())
+        for packet in stream.encode():
+            if end is not None:
+                packet.duration = round(1000 * end) - packet.pts  # only that of the last one counts
+            file.mux(packet)
+    return path
+
+
+def cut(path: Path, share: float = 0.6) -> Path:
+    """Leave only the first ``share`` of a file."""
+    path.write_bytes(path.read_bytes()[: round(path.stat().st_size * share)])
     return path
 
 

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from chromium import PATIENCE, chromium, drop, transfer, wait_for_paint
 from local_server import served
-from PIL import Image
+from PIL import Image, ImageFont
 from playwright.sync_api import Browser, BrowserContext, Page, Route, TimeoutError, expect
 from server_process import Process
 
 import saywhere
+from saywhere.drawing import Label, Style, place_labels
 from saywhere.images import read_image
 from saywhere.search.phrases import LIKELY
 
@@ -113,6 +114,8 @@ def test_a_dropped_image_has_boxes_and_phrases(
     page.locator("#score").fill("0.1")
     regions = every.at_least(0.1)
     expect(page.locator("#region-list button > span")).to_have_text(list(regions.captions or ()))
+    told = rf"photo\.jpg: {len(regions)} of {len(every)} regions shown, \d+ ms"
+    expect(page.locator("#status[role=status]")).to_have_text(re.compile(told))
     shown, numbers = boxes(page), [i for i, one in enumerate(every) if one.score * one.caption_score >= 0.1]
     np.testing.assert_allclose([shown[i] for i in numbers], regions.boxes, atol=1)
     second = page.locator("#region-list button").nth(1)
@@ -160,6 +163,10 @@ def test_a_text_is_grounded_as_it_is_typed(
     absent += [f"{word}the model does not know this word" for word in found.unknown]
     assert found.unknown == ("flurble",)
     expect(page.locator("#found-list .absent")).to_have_text(absent)
+    assert found.scores is not None
+    told = [f"{caption} {min(score, 0.99):.2f}" for caption, score in zip(found.captions, found.scores, strict=True)]
+    told += [f"{phrase} not found" for phrase in found.not_found]
+    expect(page.get_by_role("status")).to_have_text(f"photo.jpg: {', '.join(told)}")
     shown = boxes(page)
     np.testing.assert_allclose([shown[i] for i in range(len(found))], found.boxes, atol=1)
     of_one_box: dict[int, list[str]] = {}
@@ -170,6 +177,7 @@ def test_a_text_is_grounded_as_it_is_typed(
         expect(page.locator(f'#boxes .box[data-number="{first}"] > span')).to_have_text("; ".join(captions))
     page.locator("#text").fill("")
     expect(page.locator("#found-list li")).to_have_count(0)
+    expect(page.get_by_role("status")).to_be_empty()
 
 
 def test_a_drawn_box_is_described(page: Page, photo: bytes, model: saywhere.Model, seen: saywhere.Encoding) -> None:
@@ -188,6 +196,10 @@ def test_a_drawn_box_is_described(page: Page, photo: bytes, model: saywhere.Mode
     assert saved["image"] == "photo.jpg" and download.value.suggested_filename == "photo-regions.json"
     assert model.describe(seen, saved["boxes"][:1]).captions == (saved["captions"][0],)
     assert phrases(page) == [f"your box: {saved['captions'][0]}", *saved["captions"][1:]]
+    status = page.get_by_role("status").first
+    expect(status).to_have_text(f"Your box: {saved['captions'][0]}")
+    page.click("#tab-sentence")
+    expect(status).to_have_text(f"photo.jpg: {model.caption(seen).sentence}")
 
 
 def test_a_caption_is_shown_word_by_word(
@@ -196,7 +208,8 @@ def test_a_caption_is_shown_word_by_word(
     drop(page, photo_jpg=photo)
     page.click("#tab-sentence")
     words = model.caption(seen).words
-    expect(page.locator("#words button")).to_have_text(list(words))
+    expect(page.get_by_role("group", name="Caption, word by word").get_by_role("button")).to_have_text(list(words))
+    expect(page.get_by_role("status")).to_have_text(f"photo.jpg: {model.caption(seen).sentence}")
     expect(page.locator("#heat")).to_be_hidden()
     page.locator("#words button").nth(1).hover()
     expect(page.locator("#heat")).to_be_visible()
@@ -270,8 +283,10 @@ def test_a_search_shows_a_gallery(page: Page, model: saywhere.Model, indexed: Pa
     expect(page.locator("#hits .caption")).to_have_text(names)
     page.locator("#without").fill("")
     expect(page.locator("#hits li")).to_have_count(5)
-    page.locator("#hits button").first.click()
+    page.locator("#hits button").first.focus()
+    page.keyboard.press("Enter")
     expect(page.locator("#tab-find")).to_have_attribute("aria-selected", "true")
+    expect(page.locator("#tab-find")).to_be_focused()
     page.wait_for_selector("#found-list li")
     assert page.locator("#photo").get_attribute("alt") == Path(hits[0].image).name
 
@@ -283,12 +298,13 @@ def test_an_image_that_is_gone_is_named_on_its_card(page: Page) -> None:
         window.fetch = (path, options) => {
             if (!path.startsWith("v1/search/image") || !first) return real(path, options);
             first = false;
-            return Promise.resolve(new Response('{"error": "a.jpg is gone"}', {status: 404}));
+            return Promise.resolve(new Response(`{"error": "/${"long".repeat(30)}/a.jpg is gone"}`, {status: 404}));
         };
     }""")
     page.locator("#query").fill("a submarine")
     expect(page.locator("#hits .gone")).to_have_count(1)
     expect(page.locator("#hits .gone")).to_contain_text("a.jpg is gone")
+    assert page.locator("#hits .shot").evaluate_all("all => all.every(shot => shot.scrollWidth <= shot.clientWidth)")
     expect(page.locator("#search-status")).to_contain_text("5 images; probably not there: ")
     expect(page.locator("#alert")).to_be_empty()
 
@@ -323,7 +339,21 @@ def test_an_example_can_be_tried(visit: Callable[..., Page], model: saywhere.Mod
         captions = model.describe(read_image(data, "image", model.long_side), threshold=0.25).at_least().captions
         expect(page.locator("#region-list button > span")).to_have_text(list(captions or ()))
         assert page.locator("#photo").get_attribute("alt") == "cat.jpg"
+        expect(page.locator("#tab-regions")).to_be_focused()
         expect(page.locator("#examples")).to_be_hidden()
+
+
+def test_who_has_an_index_sees_no_examples_and_at_first_only_the_search(page: Page, photo: bytes) -> None:
+    expect(page.locator("#examples")).to_be_hidden()
+    expect(page.get_by_role("tab")).to_have_text(["Search"])
+    expect(page.locator("#downloads")).to_be_hidden()
+    page.focus("#tab-search")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#tab-search")).to_be_focused()
+    expect(page.locator("#search")).to_be_visible()
+    drop(page, photo_jpg=photo)
+    expect(page.get_by_role("tab")).to_have_text(["Regions", "Find", "Sentence", "Search"])
+    expect(page.locator("#tab-regions")).to_have_attribute("aria-selected", "true")
 
 
 def test_what_is_no_file_or_no_image_is_named(page: Page, photo: bytes) -> None:
@@ -331,6 +361,8 @@ def test_what_is_no_file_or_no_image_is_named(page: Page, photo: bytes) -> None:
     expect(page.locator("#alert")).to_contain_text("That is no file")
     drop(page, notes_txt=b"not an image")
     expect(page.locator("#alert")).to_have_text("notes.txt is not an image")
+    drop(page, empty_jpg=b"")
+    expect(page.locator("#alert")).to_have_text("empty.jpg is empty")
     drop(page, photo_jpg=photo, notes_txt=b"not an image")
     page.wait_for_selector("#region-list button")
     expect(page.locator("#alert")).to_have_text("notes.txt is not an image")
@@ -478,6 +510,90 @@ def test_a_wrong_token_is_said_to_be_wrong(browser: Browser) -> None:
         page.keyboard.press("Enter")
         page.wait_for_selector("body[data-ready]")
         expect(page.locator("#token-dialog")).to_be_hidden()
+
+
+def test_who_gives_no_token_is_told_and_asked_again(browser: Browser, indexed: Path, photo: bytes) -> None:
+    with Process("--token", "s3cret", "--index", str(indexed)) as server, browser.new_context() as context:
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        page.goto(server.url)
+        expect(page.locator("#token-dialog")).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("alert")).to_contain_text("Without its token this server answers nothing.")
+        drop(page, photo_jpg=photo)
+        page.fill("#token", "s3cret")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#region-list button")
+        expect(page.locator("#tab-search")).to_be_visible()
+        expect(page.locator("#model")).to_contain_text("Its index has 5 images.")
+        expect(page.locator("#alert")).to_be_empty()
+
+
+DRAWN = """async ([items, width, height, text]) => {
+    const {drawFile} = await import("./page/overlay.js");
+    const {prototype} = CanvasRenderingContext2D, {fillRect, fillText} = prototype;
+    const plates = [], texts = [];
+    prototype.fillRect = (x, y, wide, high) => plates.push([x, y, x + wide, y + high]);
+    prototype.fillText = function (words, x, y) {
+        texts.push([words, x, y, x + this.measureText(words).width]);
+    };
+    const file = await drawFile(document.createElement("canvas"), items, width, height, null, text);
+    Object.assign(prototype, {fillRect, fillText});
+    return [plates, texts, file.type];
+}"""
+"""Draw a file, and return where plates are filled and texts are written."""
+
+
+def drawn(page: Page, boxes: np.ndarray, labels: list[str], size: tuple[int, int], text: str = "") -> list[Any]:
+    items = [{"box": box, "label": label, "colour": "#fff"} for box, label in zip(boxes.tolist(), labels, strict=True)]
+    return page.evaluate(DRAWN, [items, *size, text])
+
+
+def test_a_long_caption_is_broken_into_lines_in_the_file(page: Page) -> None:
+    caption = "a small brown dog runs over the green grass of a field beside a white wooden fence"
+    plates, texts, kind = drawn(page, np.zeros((0, 4)), [], (299, 400), caption)
+    assert kind == "image/png" and " ".join(words for words, *_ in texts) == caption
+    assert len(texts) == 2 and len(plates) == 1
+    (left, top, right, bottom), rows = plates[0], [y for _, _, y, _ in texts]
+    assert left == 0 and bottom == 400 and right <= 299 and top < rows[0] < rows[1] < 400
+    assert all(0 <= x < end <= right for _, x, _, end in texts)
+
+
+def test_labels_of_the_file_are_where_the_command_would_draw_them(page: Page) -> None:
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        corner = rng.uniform(0, (400, 300), (12, 2))
+        boxes = np.concatenate((corner, corner + rng.uniform(20, 240, (12, 2))), axis=1).clip(0, [500, 400] * 2)
+        labels = [f"a thing with the number {n} that is long" if n % 2 else f"thing {n}" for n in range(12)]
+        plates, texts, _ = drawn(page, boxes, labels, (500, 400))
+        assert sorted(" ".join(words for words, *_ in texts).split()) == sorted(" ".join(labels).split())
+        plates = np.array(plates[::-1])  # the best is drawn last
+        sizes = (plates[:, 2:] - plates[:, :2]).astype(int).tolist()
+        style = Style(12 / 7, 0, ImageFont.load_default(12), 0)
+        expected = place_labels([Label("", *size) for size in sizes], boxes, (500, 400), style)
+        np.testing.assert_allclose(plates, [place.rectangle for place in expected if place], atol=1)
+    boxes = np.array([[100, 100, 300, 300], [104, 102, 310, 290]])
+    (x1, y1, x2, y2), (u1, v1, u2, v2) = drawn(page, boxes, ["a red shirt", "a jacket"], (400, 400))[0]
+    assert min(x2, u2) <= max(x1, u1) or min(y2, v2) <= max(y1, v1)
+
+
+def test_forced_colours_show_what_is_selected_and_the_colours_of_boxes(
+    visit: Callable[..., Page], photo: bytes
+) -> None:
+    page = visit(forced_colors="active")
+    drop(page, photo_jpg=photo, second_jpg=photo)
+    page.wait_for_selector("#region-list button")
+
+    def style(selector: str, name: str, pseudo: str | None = None) -> str:
+        return page.locator(selector).first.evaluate(
+            "(node, [name, pseudo]) => getComputedStyle(node, pseudo)[name]", [name, pseudo]
+        )
+
+    canvas = style("body", "backgroundColor")
+    assert style("#tab-find", "borderBottomColor") == canvas != style("#tab-regions", "borderBottomColor")
+    assert [style(f"#photos li:nth-child({n}) button", "outlineStyle") for n in (1, 2)] == ["solid", "none"]
+    colours = [style("#boxes .box", "borderTopColor"), style("#region-list button", "backgroundColor", "::before")]
+    assert colours[0] not in (canvas, style("body", "color")) and colours[1] not in (canvas, style("body", "color"))
 
 
 def test_a_page_of_another_port_gets_nothing(

@@ -20,7 +20,7 @@ from commands import error_of, rows, run
 from PIL import Image
 from refusals import refuses
 from stubs import load_by
-from video_clips import TURNS, SquareModel, Timed, damage, moving, plate, set_matrix, write_clip
+from video_clips import TURNS, SquareModel, Timed, cut, damage, moving, plate, set_matrix, write_clip
 
 import saywhere
 from saywhere.files import TOO_LONG, part_of
@@ -331,6 +331,14 @@ def test_a_video_that_is_another_one_since_costs_only_itself(model):
     Path(tracks).unlink()
     describe("a.mp4", "b.mp4", "--out", "drawn")
     assert spans(tracks)[-1] == ("a green square", 2.0, 3.0)
+    os.utime("a.mp4", (5, 5))  # as in a copy of the folder
+    assert describe("a.mp4", "--out", "drawn").stdout == f"a.mp4: already in {tracks}\n"
+    changed = bytearray(Path("a.mp4").read_bytes())
+    changed[-1] ^= 1
+    Path("a.mp4").write_bytes(changed)
+    assert describe("a.mp4", "--out", "drawn", code=1).stderr == f"skipped: a.mp4: {what}\n"
+    changed[-1] ^= 1
+    Path("a.mp4").write_bytes(changed)
     describe("a.mp4", "b.mp4", "--out", "drawn")
 
 
@@ -344,6 +352,31 @@ def test_a_damaged_place_is_reported_and_the_rest_described(model):
     assert {phrase for phrase, _, _ in found} == {"a red square", "a blue square"}
     assert min(start for _, start, _ in found) == 0 and max(end for _, _, end in found) == 10.0
     assert max(frames("drawn/clip.mp4")) == pytest.approx(9.9)
+
+
+def test_where_a_cut_video_ends_is_told_by_every_run(model):
+    cut(write_clip(Path("clip.mp4"), moving(3), faststart=True))
+    for counts in ("1 followed", "0 followed; 1 already done"):
+        result = describe("clip.mp4", "--every", "0.2s", "--out", "drawn", code=1)
+        assert re.fullmatch(r"clip\.mp4: damaged: ends at ([12]\.\d) of 3\.0 s\n", result.stderr)
+        done = saywhere.follow("clip.mp4", every="0.2s", out=counts[0] + "x")
+        assert result.stderr == f"clip.mp4: {done.damaged['clip.mp4']}\n"
+    end = float(result.stderr.split()[4])
+    assert max(end for _, _, end in spans("drawn/clip.tracks.jsonl")) == end
+
+
+@pytest.mark.parametrize("times", [[0, 5, 10, 15], [n / 10 for n in range(31)]])
+def test_the_last_frame_is_shown_for_as_long_as_in_the_video(model, times):
+    slides = [Timed(time, plate(230, {"red": (20, 40)})) for time in times]
+    write_clip(Path("clip.mp4"), slides[:-1], end=times[-1])
+    describe("clip.mp4", "--out", "drawn")
+    for path in ("clip.mp4", "drawn/clip.mp4"):
+        with av.open(path) as file:
+            stream = file.streams.video[0]
+            assert float(stream.duration * stream.time_base) == pytest.approx(times[-1], abs=0.001)
+            assert [packet.pts * packet.time_base for packet in file.demux(stream) if packet.size] == pytest.approx(
+                times[:-1], abs=0.001
+            )
 
 
 def test_damage_is_counted_once_in_a_run_that_was_interrupted(model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from commands import error_of, run
 from PIL import Image
 from refusals import refuses
 from typer.testing import Result
-from video_clips import SquareEmbedder, Timed, damage, moving, plate, write_clip
+from video_clips import SquareEmbedder, Timed, cut, damage, moving, plate, write_clip
 
 import saywhere
 from saywhere.search.indexing import MISSING, likeness, open_found
@@ -169,6 +170,16 @@ def test_damage_is_reported_and_the_rest_indexed(model) -> None:
     assert result.stderr.startswith("clip.mp4: damaged: ") and result.stderr.count("\n") == 1
     assert result.stdout == "1 added, 0 updated, 0 unchanged, 0 removed, 0 skipped, 1 damaged\n"
     assert {12.0, 13.0} <= set(moments()["clip.mp4"])
+    again = index("clip.mp4", code=1)
+    assert again.stderr == result.stderr
+    assert again.stdout == "0 added, 0 updated, 1 unchanged, 0 removed, 0 skipped, 1 damaged\n"
+
+
+def test_a_cut_video_is_reported_by_every_run(model) -> None:
+    cut(write_clip(Path("clip.mp4"), moving(3), faststart=True))
+    for _ in range(2):
+        assert re.fullmatch(r"clip\.mp4: damaged: ends at [12]\.\d of 3\.0 s\n", index("clip.mp4", code=1).stderr)
+    write_clip(Path("clip.mp4"), moving(3))
     index("clip.mp4")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import socket
 import sys
@@ -20,8 +21,8 @@ from PIL import ExifTags, Image
 from refusals import refuses
 from video_clips import TURNS, Timed, add_cover, damage, moving, set_matrix, write_clip
 
-from saywhere.video import TICKS, clock, moment, parse_duration, to_seconds, to_ticks
-from saywhere.video.reading import Damage, Frame, VideoError, VideoReader, fit, open_camera
+from saywhere.video import TICKS, Damage, clock, moment, parse_duration, to_seconds, to_ticks
+from saywhere.video.reading import Frame, VideoError, VideoReader, fit, open_camera
 
 
 def read(path: Path, start: int = 0) -> tuple[list[Frame], Damage]:
@@ -335,8 +336,66 @@ def test_a_file_that_was_cut_off_is_damaged_at_its_end(tmp_path, name):
     path.write_bytes(whole[: len(whole) // 2])
     with VideoReader(path, name) as reader:
         kept = [frame.time for frame in reader]
-        assert kept == times[: len(kept)] and 0 < len(kept) < len(times)
-        assert reader.damage.count >= 1 and reader.damage.spans[-1][1] >= kept[-1]
+    assert kept == times[: len(kept)] and 0 < len(kept) < len(times)
+    assert str(reader.damage) == f"damaged: ends at {kept[-1] + 0.1:.1f} of 3.0 s"
+    assert Damage(*json.loads(json.dumps(reader.damage.facts))).facts == (0, [], pytest.approx([kept[-1] + 0.1, 3.0]))
+    if name != "a.mp4":  # the other half is not yet copied; of an MP4 file each frame is noted
+        path.write_bytes(whole[: len(whole) // 2].ljust(len(whole), b"\0"))
+        assert f"ends at {read(path)[0][-1].time + 0.1:.1f} of 3.0 s" in str(read(path)[1])
+
+
+@pytest.mark.parametrize("name", ["a.mkv", "a.mp4"])
+def test_a_cut_file_that_lacks_only_sound_is_whole(tmp_path, name):
+    with av.open(str(tmp_path / name), "w", options={"movflags": "faststart"} if name == "a.mp4" else {}) as file:
+        stream, sound = file.add_stream("libx264", rate=10), file.add_stream("aac", rate=8000, layout="mono")
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(10):
+            file.mux(stream.encode(av.VideoFrame.from_image(photographs.noise(64, 48, number))))
+        file.mux(stream.encode())
+        for number in range(40):
+            frame = av.AudioFrame.from_ndarray(
+                np.random.default_rng(number).random((1, 1024), np.float32), "fltp", "mono"
+            )
+            frame.sample_rate, frame.pts, frame.time_base = 8000, 1024 * number, Fraction(1, 8000)
+            file.mux(sound.encode(frame))
+        file.mux(sound.encode())
+    data = (tmp_path / name).read_bytes()
+    with VideoReader(tmp_path / name, name) as reader:
+        assert reader.duration == pytest.approx(5.1, abs=0.2) and len(list(reader)) == 10 and not reader.damage
+    (tmp_path / name).write_bytes(data[:-4000])
+    frames, damage = read(tmp_path / name)
+    assert len(frames) == 10 and not damage
+    (tmp_path / name).write_bytes(data[: len(data) // 3])
+    frames, damage = read(tmp_path / name)
+    assert str(damage) == f"damaged: ends at {len(frames) / 10} of 1.0 s"
+
+
+def test_a_file_of_which_the_disk_gives_only_the_beginning_ends_there(tmp_path, monkeypatch):
+    class Failing(io.FileIO):
+        def read(self, size: int = -1) -> bytes:
+            if self.tell() + size > (tmp_path / "a.mp4").stat().st_size * 2 // 3:
+                raise OSError(5, "Input/output error")
+            return super().read(size)
+
+    frames = (Timed(n / 10, photographs.noise(192, 128, n)) for n in range(30))
+    write_clip(tmp_path / "a.mp4", frames, faststart=True)
+    monkeypatch.setattr("saywhere.video.reading._open_regular", Failing)
+    frames, damage = read(tmp_path / "a.mp4")
+    assert 0 < len(frames) < 30 and str(damage) == f"damaged: ends at {len(frames) / 10} of 3.0 s"
+
+
+def test_a_cut_file_that_does_not_say_its_length_breaks_off(tmp_path):
+    with av.open(str(tmp_path / "a.mp4"), "w", options={"movflags": "frag_keyframe+empty_moov"}) as file:
+        stream = file.add_stream("libx264", rate=10, options={"g": "5"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(20):
+            file.mux(stream.encode(av.VideoFrame.from_image(photographs.noise(64, 48, number))))
+        file.mux(stream.encode())
+    data = (tmp_path / "a.mp4").read_bytes()
+    assert not read(tmp_path / "a.mp4")[1]
+    (tmp_path / "a.mp4").write_bytes(data[: len(data) // 2])
+    frames, damage = read(tmp_path / "a.mp4")
+    assert 0 < len(frames) < 12 and str(damage) == f"damaged: breaks off at {len(frames) / 10} s"
 
 
 @pytest.mark.parametrize(("orientation", "back"), [(1, None), (3, "ROTATE_180"), (6, "ROTATE_90"), (8, "ROTATE_270")])

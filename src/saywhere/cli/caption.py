@@ -129,7 +129,7 @@ def _caption_videos(
                     elif said != last:
                         typer.echo(f"{printable(source.name)} at {moment(frame.time)}: {said}")
                     last = said
-                if reader.damage.count:
+                if reader.damage:
                     skipped[source.name] = f"{reader.damage}; the rest is captioned"
         except VideoError as error:
             skipped[source.name] = str(error).removeprefix(f"{source.name}: ")

@@ -36,7 +36,7 @@ from saywhere.search.qdrant import QdrantStore
 from saywhere.search.scan import VECTOR
 from saywhere.search.store import Store
 from saywhere.search.stores import Stamp, Video, moment_name
-from saywhere.video import EVERY, check_duration, to_ticks
+from saywhere.video import EVERY, Damage, check_duration, to_ticks
 
 if TYPE_CHECKING:
     from saywhere.video.reading import VideoReader
@@ -120,7 +120,7 @@ class Changes:
             again because their vectors were damaged count as updated.
         removed: number of images and videos that were removed because their files are gone.
         skipped: files that cannot be read and are not in the index, with reasons.
-        damaged: videos with some unreadable frames, with their number and position.
+        damaged: videos of which some could not be read, now or when they were indexed, with details.
     """
 
     added: int = 0
@@ -183,6 +183,9 @@ class Indexing:
         self.todo = [source for source in todo if not source.is_video]
         self.videos = [source for source in todo if source.is_video]
         self.changes.unchanged = len(found) - len(todo)
+        for path, video in self._looked.items():
+            if path in found and path not in changed and (damage := Damage(*video.damage)):
+                self.changes.damaged[found[path]] = str(damage)
 
     def _names(self, paths: Sequence[str | Path], own: Sequence[Path]) -> Iterable[str]:
         """Return the names of the images and videos below paths; paths without any go to :attr:`emptied`."""
@@ -271,7 +274,7 @@ class Indexing:
             the reason if nothing can be read, and a description of damaged parts; both empty if all went well.
         """
         try:
-            from saywhere.video.reading import Damage, VideoError, VideoReader
+            from saywhere.video.reading import VideoError, VideoReader
         except ModuleNotFoundError:
             return MISSING, ""
         before = self._looked.get(video.path)
@@ -279,12 +282,12 @@ class Indexing:
             with VideoReader(video.path, name, start=video.ticks or 0) as reader:
                 if video.ticks is None and before is not None and before.ticks is not None:
                     self._store.remove([video.path])
-                reader.damage = Damage(video.damage[0], [*video.damage[1]])
+                reader.damage = Damage(*video.damage)
                 video = self._keep_looks(reader, video, batch)
                 if video.ticks is None:
                     return "no frame could be read", ""
                 self._store.put((), replace(video, stamp=self._stamp(video.path)))
-                return "", str(reader.damage) if reader.damage.count else ""
+                return "", str(reader.damage) if reader.damage else ""
         except VideoError as error:
             return str(error).removeprefix(f"{name}: "), ""
 
@@ -300,10 +303,9 @@ class Indexing:
                     rows.append((moment_name(video.path, look.time), Stamp(0, 0), seen))
                     last = seen.vectors.astype(VECTOR).astype(np.float32)  # rounded as in the index
                     video = replace(video, kept=look.time)
-            damage = reader.damage.count, reader.damage.spans
-            video = replace(video, ticks=looks[-1].ticks, damage=damage)
+            video = replace(video, ticks=looks[-1].ticks, damage=reader.damage.facts)
             self._store.put(rows, video)
-        return replace(video, damage=(reader.damage.count, reader.damage.spans))
+        return replace(video, damage=reader.damage.facts)
 
     def merge(self, stores: Iterable[Store], skipped: Mapping[str, str], batch: int = 500) -> None:
         """Run with the vectors of other stores instead of the model; images that they lack remain to be done.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from datetime import date
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unicodedata import normalize
 
 from saywhere.errors import UserError
@@ -111,7 +111,7 @@ class Video:
         every: ticks between sampled frames.
         ticks: time of the last sampled frame; None before the first.
         kept: time in seconds of the last frame in the index; None if there is none.
-        damage: number of unreadable frames, and their time spans in seconds.
+        damage: see :attr:`saywhere.video.Damage.facts`.
     """
 
     path: str
@@ -119,7 +119,7 @@ class Video:
     every: int
     ticks: int | None = None
     kept: float | None = None
-    damage: tuple[int, list[list[float]]] = field(default_factory=lambda: (0, []))
+    damage: tuple[Any, ...] = ()
 
     @property
     def state(self) -> str:

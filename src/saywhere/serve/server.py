@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -62,7 +64,7 @@ def launch(
     protocols: Sequence[Callable[[Service], Sequence[Route]]] = (),
     path: str = "",
 ) -> None:
-    """Load a model and serve it until Ctrl-C; print the address.
+    """Load a model and serve it until Ctrl-C; print the address, and a note if a network reaches it without a token.
 
     Args:
         access: address, token and host names, checked before the model is loaded.
@@ -76,6 +78,8 @@ def launch(
 
     check_access(access.token, access.names)
     listening = bind(access.host, access.port)
+    if access.token is None and not ipaddress.ip_address(listening.getsockname()[0]).is_loopback:
+        print("note: without --token, everyone who can reach this address may use the server", file=sys.stderr)
     model = load()
     model.encode(Image.new("RGB", (64, 64)))  # loads the network, so that the first image need not wait
     app = create_app(

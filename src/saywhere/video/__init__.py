@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import field
+from typing import Any
 
 from saywhere.errors import UserError
+from saywhere.options import dataclass
+from saywhere.report import counted
 
 TICKS = 90_000
 """Ticks per second (MPEG's clock); times are whole numbers, so that a resumed run gives exactly the same results."""
@@ -13,6 +17,48 @@ EVERY = 0.5
 """Default interval between looks (frames that the model sees), in seconds."""
 
 _UNITS = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "min": 60.0}
+
+
+@dataclass
+class Damage:
+    """What could not be read of a video.
+
+    Attributes:
+        count: number of unreadable packets or frames.
+        spans: when they are, in seconds; at most ``LIMIT``.
+        end: if the end is missing, the second where the video ends and its right length, or None if that is not known.
+    """
+
+    LIMIT = 8
+    count: int = 0
+    spans: list[list[float]] = field(default_factory=list[list[float]])
+    end: tuple[float, float | None] | None = None
+
+    def __bool__(self) -> bool:
+        return self.count > 0 or self.end is not None
+
+    @property
+    def facts(self) -> tuple[Any, ...]:
+        """All attributes; ``Damage(*facts)`` is the same damage, also if they have been through JSON."""
+        return self.count, self.spans, self.end
+
+    def note(self, time: float) -> None:
+        """Add a place at ``time``, in seconds; places less than a second apart form one span."""
+        self.count += 1
+        if self.spans and (time - self.spans[-1][1] < 1 or len(self.spans) == self.LIMIT):
+            self.spans[-1][1] = max(time, self.spans[-1][1])
+        else:
+            self.spans.append([time, time])
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        if self.count:
+            spans = ", ".join(f"{a:.1f}" if b - a < 0.05 else f"{a:.1f} to {b:.1f}" for a, b in self.spans)
+            parts.append(f"{counted(self.count, 'frame')} could not be read (second {spans})")
+        if self.end is not None:
+            end, length = self.end
+            parts.append(f"breaks off at {end:.1f} s" if length is None else f"ends at {end:.1f} of {length:.1f} s")
+        return f"damaged: {'; '.join(parts)}"
 
 
 def parse_duration(text: str) -> float:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import stat
 import struct
 import sys
 from collections.abc import Iterator
-from dataclasses import field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,8 +21,7 @@ from PIL import Image
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
 from saywhere.options import dataclass
-from saywhere.report import counted
-from saywhere.video import TICKS, to_seconds
+from saywhere.video import TICKS, Damage, to_seconds, to_ticks
 
 _UPRIGHT = {
     (False, -1, 1): Image.Transpose.FLIP_LEFT_RIGHT,
@@ -49,27 +48,6 @@ MARGIN = 2.0
 
 class VideoError(UserError):
     """A video cannot be read; the message is one line that names it."""
-
-
-@dataclass
-class Damage:
-    """Unreadable places of a video: the number of packets or frames, and at most ``LIMIT`` time spans."""
-
-    LIMIT = 8
-    count: int = 0
-    spans: list[list[float]] = field(default_factory=list[list[float]])
-
-    def note(self, time: float) -> None:
-        """Add a place at ``time``, in seconds; places less than a second apart form one span."""
-        self.count += 1
-        if self.spans and (time - self.spans[-1][1] < 1 or len(self.spans) == self.LIMIT):
-            self.spans[-1][1] = max(time, self.spans[-1][1])
-        else:
-            self.spans.append([time, time])
-
-    def __str__(self) -> str:
-        spans = ", ".join(f"{a:.1f}" if b - a < 0.05 else f"{a:.1f} to {b:.1f}" for a, b in self.spans)
-        return f"damaged: {counted(self.count, 'frame')} could not be read (second {spans})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +115,8 @@ class VideoReader:
         self.path, self.name, self.format, self.start = str(path), name, format, start
         self.damage = Damage()
         self._size: tuple[int, int] | None = None
-        self._last = 0
+        self._last = self._end = 0
+        self._gave_up = False
         self._noted: list[int] = []
         self._open()
         duration = self._container.duration
@@ -205,8 +184,15 @@ class VideoReader:
             if frame.ticks >= self.start:
                 self._settle(frame.ticks)
                 yield frame
-        if self._file is not None and _is_cut(self._file):
-            self._noted.append(self._last + 1)
+        self._note_end()
+
+    def _note_end(self) -> None:
+        """Note a missing end, to which errors behind the last frame belong; a cut file may lack only sound."""
+        if self._gave_up or (self._file is not None and _is_cut(self._file)):
+            length = _length(self._container, self._stream)
+            if length is None or to_ticks(length) - self._end > TICKS // 20:
+                self.damage.end = to_seconds(self._end), length
+                self._noted = [when for when in self._noted if when <= self._last]
         self._settle(None)
 
     def _enter(self) -> bool:
@@ -230,7 +216,7 @@ class VideoReader:
                 self.damage.note(max(0.0, to_seconds(when)))
 
     def _frames(self) -> Iterator[Frame]:
-        self._last, self._noted = 0, []
+        self._last, self._end, self._gave_up, self._noted = 0, 0, False, []
         last, step = -1, TICKS // 25
         stamps = _Stamps(odd=self._container.format.name == "avi")
         for decoded in self._decoded():
@@ -243,7 +229,9 @@ class VideoReader:
             elif ticks > last:
                 step = ticks - last if last >= 0 else step
                 self._last = last = ticks
-                yield self._frame(decoded, ticks)
+                frame = self._frame(decoded, ticks)
+                self._end = ticks + (frame.duration or step)
+                yield frame
 
     def _ticks(self, pts: int | None, base: Fraction | None) -> int | None:
         """Return a frame's time in ticks from the start; for a camera, from its first frame."""
@@ -276,6 +264,7 @@ class VideoReader:
                 continue
             failures = 0
             yield from frames
+        self._gave_up = True
 
     def _frame(self, decoded: Any, ticks: int) -> Frame:
         turn = _turn(decoded)
@@ -324,7 +313,7 @@ def _open_regular(path: str) -> BinaryIO:
 
 
 def _is_cut(file: BinaryIO) -> bool:
-    """Whether an MP4, Matroska or AVI file is shorter than its headers say."""
+    """Whether an MP4, Matroska or AVI file is shorter than its headers say, or ends in zeros, as if not yet copied."""
     size, end = os.fstat(file.fileno()).st_size, 0
 
     def at(place: int, count: int) -> bytes:
@@ -332,6 +321,8 @@ def _is_cut(file: BinaryIO) -> bool:
         return file.read(count)
 
     start = at(0, 16)
+    if start[:4] in (b"RIFF", b"\x1a\x45\xdf\xa3") and not any(at(max(0, size - 4096), 4096)):
+        return True
     if start[:4] == b"RIFF":
         return 8 + int.from_bytes(start[4:8], "little") > size
     if start[:4] == b"\x1a\x45\xdf\xa3":  # EBML: a header, then one segment with everything else
@@ -353,6 +344,18 @@ def _is_cut(file: BinaryIO) -> bool:
             return False
         end += length
     return end > size
+
+
+def _length(container: Any, stream: Any) -> float | None:
+    """Return the length of the video that the headers of an MP4, AVI or Matroska file give, in seconds, or None."""
+    if stream.frames and stream.average_rate:  # FFmpeg's own duration of a cut AVI file is that of what is left
+        late = (stream.start_time or 0) * stream.time_base - Fraction(container.start_time or 0, av.time_base)
+        return round(float(late + stream.frames / stream.average_rate), 3)
+    if "matroska" not in container.format.name or not container.duration:
+        return None
+    own = re.fullmatch(r"(\d+):(\d+):([\d.]+)", stream.metadata.get("DURATION", ""))  # without that of longer sound
+    length = sum(float(own[n]) * 60 ** (3 - n) for n in (1, 2, 3)) if own else container.duration / av.time_base
+    return round(length, 3)
 
 
 def _video(container: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import json
 import os
@@ -16,7 +17,7 @@ import numpy as np
 from saywhere import boxes as geometry
 from saywhere.drawing import UNSURE
 from saywhere.errors import UserError
-from saywhere.files import beside, require_there, sync, write_atomically, write_text
+from saywhere.files import beside, content_hash, require_there, sync, write_atomically, write_text
 from saywhere.inference.results import AppendedFile, forget_settings, note_settings, read_settings
 from saywhere.models.nouns import noun_tree, related
 from saywhere.options import dataclass
@@ -65,6 +66,8 @@ class Places:
 
 CONTENT = "content of the video"
 """Name of the setting for the video itself."""
+DAMAGE, HASH = "damage", "hash"
+"""Names under which the damage of a finished video and the hash of its bytes are noted beside the settings."""
 
 
 class ChangedVideoError(UserError):
@@ -78,9 +81,11 @@ class TracksFile(AppendedFile):
         places: the files of the video.
         video: name of the video, in each line.
         settings: settings that the results depend on; a file is not continued with different ones.
+        path: the video itself, whose bytes count if a finished one has another time; None for a camera.
 
     Attributes:
         done: whether an earlier run has finished.
+        damage: the damage of the video that a finished run has found, as noted by :meth:`finish`, or None.
         state: state of an unfinished earlier run, or None.
 
     Raises:
@@ -88,8 +93,8 @@ class TracksFile(AppendedFile):
         UserError: the file has other content, another run is writing it, or it was begun with other settings.
     """
 
-    def __init__(self, places: Places, video: str, settings: Mapping[str, Any]) -> None:
-        self.places, self._video, self._settings = places, video, dict(settings)
+    def __init__(self, places: Places, video: str, settings: Mapping[str, Any], path: Path | None = None) -> None:
+        self.places, self._video, self._settings, self._path = places, video, dict(settings), path
         super().__init__(places.tracks, "wait for it")
 
     def _resume(self) -> None:
@@ -102,9 +107,11 @@ class TracksFile(AppendedFile):
             stored = None
         except (OSError, ValueError) as error:
             raise UserError(f"{self.places.unfinished}: is damaged; remove it and {path} to start over") from error
-        self.done = stored is None and size > 0
+        self.done, self.damage = stored is None and size > 0, None
         if self.done:
-            self._compare(read_settings(path) or {}, f"; give another place, or remove {path} to start over")
+            known = read_settings(path) or {}
+            self.damage = known.get(DAMAGE)
+            self._compare(known, f"; give another place, or remove {path} to start over")
             if missing := self.places.missing():
                 raise UserError(f"{path}: is finished, but {missing} is not there; remove {path} to make both anew")
         elif stored is not None:
@@ -122,11 +129,20 @@ class TracksFile(AppendedFile):
     def _compare(self, known: Mapping[str, Any], way_out: str) -> None:
         """Refuse a file made with other settings or from another video; settings that are not known are ignored."""
         changed = [name for name in known if name in self._settings and known[name] != self._settings[name]]
+        if changed == [CONTENT] and known.get(HASH) and known[HASH] == self._hash():
+            return
         if changed == [CONTENT]:
             what = f"is not the video whose tracks are in {self.places.tracks}"
             raise ChangedVideoError(f"{self._video}: {what}{way_out}")
         if changed:
             raise UserError(f"{self.places.tracks}: was made with another {' and '.join(changed)}{way_out}")
+
+    def _hash(self) -> str | None:
+        with contextlib.suppress(OSError):  # the video may be gone by now
+            if self._path is not None:
+                with open(self._path, "rb") as video:
+                    return content_hash(video).hex()
+        return None
 
     def _check_owner(self) -> None:
         """Refuse a file that holds anything but this video's lines."""
@@ -147,10 +163,11 @@ class TracksFile(AppendedFile):
         stored = {"settings": self._settings, "size": size, "state": state}
         write_text(self.places.unfinished / "state.json", json.dumps(stored))
 
-    def finish(self) -> None:
-        """Mark the video as done: remove the state for resuming."""
+    def finish(self, damage: object = None) -> None:
+        """Mark the video as done: remove the state for resuming; ``damage`` is noted, for runs that skip the video."""
         require_there(self._file, self.places.tracks)
         sync(self._file)
+        note_settings(self.places.tracks, {**self._settings, DAMAGE: damage, HASH: self._hash()})
         self._forget_state()
 
     def _forget_state(self) -> None:

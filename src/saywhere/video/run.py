@@ -159,7 +159,7 @@ class Videos:
                 with VideoReader(source.path, source.name) as reader:
                     if not fits(self._follow, reader, places, summary):
                         skipped = TOO_LONG
-                    elif reader.damage.count:
+                    elif reader.damage:
                         summary.damaged[source.name] = str(reader.damage)
                         notes.append(f"{name}: {reader.damage}")
             except (VideoError, ChangedVideoError) as error:
@@ -189,22 +189,25 @@ class Videos:
         with open_camera(camera) as reader, _ctrl_c() as stopped:
             self.tell(f"{reader.name}: Ctrl-C ends the recording", err=True)
             self._follow(reader, places, Summary(), stopped)
-            if reader.damage.count:
+            if reader.damage:
                 self.tell(f"{reader.name}: {reader.damage}", err=True)
 
     def _follow(
         self, reader: VideoReader, places: Places | None, summary: Summary, stopped: threading.Event | None = None
     ) -> None:
         """Track one video; its tracks go to files or, without places, are passed on as they end."""
+        from saywhere.video import Damage
         from saywhere.video.results import TracksFile
         from saywhere.video.tracking import Recording, Watcher
 
         with contextlib.ExitStack() as stack:
-            file = places and stack.enter_context(TracksFile(places, reader.name, self._settings(reader)))
+            path = None if stopped is not None else Path(reader.path)
+            file = places and stack.enter_context(TracksFile(places, reader.name, self._settings(reader), path))
             if places and file and file.done:
                 self.tell(f"{printable(reader.name)}: already in {places.tracks}")
                 self._pass_on_from(places)
                 summary.already += 1
+                reader.damage = Damage(*file.damage or ())
                 return
             watch, stop = Watcher(self.model(), self.top, self.threshold), (stopped or threading.Event()).is_set
             recording = Recording(reader, watch, self.ticks, file or partial(self._pass_on, reader.name), stop)

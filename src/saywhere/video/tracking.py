@@ -18,8 +18,8 @@ from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
 from saywhere.options import dataclass
 from saywhere.regions import Regions
-from saywhere.video import TICKS, to_seconds
-from saywhere.video.reading import Damage, Frame, VideoError, VideoReader
+from saywhere.video import TICKS, Damage, to_seconds
+from saywhere.video.reading import Frame, VideoError, VideoReader
 from saywhere.video.results import TracksFile, write_captions
 from saywhere.video.writing import DrawnVideo, Mark
 
@@ -350,7 +350,7 @@ class Recording:
             self._tracker = Tracker.from_dict(state["tracker"])
             self.looks, self.tracks, self.ticks = state["looks"], state["tracks"], state["ticks"]
             self._due = self.ticks // every * every + every
-            reader.damage = Damage(state["damage"]["count"], state["damage"]["spans"])
+            reader.damage = Damage(*state["damage"])
             if self._drawing is not None:
                 self._drawing.look(self.ticks, self._marks())
         reader.start = self.ticks
@@ -362,8 +362,7 @@ class Recording:
 
     def _state(self) -> dict[str, Any]:
         """Return the state to resume from after the last look."""
-        damage = {"count": self._reader.damage.count, "spans": self._reader.damage.spans}
-        numbers = {"looks": self.looks, "tracks": self.tracks, "ticks": self.ticks, "damage": damage}
+        numbers = {"looks": self.looks, "tracks": self.tracks, "ticks": self.ticks, "damage": self._reader.damage.facts}
         parts = None if self._drawing is None else self._drawing.parts
         return {**numbers, "parts": parts, "tracker": self._tracker.to_dict()}
 
@@ -422,7 +421,7 @@ class Recording:
             return
         places = self._file.places
         if self._drawing is not None and places.drawing is not None:
-            self._drawing.join(places.drawing)
+            self._drawing.join(places.drawing, max(self._end, self.ticks))
         if places.captions is not None:
             write_captions(places.captions, places.tracks)
-        self._file.finish()
+        self._file.finish(self._reader.damage.facts if self._reader.damage else None)

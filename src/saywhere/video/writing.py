@@ -121,14 +121,14 @@ class DrawnVideo:
             self._part.drop()
             self._part = None
 
-    def join(self, path: Path) -> None:
-        """Write all parts as one MP4 file, atomically; without frames, write none."""
+    def join(self, path: Path, end: int) -> None:
+        """Write all parts as one MP4 file, atomically, whose last frame is shown until ``end``; none without frames."""
         if not self.parts:
             return
         with atomic_path(path) as whole, _named(path):
-            self._join(whole)
+            self._join(whole, end)
 
-    def _join(self, path: Path) -> None:
+    def _join(self, path: Path, end: int) -> None:
         with av.open(_url(path), "w", "mp4", options={"movflags": "faststart"}) as file:
             stream: Any = None
             for number in range(self.parts):
@@ -138,7 +138,7 @@ class DrawnVideo:
                         stream.time_base = BASE
                     for packet in part.demux(part.streams.video[0]):
                         if packet.dts is not None:
-                            packet.stream = stream
+                            packet.stream, packet.duration = stream, end - packet.dts  # only the last one's counts
                             file.mux(packet)
 
 

@@ -191,6 +191,26 @@ export class Pen {
   }
 }
 
+// Return where a plate of wide x high pixels hides the least of other plates and of boxes, as place_labels of drawing.py.
+function place([x1, y1, x2, y2], wide, high, line, boxes, taken, {width, height}) {
+  const right = x2 - wide, middle = (x1 + right) / 2, [above, top, below, bottom] = [y1 - high, y1 + line, y2, y2 - high - line];
+  const corners = (outer, inner) => [[outer, above], [inner, top], [outer, below], [inner, bottom]];
+  const spots = [corners(x1, x1 + line), corners(right, right - line), corners(middle, middle)].flat();
+  for (const t of [0.25, 0.5, 0.75]) for (const x of [x1 + line, right - line, middle]) spots.push([x, y1 + (y2 - y1 - high) * t]);
+  for (const y of [y1 - 2 * high, y2 + high]) spots.push([x1, y], [right, y]);
+  const inside = (value, most) => Math.round(Math.max(0, Math.min(value, most)));
+  const common = ([a, b, c, d], [e, f, g, h]) => Math.max(0, Math.min(c, g) - Math.max(a, e)) * Math.max(0, Math.min(d, h) - Math.max(b, f));
+  let best, least = Infinity;
+  spots.forEach(([left, up], i) => {
+    const x = inside(left, width - wide), y = inside(up, height - high), plate = [x, y, x + wide, y + high];
+    let hidden = 0.005 * i;
+    for (const other of taken) hidden += common(plate, other) / (wide * high);
+    for (const box of boxes) hidden += 0.2 * common(plate, box) / Math.max(1, (box[2] - box[0]) * (box[3] - box[1]));
+    if (hidden < least) [best, least] = [plate, hidden];
+  });
+  return best;
+}
+
 // Return a PNG of the image as shown.
 export function drawFile(source, items, width, height, heat, text) {
   const canvas = document.createElement("canvas");
@@ -199,32 +219,47 @@ export function drawFile(source, items, width, height, heat, text) {
   const pen = canvas.getContext("2d");
   const scale = canvas.width / width;
   const size = Math.max(12, Math.round(Math.max(canvas.width, canvas.height) / 45));
+  const line = size / 7, margin = size * 0.6, row = size * 1.35;
   pen.drawImage(source, 0, 0, canvas.width, canvas.height);
   if (heat) pen.drawImage(heat, 0, 0, canvas.width, canvas.height);
   pen.font = `${size}px system-ui, sans-serif`;
   pen.textBaseline = "top";
-  const label = (words, x, y, back, unsure = false) => {
-    const wide = pen.measureText(words).width + size * 0.6;
-    const left = Math.max(0, Math.min(x, canvas.width - wide));
+  const widest = (lines) => Math.ceil(Math.max(...lines.map((words) => pen.measureText(words).width)) + margin);
+  const broken = (words, most) => {
+    const lines = [];
+    for (const word of words.split(" ")) {
+      const longer = `${lines.at(-1)} ${word}`;
+      if (lines.length && widest([longer]) <= most) lines[lines.length - 1] = longer;
+      else lines.push(word);
+    }
+    return lines;
+  };
+  const label = (lines, [left, top, right, bottom], back, unsure = false) => {
     pen.globalAlpha = unsure ? 0.5 : 1;
     pen.fillStyle = back;
-    pen.fillRect(left, y, wide, size * 1.35);
+    pen.fillRect(left, top, right - left, bottom - top);
     pen.fillStyle = "#000";
-    pen.fillText(words, left + size * 0.3, y + size * 0.17);
+    lines.forEach((words, i) => pen.fillText(words, left + margin / 2, top + i * row + size * 0.17));
     pen.globalAlpha = 1;
   };
-  for (const item of items) {
-    const [x1, y1, x2, y2] = item.box.map((value) => value * scale);
-    for (const [line, width] of [["#0009", size / 4], [item.colour, size / 7]]) {
-      pen.strokeStyle = line;
-      pen.lineWidth = width;
+  const boxes = items.map(({box}) => box.map((value) => value * scale));
+  items.forEach((item, i) => {
+    const [x1, y1, x2, y2] = boxes[i];
+    for (const [colour, thick] of [["#0009", size / 4], [item.colour, line]]) {
+      pen.strokeStyle = colour;
+      pen.lineWidth = thick;
       pen.strokeRect(x1, y1, x2 - x1, y2 - y1);
     }
-  }
-  labelsOf(items).forEach((words, i) => {
-    const {box: [x1, y1], colour: back, sure} = items[i];
-    if (words) label(words, x1 * scale, y1 * scale, back, sure < 0.5);
   });
-  if (text) label(text, 0, canvas.height - size * 1.35, "#fff");
+  const plates = [];
+  labelsOf(items).forEach((words, i) => {
+    if (!words) return;
+    const lines = broken(words, Math.min(canvas.width, Math.max(boxes[i][2] - boxes[i][0], canvas.width / 3, 6 * row)));
+    const spot = place(boxes[i], widest(lines), Math.ceil(row * lines.length), line, boxes, plates.map((plate) => plate[1]), canvas);
+    plates.push([lines, spot, items[i].colour, items[i].sure < 0.5]);
+  });
+  for (const plate of plates.reverse()) label(...plate); // the best on top
+  const lines = text ? broken(text, canvas.width) : [];
+  if (text) label(lines, [0, canvas.height - row * lines.length, widest(lines), canvas.height], "#fff");
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }

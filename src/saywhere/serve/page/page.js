@@ -22,7 +22,7 @@ const pen = new Pen(describeBox);
 
 // Messages
 
-const say = (text) => ($("status").textContent = text);
+const say = (text) => $("status").textContent === text || ($("status").textContent = text); // announced if it changes
 const warn = (text) => ($("alert").textContent = text);
 const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 
@@ -44,11 +44,12 @@ function askToken(again) {
   const dialog = $("token-dialog");
   $("token-wrong").hidden = !again;
   dialog.showModal();
-  return new Promise((resolve) => {
+  return new Promise((resolve, reject) => {
+    dialog.onclose = () => reject(new Error("Without its token this server answers nothing. Reload the page to give it."));
     $("token-form").onsubmit = (event) => {
       event.preventDefault();
-      dialog.close();
       resolve($("token").value);
+      dialog.close();
     };
   });
 }
@@ -56,8 +57,9 @@ function askToken(again) {
 // Images
 
 function addFiles(files) {
-  const images = files.filter((file) => file.type.startsWith("image/") || file.type === "");
-  const others = files.filter((file) => !images.includes(file)).map((file) => `${file.name} is not an image`).join("; ");
+  const fault = ({type, size}) => (type !== "" && !type.startsWith("image/") ? "is not an image" : size ? "" : "is empty");
+  const images = files.filter((file) => !fault(file));
+  const others = files.filter(fault).map((file) => `${file.name} ${fault(file)}`).join("; ");
   if (!images.length) return warn(others || "That is no file: save the image, and choose or drop the file");
   const added = images.map((blob) => ({name: blob.name || "pasted.png", blob, url: URL.createObjectURL(blob), tag: null, drawn: []}));
   photos.push(...added);
@@ -105,6 +107,7 @@ async function choose(photo) {
   const shown = await $("photo").decode().then(() => true, () => false);
   if (current !== photo) return;
   if (shown) setRatio($("photo").naturalWidth, $("photo").naturalHeight);
+  photo.unseen = !shown;
   show();
   if (!photo.regions) {
     say(`Looking at ${photo.name} …`);
@@ -112,8 +115,8 @@ async function choose(photo) {
     await trying(async () => (photo.regions = await describe(photo)), photo.name);
     photo.milliseconds = Math.round(performance.now() - began);
   }
+  if (photo.regions && !begun) begin(); // the server did not answer before, or had not got its token
   if (current !== photo || !photo.regions) return;
-  say(`${photo.name}: ${plural(photo.regions.boxes.length, "region")} in ${photo.milliseconds} ms${shown ? "" : "; this browser cannot show the file"}`);
   setRatio(photo.regions.width, photo.regions.height);
   $("stage").classList.add("ready");
   show();
@@ -321,6 +324,7 @@ function showHit(hit, unlikely) {
     $("text").value = $("query").value;
     addFiles([new File([blob], name, {type: blob.type})]);
     selectTab("find");
+    $("tab-find").focus(); // the hit is hidden now
   });
   const entry = document.createElement("li");
   entry.append(button);
@@ -346,6 +350,20 @@ function show() {
   showWord(null);
   $("no-regions").hidden = !current.regions || items.length > 0;
   hover(null);
+  if (current.regions && !webcam && tab !== "search") say(summary());
+}
+
+// Return the open tab's answer in words, for the status, which screen readers announce; empty before there is one.
+function summary() {
+  const {name, milliseconds, unseen, regions, found, caption} = current;
+  const answers = {
+    regions: () => `${items.filter((item) => !item.own).length} of ${plural(regions.boxes.length, "region")} shown, ${milliseconds} ms`,
+    find: () => found && [...items.map(({label, score}) => (score === undefined ? label : `${label} ${twoDigits(score)}`)),
+      ...(found.not_found ?? []).map((phrase) => `${phrase} not found`)].join(", "),
+    sentence: () => caption?.caption,
+  };
+  const answer = answers[tab]();
+  return answer ? `${name}: ${answer}${unseen ? "; this browser cannot show the file" : ""}` : "";
 }
 
 // Format a probability: never as 1.00, since no box is certain.
@@ -513,6 +531,7 @@ for (const button of document.querySelectorAll("#examples button")) {
   button.addEventListener("click", () => trying(async () => {
     const {src, alt} = button.firstElementChild;
     addFiles([new File([await (await fetch(src)).blob()], `${alt}.jpg`, {type: "image/jpeg"})]);
+    $(`tab-${tab}`).focus(); // the examples are hidden now
   }));
 }
 document.addEventListener("dragover", (event) => {
@@ -559,7 +578,7 @@ $("save-image").addEventListener("click", saveImage);
 window.addEventListener("resize", () => current && show());
 for (const name of TABS) $(`tab-${name}`).addEventListener("click", () => selectTab(name));
 document.querySelector("[role=tablist]").addEventListener("keydown", (event) => {
-  const shown = TABS.filter((name) => !$(`tab-${name}`).hidden), at = shown.indexOf(tab);
+  const shown = TABS.filter((name) => $(`tab-${name}`).offsetParent), at = shown.indexOf(tab);
   const place = {ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: -1}[event.key];
   if (place === undefined) return;
   event.preventDefault();
@@ -568,8 +587,15 @@ document.querySelector("[role=tablist]").addEventListener("keydown", (event) => 
   $(`tab-${next}`).focus();
 });
 
-const {models: [model], indexed, local, bytes} = await trying(async () => (await server.get("v1/models")).json()) ?? {models: []};
-if (model) {
+// Start
+
+let begun = false;
+
+// Offer what the server's model can do.
+async function begin() {
+  begun = true;
+  const {models: [model], indexed, local, bytes} = await trying(async () => (await server.get("v1/models")).json()) ?? {models: []};
+  if (!model) return (begun = false);
   parts = model.parts;
   const where = local ? "Images stay in this browser." : "Images are sent only to the server of this page.";
   $("model").textContent = `Model ${model.name}. ${where}`;
@@ -590,4 +616,5 @@ if (model) {
     $("model").textContent += ` Its index has ${plural(indexed, "image")}.`;
   }
 }
+await begin();
 document.body.dataset.ready = "true";

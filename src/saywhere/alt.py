@@ -39,8 +39,8 @@ MARKDOWN = frozenset((".md", ".markdown", ".mdown", ".mkd", ".mdx", ".qmd", ".rm
 TEMPLATES = frozenset((
     ".j2", ".jinja", ".jinja2", ".njk", ".twig", ".liquid", ".hbs", ".mustache", ".erb", ".ejs",
 ))  # fmt: skip
-JSX = frozenset((".jsx", ".tsx", ".astro"))
-HTML = TEMPLATES | JSX | frozenset((".html", ".htm", ".xhtml", ".php", ".jsp", ".vue", ".svelte"))
+JSX = frozenset((".jsx", ".tsx", ".astro", ".svelte"))
+HTML = TEMPLATES | JSX | frozenset((".html", ".htm", ".xhtml", ".php", ".jsp", ".vue"))
 OTHERS = frozenset((".cshtml", ".razor", ".pug", ".haml", ".slim", ".rst", ".adoc"))
 """Endings of pages that are only counted in folders."""
 LENGTH = 125
@@ -80,8 +80,8 @@ _ENCLOSED = re.compile(
             _between(r"\{\{~?!?--", r"--~?\}\}"),  # Handlebars, Blade
             _between(r"\{\{~?!(?!--)", r"\}\}"),
             _between(r"\{-?\s*/\*", r"\*/") + r"\s*-?\}",  # JSX, Go
-            _between(r"\{\*(?!\})", r"\*\}"),  # Smarty
-            _between(r"@\*", r"\*@"),  # Razor
+            _between(r"\{\*(?![}\[])", r"\*\}"),  # Smarty
+            _between(r"(?<!\w)@\*", r"\*@"),  # Razor
             _between(r"<%--", r"--%>"),
             _between(r"<%#", r"%>"),
         )
@@ -106,7 +106,8 @@ _IN_TAG = re.compile(rf"{_TEMPLATE.pattern}|\{{(?:[^{{}}]|{_BRACES})*+\}}", re.D
 """Templates outside quotes, among them expressions of JSX and Svelte."""
 _EXPRESSION = re.compile(r"\{[^{}]*\}|<[%?]")
 _STRING = re.compile(
-    r"""/\*(?:(?!/\*|\*/).)*+\*/|(?<!\S)//[^\n]*|(?:(?<=[=(\[,:?+{&|])|(?<=[=(,:?+{&|] )|(?<==> )|(?<=return ))"""
+    r"""/\*(?:(?!/\*|\*/).)*+\*/|(?<!\S)//[^\n]*|"""
+    r"""(?:(?<=[=(\[,:?+{&|])|(?<=[=(,:?+{&|] )|(?<==> )|(?<=return )|(?<=@html ))"""
     r"""(?:"(?:\\.|[^"\\\n])*+"|'(?:\\.|[^'\\\n])*+'|`(?:\\.|[^`\\])*+`)""",
     re.DOTALL,
 )
@@ -378,7 +379,9 @@ def _image(text: str, name_end: int, attributes: dict[str, tuple[int, int]]) -> 
     if name.endswith("srcset") and not _EXPRESSION.search(url):
         url = "".join(url.split()[:1]).rstrip(",")
     bound = {found[1] for name in attributes if (found := _BOUND.match(name)) and name != found[1]}
-    source = None if bound or _EXPRESSION.search(f"{url} {alt or ''}") else html.unescape(url).strip() or None
+    source = (
+        None if bound or "<" in url or _EXPRESSION.search(f"{url} {alt or ''}") else html.unescape(url).strip() or None
+    )
     if alt is None:
         return Image(source, "bound" if "alt" in bound else None, name_end, name_end, (' alt="', '"'), html.escape)
     return Image(source, html.unescape(alt), *attributes["alt"], ('"', '"'), html.escape)

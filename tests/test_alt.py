@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 from PIL import Image
 
 from saywhere.alt import CAUTIOUS, Document, checked, compose, find_in_html, find_in_markdown
+from saywhere.images import MissingImageError
 from saywhere.regions import Regions
 from tests import photographs
 from tests.stubs import StubModel, load_by
@@ -66,7 +68,8 @@ def filled(path: Path, text: str) -> str:
             'bind:alt=x', 'th:alt-title="#{x}"', 'data-th-alt="${x}"', 'ng-attr-alt="{{ x }}"', 'bind-alt="x"',
             'alt.bind="x"', 'alt={x}', 'onLoad={() => x > 1} alt={`${a > b}`}', 'alt={{ x }}', '{alt}', '{...rest}',
             'v-bind="rest"', 'th:attr="alt=${x}"')),
-        ('<img src={x}/><img src={{ x }}><img src="{x}.jpg"><img :src="x"><img src=a.jpg th:src="@{x}"><img [src]="x">',
+        ('<img src={x}/><img src={{ x }}><img src="{x}.jpg"><img :src="x"><img src=a.jpg th:src="@{x}"><img [src]="x">'
+         '<img src="<c:url value="/a.jpg"/>"><img src="<c:url value=\'/a.jpg\'/>">',
          None),
         ('<img src=a.jpg data-alt=x altitude=3 data-src-size=2 style="a{">', '<img@ src=a.jpg data-alt=x altitude=3 '
          'data-src-size=2 style="a{">'),
@@ -119,9 +122,114 @@ def test_markdown(before: str, after: str, tmp_path: Path) -> None:
     assert [image.source for image in both] == ["img/a.jpg", "b.jpg"]
 
 
+CODE = "<img src=a.jpg>\n\n{{ x }}<% y %>![](b.jpg)\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("{% highlight html %}\n", "{% endhighlight %}"), ("{%- codeblock a:b -%}", "{%- endcodeblock -%}"),
+        ("{% raw %}\n", "{% endraw %}"), ("{%verbatim%}{% if x %}", "{%endverbatim%}"),
+        ("{% comment 'why' %}", "{% endcomment %}"), ("{{< highlight html >}}\n", "{{< /highlight >}}"),
+        ('{{% highlight html "linenos=1" %}}', "{{%/highlight%}}"), ("{#", "#}"), ("{#-\n", "-#}"),
+        ("{{!-- ", " --}}"), ("{{~!--", "--~}}"), ("{{-- ", " --}}"), ("{/* ", " */}"), ("{ /*\n", "*/\n}"),
+        ("{{/* ", " */}}"), ("{{- /* ", " */ -}}"), ("@* ", " *@"), ("{* ", " *}"), ("<%-- ", " --%>"),
+    ],
+)  # fmt: skip
+def test_code_and_comments_between_tags_of_templates_stay(before: str, after: str, tmp_path: Path) -> None:
+    assert filled(tmp_path / "a.html", f"{before}{CODE}{after}<img src=c>") == (
+        f'{before}{CODE}{after}<img alt="{AS_HTML}" src=c>'
+    )
+    page = f"text\n\n{before}{CODE}{after}\n\n![](c)\n"
+    assert filled(tmp_path / "a.mdx", page) == page.replace("![](c)", f"![{AS_MARKDOWN}](c)")
+    for stray in (f"{before}{CODE}", f"{CODE}{after}", f"`{before}`\n\n{CODE}\n\n`{after}`"):  # not both tags
+        assert AS_MARKDOWN in filled(tmp_path / "a.md", stray)
+    again = f"{before}<img src=c>{before}{CODE}{after}"  # of an opening mark alone nothing is known
+    assert filled(tmp_path / "a.html", again) == again.replace("<img src=c>", f'<img alt="{AS_HTML}" src=c>')
+
+
+def test_comments_with_one_tag_and_front_matter_stay(tmp_path: Path) -> None:
+    for text in ("{{! <img src=a.jpg> }}", "<%# <img src=a.jpg> %>", "---\n<img src=a.jpg>\n---\n"):
+        for name in ("a.html", "a.md"):
+            new = filled(tmp_path / name, f"{text}<p><img src=b>")
+            assert new == f'{text}<p><img alt="{AS_HTML}" src=b>'
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (r"\(\sqrt{{x}+1}\)", "a^{b^{c}}"), ("<code>{{</code>", "}}"), ("a {% b", "it's %} 'c'"), ("1 <% 2", "3 %> 4"),
+        ("<code><? </code>", ""), ("<? x", "?>"), ("a <%= 'tis", "%>"),
+        ("a@*.org", "*@b.org"), ("<script>x = {*[y]() {}}</script>", "<script>/** @param {?|*} a */</script>"),
+    ],
+)  # fmt: skip
+def test_marks_that_are_no_templates_hide_no_image(before: str, after: str, tmp_path: Path) -> None:
+    page = f'{before} <a href="x"><img src="a.jpg"></a>\n{after}'
+    for name in ("a.html", "a.md"):
+        assert filled(tmp_path / name, page) == page.replace("<img", f'<img alt="{AS_HTML}"')
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        '{{ x\n\n| default({"a": {"b": "<img src=a.jpg>"}}) }}', "{{ '}' ~ '<img src=a.jpg>' }}",
+        '{% set x = "it\'s\n<img src=a.jpg>" %}', '<% out.print("<img src=\\"a.jpg\\">");\n\n// don\'t\n %>',
+        "<? echo '<img src=a.jpg>' ?>", "<?php // don't\n\n$x = <<<A\n<img src=a.jpg>\nA; ?>", "{{{ x `\n<img>` }}}",
+    ],
+)  # fmt: skip
+def test_templates_have_images_in_their_strings(tag: str, tmp_path: Path) -> None:
+    page = f"{tag}<img src=b>"
+    assert filled(tmp_path / "a.html", page) == page.replace("<img src=b", f'<img alt="{AS_HTML}" src=b')
+    assert filled(tmp_path / "a.php", "<? echo '<img src=a.jpg>';") == "<? echo '<img src=a.jpg>';"
+
+
+@pytest.mark.parametrize(
+    "mark",
+    ["{{", "{{ x ", "{{ '", "{% ", '<% "', "<? ", "{# ", "{{!-- ", "{* ", "@* ", "{/* ", "{% raw %}", "<%"],
+)
+def test_unclosed_marks_take_linear_time(mark: str) -> None:
+    """Quadratic time would take minutes, so that the limit does not depend on the load of the machine."""
+    begun = time.process_time()
+    assert [image.source for image in find_in_html(f"{mark * 50_000}\n<img src=a.jpg>")] == ["a.jpg"]
+    assert time.process_time() - begun < 10
+
+
 def test_the_image_that_a_script_loads_counts_and_not_its_placeholder() -> None:
     found = find_in_html('<img src="data:image/gif;base64,R0" data-src="a.jpg"><img data-src="{{ b }}" src="c.jpg">')
     assert [image.source for image in found] == ["a.jpg", None]
+    for lazy in ("data-src=a.jpg", "data-lazy-src=a.jpg", "data-original=a.jpg", 'data-srcset="a.jpg 320w, b.jpg 2x"',
+                 'data-lazy-srcset="a.jpg, b.jpg 2x"', "data-src='' data-original=a.jpg"):  # fmt: skip
+        assert [image.source for image in find_in_html(f"<img src=pixel.png {lazy}>")] == ["a.jpg"]
+    sets = ("a.jpg, b.jpg 2x", "\n a.jpg\n1x", "a.jpg", "{{ a }} 2x")
+    found = [image.source for one in sets for image in find_in_html(f'<img srcset="{one}">')]
+    assert found == ["a.jpg", "a.jpg", "a.jpg", None]
+
+
+def test_what_a_file_holds_is_told_by_its_ending(tmp_path: Path) -> None:
+    page = "![](a.jpg)\n`<img src=b>` <img src=c>\n"
+    html = page.replace("<img", f'<img alt="{AS_HTML}"')
+    for name in ("a.md.tmpl", "a.md.j2", "a.QMD", "a.Rmd"):
+        assert filled(tmp_path / name, page) == (
+            f'![{AS_MARKDOWN}](a.jpg)\n`<img src=b>` <img alt="{AS_HTML}" src=c>\n'
+        )
+    for name in ("a.html.tmpl", "a.j2", "a.vue", "a.svelte", "a.jsp"):
+        assert filled(tmp_path / name, page) == html
+
+
+def test_comments_and_strings_of_javascript_stay(tmp_path: Path) -> None:
+    page = """// <img src="a">
+const x = {a: '<img src="a">', b: "<img src='a'>"}; /* <img src="a"> */
+const f = (y) => '<img src="a">' + `
+<img src="a">`;
+export default () => <p title="https://x/y
+  "> it's {cond ? "<img src='a'>" : f('<img src="a">')} {/* <img src="a" /> */} "a" <img src="b" /> 'c'
+  <a href="//x"><img src="b" /></a></p>;
+"""
+    new = page.replace('<img src="b"', f'<img alt="{AS_HTML}" src="b"')
+    assert [filled(tmp_path / name, page) for name in ("a.jsx", "a.tsx", "a.astro")] == [new] * 3
+    page = '{#if x}<img src="b">{:else}{@html "<img src=a>"}{/if}'
+    new = page.replace('<img src="b"', f'<img alt="{AS_HTML}" src="b"')
+    assert filled(tmp_path / "a.svelte", page) == new
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1", "cp1251"])
@@ -336,6 +444,56 @@ def test_a_spacer_gets_no_text(model: Captions) -> None:
     assert model.asked == 1
 
 
+@pytest.mark.parametrize(
+    "drawing",
+    ["<svg/>", "\ufeff<?xml version='1.0'?>\n<!-- a -->\n<svg>", "<!DOCTYPE svg [<!ENTITY a 'b'>]><svg a=''>"],
+)
+def test_svg_is_left_alone(model: Captions, drawing: str) -> None:
+    Path("site/logo.svg").write_text(drawing, encoding="utf-8")
+    data = base64.b64encode(drawing.encode()).decode()
+    Path("page.md").write_text(f"![](site/logo.svg)\n![](data:image/svg+xml;base64,{data})\n")
+    assert run("page.md").stderr == "0 drafts proposed, 2 SVG, left alone\n" and not model.asked
+    Path("page.md").write_text("![](site/none.svg)\n")
+    assert "page.md:1: site/none.svg: no such file" in run("page.md", code=1).stderr
+
+
+def test_folders_are_searched_for_pages_that_people_write(model: Captions) -> None:
+    kept = ("a.vue", "b.svelte", "c.astro", "d.jsx", "e.tsx", "f.jsp", "g.qmd", "h.Rmd", "i.md.tmpl", "sub/j.html")
+    left = (
+        "a.tmpl",
+        "b.js",
+        ".c.md",
+        ".hidden/d.md",
+        "node_modules/e/f.md",
+        "sub/_site/g.md",
+        "_build/h.md",
+        "dist/i.md",
+    )
+    for name in (*kept, *left, "k.pug", "l.cshtml", "sub/m.pug", "dist/n.pug"):
+        Path("site", name).parent.mkdir(parents=True, exist_ok=True)
+        Path("site", name).write_text('\n<img src="/a%20b.png">\n')
+    done = run("site", "--root", "site", "--write")
+    assert [line[9:] for line in done.stdout.splitlines() if line.startswith("written")] == [f"site/{n}" for n in kept]
+    assert done.stderr.startswith("note: neither HTML nor Markdown, left out: 1 .cshtml, 2 .pug\n10 drafts written; ")
+    assert "1 draft " in run("site/sub/_site", "--root", "site").stderr
+    assert "1 draft " in run("site/l.cshtml", "--root", "site").stderr
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "cp1251", "utf-16"])
+def test_the_diff_has_the_bytes_of_the_page_as_patch_needs(model: Captions, encoding: str) -> None:
+    words = "Ж" if encoding == "cp1251" else "é"
+    page = f'<meta charset="{"windows-1251" if encoding == "cp1251" else ""}">\r\n{words}\n<img src=a.png>{words}'
+    Path("site/a b.png").rename("site/a.png")
+    path = Path("site/a.html")
+    path.write_bytes(page.encode(encoding))
+    diff = run("site").stdout_bytes.replace(b"\n\\ No newline at end of file\n", b"\n").split(b"\n")
+    assert diff[:2] == [b"--- site/a.html", b"+++ site/a.html"] and diff[2].startswith(b"@@ -1,")
+    old, new = (b"\n".join(line[1:] for line in diff[3:] if line[:1] in mark) for mark in ((b" ", b"-"), (b" ", b"+")))
+    assert old == path.read_bytes() == page.encode(encoding)
+    run("site", "--write")
+    assert new == path.read_bytes() != old
+
+
 def test_a_file_with_other_names_is_read_once(model: Captions) -> None:
     Path("site/b.md").write_text("![](a%20b.png)\n")
     for link in ("a.md", "c.md", "sub/b.md"):
@@ -411,3 +569,15 @@ def test_urls_are_relative_to_the_base(base: str, url: str, place: str | None, t
     (image,) = document.images
     assert image.source == url
     assert document.locate(url, Path("root")) == (None if place is None else Path(place))
+
+
+def test_addresses_of_files_are_read_in_the_root_of_the_site(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    document = Document(tmp_path / "site/a.html", "", "utf-8", ())
+    inside, outside = tmp_path / "site/sub/a b.png", tmp_path / "a.png"
+    assert document.locate(inside.as_uri(), tmp_path / "site") == inside
+    assert replace(document, base=inside.as_uri()).locate("b.png", tmp_path / "site") == inside.parent / "b.png"
+    climbing = f"{inside.as_uri()}/../../../a.png"
+    for url, root in ((outside.as_uri(), tmp_path / "site"), (inside.as_uri(), None), (climbing, tmp_path / "site")):
+        with pytest.raises(MissingImageError, match=re.escape(f"{url}: is not in the root folder of the site; give ")):
+            document.locate(url, root)

@@ -11,7 +11,7 @@ import codecs
 import html
 import re
 import urllib.parse
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import compress
 from pathlib import Path
@@ -35,11 +35,14 @@ from saywhere.text import tokenize, with_articles
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
-MARKDOWN = frozenset((".md", ".markdown", ".mdown", ".mkd", ".mdx"))
-HTML = frozenset((
-    ".html", ".htm", ".xhtml", ".j2", ".jinja", ".jinja2", ".njk", ".twig", ".liquid", ".hbs", ".mustache", ".erb",
-    ".ejs", ".php",
+MARKDOWN = frozenset((".md", ".markdown", ".mdown", ".mkd", ".mdx", ".qmd", ".rmd"))
+TEMPLATES = frozenset((
+    ".j2", ".jinja", ".jinja2", ".njk", ".twig", ".liquid", ".hbs", ".mustache", ".erb", ".ejs",
 ))  # fmt: skip
+JSX = frozenset((".jsx", ".tsx", ".astro", ".svelte"))
+HTML = TEMPLATES | JSX | frozenset((".html", ".htm", ".xhtml", ".php", ".jsp", ".vue"))
+OTHERS = frozenset((".cshtml", ".razor", ".pug", ".haml", ".slim", ".rst", ".adoc"))
+"""Endings of pages that are only counted in folders."""
 LENGTH = 125
 """Default maximum length of an alternative text in characters; screen readers handle longer texts badly."""
 CAUTIOUS = 0.1
@@ -53,27 +56,81 @@ SPACER = 8
 REGIONS = 3
 """Maximum number of regions that are added to the sentence."""
 
-_TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|<%.*?%>|<\?.*?(?:\?>|\Z)", re.DOTALL)
-_IN_TAG = re.compile(rf"{_TEMPLATE.pattern}|\{{(?:[^{{}}]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*\}}", re.DOTALL)
+
+def _between(opens: str, closes: str) -> str:
+    """Return a pattern from the last of several opening marks to the first closing one; linear in the text."""
+    return rf"{opens}(?:(?!{opens}|{closes}).)*+{closes}"
+
+
+def _template(opens: str, closes: str, inner: str = ".") -> str:
+    """Return a pattern as ``_between`` does, without images outside strings: marks around these are no template's."""
+    edge = f"{opens}|{closes}"
+    strings = "|".join(rf"{quote}(?:\\.|(?!{edge})[^{quote}\\])*+{quote}" for quote in "\"'`")
+    return rf"{opens}(?:(?<!\w)(?:{strings})|(?!{edge}|(?i:<img\b)){inner})*+{closes}"
+
+
+_CDATA = r"<!\[CDATA\["
+_BLOCK, _END = (rf"\{{%[-~+]?\s*{name}\b" for name in ("(highlight|codeblock|raw|verbatim|comment)", r"end\1"))
+_ENCLOSED = re.compile(
+    "|".join(
+        (
+            rf"{_BLOCK}(?:(?!\{{%[-~+]?\s*(?:end)?\1\b).)*+{_END}[^%]*%\}}",  # Jinja, Django, Twig, Liquid
+            _between(r"\{\{[<%]\s*highlight\b", r"\{\{[<%]\s*/\s*highlight\s*[>%]\}\}"),  # Hugo
+            _between(r"\{#", r"#\}"),
+            _between(r"\{\{~?!?--", r"--~?\}\}"),  # Handlebars, Blade
+            _between(r"\{\{~?!(?!--)", r"\}\}"),
+            _between(r"\{-?\s*/\*", r"\*/") + r"\s*-?\}",  # JSX, Go
+            _between(r"\{\*(?![}\[])", r"\*\}"),  # Smarty
+            _between(r"(?<!\w)@\*", r"\*@"),  # Razor
+            _between(r"<%--", r"--%>"),
+            _between(r"<%#", r"%>"),
+        )
+    ),
+    re.DOTALL,
+)
+"""Code and comments between tags of templates."""
+_BRACES = r"\{(?:[^{}]|\{[^{}]*+\})*+\}"
+_TEMPLATE = re.compile(
+    "|".join(
+        (
+            _template(r"\{\{", r"\}\}", rf"(?:[^{{}}]|{_BRACES})"),
+            _template(r"\{%", r"%\}"),
+            _template("<%", "%>"),
+            r"<\?(?:(?i:php)\b|=).*?(?:\?>|\Z)",
+            _template(r"<\?", r"(?:\?>|\Z)"),
+        )
+    ),
+    re.DOTALL,
+)
+_IN_TAG = re.compile(rf"{_TEMPLATE.pattern}|\{{(?:[^{{}}]|{_BRACES})*+\}}", re.DOTALL)
 """Templates outside quotes, among them expressions of JSX and Svelte."""
+_EXPRESSION = re.compile(r"\{[^{}]*\}|<[%?]")
+_STRING = re.compile(
+    r"""/\*(?:(?!/\*|\*/).)*+\*/|(?<!\S)//[^\n]*|"""
+    r"""(?:(?<=[=(\[,:?+{&|])|(?<=[=(,:?+{&|] )|(?<==> )|(?<=return )|(?<=@html ))"""
+    r"""(?:"(?:\\.|[^"\\\n])*+"|'(?:\\.|[^'\\\n])*+'|`(?:\\.|[^`\\])*+`)""",
+    re.DOTALL,
+)
+"""Comments of JavaScript, and strings where an expression begins."""
 _FOOTNOTE = re.compile(r"^ {0,3}\[\^[^]\n]+\]:", re.MULTILINE)
-_EXPRESSION = re.compile(rf"{_TEMPLATE.pattern}|\{{.*?\}}", re.DOTALL)
 _BOUND = re.compile(r"(?:(?:data-)?(?:.*[^a-z-]|(?:ng|th)-(?:attr-)?|bind-))?(alt|src)(?:-title)?(?:$|[^a-z-])")
 """Names of attributes that a program sets when the page is shown, such as ``:alt``, ``[attr.alt]``, ``th:src``."""
 _SPREAD = frozenset(("v-bind", "x-bind", "data-bind", "th:attr", "data-th-attr"))
 """Attributes whose value may name any attribute."""
-_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?\]\]>|<!.*?>", re.DOTALL)
-_BEGIN = re.compile(r"<|\{[{%#]")
+_COMMENT = re.compile(rf"<!--.*?(?:-->|\Z)|{_between(_CDATA, ']]>')}|<!.*?(?:>|\Z)", re.DOTALL)
+_BEGIN = re.compile(r"<|\{[{%]")
 _TAG = re.compile(r"</?([a-zA-Z][^\s/>]*)")
 _RAW = ("script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes")
 """Elements whose content is plain text."""
 _NOTES = re.compile(r"\ufeff?(---|\+\+\+)[ \t]*[\r\n].*?(?<=[\r\n])(?:\1|\.\.\.)[ \t]*(?![^\r\n])", re.DOTALL)
-"""Front matter of a Markdown file."""
+"""Front matter."""
 _NO_MARKDOWN = re.compile(r"</?(?:[!?]|(?:pre|code|script|style|textarea)\b)", re.IGNORECASE)
 """HTML whose content is never Markdown; whether that of other elements is depends on the program."""
 _ON_A_LINE = re.compile(r"\{\{[^{}`\n]*\}\}|\{%[^%`\n]*%\}")
 _ALT_BEHIND = re.compile(r"\{[^{}\n]*\balt\s*=")
 """Attributes behind an image in Markdown, as kramdown and Quarto know them."""
+_SOURCES = ("data-src", "data-lazy-src", "data-original", "data-srcset", "data-lazy-srcset", "src", "srcset")
+"""Attributes with an image, the best first: until a script loads the others, ``src`` may show a placeholder."""
 _NETWORK = re.compile(r"[a-zA-Z][a-zA-Z\d+.-]+:")
 _ABSOLUTE = re.compile(rf"/|{_NETWORK.pattern}")
 _CHARSET = re.compile(rb"<meta[^>]+charset\s*=\s*[\"']?([\w-]+)|<\?xml[^>]+encoding\s*=\s*[\"']([\w-]+)", re.IGNORECASE)
@@ -125,9 +182,10 @@ class Document:
         text, encoding = _decode(data)
         if "\0" in text:
             raise UserError(f"{path}: is not a text; give HTML and Markdown files, or folders of them")
-        if path.suffix.lower() in MARKDOWN:
+        if (ending := ending_of(path)) in MARKDOWN:
             return cls(path, text, encoding, tuple(find_in_markdown(text)))
-        return cls(path, text, encoding, tuple(find_in_html(text)), value_in(text, "base", "href"))
+        code = [one.span() for one in _STRING.finditer(text) if "<img" in one[0]] if ending in JSX else ()
+        return cls(path, text, encoding, tuple(find_in_html(_hide(text, code))), value_in(text, "base", "href"))
 
     def has_changed(self) -> bool:
         """Return whether the file differs from what was read, because it was edited or deleted."""
@@ -169,6 +227,8 @@ class Document:
         if not _ABSOLUTE.match(url):
             base = re.split(r"[?#]", self.base, maxsplit=1)[0]
             url = urllib.parse.urljoin(base, url) if _ABSOLUTE.match(base) else base[: base.rfind("/") + 1] + url
+        if url.lower().startswith("file:"):
+            return _inside(url, root)
         if url.startswith("//") or _NETWORK.match(url):
             return None
         place = urllib.parse.unquote(re.split(r"[?#]", url, maxsplit=1)[0])
@@ -177,6 +237,22 @@ class Document:
         if root is None:
             raise MissingImageError(f"{url}: begins at the root of the site; give its folder by --root")
         return root / place.lstrip("/")
+
+
+def ending_of(path: Path) -> str:
+    """Return the ending that says what a file holds: ``.md`` for ``a.md``, and for its template ``a.md.tmpl``."""
+    last, inner = path.suffix.lower(), Path(path.stem).suffix.lower()
+    return inner if last in TEMPLATES | {".tmpl"} and inner in MARKDOWN | HTML else last
+
+
+def _inside(url: str, root: Path | None) -> Path:
+    """Return the path of a ``file:`` URL in the root folder of the site; ``MissingImageError`` for other places."""
+    from urllib.request import url2pathname
+
+    path = Path(url2pathname(urllib.parse.urlsplit(url).path))
+    if root is None or not path.resolve().is_relative_to(root.resolve()):
+        raise MissingImageError(f"{url}: is not in the root folder of the site; give that by --root")
+    return path
 
 
 def _decode(data: bytes) -> tuple[str, str]:
@@ -218,8 +294,10 @@ def value_in(text: str, element: str, attribute: str) -> str:
 
 def _tags(text: str) -> Iterator[tuple[str, int, dict[str, tuple[int, int]], bool]]:
     """Yield each start tag: name, end of the name, spans of its attributes, and whether it has bare templates."""
-    at = 0
-    while begin := _BEGIN.search(text, at):
+    notes = _NOTES.match(text)
+    text = _hide(text, [*([notes.span()] if notes else []), *(one.span() for one in _ENCLOSED.finditer(text))])
+    at, last = 0, text.rfind(">") + 1
+    while begin := _BEGIN.search(text, at, last):
         at = begin.start()
         if skipped := _TEMPLATE.match(text, at) or _COMMENT.match(text, at):
             at = skipped.end()
@@ -273,10 +351,12 @@ def _attributes(text: str, at: int) -> tuple[int, dict[str, tuple[int, int]], bo
 
 def _until(text: str, at: int, ends: str) -> int:
     """Return the position of the first of some characters outside templates."""
-    while at < len(text) and text[at] not in ends:
-        template = (_TEMPLATE if ends in "\"'" else _IN_TAG).match(text, at) if text[at] in "{<" else None
+    special = re.compile(f"[{ends}{{<]")
+    while (found := special.search(text, at)) and found[0] not in ends:
+        at = found.start()
+        template = (_TEMPLATE if ends in "\"'" else _IN_TAG).match(text, at)
         at = template.end() if template else at + 1
-    return at
+    return found.start() if found else len(text)
 
 
 def _value(text: str, attributes: dict[str, tuple[int, int]], name: str) -> str | None:
@@ -295,10 +375,13 @@ def _image(text: str, name_end: int, attributes: dict[str, tuple[int, int]]) -> 
     hidden = (value("aria-hidden") or "").lower() == "true" or value("aria-label") or value("aria-labelledby")
     if (alt is not None and not alt.strip()) or hidden or (value("role") or "").lower() in ("presentation", "none"):
         return None
-    lazy = value("data-src")  # until a script loads it, src shows a placeholder
-    url = lazy or value("src") or (value("srcset") or "").strip().split(" ")[0]
+    name, url = next(((name, given) for name in _SOURCES if (given := value(name))), ("", ""))
+    if name.endswith("srcset") and not _EXPRESSION.search(url):
+        url = "".join(url.split()[:1]).rstrip(",")
     bound = {found[1] for name in attributes if (found := _BOUND.match(name)) and name != found[1]}
-    source = None if bound or _EXPRESSION.search(f"{url} {alt or ''}") else html.unescape(url).strip() or None
+    source = (
+        None if bound or "<" in url or _EXPRESSION.search(f"{url} {alt or ''}") else html.unescape(url).strip() or None
+    )
     if alt is None:
         return Image(source, "bound" if "alt" in bound else None, name_end, name_end, (' alt="', '"'), html.escape)
     return Image(source, html.unescape(alt), *attributes["alt"], ('"', '"'), html.escape)
@@ -336,7 +419,10 @@ def find_in_markdown(text: str) -> Iterator[Image]:
                     url, told = "", behind[0]
                 source = None if not url or _EXPRESSION.search(url) else url
                 found.append(Image(source, told, label, close, ("", ""), _escape_markdown))
-    yield from sorted((*found, *find_in_html(_hide(text, hidden))), key=lambda image: image.start)
+    text = _hide(text, hidden)
+    shown = _hide(body, [one.span() for one in _ENCLOSED.finditer(text)])
+    found = [image for image in found if shown[image.start - 1] == "["]
+    yield from sorted((*found, *find_in_html(text)), key=lambda image: image.start)
 
 
 def _commonmark(noted: list[tuple[int, int, Any]]) -> MarkdownIt:
@@ -363,12 +449,15 @@ def _commonmark(noted: list[tuple[int, int, Any]]) -> MarkdownIt:
     return parser
 
 
-def _hide(text: str, spans: Sequence[tuple[int, int]]) -> str:
+def _hide(text: str, spans: Iterable[tuple[int, int]]) -> str:
     """Return a text with spaces instead of all but the line ends of some spans."""
-    letters = list(text)
-    for start, end in spans:
-        letters[start:end] = re.sub(r"[^\r\n]", " ", text[start:end])
-    return "".join(letters)
+    pieces, at = list[str](), 0
+    for start, end in sorted(spans):
+        if end > at:
+            start = max(start, at)
+            pieces += [text[at:start], re.sub(r"[^\r\n]", " ", text[start:end])]
+            at = end
+    return "".join([*pieces, text[at:]])
 
 
 def line_of(text: str, at: int) -> int:

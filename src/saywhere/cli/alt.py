@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import difflib
 import io
+import os
+import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from saywhere.cli.options import Chosen, check_file
-from saywhere.cli.printing import report_skipped
+from saywhere.cli.printing import on_terminal, report_skipped
 from saywhere.errors import UserError
 from saywhere.files import content_hash, printable, write_atomically
 from saywhere.loading import DeferredModel
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from saywhere.inference import ResultsFile
 
 DRAFT = "a draft is a program's text: read each before it is published"
+GENERATED = ("node_modules", "dist", "_site", "_build")
+"""Folders that are left out inside others, because programs made their pages."""
+_SVG = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:[?!].*?<)?svg\b", re.DOTALL)
 
 
 def alt(
@@ -49,7 +53,7 @@ def alt(
     If nothing in an image is certain enough, it gets no text.
 
     With --write, the files are changed, and a line for each text says where it is. Nothing but alternative texts
-    changes. Decorative images (alt=""), images on the network and images whose names a template fills in are left
+    changes. Decorative images (alt=""), SVG, images on the network and images whose names a template fills in are left
     alone.
 
     Exit code: 0 success; 1 images are missing or cannot be read; 2 error.
@@ -94,7 +98,7 @@ def alt(
                 for line, text in document.lines_with(found):
                     typer.echo(f"{name}:{line}: {printable(text)}")
             else:
-                typer.echo("".join(_diff(document.text, new, name)), nl=False)
+                typer.echo(_diff(document, new, name), nl=False)
     counts.update({"skipped": len(skipped)} if skipped else {})
     made = f"{counted(drafts, 'draft')} {'written' if write else 'proposed'}"
     told = ", ".join([made, *(f"{counts[name]} {name}" for name in sorted(counts))])
@@ -107,13 +111,14 @@ def alt(
 
 def _files(paths: list[Path]) -> list[Path]:
     """Return the given files, and the HTML and Markdown files in given folders, links to others of them left out."""
-    from saywhere.alt import HTML, MARKDOWN
+    from saywhere.alt import HTML, MARKDOWN, OTHERS, ending_of
 
-    found = list[Path]()
+    found, others = list[Path](), Counter[str]()
     for path in paths:
         if path.is_dir():
-            known = (one for one in sorted(path.rglob("*")) if one.suffix.lower() in HTML | MARKDOWN and one.is_file())
-            seen = [one for one in known if not any(part.startswith(".") for part in one.relative_to(path).parts)]
+            inside = [*_walk(path)]
+            seen = [one for one in inside if ending_of(one) in HTML | MARKDOWN and one.is_file()]
+            others.update(ending for one in inside if (ending := ending_of(one)) in OTHERS)
             if not seen:
                 raise UserError(f"{path}: no HTML or Markdown files in this folder")
             found += seen
@@ -121,10 +126,22 @@ def _files(paths: list[Path]) -> list[Path]:
             found.append(path)
         else:
             raise UserError(f"{path}: no such file or folder")
+    if others:
+        told = ", ".join(f"{count} {ending}" for ending, count in sorted(others.items()))
+        typer.echo(f"note: neither HTML nor Markdown, left out: {told}", err=True)
     places = dict[Path, Path]()
     for one in sorted(found, key=Path.is_symlink):
         places.setdefault(one.resolve(), one)
     return [*places.values()]
+
+
+def _walk(folder: Path) -> list[Path]:
+    """Return the files in a folder, sorted, without those in hidden and generated folders inside."""
+    found = list[Path]()
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in GENERATED and not name.startswith(".")]
+        found += [Path(place, name) for name in names if not name.startswith(".")]
+    return sorted(found)
 
 
 class _Texts:
@@ -193,6 +210,9 @@ def _propose(
                 if not found.is_file():
                     raise MissingImageError(f"{shown}: no such file")
                 found = found.read_bytes()
+            if _SVG.match(found):
+                counts["SVG, left alone"] += 1
+                continue
             if (text := texts.of(found, shown)) is None:
                 counts["too small, left alone"] += 1
                 continue
@@ -210,7 +230,10 @@ def _propose(
     return new
 
 
-def _diff(old: str, new: str, name: str) -> Iterator[str]:
-    before, after = (io.StringIO(text, newline="\n").readlines() for text in (old, new))
-    for line in difflib.unified_diff(before, after, name, name):
-        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+def _diff(document: Document, new: str, name: str) -> str | bytes:
+    """Return the changes of a document: text for a terminal, otherwise the bytes of its lines, as ``patch`` needs."""
+    encoding = "utf-8" if (shown := on_terminal()) else document.encoding
+    before, after = (io.BytesIO(text.encode(encoding)).readlines() for text in (document.text, new))
+    lines = difflib.diff_bytes(difflib.unified_diff, before, after, name.encode(), name.encode())
+    data = b"".join(one if one.endswith(b"\n") else one + b"\n\\ No newline at end of file\n" for one in lines)
+    return data.decode() if shown else data

@@ -194,7 +194,7 @@ QUESTIONS = (
             ),
             Parameter("part", "text", "The part of the model that answers.", choices=("aligner", "densecap")),
             Parameter("regions", "integer", "Choose among at most this many regions.", 1, MAX_REGIONS),
-            Parameter("threshold", "number", "Minimum probability of a found phrase; 0 finds all.", 0, 1),
+            Parameter("threshold", "number", "Minimum probability that the image shows a phrase; 0 finds all.", 0, 1),
             Parameter("box", "box", "Choose among these boxes; may be repeated.", most=MAX_BOXES),
         ),
         _ground,

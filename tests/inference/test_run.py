@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from commands import rows, run
+from refusals import refuses
 from tiny_bundle import exported_bundle
 
 import saywhere
@@ -51,11 +52,9 @@ def test_a_run_says_what_became_of_the_images_and_goes_on(loaded: Loaded) -> Non
     assert again.written == [] and loaded.batches == []
     with pytest.raises(UserError, match=r"r\.jsonl: was started with other options \(top: 1, now not set\)"):
         saywhere.describe("album", loaded, json="r.jsonl", top=None)
-    with pytest.raises(UserError, match="^threshold must be a probability, not 30$"):
-        saywhere.describe("album", loaded, threshold=30)
+    refuses("^threshold must be a probability, not 30$", saywhere.describe, "album", loaded, threshold=30)
     for wrong in (None, 3, [None]):
-        with pytest.raises(UserError, match="^images must be a path or several, not "):
-            saywhere.describe(wrong, loaded)
+        refuses("^images must be a path or several, not ", saywhere.describe, wrong, loaded)
 
 
 def test_a_loaded_model_and_the_command_continue_the_file_of_each_other(
@@ -69,8 +68,8 @@ def test_a_loaded_model_and_the_command_continue_the_file_of_each_other(
     assert "3 already in python.jsonl" in run(*command, "--json", "python.jsonl").stdout
     run(*command, "--json", "command.jsonl", "--set", "densecap.final_nms=0.3")
     assert saywhere.describe("album", changed, json="command.jsonl").already == 3
-    with pytest.raises(UserError, match=r"with other options \(set: densecap\.final_nms=0\.3, now \)"):
-        saywhere.describe("album", plain, json="command.jsonl")
+    other = r"with other options \(set: densecap\.final_nms=0\.3, now \)"
+    refuses(other, saywhere.describe, "album", plain, json="command.jsonl")
     torch = saywhere.load(bundle, engine="torch")  # whose weights may have been trained since
     assert torch.origin is None and DeferredModel(torch).facts == {"model": torch.digest()}
 
@@ -79,8 +78,7 @@ def test_a_loaded_model_and_the_command_continue_the_file_of_each_other(
 def test_lines_are_not_printed_in_python(call: Any, loaded: Loaded) -> None:
     photographs.write_album(Path("album"), 1, 0)
     for json, message in (("-", "^json='-': only commands print lines"), (5, "^json must be the name of a file")):
-        with pytest.raises(UserError, match=message):
-            call("album", loaded, json=json)
+        refuses(message, call, "album", loaded, json=json)
     assert not Path("-").exists()
 
 
@@ -110,8 +108,7 @@ def test_classes_are_given_as_names(classes, loaded: Loaded, monkeypatch: pytest
         "a.png", loaded, classes=classes, each=lambda one, _: kept.append(one.result and one.result.captions)
     )
     assert kept == [("a brown dog", "a boy")]
-    with pytest.raises(UserError, match="^classes must be a string or a list of strings, not int$"):
-        saywhere.describe("a.png", loaded, classes=[3])
+    refuses("^classes must be a string or a list of strings, not int$", saywhere.describe, "a.png", loaded, classes=[3])
 
 
 def test_a_run_in_shards_says_what_became_of_the_images(loaded: Loaded) -> None:
@@ -131,8 +128,7 @@ def test_a_run_in_shards_says_what_became_of_the_images(loaded: Loaded) -> None:
 )
 def test_impossible_counts_are_refused_at_once(options, message, loaded: Loaded) -> None:
     photographs.noise(48, 32).save("a.png")
-    with pytest.raises(UserError, match=message):
-        saywhere.describe("a.png", loaded, **options)
+    refuses(message, saywhere.describe, "a.png", loaded, **options)
     assert not Path("r.jsonl").exists() and loaded.batches == []
 
 

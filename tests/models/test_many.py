@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from refusals import refuses
 
-from saywhere.errors import UserError
 from saywhere.images import open_image
 from saywhere.models.encoding import AT_ONCE, answer, is_one
 
@@ -75,8 +75,7 @@ def test_the_number_of_images_at_a_time_may_be_given():
     assert asked(PATHS[:7], batch=3) == list(asked(iter(PATHS[:7]), batch=3)) == [f"seen {p}" for p in PATHS[:7]]
     assert asked.asked == [3, 3, 1] * 2
     for batch in (0, 2.5):
-        with pytest.raises(UserError, match=f"^batch must be a whole number.*, not {batch}$"):
-            asked(PATHS[:2], batch=batch)
+        refuses(f"^batch must be a whole number.*, not {batch}$", asked, PATHS[:2], batch=batch)
 
 
 @pytest.mark.parametrize(("many", "total"), [(list, 7), (iter, None)])
@@ -112,18 +111,15 @@ def test_an_array_may_hold_the_boxes_of_several_images():
 @pytest.mark.parametrize("column", [Path("ab"), np.zeros((2, 4)), 3, {"a": 1, "b": 2}, b"ab"])
 def test_one_value_is_not_enough_for_several_images(many, column):
     kind = type(column).__name__
-    with pytest.raises(UserError, match=rf"^one value \({kind}\) for several images: give one for each image$"):
-        Asked()(many(PATHS[:2]), column)
+    refuses(rf"^one value \({kind}\) for several images: give one for each image$", Asked(), many(PATHS[:2]), column)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_columns_of_another_length_are_refused(count):
-    with pytest.raises(UserError, match=rf"^{count} values for 2 images: give one for each image$"):
-        Asked()(PATHS[:2], ["a"] * count)
+    refuses(rf"^{count} values for 2 images: give one for each image$", Asked(), PATHS[:2], ["a"] * count)
 
 
 def test_a_stream_whose_column_ends_early_is_refused_where_it_ends():
     answers = Asked()(iter(PATHS), iter(["a"] * 20))
     assert len(list(itertools.islice(answers, 16))) == 16
-    with pytest.raises(UserError, match="^4 values for the last 16 images: give one for each image$"):
-        next(answers)
+    refuses("^4 values for the last 16 images: give one for each image$", next, answers)

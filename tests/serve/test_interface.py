@@ -19,6 +19,7 @@ import pytest
 import skimage
 from photographs import huge_png_header, jpeg, noise
 from PIL import Image
+from refusals import refuses
 from starlette.testclient import TestClient
 from video_clips import Timed, write_clip
 
@@ -437,8 +438,7 @@ def test_the_description_says_what_needs_the_token(model: saywhere.Model) -> Non
     ],
 )
 def test_limits_that_cannot_be_are_refused(wrong: Any, message: str) -> None:
-    with pytest.raises(saywhere.UserError, match=f"^{re.escape(message)}$"):
-        Limits(**wrong)
+    refuses(f"^{re.escape(message)}$", Limits, **wrong)
     assert Limits(queue=0, encodings=0, upload_seconds=0.5).queue == 0
 
 

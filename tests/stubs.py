@@ -26,6 +26,7 @@ class StubModel:
     """A model of two regions an image (or the given boxes): the whole image and its left half."""
 
     densecap: Any = None
+    origin: Any = None
 
     def __init__(self, long_side: int = 512) -> None:
         self.long_side = long_side

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -84,8 +85,19 @@ def load(
         >>> model = saywhere.load(threads=1, options={"captioner.decoding.beam_size": 3})
     """
     hub = {name: str(value) for name, value in (("revision", revision), ("cache_dir", cache_dir)) if value is not None}
-    made = _make(name_or_folder, Runtime(device, engine, threads, precision), options, **hub)
-    return _as_model(*made, name_or_folder)
+    runtime, made = _make(name_or_folder, Runtime(device, engine, threads, precision), options, **hub)
+    model = _as_model(runtime, made, name_or_folder)
+    if not hub and runtime.__name__ != ENGINES["torch"]:  # whose weights can change
+        given = {name: v if isinstance(v, str) else json.dumps(v, default=str) for name, v in (options or {}).items()}
+        model.origin = _facts(name_or_folder, map("=".join, given.items()), precision)
+    return model
+
+
+def _facts(name_or_folder: str | Path, changes: Iterable[str], precision: str | None) -> dict[str, Any]:
+    """Return what determines a model's answers, in normal form, without loading it."""
+    name = str(name_or_folder)
+    model = str(Path(name).resolve()) if Path(name).is_dir() else name
+    return {"model": model, "set": sorted(changes), "precision": precision or "float32"}
 
 
 def _as_model(runtime: Any, made: Any, name_or_folder: str | Path) -> Model:
@@ -223,10 +235,8 @@ class DeferredModel:
     def facts(self) -> dict[str, Any]:
         """Everything that determines answers, in normal form: the model, its changed options and the precision."""
         if self._loaded is not None:
-            return {"model": self._loaded.digest()}
-        model = str(Path(self.name).resolve()) if Path(self.name).is_dir() else self.name
-        precision = self._runtime.precision or "float32"
-        return {"model": model, "set": sorted(self._changes), "precision": precision}
+            return dict(self._loaded.origin or {}) or {"model": self._loaded.digest()}
+        return _facts(self._name, self._changes, self._runtime.precision)
 
     @cached_property
     def _stored(self) -> Bundle:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from commands import rows
+from commands import rows, run
 from refusals import refuses
+from tiny_bundle import exported_bundle
 
 import saywhere
 from saywhere.errors import UserError
 from saywhere.inference import find_images, run_images
+from saywhere.loading import DeferredModel
 from tests import photographs
 from tests.stubs import StubModel
 
@@ -52,6 +55,31 @@ def test_a_run_says_what_became_of_the_images_and_goes_on(loaded: Loaded) -> Non
     refuses("^threshold must be a probability, not 30$", saywhere.describe, "album", loaded, threshold=30)
     for wrong in (None, 3, [None]):
         refuses("^images must be a path or several, not ", saywhere.describe, wrong, loaded)
+
+
+def test_a_loaded_model_and_the_command_continue_the_file_of_each_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    photographs.write_album(Path("album"), 3, 0)
+    bundle, command = exported_bundle(), ("describe", "album", "--model", exported_bundle())
+    plain, changed = saywhere.load(bundle), saywhere.load(bundle, options={"densecap.final_nms": 0.3})
+    assert saywhere.describe("album", plain, json="python.jsonl").done == 3
+    assert "3 already in python.jsonl" in run(*command, "--json", "python.jsonl").stdout
+    run(*command, "--json", "command.jsonl", "--set", "densecap.final_nms=0.3")
+    assert saywhere.describe("album", changed, json="command.jsonl").already == 3
+    other = r"with other options \(set: densecap\.final_nms=0\.3, now \)"
+    refuses(other, saywhere.describe, "album", plain, json="command.jsonl")
+    torch = saywhere.load(bundle, engine="torch")  # whose weights may have been trained since
+    assert torch.origin is None and DeferredModel(torch).facts == {"model": torch.digest()}
+
+
+@pytest.mark.parametrize("call", [saywhere.describe, saywhere.follow])
+def test_lines_are_not_printed_in_python(call: Any, loaded: Loaded) -> None:
+    photographs.write_album(Path("album"), 1, 0)
+    for json, message in (("-", "^json='-': only commands print lines"), (5, "^json must be the name of a file")):
+        refuses(message, call, "album", loaded, json=json)
+    assert not Path("-").exists()
 
 
 def test_top_0_keeps_all_regions_as_the_command_does(loaded: Loaded) -> None:

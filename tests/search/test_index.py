@@ -24,6 +24,7 @@ from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
 
 import saywhere
 from saywhere.images import open_image
+from saywhere.inference import claims
 from saywhere.models.model import Model
 from saywhere.models.nouns import noun_tree, pack_leaves
 from saywhere.search import Qdrant, Query
@@ -78,6 +79,30 @@ def test_an_index_follows_its_folder(index, model, album) -> None:
     np.testing.assert_allclose(stored.vectors, expected.vectors, rtol=1e-3, atol=1e-3)
     np.testing.assert_array_equal(stored.boxes, expected.boxes)
     assert index.remove(album / "new.png") == 1 and len(index) == 5
+
+
+def test_an_open_index_lets_others_write_unless_a_run_goes_on(index, model, album, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(claims, "LOCK_WAIT", 0.0)
+    (album / "0/0.png").rename(tmp_path / "later.png")
+    index.add(album / "0")
+    refuses("no such file", index.add, album / "nothing")
+    with saywhere.Index(tmp_path / "i", model) as other:
+        assert counts(other.add(album / "1")) == (3, 0, 0, 0, 0)
+        other.remove(album / "1/1.png")
+        assert len(index) == 4 and len(index.search(image=album / "1/3.png")) == 4  # sees what the other wrote
+        assert counts(index.add([album, tmp_path / "later.png"])) == (2, 0, 4, 0, 0)
+        run = index.begin([album])
+        index.add(album)
+        assert [*run.results()] == []
+        refuses("another run is writing to this index", other.add, album)  # for the run could go on
+        index.close()
+        assert counts(other.add(album)) == (0, 0, 5, 0, 0)
+
+
+@pytest.mark.parametrize("paths", [Image.new("RGB", (8, 8)), [Image.new("RGB", (8, 8))], 5, None])
+def test_what_is_no_path_is_refused(index, paths) -> None:
+    for call in (index.add, index.remove):
+        refuses("^paths must be a path or several, not (Image|int|NoneType)$", call, paths)
 
 
 def test_images_in_a_folder_that_may_not_be_read_any_more_stay(index, album, monkeypatch) -> None:

@@ -11,7 +11,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import httpx2
 import ollama
@@ -19,7 +19,7 @@ import openai
 import pytest
 from commands import error_of, run
 from photographs import huge_png_header, jpeg, noise
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from server_process import Process
 from starlette.testclient import TestClient
 
@@ -51,6 +51,26 @@ class Place(BaseModel):
 
 class Places(BaseModel):
     objects: list[Place]
+
+
+class Chosen(BaseModel):
+    name: Literal["cat", "dog", "Person"]
+    score: float | None
+
+
+class Choice(BaseModel):
+    labels: list[Chosen]
+
+
+class Corners(BaseModel):
+    label: str
+    bbox_2d: tuple[int, int, int, int] | None = None
+    x1: float = 0
+    ymax: float = 0
+
+
+class Marks(BaseModel):
+    marks: list[Corners] = Field(min_length=1, max_length=2)
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +144,10 @@ def test_ollamas_client(
     regions = model.describe(seen).at_least()
     asked = ollama_client.chat("saywhere", messages, format=Places.model_json_schema()).message.content or ""
     check_places(asked, regions)
+    few = ollama_client.generate("saywhere", "", images=[photo], format=Marks.model_json_schema()).response
+    corners = [[round(v) for v in box] for box in regions.boxes.tolist()]
+    marks = Marks.model_validate_json(few).marks
+    assert [(mark.bbox_2d, mark.x1, mark.ymax) for mark in marks] == [((*c,), c[0], c[3]) for c in corners[:2]]
     lines = ollama_client.generate("saywhere", "Describe the regions.", images=[photo]).response.splitlines()
     assert len(lines) == len(regions) and lines[0].startswith((regions.captions or ("",))[0])
     with pytest.raises(ollama.ResponseError, match="no model 'llava'") as error:
@@ -149,6 +173,9 @@ def test_openais_client(
                  .choices[0].message.content or "")  # fmt: skip
     parsed = chats.parse(model="saywhere", messages=messages, response_format=Places)
     check_places(parsed.choices[0].message.content or "", model.describe(seen).at_least())
+    choice = chats.parse(model="saywhere", messages=messages, response_format=Choice).choices[0].message.parsed
+    people = [row["confidence"] for row in find_labels(model, seen, Classes(("cat", "dog", "Person")))]
+    assert choice and [(one.name, one.score) for one in choice.labels] == [("Person", people[0])]  # no dress, no bench
     given: Any = [{"role": "user", "content": [{"type": "input_text", "text": "What is this?"},
                                               {"type": "input_image", "image_url": data_url}]}]  # fmt: skip
     assert openai_client.responses.create(model="saywhere", input=given).output_text == sentence
@@ -249,6 +276,11 @@ def chat_with(url: Any) -> dict[str, Any]:
         ("/v1/chat/completions", {**CHAT, "messages": [{"content": [{"type": "input_audio"}]}]}, 400, "input_audio"),
         ("/v1/chat/completions", {**CHAT, "messages": [], "n": 2}, 400, "n must be 1"),
         ("/v1/chat/completions", {**CHAT, "messages": [], "response_format": {"type": "x"}}, 400, "format must be"),
+        ("/v1/chat/completions", {**CHAT, "messages": [], "response_format": "json"}, 400, "format must be"),
+        ("/v1/chat/completions", {**CHAT, "messages": [], "response_format": 5}, 400, "format must be"),
+        ("/v1/chat/completions", {**CHAT, "messages": [], "response_format": []}, 400, "format must be"),
+        ("/v1/responses", {**CHAT, "input": "hello", "text": {"format": 5}}, 400, "format must be"),
+        ("/v1/responses", {**CHAT, "input": "hello", "text": "json"}, 400, "text must be an object"),
         ("/v1/chat/completions", {**CHAT, "messages": [{"content": "hello"}]}, 400, "there is no image"),
         ("/v1/responses", {**CHAT, "input": "hello"}, 400, "there is no image"),
         ("/v1/responses", {**CHAT, "input": 7}, 400, "messages must be a list"),
@@ -280,6 +312,10 @@ def test_every_path_that_takes_a_body_says_so(speaking: Process) -> None:
         {"type": "array", "items": {"type": "object", "properties": {"name": {}, "price": {}}, "required": ["price"]}},
         {"type": "array", "items": {"$ref": "#/$defs/None"}},
         {"type": "array", "items": {"$ref": "#"}},
+        {"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}},
+        {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "number"}]}},
+        {"type": "array", "items": {"type": "object", "properties": {"name": {}, "rectangle": {}}}},
+        {"properties": {"labels": 5}},
         {},
     ],
 )
@@ -289,13 +325,55 @@ def test_other_schemas_are_refused(client: TestClient, schema: Any) -> None:
     assert response.status_code == 400 and "only a list of labels or of boxes" in response.json()["error"]
 
 
+def list_of(items: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items, **more}
+
+
+def each_with(**properties: Any) -> dict[str, Any]:
+    return list_of({"type": "object", "properties": {"name": STRING, **properties}, "required": ["name", *properties]})
+
+
+STRING, NUMBER, INTEGER = ({"type": kind} for kind in ("string", "number", "integer"))
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (each_with(confidence=INTEGER), "confidence can only be of the type number"),
+        (each_with(confidence=STRING), "confidence can only be of the type number"),
+        (each_with(confidence={**NUMBER, "minimum": 0.5}), "confidence is from 0 to 1; another minimum or maximum"),
+        (each_with(confidence={**NUMBER, "multipleOf": 0.1}), "confidence: multipleOf cannot be kept"),
+        (each_with(name=INTEGER), "name can only be of the type string"),
+        (each_with(box=STRING), "box can only be of the type array"),
+        (each_with(box=list_of(STRING)), "box can only be of the type number or integer"),
+        (each_with(box=list_of({**NUMBER, "maximum": 1})), "box is in pixels, from 0 without a maximum"),
+        (each_with(box=list_of(NUMBER, maxItems=2)), "box is a list of four numbers"),
+        (each_with(box=list_of(NUMBER)) | {"uniqueItems": True}, "uniqueItems cannot be kept for boxes"),
+        (each_with(x1={**NUMBER, "maximum": 1000}), "x1 is in pixels, from 0 without a maximum"),
+        (list_of({**STRING, "pattern": "^a"}), "an item: pattern cannot be kept"),
+        (list_of({**STRING, "enum": []}), "an item: enum must be a list of 1 to 1,000 names"),
+        (list_of({**STRING, "enum": ["qwrtz", "flurble"]}), "the model knows none of the names qwrtz, flurble"),
+        (list_of(STRING, maxItems=-1), "maxItems must be a whole number"),
+        (list_of(STRING, contains=STRING), "the list: contains cannot be kept"),
+        ({"properties": {"labels": list_of(STRING)}, "minProperties": 2}, "the schema: minProperties cannot be kept"),
+    ],
+)
+def test_what_an_answer_could_not_keep_is_refused(client: TestClient, schema: Any, message: str) -> None:
+    image = base64.b64encode(jpeg(noise(80, 60))).decode()
+    response = client.post("/api/generate", json={**GENERATE, "images": [image], "format": schema})
+    assert response.status_code == 400 and message in response.json()["error"]
+
+
 def test_a_list_of_names_can_be_asked_for(client: TestClient, photo: bytes) -> None:
-    image = base64.b64encode(photo).decode()
-    schema = {"type": "array", "items": {"type": "string"}}
-    found = json.loads(
-        client.post("/api/generate", json={**GENERATE, "images": [image], "format": schema}).json()["response"]
-    )
-    assert found and all(isinstance(name, str) for name in found)
+    def ask(**more: Any) -> Any:
+        asked = {**GENERATE, "images": [base64.b64encode(photo).decode()], "format": list_of(STRING, **more)}
+        return client.post("/api/generate", json=asked)
+
+    found = json.loads(ask(minItems=1, uniqueItems=True).json()["response"])
+    assert len(found) > 1 and all(isinstance(name, str) for name in found)
+    assert json.loads(ask(maxItems=1).json()["response"]) == found[:1]
+    short = ask(minItems=50)
+    assert short.status_code == 422 and f"has {len(found)} of these, and the schema wants at least 50" in short.text
 
 
 def test_a_bomb_in_base64_is_refused(client: TestClient) -> None:

@@ -44,7 +44,9 @@ def test_what_is_copied_is_there(lines: list[tuple[str, str]]) -> None:
     ]
     assert sources == ["."]
     assert [path for path in NEEDED if not (ROOT / path).is_file() or ignored(path)] == []
-    assert ignored("tests/serve/test_container.py") and ignored(".git/config")
+    assert ignored("tests/serve/test_container.py") and ignored(".git/config") and ignored("large-model/trunk.onnx")
+    made = re.findall(r"^/([^/*]+)/$", (ROOT / ".gitignore").read_text(encoding="utf-8"), re.MULTILINE)
+    assert "build" in made and [folder for folder in made if not ignored(folder)] == []  # builds and data may be large
 
 
 def test_everything_is_installed_by_the_hashes_of_the_lock(lines: list[tuple[str, str]], tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import pytest
 import skimage
 from photographs import huge_png_header, jpeg, noise
 from PIL import Image
+from refusals import refuses
 from starlette.testclient import TestClient
 from video_clips import Timed, write_clip
 
@@ -413,7 +414,32 @@ def test_the_description_has_every_route_and_parameter(client: TestClient) -> No
         names = [parameter["name"] for parameter in post["parameters"]]
         assert names == [*(parameter.name for parameter in question.parameters), "If-Match"]
         assert set(post["requestBody"]["content"]) == {"image/*", "multipart/form-data"}
-        assert {"200", "401", "413", "415", "422", "429"} <= set(post["responses"])
+        assert {"200", "401", "405", "413", "415", "422", "429", "500"} <= set(post["responses"])
+
+
+def test_the_description_says_what_needs_the_token(model: saywhere.Model) -> None:
+    with TestClient(create_app(model, token="s3cret")) as client:
+        described = client.get("/openapi.json").json()
+        assert described["security"] == [{"token": []}]
+        free = {path for path, methods in described["paths"].items() for one in methods.values() if "security" in one}
+        assert free == {"/healthz"} and described["paths"]["/healthz"]["get"]["security"] == []
+        assert client.get("/healthz").status_code == 200 and client.get("/v1/models").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"queue": -1}, "queue must be a whole number of at least 0, not -1"),
+        ({"body": "x"}, "body must be a whole number of at least 1, not 'x'"),
+        ({"threads": 0}, "threads must be a whole number of at least 1, not 0"),
+        ({"pixels": None}, "pixels must be a number from 0, not None"),
+        ({"answer_seconds": -0.5}, "answer_seconds must be a number from 0, not -0.5"),
+        ({"idle_seconds": "10"}, "idle_seconds must be a number from 0, not '10'"),
+    ],
+)
+def test_limits_that_cannot_be_are_refused(wrong: Any, message: str) -> None:
+    refuses(f"^{re.escape(message)}$", Limits, **wrong)
+    assert Limits(queue=0, encodings=0, upload_seconds=0.5).queue == 0
 
 
 def test_a_search_answers_as_the_index_does(model: saywhere.Model, indexed: Path) -> None:

@@ -7,8 +7,10 @@ import base64
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -132,7 +134,9 @@ def test_the_sdks_client_asks_over_http_with_the_token(over_http: Process, photo
                 found = said(await client.call_tool("describe", {"image": "astronaut.png", "top": 2, "threshold": 0}))
                 assert len(found["regions"]) == 2
                 # The index has three photographs elsewhere, which are not in the folders.
-                assert said(await client.call_tool("search", {"query": "a cat"})) == {"query": "a cat", "hits": []}
+                found = said(await client.call_tool("search", {"query": "a cat"}))
+                outside = {f"outside the folders of this server ({photographs})": 5}
+                assert found == {"query": "a cat", "hits": [], "left_out": outside}
             refused = await http.post(over_http.url, headers={"Authorization": "Bearer wrong"}, json={})
             assert (refused.status_code, list(refused.json())) == (401, ["error"])
             foreign = await http.post(over_http.url, headers={"Origin": "https://other.example"}, json={})
@@ -241,6 +245,66 @@ def test_a_search_of_the_folders_sees_new_images_and_forgets_others(
     monkeypatch.setattr(calls, "MOST_IMAGES", 0)
     many = call(protocol, "search", query="a cat")["result"]
     assert many["isError"] and "saywhere index" in many["content"][0]["text"]
+
+
+def test_a_search_of_an_index_shows_archives_and_videos_and_counts_what_it_leaves_out(
+    tmp_path: Path, photographs: Path, indexed: Path, model: saywhere.Model
+) -> None:
+    folder, elsewhere = tmp_path / "served", tmp_path / "elsewhere.png"
+    folder.mkdir()
+    with tarfile.open(folder / "a.tar", "w") as archive:
+        archive.add(photographs / "astronaut.png", "x/astronaut.png")
+        archive.add(photographs / "chelsea.png", "chelsea.png")
+    shutil.copy(indexed.parent / "clip.mp4", folder)
+    shutil.copy(photographs / "chelsea.png", elsewhere)
+    shutil.copy(photographs / "chelsea.png", folder / "gone.png")
+    with saywhere.Index(tmp_path / "index", model) as index:
+        index.add([folder, folder / "a.tar", elsewhere], every=0.5)
+    (folder / "gone.png").unlink()
+    protocol = mcp.Protocol(Folders([folder]), lambda: model, tmp_path / "index")
+
+    def ask(tool: str, **arguments: Any) -> Any:
+        return json.loads(call(protocol, tool, **arguments)["result"]["content"][-1]["text"])
+
+    found = ask("search", query="a cat")
+    shown = [(hit["image"], hit.get("time")) for hit in found["hits"]]
+    assert shown[0] == (str(folder / "a.tar" / "chelsea.png"), None) and len(shown) == 4
+    assert {(str(folder / "clip.mp4"), time) for time in (0.0, 1.0)} < set(shown)
+    outside = f"outside the folders of this server ({folder})"
+    assert found["left_out"] == {outside: 1, "no longer there; update the index": 1}
+    first = ask("search", query="a cup of coffee", top=1)
+    assert (first["hits"][0]["image"], first["hits"][0]["time"]) == (str(folder / "clip.mp4"), 0.0)
+    assert "left_out" not in first  # nothing better was left out
+    for name in ("a.tar/x/astronaut.png", str(folder / "a.tar/x/astronaut.png")):
+        seen = ask("describe", image=name, top=1)
+        assert (seen["image"], seen["width"], seen["height"]) == (name, 512, 512)
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        ("a.tar/none.png", "a.tar/none.png: no such file"),
+        ("a.tar/link.png", "a.tar/link.png: no such file"),
+        ("a.tar/../../secret.png", "outside the folders"),
+        ("out.tar/astronaut.png", "outside the folders"),
+        ("a.tar", "a.tar: not an image"),
+        ("a.tar/large.png", "a.tar/large.png: larger than"),
+    ],
+)
+def test_only_images_of_archives_in_the_folders_are_read(
+    tmp_path: Path, photographs: Path, monkeypatch: pytest.MonkeyPatch, model: saywhere.Model, image: str, message: str
+) -> None:
+    folder = tmp_path / "served"
+    folder.mkdir()
+    with tarfile.open(folder / "a.tar", "w") as archive:
+        archive.add(photographs / "link.png", "link.png")
+        archive.add(photographs / "astronaut.png", "large.png")
+    shutil.copy(folder / "a.tar", tmp_path / "out.tar")
+    (folder / "out.tar").symlink_to(tmp_path / "out.tar")
+    if "large" in image:
+        monkeypatch.setattr("saywhere.serve.folders.FILE_BYTES", 1000)
+    result = call(mcp.Protocol(Folders([folder]), lambda: model, None), "caption", image=image)["result"]
+    assert result["isError"] and message in result["content"][0]["text"]
 
 
 def pipe(folder: Path, *lines: bytes) -> list[dict[str, Any]]:

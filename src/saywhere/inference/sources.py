@@ -73,6 +73,15 @@ def list_paths(**given: Any) -> list[Any]:
     return paths
 
 
+def results_path(json: Any) -> Path | None:
+    """Return the path of a results file; ``UserError`` for ``-``, by which only commands print, or for no path."""
+    if not isinstance(json, str | Path | None):
+        raise UserError(f"json must be the name of a file, not {type(json).__name__}")
+    if str(json) == "-":
+        raise UserError("json='-': only commands print lines; name a file, or give each=")
+    return None if json is None else Path(json)
+
+
 def find_images(
     paths: Sequence[str | Path], leave_out: Iterable[Path] = (), suffixes: frozenset[str] = SUFFIXES
 ) -> list[Source]:

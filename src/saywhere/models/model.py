@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +41,7 @@ class Model:
     Attributes:
         nouns: the part nouns with the noun tree; None if the model lacks it.
         calibration: logistic regressions fitted after training.
+        origin: what it was loaded from, as runs note it; None if that is not known, or if its weights can change.
 
     Example:
         >>> model = saywhere.load()
@@ -50,6 +51,8 @@ class Model:
         >>> model.caption(seen).image
         'photo.jpg'
     """
+
+    origin: Mapping[str, Any] | None = None
 
     def __init__(self, engine: Engine, name: str = "model") -> None:
         self.engine, self.name, self.calibration = engine, name, engine.calibration

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
@@ -17,7 +19,7 @@ from saywhere.engines.onnx import available_threads
 from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage
 from saywhere.inference import Source
-from saywhere.inference.sources import name_images
+from saywhere.inference.sources import list_paths, name_images
 from saywhere.models.lexicon import knows_none
 from saywhere.models.model import Model
 from saywhere.options import require_ints, require_texts
@@ -137,6 +139,7 @@ class Index:
         self._given, self._load, self._threads = model, load, threads
         self._model = model if isinstance(model, Model) else None
         self._checked = False
+        self._turn = threading.RLock()
         there = self.place.exists() if isinstance(self.place, Qdrant) else (self.place / DATABASE).exists()
         self._store = self._open() if there else None
 
@@ -202,11 +205,24 @@ class Index:
 
     # Writing
 
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Let one thread write at a time, and other processes afterwards, unless a run of :meth:`begin` goes on."""
+        with self._turn:
+            going_on = isinstance(self._store, Store) and self._store.is_writing
+            try:
+                yield
+            finally:
+                if isinstance(self._store, Store) and not going_on:
+                    self._store.release()
+
     def begin(
         self, paths: Sequence[str | Path] | Sequence[Source], *, components: int | None = None, repair: bool = False,
         every: float | None = None,
     ) -> Indexing:  # fmt: skip
         """Prepare a run that updates the index, whose images can be followed one by one; :meth:`add` does all of it.
+
+        No other process can write from then on until :meth:`close`; after :meth:`add` others can at once.
 
         Args:
             paths: see :meth:`add`. With sources of :func:`saywhere.inference.find_images` the run removes nothing.
@@ -256,16 +272,18 @@ class Index:
         Raises:
             UserError: a path does not exist, or another run is writing to the index.
         """
-        several = [paths] if isinstance(paths, str | Path) else paths
-        run = self.begin(several, components=components, repair=repair, every=every)
-        for _ in run.results(batch):
-            pass
+        several = list_paths(paths=paths)
+        with self._writing():
+            run = self.begin(several, components=components, repair=repair, every=every)
+            for _ in run.results(batch):
+                pass
         return run.changes
 
     def remove(self, paths: str | Path | Iterable[str | Path]) -> int:
         """Remove images and videos from the index, not from disk; return how many were in the index."""
-        several = [paths] if isinstance(paths, str | Path) else paths
-        return self.store.remove([absolute(path) for path in several])
+        several = [absolute(path) for path in list_paths(paths=paths)]
+        with self._writing():
+            return self.store.remove(several)
 
     # Reading
 

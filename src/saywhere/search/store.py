@@ -524,6 +524,15 @@ class Store:
         """Close the files; the store cannot be used afterwards."""
         self._open.close()
         self._snapshot = None
+        self.release()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether this store keeps other processes from writing."""
+        return self._lock is not None
+
+    def release(self) -> None:
+        """Let other processes write, until this store writes again."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

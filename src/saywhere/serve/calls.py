@@ -9,8 +9,8 @@ import json
 import os
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Mapping
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
 from saywhere.regions import SHOWN, TEXTS, Regions, check_boxes
 from saywhere.search import Index
-from saywhere.serve.folders import Folders
+from saywhere.serve.folders import Folders, Outside
 from saywhere.serve.limits import Encodings, Limits
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ MOST_IMAGES = 500
 """Maximum number of images searched without an index: the first search embeds them all, in about half a minute."""
 MOST_HITS = 1000
 """Number of hits of an index that are checked for being in the folders."""
+GONE = "no longer there; update the index"
 ENLARGED = 4
 """Maximum factor by which a region is enlarged."""
 Content = list[dict[str, Any]]
@@ -86,15 +87,23 @@ class Tools:
             if self._own is not None:
                 self._look_through(index)
             hits = index.search(query, top=MOST_HITS)
-        inside = (hit.to_dict() for hit in hits if hit.time is None and self._is_inside(hit.image))
-        return _text({"query": query, "hits": [*islice(inside, top)]})
+        shown: list[dict[str, Any]] = []
+        left_out = Counter[str]()
+        for hit in hits:
+            if len(shown) == top:
+                break
+            if why := self._why_left_out(hit.image):
+                left_out[why] += 1
+            else:
+                shown.append(hit.to_dict())
+        return _text({"query": query, "hits": shown} | ({"left_out": left_out} if left_out else {}))
 
     def _look_through(self, index: Index) -> None:
         """Update the temporary index of the folders' images."""
         sources: list[Source] = []
         for root in self._folders.roots:
             try:
-                sources += [source for source in find_images([root]) if self._is_inside(str(source.path))]
+                sources += [source for source in find_images([root]) if not self._why_left_out(str(source.path))]
             except UserError:
                 continue  # a folder without images
         if len(sources) > MOST_IMAGES:
@@ -107,11 +116,15 @@ class Tools:
         for _ in index.begin(sources).results(8):
             pass
 
-    def _is_inside(self, path: str) -> bool:
+    def _why_left_out(self, path: str) -> str:
+        """Return why an image or video may not be shown; empty if it may."""
         try:
-            return os.path.isfile(self._folders.resolve(path))
+            real = self._folders.resolve(path)
+        except Outside:
+            return f"outside the folders of this server ({', '.join(self._folders.roots)})"
         except UserError:
-            return False
+            return GONE
+        return GONE if os.path.exists(real) and not os.path.isfile(real) else ""
 
     def _crop(self, image: str, box: list[float], size: int = 768) -> Content:
         pixels = read_image(self._folders.read(image), image, None, self._limits.pixels, refuse_slow=True).pixels

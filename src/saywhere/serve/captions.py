@@ -1,6 +1,6 @@
 """The routes of Ollama, OpenAI and PhotoPrism's vision service, answered by captions, regions and nouns.
 
-The requested format decides what is answered, see :func:`read_want`; otherwise prompts are ignored.
+The requested format decides what is answered, see :mod:`saywhere.serve.schemas`; otherwise prompts are ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,15 +21,15 @@ from starlette.routing import Route
 
 import saywhere
 from saywhere.errors import UserError
-from saywhere.formats.classes import NAMELESS, Classes
+from saywhere.formats.classes import NAMELESS, NOUNS, Classes
 from saywhere.images import ImageError
 from saywhere.models.encoding import Encoding
 from saywhere.models.layout import Layout
 from saywhere.models.model import Model
-from saywhere.options import dataclass
 from saywhere.regions import SHOWN
 from saywhere.serve.app import Service
 from saywhere.serve.limits import Problem, to_json
+from saywhere.serve.schemas import CORNERS, Want, read_want
 from saywhere.text import two_digits
 
 MARKS = 100_000
@@ -40,15 +40,7 @@ LABELS, LEAST = 10, 0.1
 """Maximum number of nouns for an image, and their minimum probability."""
 REGIONS = 20
 """Maximum number of regions for an image."""
-ASKS_REGIONS = re.compile(r"\bregions?\b|\bbounding[ -]box(es)?\b", re.IGNORECASE)
 NDJSON, EVENTS = "application/x-ndjson", "text/event-stream"
-FIELDS = {
-    "box": {"box", "bbox", "bounding_box", "box_2d"},
-    "name": {"name", "label", "phrase", "caption", "description", "text", "noun"},
-    "confidence": {"confidence", "score", "probability"},
-    "topicality": {"topicality", "relevance"},
-}
-"""Accepted names of a schema's properties, by content."""
 
 Work = Callable[[dict[str, Any]], tuple[bytes, str]]
 
@@ -91,74 +83,8 @@ def decode_image(value: Any) -> bytes:
     return data
 
 
-@dataclass(frozen=True)
-class Want:
-    """The answer that a request asks for.
-
-    Attributes:
-        kind: a sentence, nouns or regions.
-        key: key of the list in a JSON object; None for the list alone.
-        fields: the properties of each item, each mapped to its entry in :data:`FIELDS`; None: items are just names.
-        is_json: whether the answer is JSON.
-    """
-
-    kind: Literal["sentence", "labels", "regions"]
-    key: str | None = None
-    fields: Mapping[str, str] | None = None
-    is_json: bool = False
-
-
-_LABELS = Want("labels", "labels", {"name": "name", "confidence": "confidence", "topicality": "topicality"}, True)
-_REGIONS = Want("regions", "regions", {"phrase": "name", "box": "box", "score": "confidence"}, True)
-
-
-def read_want(prompt: str, form: Any) -> Want:
-    """Return what a request asks for; raise ``Problem`` 400 if its schema is not supported.
-
-    Args:
-        prompt: the prompt, which matters only if it names regions or bounding boxes.
-        form: nothing for text, ``json``, or a JSON schema: a list of boxes asks for regions, one of names for labels.
-    """
-    if isinstance(form, dict):
-        return _read_schema(form)
-    if form not in (None, "", "json", "text"):
-        raise Problem(400, "format must be json or a JSON schema")
-    if ASKS_REGIONS.search(prompt):
-        return _REGIONS if form == "json" else Want("regions")
-    return _LABELS if form == "json" else Want("sentence")
-
-
-def _read_schema(schema: dict[str, Any]) -> Want:
-    other = "only a list of labels or of boxes can be asked for by a schema"
-    key, inner, properties = None, schema, schema.get("properties")
-    if isinstance(properties, dict):
-        lists = [name for name, one in properties.items() if isinstance(one, dict) and one.get("type") == "array"]
-        if len(lists) != 1 or set(_names(schema.get("required"))) - {*lists}:
-            raise Problem(400, other)
-        key, inner = lists[0], properties[lists[0]]
-    item = inner.get("items")
-    if isinstance(item, dict) and isinstance(place := item.get("$ref"), str):
-        root, _, name = place.rpartition("/")
-        found = schema.get(root.removeprefix("#/"))
-        item = found.get(name) if isinstance(found, dict) else None
-    if not isinstance(item, dict):
-        raise Problem(400, other)
-    if item.get("type") == "string":
-        return Want("labels", key, None, True)
-    known = {alias: field for field, aliases in FIELDS.items() for alias in aliases}
-    named = item.get("properties")
-    fields = {name: known[name.lower()] for name in named if name.lower() in known} if isinstance(named, dict) else {}
-    if "name" not in fields.values() or set(_names(item.get("required"))) - fields.keys():
-        raise Problem(400, f"{other}; properties may be {', '.join(sorted(known))}")
-    return Want("regions" if "box" in fields.values() else "labels", key, fields, True)
-
-
-def _names(value: Any) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
-
-
-def find_labels(model: Model, seen: Encoding) -> list[dict[str, Any]]:
-    """Return the nouns of an image's regions, most probable first.
+def find_labels(model: Model, seen: Encoding, classes: Classes | None = None) -> list[dict[str, Any]]:
+    """Return the nouns of an image's regions, or the classes of these nouns, most probable first.
 
     Each has its ``name``, its ``confidence`` and its ``topicality`` (the share of the image that its largest region
     covers). The confidence is the geometric mean of two probabilities: that of ``ground`` that the image shows it,
@@ -166,7 +92,7 @@ def find_labels(model: Model, seen: Encoding) -> list[dict[str, Any]]:
     """
     shares, words = dict[str, float](), dict[str, float]()
     for region in model.describe(seen, top=REGIONS):
-        name, (x1, y1, x2, y2) = Classes().label(region.caption) or NAMELESS, region.box
+        name, (x1, y1, x2, y2) = (classes or NOUNS).label(region.caption) or NAMELESS, region.box
         if name != NAMELESS:
             shares[name] = max(shares.get(name, 0), (x2 - x1) * (y2 - y1) / (seen.width * seen.height))
             words[name] = max(words.get(name, 0), 1.0 if region.caption_score is None else region.caption_score)
@@ -181,21 +107,36 @@ def find_labels(model: Model, seen: Encoding) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["confidence"])[:LABELS]
 
 
-def find_regions(model: Model, seen: Encoding) -> list[dict[str, Any]]:
-    """Return the regions shown by default, each with ``name``, ``box`` (pixels), ``confidence`` and ``topicality``."""
-    area, rows = seen.width * seen.height, []
-    for region in model.describe(seen, threshold=SHOWN).at_least()[:REGIONS]:
-        x1, y1, x2, y2 = (round(value) for value in region.box)
-        row = {"name": region.caption, "box": [x1, y1, x2, y2], "confidence": round(region.score or 0, 3)}
-        rows.append(row | {"topicality": round((x2 - x1) * (y2 - y1) / area, 3)})
+def find_regions(model: Model, seen: Encoding, classes: Classes | None = None) -> list[dict[str, Any]]:
+    """Return the regions shown by default, each with ``name``, ``box`` (pixels), ``confidence`` and ``topicality``.
+
+    With classes, those of a class, which is then their name. ``box`` is also there as ``x1``, ``y1``, ``x2``, ``y2``.
+    """
+    area, rows = seen.width * seen.height, list[dict[str, Any]]()
+    found = model.describe(seen, threshold=SHOWN).at_least()
+    found = (found if classes is None else classes.keep(found))[:REGIONS]
+    names = found.captions if classes is None else classes.labels(found)
+    for name, region in zip(names or (), found, strict=True):
+        x1, y1, x2, y2 = box = [round(value) for value in region.box]
+        row = {"name": name, "box": box, **dict(zip(CORNERS, box, strict=True))}
+        chances = {"confidence": round(region.score or 0, 3), "topicality": round((x2 - x1) * (y2 - y1) / area, 3)}
+        rows.append(row | chances)
     return rows
 
 
 def write_answer(model: Model, seen: Encoding, want: Want) -> str:
-    """Return the text of the answer: a sentence, JSON, or a line for each region."""
+    """Return the text of the answer: a sentence, JSON, or a line for each region.
+
+    Raises ``Problem`` 400 if the model has none of the wanted classes, 422 if it finds fewer items than wanted.
+    """
     if want.kind == "sentence":
         return str(model.caption(seen, attention=False))
-    rows = find_labels(model, seen) if want.kind == "labels" else find_regions(model, seen)
+    words = () if model.densecap is None else model.densecap.vocabulary
+    if want.classes is not None and len(unknown := want.classes.unknown(words)) == len(want.classes.names):
+        raise Problem(400, f"the model knows none of the names {', '.join(unknown)[:100]}")
+    rows = (find_labels if want.kind == "labels" else find_regions)(model, seen, want.classes)[: want.most]
+    if len(rows) < want.least:
+        raise Problem(422, f"the image has {len(rows)} of these, and the schema wants at least {want.least}")
     if not want.is_json:
         return "\n".join(f"{row['name']} {row['box']} {two_digits(row['confidence'])}" for row in rows)
     fields = want.fields
@@ -374,7 +315,8 @@ class OpenAI(Captions):
                 else:
                     raise Problem(400, f"parts of the type {str(part.get('type'))[:40]!r} are not supported")
             images = found or images
-        kind = form.get("type") if isinstance(form, dict) else "text"
+        form = {"type": "text"} if form is None else form
+        kind = form.get("type") if isinstance(form, dict) else None
         if kind not in ("text", "json_object", "json_schema"):
             raise Problem(400, "the format must be text, json_object or json_schema")
         schema: Any = None
@@ -410,8 +352,10 @@ class OpenAI(Captions):
     def _respond(self, asked: dict[str, Any]) -> tuple[bytes, str]:
         name, stream, given = self.check(asked), _streamed(asked, False), asked.get("input")
         messages = [{"content": given}] if isinstance(given, str) else given
-        form = asked.get("text")
-        text = self._ask(messages, form.get("format") if isinstance(form, dict) else None)
+        form = asked.get("text") or {}
+        if not isinstance(form, dict):
+            raise Problem(400, "text must be an object")
+        text = self._ask(messages, form.get("format"))
         words = len(_pieces(text))
         usage = {"input_tokens": 0, "output_tokens": words, "total_tokens": words}
         usage |= {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from saywhere.options import dataclass
+from saywhere.errors import UserError
+from saywhere.options import dataclass, require_ints
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -56,6 +57,9 @@ class Limits:
         stop_seconds: time limit for running requests after SIGTERM.
         encodings: maximum number of encoded images that are cached for further questions.
         encoding_seconds: time after the last question about an image until its encoding is dropped.
+
+    Raises:
+        UserError: a time is not a number from 0, or another limit not a whole number from 1 (queue and encodings: 0).
     """
 
     body: int = 32 << 20
@@ -71,6 +75,14 @@ class Limits:
     stop_seconds: float = 60
     encodings: int = 32
     encoding_seconds: float = 600
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            is_time, least = name.endswith("_seconds"), 0 if name in ("queue", "encodings") else 1
+            if not is_time and value is not None:
+                require_ints(least, **{name: value})
+            elif isinstance(value, bool) or not (isinstance(value, int | float) and value >= 0):  # also refuses NaN
+                raise UserError(f"{name} must be a number from 0, not {value!r}")
 
 
 class Budget:

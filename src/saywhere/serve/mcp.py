@@ -71,20 +71,25 @@ TOOLS: tuple[dict[str, Any], ...] = (
     ),
     _tool(
         "ground",
-        "Find the things that a sentence names: the box of each phrase, with the probability that it is there. "
-        "not_found lists the phrases that are not in the image, unknown the words that the model ignored, "
-        "judged_as the words that are judged as their kind of thing.",
+        "Find the things that a sentence names: the box of each phrase, with the probability that the image shows it "
+        "and that the box is right (score). not_found lists the phrases that are not in the image, unknown the words "
+        "that the model ignored, judged_as the words that are judged as their kind of thing.",
         {"image": "holiday/beach.jpg", "text": "a dog beside a red umbrella"},
         ["image", "text"],
         image=_IMAGE,
         text={**_TEXT, "description": "A sentence in English, or a phrase."},
-        threshold={**_CHANCE, "description": "Minimum probability of a found phrase (default 0.5); 0 finds all."},
+        threshold={
+            **_CHANCE,
+            "description": "Minimum probability that the image shows a phrase (0.5), "
+            "whatever its box, so that a score may be smaller; 0 finds all.",
+        },
     ),
     _tool("caption", "Say in a sentence what an image shows.", {"image": "holiday/beach.jpg"}, ["image"], image=_IMAGE),
     _tool(
         "search",
         "Find the images that match a text, best first, with the boxes of its phrases; + and - may join phrases. "
-        "judged_as lists the words that are judged as their kind of thing.",
+        "judged_as lists the words that are judged as their kind of thing. A hit with a time (in seconds) is a moment "
+        "of a video, which the other tools do not read. left_out counts hits that are not shown, by reason.",
         {"query": "a dog + snow - people", "top": 5},
         ["query"],
         query={**_TEXT, "description": "A sentence in English, or phrases."},

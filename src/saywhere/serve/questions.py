@@ -194,7 +194,7 @@ QUESTIONS = (
             ),
             Parameter("part", "text", "The part of the model that answers.", choices=("aligner", "densecap")),
             Parameter("regions", "integer", "Choose among at most this many regions.", 1, MAX_REGIONS),
-            Parameter("threshold", "number", "Minimum probability of a found phrase; 0 finds all.", 0, 1),
+            Parameter("threshold", "number", "Minimum probability that the image shows a phrase; 0 finds all.", 0, 1),
             Parameter("box", "box", "Choose among these boxes; may be repeated.", most=MAX_BOXES),
         ),
         _ground,
@@ -238,6 +238,7 @@ PROBLEMS = {
     "401": "The token is missing or wrong.",
     "403": "The request comes from a page of another site.",
     "404": "There is no such path, index or index entry, or the entry's file has changed since it was indexed.",
+    "405": "The path takes another method.",
     "408": "The body did not arrive in time.",
     "412": "The image named by If-Match is not cached: send it again.",
     "413": "The body is too large.",
@@ -245,9 +246,11 @@ PROBLEMS = {
     "421": "The server is not known by this name.",
     "422": "A parameter is unknown, missing or wrong.",
     "429": "The queue is full: try again after Retry-After seconds.",
+    "500": "The server failed; its log says why.",
     "503": "There was no answer in time, or too little memory.",
 }
 _TEXT = {"type": "string"}
+_BYTES = {"type": "string", "format": "binary"}
 
 
 def describe_api(needs_token: bool) -> dict[str, Any]:
@@ -264,6 +267,7 @@ def describe_api(needs_token: bool) -> dict[str, Any]:
         schemas = [parameter.schema() for parameter in parameters]
         answers = _responses("image/jpeg" if parameters is SEARCH_IMAGE else "application/json")
         paths[path] = {"get": {"summary": summary, "parameters": schemas, "responses": answers}}
+    paths["/healthz"]["get"]["security"] = []  # needs no token
     described: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "saywhere", "version": saywhere.__version__, "summary": "Say what is where in images."},
@@ -282,12 +286,11 @@ def _question(question: Question) -> dict[str, Any]:
         "description": "ETag of an earlier answer, instead of a body, to ask about the same image again.",
         "schema": _TEXT,
     }
-    image = {"type": "string", "format": "binary"}
-    form = {"type": "object", "required": ["image"], "properties": {"image": image}}
+    form = {"type": "object", "required": ["image"], "properties": {"image": _BYTES}}
     return {
         "summary": question.summary,
         "parameters": [*(parameter.schema() for parameter in question.parameters), match],
-        "requestBody": {"content": {"image/*": {"schema": image}, "multipart/form-data": {"schema": form}}},
+        "requestBody": {"content": {"image/*": {"schema": _BYTES}, "multipart/form-data": {"schema": form}}},
         "responses": _responses("application/json"),
     }
 
@@ -298,4 +301,5 @@ def _responses(media_type: str) -> dict[str, Any]:
         status: {"description": text, "content": {"application/json": {"schema": error}}}
         for status, text in PROBLEMS.items()
     }
-    return responses | {"200": {"description": "The answer.", "content": {media_type: {}}}}
+    schema = {"type": "object"} if media_type == "application/json" else _BYTES
+    return responses | {"200": {"description": "The answer.", "content": {media_type: {"schema": schema}}}}

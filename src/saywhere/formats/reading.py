@@ -80,9 +80,9 @@ def by_stem(images: Iterable[Regions], program: str) -> dict[str, Regions]:
 
 def write_xml(path: Path, root: xml.Element) -> None:
     """Write an XML tree, indented and atomically."""
-    tree = xml.ElementTree(root)
-    xml.indent(tree)
-    write_atomically(path, lambda file: tree.write(file, encoding="utf-8", xml_declaration=True))
+    xml.indent(root)
+    data = xml.tostring(root, "utf-8", xml_declaration=True).replace(b"\r", b"&#13;")  # readers make "\n" of a raw one
+    write_atomically(path, lambda file: file.write(data))
 
 
 SLACK = 0.05

@@ -274,10 +274,12 @@ def test_an_image_that_cannot_be_read_is_named(model: Model, tmp_path: Path):
         with pytest.raises(ImageError, match=r"text\.jpg: not an image") as caught:
             ask(model, tmp_path / "text.jpg", *(column[0] for column in columns))
         assert "\n" not in str(caught.value)
-    stream = model.describe(iter([*IMAGES * 4, tmp_path / "text.jpg"]))
-    assert len(list(itertools.islice(stream, 16))) == 16
-    with pytest.raises(ImageError, match=r"^/.*text\.jpg: not an image"):
-        next(stream)
+    for before in (2, 16):
+        stream = model.describe(iter([*(IMAGES * 4)[:before], tmp_path / "text.jpg", IMAGES[0]]))
+        for found, image in zip(itertools.islice(stream, before), IMAGES * 4, strict=False):
+            same(found, model.describe(image))
+        with pytest.raises(ImageError, match=r"^/.*text\.jpg: not an image"):
+            next(stream)
 
 
 @pytest.mark.parametrize("many", [list, iter], ids=["list", "iterator"])
@@ -305,6 +307,7 @@ def test_similarity_is_the_sum_over_the_words_of_their_best_region(model: Model)
     assert model.embed_text(TEXTS[0]).words == ("a", "man", "in", "a", "red", "shirt", "rides", "a", "horse")
     assert len(model.embed_text(TEXTS[0])) == 10, "the sentence has a vector too"
     assert model.embed_text([]) == [] and model.similarity([], texts).shape == (0, 4)
+    np.testing.assert_allclose(model.similarity(model.embed(iter(IMAGES)), iter(texts)), table, atol=1e-5)
     many = [f"{'a red ' * (number % 7)}dog {number}" for number in range(300)]
     alone, last = model.embed_text(many[299]), model.embed_text(many)[299]
     np.testing.assert_allclose(last.vectors, alone.vectors, atol=1e-5)

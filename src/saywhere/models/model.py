@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from saywhere.errors import UserError
 from saywhere.images import ImageError, ImageLike, LoadedImage, open_image
-from saywhere.models.encoding import STEP, Encoding, answer, is_one
+from saywhere.models.encoding import STEP, Encoding, answer, is_one, no_image
 from saywhere.models.nouns import NounEvidence
 from saywhere.options import require_ints, require_numbers, require_probabilities, require_texts
 
@@ -188,16 +188,15 @@ class Model:
         trunk = self.engine.trunk
         fresh: list[LoadedImage] = []
         for place, image in enumerate(images):
-            if isinstance(image, Encoding):
-                if image.trunk is not trunk:
+            try:
+                if not is_one(image):
+                    raise no_image(image)
+                if not isinstance(image, Encoding):
+                    fresh.append(open_image(image, self.long_side))
+                elif image.trunk is not trunk:
                     raise UserError(
                         f"the encoding of {image.image} was made by another model; encode the image with this one"
                     )
-                continue
-            try:
-                if not is_one(image):
-                    raise UserError(f"an image must be a path, PIL image or array, not {type(image).__name__}")
-                fresh.append(open_image(image, self.long_side))
             except UserError as error:
                 error.place = place
                 raise
@@ -527,8 +526,11 @@ class Model:
             return embed_texts(aligner, [texts])[0]
         return embed_texts(aligner, list(texts))
 
-    def similarity(self, images: Sequence[ImageVectors], texts: Sequence[TextVectors]) -> np.ndarray:
+    def similarity(self, images: Iterable[ImageVectors], texts: Iterable[TextVectors]) -> np.ndarray:
         """Return the similarity ``(K, L)`` of each image and text: Eq. 8 minus the hubness of both; no probability.
+
+        Raises:
+            UserError: something in them is not of :meth:`embed` or :meth:`embed_text`.
 
         Example:
             >>> images = model.embed(["photo.jpg", "photos/motorcycle.jpg"])
@@ -539,6 +541,7 @@ class Model:
 
         if isinstance(images, ImageVectors) or isinstance(texts, TextVectors):
             raise UserError("similarity compares lists: put one image, or one text, into brackets")
+        images, texts = list(images), list(texts)
         for given, kind, maker in ((images, ImageVectors, "embed"), (texts, TextVectors, "embed_text")):
             if wrong := [one for one in given if not isinstance(one, kind)]:
                 raise UserError(f"similarity compares what {maker} returns, not {type(wrong[0]).__name__}")

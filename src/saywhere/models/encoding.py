@@ -8,7 +8,7 @@ from io import IOBase
 from itertools import chain, cycle, islice, repeat
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,6 +25,7 @@ from saywhere.regions import check_boxes
 from saywhere.report import counted
 from saywhere.report import progress as show_progress
 
+NOT_PICKLED = "a model cannot be pickled, nor an encoding, which its model reads: call saywhere.load in each process"
 STEP = 2
 """An encoding keeps every second pixel of the network input, horizontally and vertically."""
 
@@ -55,6 +56,9 @@ class Encoding:
     image: str
     trunk: Trunk
     pixels: np.ndarray
+
+    def __reduce__(self) -> NoReturn:
+        raise UserError(NOT_PICKLED)
 
     def __repr__(self) -> str:
         return f"Encoding({self.image!r}, {self.width} x {self.height})"

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere.errors import UserError
 from saywhere.images import ImageError, ImageLike, LoadedImage, open_image
-from saywhere.models.encoding import STEP, Encoding, answer, is_one, no_image
+from saywhere.models.encoding import NOT_PICKLED, STEP, Encoding, answer, is_one, no_image
 from saywhere.models.nouns import NounEvidence
 from saywhere.options import require_ints, require_numbers, require_probabilities, require_texts
 
@@ -81,6 +81,9 @@ class Model:
 
         engine = self.engine  # a reference to self would keep an unused model until Python looks for cycles
         return None if self.densecap is None else PhraseWriter(self.densecap, lambda: engine.aligner, self.nouns)
+
+    def __reduce__(self) -> NoReturn:
+        raise UserError(NOT_PICKLED)
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}: {', '.join(self.parts)})"

@@ -52,6 +52,7 @@ def test_the_words_have_a_probability_beside_that_of_the_box():
     row = made[0]._replace(caption="a cat")
     assert (row, row.caption_score) == (Region(made[0].box, made[0].score, "a cat"), 0.25)
     assert made[0]._replace(caption_score=0.75).caption_score == 0.75
+    assert made[0].__replace__(score=None).caption_score == 0.25
     box, score, caption = made[0]
     assert (len(box), score, caption) == (4, pytest.approx(0.9), "a dog")
 

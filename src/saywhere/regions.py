@@ -70,6 +70,8 @@ class Region(_Row):
         made.caption_score = sure
         return made
 
+    __replace__ = _replace
+
     def __repr__(self) -> str:
         score = None if self.score is None else round(self.score, 5)
         return f"Region(box={self.box}, score={score}, caption={self.caption!r})"

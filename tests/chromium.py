@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from saywhere.web.runtime import PACKAGE, cache_folder
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-START = 240_000
-"""Milliseconds that the browser may take to start on a machine with other work."""
+PATIENCE = 240_000
+"""Milliseconds that the browser's start or an answer may take on a machine with other work: the server's 60 s, and the
+page asks three times."""
+FILES = """async files => {
+    const transfer = new DataTransfer();
+    for (const [name, data] of files) {
+        const bytes = Uint8Array.from(atob(data), letter => letter.charCodeAt(0));
+        transfer.items.add(new File([bytes], name, {type: name.endsWith('.txt') ? 'text/plain' : 'image/jpeg'}));
+    }
+    return transfer;
+}"""
 
 
 def do_without(reason: str) -> NoReturn:
@@ -27,20 +37,35 @@ def do_without(reason: str) -> NoReturn:
 
 
 @contextmanager
-def chromium(patience: int) -> Iterator[Browser]:
-    """Run Chromium; what is expected of a page may take ``patience`` milliseconds.
-
-    A process can run one playwright at a time, so each file of tests has its own.
-    """
+def chromium() -> Iterator[Browser]:
+    """Run Chromium; a process can run one playwright at a time, so each file of tests has its own."""
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         do_without("there is no Chromium: apt-get install chromium")
-    expect.set_options(timeout=patience)
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         options = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
-        browser = playwright.chromium.launch(executable_path=path, args=options, timeout=START)
+        browser = playwright.chromium.launch(executable_path=path, args=options, timeout=PATIENCE)
         yield browser
         browser.close()
+
+
+def wait_for_paint(page: Page) -> None:
+    """Wait until a page is ready and painted: Chromium drops keys and clicks that come before the first paint."""
+    page.wait_for_selector("body[data-ready]")
+    # A function: the page's policy forbids to evaluate a text, which the first look is exempt from and the next is not.
+    page.wait_for_function("() => performance.getEntriesByName('first-contentful-paint').length > 0")
+
+
+def transfer(page: Page, files: dict[str, bytes]) -> Any:
+    """What is pasted or dropped, with these files."""
+    return page.evaluate_handle(FILES, [[name, base64.b64encode(data).decode()] for name, data in files.items()])
+
+
+def drop(page: Page, **files: bytes) -> None:
+    """Drop files on a page; ``_`` stands for the dot in their names."""
+    given = transfer(page, {name.replace("_", "."): data for name, data in files.items()})
+    page.dispatch_event("body", "drop", {"dataTransfer": given})
 
 
 def web_runtime(*folders: Path) -> Path:

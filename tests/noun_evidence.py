@@ -26,6 +26,5 @@ def posteriors(*shown: dict[str, float]) -> np.ndarray:
     for row, probabilities in zip(rows, shown, strict=True):
         for name, probability in probabilities.items():
             noun = TREE.named(name)
-            assert noun is not None
             row[noun.row if noun.row < TREE.leaves else noun.leaves[0]] = probability
     return rows

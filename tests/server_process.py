@@ -54,6 +54,14 @@ class Process:
         _, errors = self.process.communicate(timeout=600)
         return self.process.returncode, errors
 
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Stop it, which it does without a word."""
+        ended = self.stop()
+        assert kind is not None or ended == (0, "")
+
     @property
     def peak(self) -> int:
         """The most bytes that were resident so far."""

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from photographs import noise, png, quarters
+from refusals import refuses
 
 from saywhere.archives import list_archive, read_member
-from saywhere.errors import UserError
 from saywhere.images import ImageError, open_image
 from saywhere.inference import ResultsFile, find_images, out_path, read_boxes
 from tests.stubs import StubModel, describe_images
@@ -58,8 +58,7 @@ def test_images_of_an_archive_are_those_that_were_put_in(shard: Path) -> None:
         np.testing.assert_array_equal(open_image(source.path).pixels, noise(20, 10, number))
     assert out_path(Path("out"), find_images([shard])[1]).as_posix() == "out/shard.tar/001.png"
     assert names("shard.tar/001.png") == ["shard.tar/001.png"], "one of them can be named"
-    with pytest.raises(UserError, match=r"^shard\.tar/003\.png: no such file or folder$"):
-        find_images(["shard.tar/003.png"])
+    refuses(r"^shard\.tar/003\.png: no such file or folder$", find_images, ["shard.tar/003.png"])
     done = list(describe_images(StubModel(), find_images([shard]), batch=2))
     assert [len(one.result or ()) for one in done] == [2, 2, 2]
 
@@ -92,8 +91,7 @@ def test_archives_are_found_by_patterns_and_not_in_folders(shard: Path) -> None:
     assert names("shards/*.tar") == ["shards/0.tar/x.png", "shards/1.tar/x.png", "shards/sub.tar/a.png"]
     assert names("shards") == ["shards/sub.tar/a.png"], "a folder may be called so"
     Path("shards/sub.tar/a.png").unlink()
-    with pytest.raises(UserError, match=r"no images in this folder .* give the pattern 'shards/\*\.tar'"):
-        find_images(["shards"])
+    refuses(r"no images in this folder .* give the pattern 'shards/\*\.tar'", find_images, ["shards"])
 
 
 @pytest.mark.parametrize("format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
@@ -285,15 +283,12 @@ def test_what_is_no_archive_is_skipped_beside_others(shard: Path) -> None:
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, bytes])
 def test_compressed_archives_and_other_names_are_told_what_is_read(shard: Path, pack: Callable[[bytes], bytes]) -> None:
     Path("a.TGZ").write_bytes(pack(shard.read_bytes()))
-    with pytest.raises(ImageError, match=r"of archives only those .* not compressed and called NAME\.tar"):
-        open_image("a.TGZ")
+    refuses(r"of archives only those .* not compressed and called NAME\.tar", open_image, "a.TGZ", kind=ImageError)
 
 
 def test_an_archive_without_images_is_a_wrong_path(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no images in this archive"):
-        find_images([write_tar(tmp_path / "a.tar", {"readme.txt": b"hello"})])
-    with pytest.raises(UserError, match="no images in this archive"):
-        find_images([write_tar(tmp_path / "empty.tar", {})])
+    refuses("no images in this archive", find_images, [write_tar(tmp_path / "a.tar", {"readme.txt": b"hello"})])
+    refuses("no images in this archive", find_images, [write_tar(tmp_path / "empty.tar", {})])
 
 
 def test_an_archive_that_changes_is_read_anew(shard: Path) -> None:
@@ -301,8 +296,7 @@ def test_an_archive_that_changes_is_read_anew(shard: Path) -> None:
     write_tar(shard, {"new.png": png_of(9)})
     os.utime(shard, ns=(1, 1))
     assert names(shard) == ["shard.tar/new.png"]
-    with pytest.raises(ImageError, match=r"shard\.tar/000\.png: no such file"):
-        open_image("shard.tar/000.png")
+    refuses(r"shard\.tar/000\.png: no such file", open_image, "shard.tar/000.png", kind=ImageError)
 
 
 def test_a_list_names_images_and_archives(shard: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,7 +307,6 @@ def test_a_list_names_images_and_archives(shard: Path, monkeypatch: pytest.Monke
     assert [name for name, error in done.items() if error] == ["gone.png"] and done["gone.png"] == "no such file"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a.png\nshard.tar/001.png\n")))
     assert names("@-") == ["a.png", "shard.tar/001.png"]
-    with pytest.raises(UserError, match="@none: this list cannot be read"):
-        find_images(["@none"])
+    refuses("@none: this list cannot be read", find_images, ["@none"])
     Path("@a.png").write_bytes(b"")
     assert names("@a.png") == ["@a.png"], "a file that is there is no list"

@@ -42,20 +42,21 @@ def test_formats_round_trip(lib, b):
 
 
 @libraries
-def test_formats_by_hand(lib):
+def test_by_hand(lib):
     b = lib([[10.0, 20.0, 30.0, 60.0]])
     assert boxes.to_center(b).tolist() == [[20, 40, 20, 40]]
     assert boxes.to_size(b).tolist() == [[10, 20, 20, 40]]
     assert boxes.area(b).tolist() == [800]
     assert boxes.area(lib([[5.0, 5, 3, 9], [5, 5, 8, 3], [5, 5, 3, 3]])).tolist() == [0, 0, 0]  # inside out
-
-
-@libraries
-def test_iou_by_hand(lib):
     a = lib([[0.0, 0, 10, 10]])
     b = lib([[5.0, 0, 15, 10], [0, 0, 10, 10], [10, 0, 20, 10], [2, 2, 4, 4]])
     close(boxes.iou(a, b), [[50 / 150, 1, 0, 4 / 100]])
     assert boxes.iou(lib([[3.0, 3, 3, 3]]), lib([[3.0, 3, 3, 3]])).tolist() == [[0]]  # points
+    assert boxes.clip(lib([[-9.0, 5, -3, 8]]), 20, 10).tolist() == [[0, 5, 0, 8]]  # outside: without width
+    assert boxes.flip(lib([[1.0, 2, 4, 8]]), 10).tolist() == [[6, 2, 9, 8]]
+    assert boxes.scale(lib([[1.0, 2, 4, 8]]), 2, 0.5).tolist() == [[2, 1, 8, 4]]
+    anchor, box = lib([[0.0, 0, 10, 20]]), lib([[5.0, 0, 25, 20]])
+    close(boxes.encode(box, anchor), [[1.0, 0.0, math.log(2), 0.0]])
 
 
 @libraries
@@ -101,13 +102,6 @@ def test_containment_is_a_share_of_the_smaller_box():
 
 
 @libraries
-def test_clip_flip_and_scale_by_hand(lib):
-    assert boxes.clip(lib([[-9.0, 5, -3, 8]]), 20, 10).tolist() == [[0, 5, 0, 8]]  # outside: without width
-    assert boxes.flip(lib([[1.0, 2, 4, 8]]), 10).tolist() == [[6, 2, 9, 8]]
-    assert boxes.scale(lib([[1.0, 2, 4, 8]]), 2, 0.5).tolist() == [[2, 1, 8, 4]]
-
-
-@libraries
 @given(data=st.data())
 def test_encode_and_decode_are_inverse(lib, data):
     b = lib(data.draw(box_sets(min_size=1, positive=True)))
@@ -115,12 +109,6 @@ def test_encode_and_decode_are_inverse(lib, data):
     close(boxes.decode(boxes.encode(b, anchors), anchors), b)
     close(boxes.encode(anchors, anchors), anchors * 0)
     close(boxes.decode(anchors * 0, anchors), anchors)
-
-
-@libraries
-def test_encode_by_hand(lib):
-    anchor, box = lib([[0.0, 0, 10, 20]]), lib([[5.0, 0, 25, 20]])
-    close(boxes.encode(box, anchor), [[1.0, 0.0, math.log(2), 0.0]])
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
@@ -189,10 +177,6 @@ def test_nms_at_the_threshold_keeps_and_of_equal_scores_the_first(lib):
     assert boxes.nms(b, lib([0.5, 0.5]), 0.4).tolist() == [0]
     lines = lib([[3.0, 3, 3, 9], [3, 3, 3, 9], [0, 0, 9, 9]])  # without area, so nothing overlaps them
     assert boxes.nms(lines, lib([0.9, 0.8, 0.7]), 0.0).tolist() == [0, 1, 2]
-
-
-@libraries
-def test_nms_keeps_all_or_one_at_the_ends_of_the_threshold(lib):
     b, scores = lib([[0.0, 0, 4, 4], [0, 0, 4, 4], [1, 1, 9, 9], [20, 20, 21, 21]]), lib([0.1, 0.3, 0.9, 0.2])
     assert boxes.nms(b, scores, 1.0).tolist() == [2, 1, 3, 0]
     assert boxes.nms(b, scores, 0.0).tolist() == [2, 3]

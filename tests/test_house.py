@@ -185,22 +185,16 @@ def our_files() -> list[Path]:
     return sorted(path for folder in folders for path in folder.rglob("*.py"))
 
 
-def test_every_module_has_a_floor(house: House) -> None:
+def test_every_module_has_a_floor_and_packages_on_several_import_nothing_themselves(house: House) -> None:
     packages = {f"saywhere.{name}" for name in SPLIT}
     assert {part(name) for name in house.files if "." in name and name not in packages} <= FLOOR.keys()
-
-
-def test_packages_on_several_floors_import_nothing_themselves(house: House) -> None:
     packages = {f"saywhere.{name}" for name in SPLIT}
     assert packages and not [pair for pair in house.imports if pair[0] in packages]
 
 
-def test_every_floor_is_named_once() -> None:
+def test_floors_are_named_once_and_import_only_from_floors_above(house: House) -> None:
     named = [part for parts in FLOORS for part in parts]
     assert len(named) == len(set(named))
-
-
-def test_floors_import_only_from_floors_above(house: House) -> None:
     assert house.imports, "no import was found at all"
     assert house.wrong_floors() == []
 
@@ -431,7 +425,7 @@ def test_without_a_browser_its_tests_fail_in_ci_and_are_skipped_elsewhere(
 ) -> None:
     monkeypatch.setenv("CI", ci)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(outcome, match="there is no Chromium"), chromium(1):
+    with pytest.raises(outcome, match="there is no Chromium"), chromium():
         pass
     with pytest.raises(outcome, match=r"onnxruntime-web-\S+ was not fetched"):
         web_runtime(tmp_path)

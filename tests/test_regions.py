@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from refusals import refuses
 
 from saywhere import ImageError, Region, Regions, UserError
 from saywhere.drawing import draw_boxes
@@ -153,6 +154,8 @@ def test_none_at_all(boxes):
     row = {"image": "a.jpg", "width": 30, "height": 20, "boxes": [], "scores": [], "captions": []}
     assert empty.to_dict() == row
     assert len(Regions.from_dict(row)) == 0
+    made = Regions.empty(30, 20, "a.jpg")
+    assert (len(made), made.boxes.shape, made.captions, made.image) == (0, (0, 4), (), "a.jpg")
 
 
 def test_json_form():
@@ -246,11 +249,6 @@ def test_similarities_have_any_range_but_are_finite():
         Regions(30, 20, BOXES, similarities=[1, 2, np.inf])
 
 
-def test_empty():
-    empty = Regions.empty(30, 20, "a.jpg")
-    assert (len(empty), empty.boxes.shape, empty.captions, empty.image) == (0, (0, 4), (), "a.jpg")
-
-
 def test_merge():
     merged = Regions.merge([regions(), regions()[:1], Regions.empty(30, 20, "a.jpg")])
     assert merged.boxes.tolist() == [*BOXES, BOXES[0]] and merged.captions == (*CAPTIONS, CAPTIONS[0])
@@ -275,10 +273,8 @@ def test_merge_joins_the_texts_beside_the_regions():
 @pytest.mark.parametrize("wrong", [2, -1, float("nan"), "0.5"])
 def test_what_is_no_probability_is_refused(wrong):
     for some in (regions(), regions()[:0]):
-        with pytest.raises(UserError, match=rf"^threshold must be a (probability|number), not '?{wrong}'?$"):
-            some.nms(wrong)
-        with pytest.raises(UserError, match=rf"^probability must be a (probability|number), not '?{wrong}'?$"):
-            some.at_least(wrong)
+        refuses(rf"^threshold must be a (probability|number), not '?{wrong}'?$", some.nms, wrong)
+        refuses(rf"^probability must be a (probability|number), not '?{wrong}'?$", some.at_least, wrong)
 
 
 def test_suppression_keeps_the_best_first():
@@ -333,8 +329,7 @@ def test_supervision_detections(monkeypatch):
     assert found.xyxy.tolist() == BOXES and found.data["caption"].tolist() == list(CAPTIONS)
     assert len(found.confidence) == len(found.class_id) == 3
     monkeypatch.setitem(sys.modules, "supervision", None)
-    with pytest.raises(UserError, match="pip install supervision"):
-        regions().to_supervision()
+    refuses("pip install supervision", regions().to_supervision)
 
 
 def test_drawing_opens_the_file_or_takes_an_image(tmp_path):
@@ -406,8 +401,7 @@ def test_pandas_table(monkeypatch):
     assert table["image"] == ["a.jpg"] * 3 and table["caption"] == CAPTIONS and table["score"][1] == 0.5
     assert "similarity" in regions(similarities=[1, 2, 3], scores=None).to_pandas()
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(UserError, match="pip install pandas"):
-        regions().to_pandas()
+    refuses("pip install pandas", regions().to_pandas)
 
 
 @pytest.mark.parametrize(
@@ -441,9 +435,7 @@ def test_boxes_of_a_user_are_cut_to_the_image(boxes, cut):
     ],
 )
 def test_boxes_of_a_user_that_cannot_be(boxes, message):
-    with pytest.raises(UserError) as caught:
-        check_boxes(boxes, 30, 20, "a.jpg")
-    assert str(caught.value) == message
+    assert refuses("", check_boxes, boxes, 30, 20, "a.jpg") == message
 
 
 def test_regions_that_are_probable_enough_by_box_and_by_words() -> None:
@@ -452,5 +444,4 @@ def test_regions_that_are_probable_enough_by_box_and_by_words() -> None:
     assert regions.at_least().captions == ("b",) and regions.at_least(0.26).captions == ()
     assert replace(regions, caption_scores=None).at_least(0.3).captions == ("a", "b")
     assert regions[:0].at_least(0.3).captions == ()
-    with pytest.raises(UserError, match="its regions have no scores, so a threshold cannot choose"):
-        replace(regions, scores=None).at_least(0.3)
+    refuses("its regions have no scores, so a threshold cannot choose", replace(regions, scores=None).at_least, 0.3)

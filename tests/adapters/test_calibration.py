@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from albums import write_album
 from commands import error_of, run
+from refusals import refuses
 from tiny_adapters import tiny_adapted, tiny_folder
 
 import saywhere
@@ -114,8 +115,7 @@ def test_the_fit_finds_the_weights_and_leaves_out_what_has_no_box():
     ],
 )
 def test_scores_that_tell_nothing_are_refused(scores: list[float], true: list[bool], message: str):
-    with pytest.raises(UserError, match=message):
-        fit(Judged({"score": np.array(scores, np.float32)}, np.array(true, bool)), "m", "regions")
+    refuses(message, fit, Judged({"score": np.array(scores, np.float32)}, np.array(true, bool)), "m", "regions")
 
 
 def test_phrases_are_those_of_the_image_and_as_many_of_others(root: Path):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from photographs import noise
+from refusals import refuses
 from tiny_adapters import tiny_adapted
 
-from saywhere import UserError
 from saywhere.adapters.florence2 import Text
 
 WIDE = noise(200, 100, 0)
@@ -123,8 +123,7 @@ def test_given_boxes_are_described_in_their_order(monkeypatch: pytest.MonkeyPatc
     assert answers.asked[1] == "What does the region <loc_0><loc_0><loc_999><loc_500> describe?"
     assert found.captions == ("a cat", "") and found.boxes.tolist() == boxes
     np.testing.assert_allclose(found.scores, [np.exp(-0.03), 0], atol=1e-6)
-    with pytest.raises(UserError, match="is not inside the 200 x 100 image"):
-        model.describe(WIDE, [[0, 0, 500, 50]])
+    refuses("is not inside the 200 x 100 image", model.describe, WIDE, [[0, 0, 500, 50]])
 
 
 def test_captions_are_plain_sentences(monkeypatch: pytest.MonkeyPatch):
@@ -197,5 +196,4 @@ def test_beam_search_writes_a_sentence_at_least_as_likely(model: Any):
     texts = adapter.write(encodings, [adapter.caption_prompt] * 2, 4, beam_size=3)
     assert len(texts) == 2 and texts[0].tokens == texts[1].tokens
     assert not any(token in ("<s>", "</s>", "<pad>", "<grounding>", "<image>") for token in texts[0].tokens)
-    with pytest.raises(UserError, match="beam_size must be a whole number of at least 1, not 0"):
-        model.caption(WIDE, beam_size=0)
+    refuses("beam_size must be a whole number of at least 1, not 0", model.caption, WIDE, beam_size=0)

@@ -60,20 +60,13 @@ def test_a_model_on_a_data_set(model):
     done = dense("--model", "m", "--data", album(), "--out", "out", "--batch", 3)
     assert (done.stderr, model.batches) == ("", [3, 1])
     row = report()
-    assert (row["task"], row["protocol"], row["split"], row["images"], row["model"]) == (
-        "dense",
-        "clean",
-        "dev",
-        4,
-        "m",
-    )
-    assert (row["data"], row["meteor_version"], row["skipped"]) == ("jsonl album", "stub", {})
+    assert (row["task"], row["protocol"], row["split"], row["images"]) == ("dense", "clean", "dev", 4)
+    assert (row["model"], row["data"], row["meteor_version"], row["skipped"]) == ("m", "jsonl album", "stub", {})
     # 4 of 8 truths are found, by the 4 best detections; the left halves overlap the whole by 0.5, which is taken.
     assert (row["detections"], row["truths"], row["language_meteor"]) == (8, 8, 0.5)
     assert [row["map"], row["detection_map"]] == pytest.approx([51 / 101] * 2)
-    assert (
-        row["seconds"] > 0 and row["command"].split()[0] == "saywhere"
-    )  # then the words of the process, here pytest's
+    # then the words of the process, here pytest's
+    assert row["seconds"] > 0 and row["command"].split()[0] == "saywhere"
     assert [line["image"] for line in rows("out/predictions.jsonl")] == [f"p/{n}.png" for n in range(4)]
     # Four whole images with the score 0.9 match; the left halves, with 0.4, overlap the whole by a half, and match.
     bins = [(one["count"], one["matched"]) for one in row["calibration"]["bins"]]

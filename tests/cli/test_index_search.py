@@ -106,7 +106,6 @@ def test_a_watched_index_equals_a_fresh_one(options, tmp_path, monkeypatch) -> N
     (album / "bad.png").write_bytes(b"no image")
     command = ["index", "album", "--index", place, "--model", model, "--device", "cpu", "--watch", *options]
     process = started(command)
-    assert process.stdout and process.stderr
     lines = [process.stdout.readline()]
     assert lines == ["3 added, 0 updated, 0 unchanged, 0 removed, 1 skipped\n"]
     for number in range(80):
@@ -138,7 +137,6 @@ def test_a_watched_index_equals_a_fresh_one(options, tmp_path, monkeypatch) -> N
         assert kept == set(fresh.store.stamps()) and rest == f"{len(kept)} in {place}\n"
         for path in kept:
             one, other = watched.store.load(path), fresh.store.load(path)
-            assert one is not None and other is not None
             np.testing.assert_array_equal(one.vectors, other.vectors)
     for wrong in (("--poll", 1), ("--watch", "--shards", 2)):
         run("index", album, "--index", place, *wrong, code=2)
@@ -152,7 +150,6 @@ def test_a_watch_sees_folders_that_are_made_again(tmp_path) -> None:
     noise(48, 32, 0).save(album / "0.png")
     command = ["index", album, "--index", tmp_path / "i", "--model", exported_bundle(), "--device", "cpu", "--watch"]
     process = started(command)
-    assert process.stdout and process.stderr
     lines = [process.stdout.readline(), process.stderr.readline()]
     shutil.rmtree(album)
     lines.append(process.stderr.readline())
@@ -409,7 +406,6 @@ def test_user_fixable_errors_are_one_line(album, index, tmp_path) -> None:
         (("search", "a dog", "--index", tmp_path / "none"), "no index is here; make one: saywhere index PATH..."),
         (("search", "--index", index), "a QUERY or --image FILE"),
         (("search", album / "0.png", "--index", index), "a text is expected here; for images like it give --image"),
-        (("search", "a dog", "--index", index, "--out", tmp_path / "a.JPG"), "a.JPG: is the name of an image"),
         (("search", "dogs", "--index", index, "--out", index), f"--out {index}: is the folder of the index; give"),
         (("search", "a dog", "--image", album / "0.png", "--index", index), "QUERY or --image FILE, not both"),
         (("search", "...", "--index", index), "has no word"),
@@ -419,9 +415,6 @@ def test_user_fixable_errors_are_one_line(album, index, tmp_path) -> None:
             "'a dog'; if all of it is one text, put it in quotes: 'a dog on grass'",
         ),
         (("search", "a dog", "--without", "the", "--index", index), "the phrase 'the' names nothing: say what is in"),
-        (("search", "- people", "--index", index), "put it last, after --"),
-        (("index", tmp_path / "gone", "--index", index), "no such file or folder"),
-        (("index", album, "--index", album / "0.png"), "0.png"),
     ):
         assert message in error_of(run(*arguments, code=2))
 

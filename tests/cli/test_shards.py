@@ -114,13 +114,8 @@ def test_an_index_is_kept_up_to_date_in_shards(album: Path) -> None:
 def test_options_that_do_not_fit_are_one_line(album: Path) -> None:
     for arguments, message in (
         (("describe", "album", "--shards", 2), "--shards needs --json FILE"),
-        (("describe", "album", "--shards", 2, "--out", "o", "--output-format", "coco"), "and no --output-format"),
         (("index", "album", "--index", "i", "--shards", 2, "--repair"), "--repair is for one process"),
         (("index", "@-", "--index", "i", "--shards", 2), "give @FILE instead of @-"),
     ):
         assert message in error_of(run(*arguments, code=2))
     assert not Path("i").exists() and not Path("r.jsonl").exists()
-    command = ("describe", "album", "--json", "r.jsonl", "--shards", 2, *quick())
-    run(*command)
-    changed = run(*command, "--top", 3, code=2)
-    assert "was started with other options (top: 10, now 3)" in changed.stderr

@@ -63,11 +63,8 @@ def test_long_text_is_folded_in_its_column(capsys: pytest.CaptureFixture[str], m
     assert max(map(len, lines)) <= 40
 
 
-def test_text_cannot_leave_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_cannot_leave_its_line_and_without_rows_there_is_a_header(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("phrase",), [("a\x1b[31m dog",)])
     assert capsys.readouterr().out.splitlines()[2] == " a\\x1b[31m dog"
-
-
-def test_without_rows_there_is_a_header(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(HEADER, [])
     assert capsys.readouterr().out.splitlines()[0].split() == list(HEADER)

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from refusals import refuses
 
 from saywhere.data import FORMATS, PhraseOptions, Report, Sample, Samples, guess_format, read
-from saywhere.errors import UserError
 
 
 @pytest.fixture
@@ -62,24 +62,20 @@ def test_the_same_box_twice_is_one_box_with_two_references(tmp_path):
     ],
 )
 def test_options_are_validated(values, message):
-    with pytest.raises(UserError, match=message):
-        PhraseOptions.from_dict(values)
+    refuses(message, PhraseOptions.from_dict, values)
 
 
 def test_results_are_no_data_set(tmp_path):
     """Their boxes would be read as images without regions."""
     (tmp_path / "r.jsonl").write_text('{"image": "a.jpg", "width": 9, "height": 9, "boxes": [[0, 0, 9, 9]]}\n')
-    with pytest.raises(UserError, match=r"r.jsonl: has results of saywhere describe, and no regions to learn from; "):
-        read(tmp_path / "r.jsonl")
+    refuses(r"r.jsonl: has results of saywhere describe, and no regions to learn from; ", read, tmp_path / "r.jsonl")
 
 
 def test_root_and_format_are_checked(root, tmp_path):
     assert FORMATS == ("flickr8k", "visual-genome", "coco", "label-studio", "cvat", "jsonl", "xmp")
     assert guess_format(root) == "jsonl"
-    with pytest.raises(UserError, match="no such file or folder"):
-        guess_format(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="not a data set in the format coco"):
-        read(root, "coco")
+    refuses("no such file or folder", guess_format, tmp_path / "nowhere")
+    refuses("not a data set in the format coco", read, root, "coco")
 
 
 def test_an_image_too_large_to_decode_is_named(root, monkeypatch):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from photographs import quarters
 from PIL import Image
+from refusals import refuses
 
 from saywhere.data import PhraseOptions, read, splits
 from saywhere.data.flickr import count_phrases, read_boxes, read_entities, read_marked, tidy
-from saywhere.errors import UserError
 from saywhere.report import Report
 from saywhere.text import tokenize
 
@@ -178,12 +178,10 @@ def test_flickr30k_has_other_names(tmp_path):
 def test_a_folder_without_images_and_a_text_file_that_is_no_text_are_user_errors(tmp_path):
     write(tmp_path, "1_a.jpg", xml(), "")
     (tmp_path / "Images").rename(tmp_path / "Photos")
-    with pytest.raises(UserError, match="no folder of images"):
-        read(tmp_path)
+    refuses("no folder of images", read, tmp_path)
     (tmp_path / "Photos").rename(tmp_path / "Images")
     (tmp_path / "Flickr8k.token.txt").write_bytes(b"1_a.jpg#0\t\xff\xfe dog")
-    with pytest.raises(UserError, match=r"Flickr8k\.token\.txt is not a UTF-8 text file"):
-        read(tmp_path)
+    refuses(r"Flickr8k\.token\.txt is not a UTF-8 text file", read, tmp_path)
 
 
 def test_read_boxes_names_what_is_missing(tmp_path):
@@ -264,14 +262,10 @@ def test_what_is_missing_or_broken_is_named(tmp_path):
 
 def test_user_fixable_errors_are_reported(tmp_path):
     root = write_entities(tmp_path / "data")
-    with pytest.raises(UserError, match="no split 'test'; it has train"):
-        read_entities(root, "test")
-    with pytest.raises(UserError, match="not Flickr8k or Flickr30k"):
-        read_entities(tmp_path, "train")
+    refuses("no split 'test'; it has train", read_entities, root, "test")
+    refuses("not Flickr8k or Flickr30k", read_entities, tmp_path, "train")
     (root / "Entities/Annotations/12.xml").write_text("<annotation")
-    with pytest.raises(UserError, match="no image with Entities that can be read"):
-        read_entities(root, "train")
+    refuses("no image with Entities that can be read", read_entities, root, "train")
     for path in sorted((root / "Entities").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
-    with pytest.raises(UserError, match="no Entities/Annotations"):
-        read_entities(root, "train")
+    refuses("no Entities/Annotations", read_entities, root, "train")

@@ -2,9 +2,9 @@ import json
 
 import pytest
 from PIL import Image
+from refusals import refuses
 
 from saywhere.data import read, splits
-from saywhere.errors import UserError
 
 
 def write(root, *rows, name="mine.jsonl"):
@@ -143,8 +143,7 @@ def test_a_line_in_which_a_key_would_be_lost_is_named(tmp_path):
         "mine.jsonl:3 (not JSON: it is nested too deeply)",
     ]
     write(tmp_path, twice)
-    with pytest.raises(UserError, match=r"no line is a JSON object .line 1: not JSON: the key 'phrase' is there twice"):
-        read(tmp_path)
+    refuses(r"no line is a JSON object .line 1: not JSON: the key 'phrase' is there twice", read, tmp_path)
 
 
 def test_an_image_whose_regions_are_all_broken_is_not_one_without_regions(tmp_path):
@@ -161,8 +160,6 @@ def test_an_image_whose_regions_are_all_broken_is_not_one_without_regions(tmp_pa
 
 def test_a_file_without_any_json_is_a_user_error(tmp_path):
     write(tmp_path, "image,box", "a.png,3")
-    with pytest.raises(UserError, match=r"mine\.jsonl is not a file of JSON lines: no line is a JSON object"):
-        read(tmp_path)
+    refuses(r"mine\.jsonl is not a file of JSON lines: no line is a JSON object", read, tmp_path)
     write(tmp_path)
-    with pytest.raises(UserError, match="it is empty"):
-        read(tmp_path)
+    refuses("it is empty", read, tmp_path)

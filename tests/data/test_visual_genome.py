@@ -1,10 +1,9 @@
 import json
 
-import pytest
 from PIL import Image
+from refusals import refuses
 
 from saywhere.data import read, splits
-from saywhere.errors import UserError
 
 
 def region(i, x, y, width, height, phrase="a thing"):
@@ -58,8 +57,7 @@ def test_the_split_file_of_densecap(tmp_path):
     assert train.report.listed == 2
     assert val.report.ok
     (tmp_path / "densecap_splits.json").write_text(json.dumps({"train": "all"}))
-    with pytest.raises(UserError, match="is not a list of image ids"):
-        read(tmp_path)
+    refuses("is not a list of image ids", read, tmp_path)
 
 
 def test_broken_regions_and_entries_are_named(tmp_path):
@@ -98,19 +96,15 @@ def test_broken_sizes_are_named(tmp_path):
     }  # fmt: skip
     assert samples.report.listed == 3
     (tmp_path / "image_data.json").unlink()
-    with pytest.raises(UserError, match=r"image_data\.json: is missing; it has the sizes of the images"):
-        read(tmp_path)
+    refuses(r"image_data\.json: is missing; it has the sizes of the images", read, tmp_path)
 
 
 def test_files_that_are_not_json_are_user_errors(tmp_path):
     write(tmp_path, {1: []}, {1: (80, 60)})
     (tmp_path / "region_descriptions.json").write_text('[{"id": 1, "regi')
-    with pytest.raises(UserError, match=r"region_descriptions\.json cannot be read as JSON"):
-        read(tmp_path)
+    refuses(r"region_descriptions\.json cannot be read as JSON", read, tmp_path)
     (tmp_path / "region_descriptions.json").write_text("{}")
-    with pytest.raises(UserError, match="must be a JSON list, not dict"):
-        read(tmp_path)
+    refuses("must be a JSON list, not dict", read, tmp_path)
     (tmp_path / "VG_100K/1.jpg").unlink()
     (tmp_path / "VG_100K").rmdir()
-    with pytest.raises(UserError, match="no folder of images"):
-        read(tmp_path)
+    refuses("no folder of images", read, tmp_path)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from refusals import refuses
 from safetensors.numpy import load_file
 from timm.layers.conv2d_same import Conv2dSame
 from tiny_bundle import PARTS, bundle_model, exported_bundle, take_graph_again, tiny_networks
@@ -106,10 +107,8 @@ def test_parts_of_several_checkpoints_become_one_model(
         (out.parent, "which does not belong to a model"),
         (out / "config.json", "is no folder"),
     ):
-        with pytest.raises(UserError, match=message):
-            export(checkpoints, folder)
-    with pytest.raises(UserError, match="is a model with the part aligner, which the new one would not have"):
-        export(checkpoints[:1], out)
+        refuses(message, export, checkpoints, folder)
+    refuses("is a model with the part aligner, which the new one would not have", export, checkpoints[:1], out)
     assert Bundle.read(again).description == "the densecap; the aligner; the captioner"
     assert (again / "README.md").read_text() == "# model\n\nthe densecap; the aligner; the captioner\n"
 
@@ -148,8 +147,7 @@ def test_a_model_that_was_written_half_is_none(
     monkeypatch.setattr(exporting, "put_in_place", stop)
     with pytest.raises(KeyboardInterrupt):
         export(checkpoints, out)
-    with pytest.raises(UserError, match="config.json"):
-        Bundle.read(out)
+    refuses("config.json", Bundle.read, out)
     assert not left_over.exists() and [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
@@ -161,8 +159,7 @@ def test_nothing_is_written_where_the_engines_differ(
 
     monkeypatch.setattr(exporting, "compare_engines", differ)
     (tmp_path / "config.json").write_text("what was there")
-    with pytest.raises(UserError, match="differ in a stage"):
-        export(checkpoints, tmp_path)
+    refuses("differ in a stage", export, checkpoints, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
     assert (tmp_path / "config.json").read_text() == "what was there"
 
@@ -184,8 +181,7 @@ def test_a_graph_that_cannot_be_written_is_one_line(
         raise error
 
     monkeypatch.setattr("torch.onnx.export", fail)
-    with pytest.raises(UserError, match=message):
-        write_graph(tiny_model().trunk, tmp_path)
+    refuses(message, write_graph, tiny_model().trunk, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -211,9 +207,7 @@ def baseline() -> nn.Module:
 def test_what_only_torch_runs_is_refused_with_its_option(network: Any, option: str, tmp_path: Path):
     folder = checkpoint.save(network(), tmp_path / "model")
     for refuse in (require_exportable, lambda folders: export(folders, tmp_path / "out")):
-        with pytest.raises(UserError) as caught:
-            refuse([folder])
-        assert str(caught.value) == f"{folder}: {option} {NEEDS_TORCH}; it cannot be exported"
+        assert refuses("", refuse, [folder]) == f"{folder}: {option} {NEEDS_TORCH}; it cannot be exported"
     assert not (tmp_path / "out").exists()
 
 
@@ -280,8 +274,7 @@ def test_a_graph_computes_what_its_trunk_computes_for_all_sizes(tmp_path: Path):
 def test_classes_that_read_embeddings_are_exported_with_the_dense_captioner(tmp_path: Path):
     networks = with_classes(32)
     classes = checkpoint.save({"nouns": networks["nouns"]}, tmp_path / "classes")
-    with pytest.raises(UserError, match="classes read 32 numbers of densecap's embeddings: name its model too"):
-        require_exportable([classes])
+    refuses("classes read 32 numbers of densecap's embeddings: name its model too", require_exportable, [classes])
     require_exportable([classes, checkpoint.save({"densecap": networks["densecap"]}, tmp_path / "densecap")])
 
 

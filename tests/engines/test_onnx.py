@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from photographs import noise, quarters
+from refusals import refuses
 from safetensors.numpy import load_file, save_file
 from tiny_aligner import SENTENCES, VOCABULARY, tiny_aligner_config
 from tiny_bundle import PARTS, exported_bundle, write_parts
@@ -186,7 +187,6 @@ def test_the_last_layer_and_a_second_branch_or_a_tower_are_averaged_too(head: bo
     boxes = np.concatenate(([[0, 0, 192, 160]], random_boxes(np.random.default_rng(0), 20, 192, 160)))
     boxes = boxes.astype(np.float32)  # the whole image has the tower's embedding of it
     engine = TorchEngine({"aligner": network})
-    assert engine.aligner is not None
     (expected,) = engine.aligner.region_vectors([image], [boxes])
     (found,) = aligner.region_vectors([arrays], [boxes])
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -198,7 +198,6 @@ def test_the_last_layer_and_a_second_branch_or_a_tower_are_averaged_too(head: bo
         assert captioner.feature_size == size
         weights = Weights.of({name: value.numpy() for name, value in captioner.state_dict().items()})
         theirs = TorchEngine({"captioner": captioner}).captioner
-        assert theirs is not None
         given, ours = theirs.bind_images([image], [rows]), ArrayCaptioner(caption, CAPTION_WORDS, weights)
         own = ours.bind_images([arrays], [rows])
         np.testing.assert_allclose(own.embeddings, np.asarray(given.embeddings), atol=1e-4)
@@ -247,10 +246,9 @@ def rewrite(folder: Path, name: str, change: Callable[[Any], Any]) -> None:
 
 def refused(folder: Path, **options: Any) -> str:
     """The one line that is said instead of an answer, at loading or at the first image."""
-    with pytest.raises(UserError) as caught:
-        saywhere.load(folder, engine="onnx", options=options).describe(IMAGES[0])
-    assert str(caught.value).isprintable()
-    return str(caught.value)
+    said = refuses("", lambda: saywhere.load(folder, engine="onnx", options=options).describe(IMAGES[0]))
+    assert said.isprintable()
+    return said
 
 
 def put(name: str, content: bytes | Callable[[bytes], bytes]) -> Callable[[Path], object]:
@@ -303,9 +301,8 @@ def test_files_that_do_not_belong_together_are_refused(
     ],
 )
 def test_options_that_do_not_fit_are_refused_when_it_is_loaded(options: dict[str, Any], message: str):
-    with pytest.raises(UserError) as caught:
-        saywhere.load(exported_bundle(), engine="onnx", options=options)
-    assert message in str(caught.value) and str(caught.value).isprintable()
+    said = refuses("", saywhere.load, exported_bundle(), engine="onnx", options=options)
+    assert message in said and said.isprintable()
 
 
 def test_anchors_may_be_others_for_all_parts_but_not_more():
@@ -313,30 +310,21 @@ def test_anchors_may_be_others_for_all_parts_but_not_more():
     shapes = [[[20.0, 30.0]] * 6] * 3
     same_answers(*both(exported_bundle(), **{f"{part}.proposals.anchors": shapes for part in parts}), parts, 1)
     model = saywhere.load(exported_bundle(), options={f"{p}.proposals.anchors": [[[20, 30]]] * 3 for p in parts})
-    with pytest.raises(
-        UserError, match=r"proposals\.anchors has other numbers of shapes than when trunk\.onnx was made"
-    ):
-        model.describe(IMAGES[0])
+    refuses(r"proposals\.anchors has other numbers of shapes than when trunk\.onnx was made", model.describe, IMAGES[0])
 
 
 def test_features_of_other_levels_are_refused_when_they_are_made():
     model = saywhere.load(exported_bundle(), engine="onnx", options={"aligner.levels": [8], "captioner.levels": [32]})
     for call, size in ((model.embed, 37), (model.caption, 69)):
-        with pytest.raises(
-            UserError, match=f"^the weights take 117 features of a region, and the options give {size}: le"
-        ):
-            call(IMAGES[0])
+        refuses(f"^the weights take 117 features of a region, and the options give {size}: le", call, IMAGES[0])
 
 
 def test_what_a_graph_does_not_compute_is_named():
     """A trunk without a localization layer, asked for proposals."""
     maps = pooling.ImageMaps({"map16": np.zeros((1, 4, 2, 2), np.float32)}, (16,), (32, 32))
-    with pytest.raises(UserError, match="^the model's graph has no logits: an option is not what it was when"):
-        maps.output("logits")
-    with pytest.raises(UserError, match="has no map32"):
-        maps.sources([32], False)
-    with pytest.raises(UserError, match="has no head"):
-        maps.sources([16], True)
+    refuses("^the model's graph has no logits: an option is not what it was when", maps.output, "logits")
+    refuses("has no map32", maps.sources, [32], False)
+    refuses("has no head", maps.sources, [16], True)
     with pytest.raises(UserError, match="has no region16"):
         assert maps.regions
 
@@ -419,12 +407,10 @@ def test_a_device_that_cannot_be_used_is_one_line_and_never_the_cpu(device: str,
         lambda: saywhere.load(exported_bundle(), device, engine="onnx"),
         lambda: saywhere.load(exported_bundle()).to(device),
     ):
-        with pytest.raises(UserError, match=f"^device {device}: {message}; or leave it out, for the CPU, or "):
-            load()
+        refuses(f"^device {device}: {message}; or leave it out, for the CPU, or ", load)
     register(monkeypatch, device, loads=False)
     model = saywhere.load(exported_bundle(), device, engine="onnx")
-    with pytest.raises(UserError, match=f"^device {device}: {name} of ONNX Runtime cannot be loaded, such as for want"):
-        model.encode(IMAGES[0])
+    refuses(f"^device {device}: {name} of ONNX Runtime cannot be loaded, such as for want", model.encode, IMAGES[0])
 
 
 @pytest.mark.parametrize(

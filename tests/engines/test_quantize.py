@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from albums import write_noise
 from commands import run
+from refusals import refuses
 from tiny_bundle import exported_bundle, take_graph_again
 
 import saywhere
@@ -72,27 +73,21 @@ def test_a_graph_of_other_weights_is_refused(both: Path, images: list[Path], tmp
     data = bytearray((other / WEIGHTS).read_bytes())
     data[-2] ^= 1  # the last numbers of the file are the trunk's
     (other / WEIGHTS).write_bytes(bytes(data))
-    with pytest.raises(UserError, match=f"{GRAPH_INT8} does not belong to"):
-        saywhere.load(other, precision="int8").encode(images[0])
+    refuses(f"{GRAPH_INT8} does not belong to", saywhere.load(other, precision="int8").encode, images[0])
     (other / GRAPH_INT8).write_bytes(b"none")
-    with pytest.raises(UserError, match=f"{GRAPH_INT8} cannot be loaded"):
-        saywhere.load(other, precision="int8").encode(images[0])
+    refuses(f"{GRAPH_INT8} cannot be loaded", saywhere.load(other, precision="int8").encode, images[0])
 
 
 def test_what_there_is_not_is_named(both: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"has no trunk-int8\.onnx: make it with saywhere export --int8"):
         saywhere.load(exported_bundle(), precision="int8")
-    with pytest.raises(UserError, match="no precision 'int4'; there are float32 and int8"):
-        saywhere.load(both, precision="int4")
-    with pytest.raises(UserError, match="torch computes in float32, not in int8"):
-        saywhere.load(both, precision="int8", engine="torch")
+    refuses("no precision 'int4'; there are float32 and int8", saywhere.load, both, precision="int4")
+    refuses("torch computes in float32, not in int8", saywhere.load, both, precision="int8", engine="torch")
     (tmp_path / "a.jpg").write_bytes(b"no image")
     for none in ([], [tmp_path / "a.jpg", tmp_path / "b.jpg"]):
-        with pytest.raises(UserError, match="needs training images: there are none that can be read"):
-            quantize.quantize(both, none)
+        refuses("needs training images: there are none that can be read", quantize.quantize, both, none)
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(UserError, match=r"pip install 'saywhere\[torch\]'"):
-        quantize.quantize(both, [Path("a.jpg")])
+    refuses(r"pip install 'saywhere\[torch\]'", quantize.quantize, both, [Path("a.jpg")])
 
 
 def test_a_trunk_that_int8_does_not_suit_gets_none(
@@ -102,8 +97,7 @@ def test_a_trunk_that_int8_does_not_suit_gets_none(
     shutil.copytree(exported_bundle(), folder)
     monkeypatch.setattr(quantize, "CHECKED", 1)
     monkeypatch.setattr(quantize, "LEAST_KEPT", 1.1)
-    with pytest.raises(UserError, match="this trunk needs float32"):
-        quantize.quantize(folder, images[:2])
+    refuses("this trunk needs float32", quantize.quantize, folder, images[:2])
     assert not (folder / GRAPH_INT8).exists()
 
 

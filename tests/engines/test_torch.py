@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from photographs import noise
+from refusals import refuses
 from tiny_aligner import VOCABULARY as ALIGNER_VOCABULARY
 from tiny_aligner import tiny_aligner_config
 from tiny_captioner import DECODERS, VOCABULARY, tiny_captioner, tiny_config, tiny_maps
@@ -16,7 +17,6 @@ from torch import nn
 
 from saywhere.configs.parts import TrunkConfig
 from saywhere.engines.torch import TorchEngine, load
-from saywhere.errors import UserError
 from saywhere.images import open_image
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
@@ -83,8 +83,7 @@ def test_it_loads_a_folder_with_other_options(tmp_path: Path):
     engine = load(folder, "cpu", {"decoding.beam_size": 2})
     assert engine.captioner.config.decoding.beam_size == 2 and engine.densecap is engine.aligner is None
     assert load(folder, "cpu").digest() == TorchEngine({"captioner": network}).digest()
-    with pytest.raises(UserError, match="device abacus cannot be used"):
-        load(folder, "abacus")
+    refuses("device abacus cannot be used", load, folder, "abacus")
     assert checkpoint.find_device("cpu") == torch.device("cpu") and checkpoint.find_device() is not None
 
 
@@ -92,8 +91,7 @@ def test_a_baseline_is_no_model(tmp_path: Path):
     trunk = TrunkConfig(backbone="test_efficientnet", strides=(32,), long_side=64, multiple=64)
     config = RegionRnnConfig(trunk=trunk)
     folder = checkpoint.save(checkpoint.new_network(RegionRnn, config, VOCABULARY), tmp_path / "model")
-    with pytest.raises(UserError, match="model is a region-rnn, which only saywhere papers runs"):
-        load(folder, "cpu")
+    refuses("model is a region-rnn, which only saywhere papers runs", load, folder, "cpu")
 
 
 def test_it_keeps_the_maps_and_puts_networks_into_eval_mode():

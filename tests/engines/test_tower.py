@@ -16,6 +16,7 @@ import scripts
 import torch
 from albums import write_noise
 from photographs import noise
+from refusals import refuses
 from safetensors.numpy import load_file, save_file
 from tiny_bundle import exported_bundle
 from tiny_tower import tower_model, write_clip, write_tower
@@ -183,8 +184,7 @@ def test_a_damaged_tower_is_one_line(
 ) -> None:
     changed = shutil.copytree(folder, tmp_path / "changed")
     damage(changed / GRAPH_TOWER)
-    with pytest.raises(UserError, match=message):
-        load(changed, engine="onnx").encode(noise(96, 64))
+    refuses(message, lambda: load(changed, engine="onnx").encode(noise(96, 64)))
 
 
 def test_a_tower_that_is_named_and_not_there_is_one_line(folder: Path, tmp_path: Path) -> None:
@@ -244,10 +244,8 @@ def test_what_is_kept_of_large_fits_the_bundled_model(tmp_path: Path) -> None:
 
 def test_the_large_model_is_a_package(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(bundle.PACKAGES, "large", "saywhere_large_for_tests")
-    with pytest.raises(UserError, match="'large' is a package of its own, saywhere-large-for-tests"):
-        load("large")
-    with pytest.raises(UserError, match="revision is only for models of the hub"):
-        load("large", revision="main")
+    refuses("'large' is a package of its own, saywhere-large-for-tests", load, "large")
+    refuses("revision is only for models of the hub", load, "large", revision="main")
     package = shutil.copytree(folder, tmp_path / "saywhere_large_for_tests")
     (package / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
@@ -256,8 +254,7 @@ def test_the_large_model_is_a_package(folder: Path, tmp_path: Path, monkeypatch:
 
 
 def test_it_is_no_model_for_a_browser(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="a model with an image tower does not run in a browser"):
-        write_site(folder, tmp_path / "site")
+    refuses("a model with an image tower does not run in a browser", write_site, folder, tmp_path / "site")
 
 
 def test_a_packed_model_is_built_again(folder: Path, tmp_path: Path) -> None:
@@ -280,5 +277,4 @@ def test_a_packed_model_is_built_again(folder: Path, tmp_path: Path) -> None:
         atol = np.abs(wide).max(initial=0) / 127 if value.size >= SMALLEST else 0
         np.testing.assert_allclose(other[name].astype(np.float32), wide, atol=atol)
     write_tower(tmp_path / "clip_encoder.int8.onnx")
-    with pytest.raises(UserError, match="has another clip_encoder"):
-        build.read_tower(tmp_path / "clip_encoder.int8.onnx")
+    refuses("has another clip_encoder", build.read_tower, tmp_path / "clip_encoder.int8.onnx")

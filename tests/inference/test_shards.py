@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import refuses
 
 from saywhere.errors import UserError
 from saywhere.inference import ResultsFile, Source, claims, shards
@@ -72,12 +73,10 @@ def test_other_images_options_or_counts_are_refused(tmp_path: Path) -> None:
     make(tmp_path, top=10)
     make(tmp_path, top=10)
     for options in ({"count": 4}, {"images": 8}, {"top": 5}):
-        with pytest.raises(UserError, match="was started with other options") as caught:
-            make(tmp_path, **({"top": 10} | options))
-        assert next(iter(options)).removesuffix("ount") in str(caught.value)
+        said = refuses("was started with other options", make, tmp_path, **({"top": 10} | options))
+        assert next(iter(options)).removesuffix("ount") in said
     (tmp_path / "s" / "shards.json").write_text("{")
-    with pytest.raises(UserError, match="cannot be read"):
-        make(tmp_path)
+    refuses("cannot be read", make, tmp_path)
 
 
 def test_what_a_killed_removal_left_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,8 +213,7 @@ def test_the_lock_of_a_process_that_just_ends_is_waited_for(
     assert next(pauses) == 2
     with contextlib.closing(OPENERS[kind](tmp_path / "it")):
         monkeypatch.setattr(claims, "LOCK_WAIT", 0.0)
-        with pytest.raises(UserError, match="another run is writing to"):
-            OPENERS[kind](tmp_path / "it")
+        refuses("another run is writing to", OPENERS[kind], tmp_path / "it")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
@@ -241,8 +239,7 @@ def test_on_a_file_system_without_locks_claims_stand_in_and_an_index_is_refused(
         path.parent.mkdir()
         with contextlib.closing(OPENERS[kind](path)):
             (lock,) = path.parent.glob("*.lock")
-            with pytest.raises(UserError, match="another run is writing to it"):
-                OPENERS[kind](path)
+            refuses("another run is writing to it", OPENERS[kind], path)
         assert not lock.exists()
         lock.touch()
         alive = False
@@ -255,8 +252,7 @@ def test_on_a_file_system_without_locks_claims_stand_in_and_an_index_is_refused(
         with pytest.raises(UserError, match="lines: another run is writing to it, because this one seemed dead"):
             results.append({"boxes": []}, "a.jpg")
     assert (tmp_path / "lines").read_bytes() == b""
-    with pytest.raises(UserError, match=r"index: this file system has no locks \(flock\)"):
-        open_index(tmp_path / "index")
+    refuses(r"index: this file system has no locks \(flock\)", open_index, tmp_path / "index")
 
 
 def test_a_claim_has_a_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from refusals import refuses
 
 from saywhere.errors import UserError
 from saywhere.images import open_image
@@ -36,10 +37,12 @@ def drawn(*paths) -> dict[str, str]:
     return {source.name: out_path(Path("out"), source).as_posix() for source in find_images(paths)}
 
 
-def test_folders_are_searched_to_the_bottom_in_order(album):
+def test_folders_are_searched_to_the_bottom_in_order_once_and_without_results(album):
     assert names("p") == ["p/a.PNG", "p/b.jpg", "p/sub/b.jpg"]
     assert names("p/", "q") == ["p/a.PNG", "p/b.jpg", "p/sub/b.jpg", "q/b.jpg"]
     assert names(album / "q") == [str(album / "q" / "b.jpg")]
+    assert names("p/b.jpg", "p", album / "p" / "b.jpg") == ["p/b.jpg", "p/a.PNG", "p/sub/b.jpg"]
+    assert names("p", leave_out=[Path("p/sub")]) == ["p/a.PNG", "p/b.jpg"]
 
 
 def test_files_and_patterns(album):
@@ -64,16 +67,7 @@ def test_links_to_folders_are_not_followed_unless_they_are_named(album):
     assert names("p/**/*.jpg") == ["p/b.jpg", "p/sub/b.jpg"]
     assert names("side/**/*.jpg") == names("s*e/*.jpg") == ["side/b.jpg"]
     assert names("p/**/*") == ["p/a.PNG", "p/b.jpg", "p/notes.txt", "p/sub/b.jpg"]
-    with pytest.raises(UserError, match="no file matches"):
-        find_images(["p/**/up"])
-
-
-def test_named_twice_counts_once(album):
-    assert names("p/b.jpg", "p", album / "p" / "b.jpg") == ["p/b.jpg", "p/a.PNG", "p/sub/b.jpg"]
-
-
-def test_results_are_not_images_to_describe(album):
-    assert names("p", leave_out=[Path("p/sub")]) == ["p/a.PNG", "p/b.jpg"]
+    refuses("no file matches", find_images, ["p/**/up"])
 
 
 @pytest.mark.parametrize(
@@ -82,17 +76,14 @@ def test_results_are_not_images_to_describe(album):
 )
 def test_what_is_not_there(album, path, reason):
     Path("empty").mkdir()
-    with pytest.raises(UserError, match=reason) as caught:
-        find_images(["p", path])
-    assert str(caught.value).startswith(path)
+    assert refuses(reason, find_images, ["p", path]).startswith(path)
 
 
 def test_a_folder_of_videos_alone_is_told_which_commands_take_them(album):
     Path("films").mkdir()
     for name in ("b.MP4", "c.mov"):
         Path("films", name).touch()
-    with pytest.raises(UserError, match=r"^films: no images in this folder, but videos such as films/b\.MP4; .*index"):
-        find_images(["p", "films"])
+    refuses(r"^films: no images in this folder, but videos such as films/b\.MP4; .*index", find_images, ["p", "films"])
 
 
 def test_a_folder_that_is_removed_while_it_is_searched_is_passed_over(tmp_path, monkeypatch):
@@ -120,10 +111,8 @@ def test_a_folder_below_that_may_not_be_read_is_an_image_that_cannot_be(album, m
 
     monkeypatch.setattr(os, "scandir", forbid)
     assert names("p") == ["p/a.PNG", "p/b.jpg", "p/sub"]
-    with pytest.raises(UserError, match="^p/sub: this folder cannot be read .Permission denied.$"):
-        open_image("p/sub")
-    with pytest.raises(UserError, match="^p/sub: this folder cannot be read .Permission denied.$"):
-        find_images(["p/sub"])
+    refuses("^p/sub: this folder cannot be read .Permission denied.$", open_image, "p/sub")
+    refuses("^p/sub: this folder cannot be read .Permission denied.$", find_images, ["p/sub"])
 
 
 def test_drawn_images_keep_their_folders(album):
@@ -167,18 +156,14 @@ def test_no_two_drawings_meet(album):
 def test_a_list_or_boxes_without_an_end_are_refused(album, monkeypatch):
     if not Path("/dev/zero").exists():
         pytest.skip("there is no /dev/zero")
-    with pytest.raises(UserError, match="^@/dev/zero: this list cannot be read .a device, not a file.$"):
-        find_images(["@/dev/zero"])
-    with pytest.raises(UserError, match="^/dev/zero: cannot be read .a device, not a file.$"):
-        read_boxes(Path("/dev/zero"), find_images(["p"]))
+    refuses("^@/dev/zero: this list cannot be read .a device, not a file.$", find_images, ["@/dev/zero"])
+    refuses("^/dev/zero: cannot be read .a device, not a file.$", read_boxes, Path("/dev/zero"), find_images(["p"]))
     monkeypatch.setattr("saywhere.files.LARGEST", 9)
     Path("list.txt").write_text("p/b.jpg\np\n")
-    with pytest.raises(UserError, match="^@list.txt: this list cannot be read .longer than 9 bytes; divide it.$"):
-        find_images(["@list.txt"])
+    refuses("^@list.txt: this list cannot be read .longer than 9 bytes; divide it.$", find_images, ["@list.txt"])
     with open("/dev/zero") as endless, monkeypatch.context() as patch:
         patch.setattr("sys.stdin", endless)
-        with pytest.raises(UserError, match="^@-: this list cannot be read .longer than 9 bytes"):
-            find_images(["@-"])
+        refuses("^@-: this list cannot be read .longer than 9 bytes", find_images, ["@-"])
 
 
 def test_boxes_as_lines_and_as_one_list(album):
@@ -188,10 +173,8 @@ def test_boxes_as_lines_and_as_one_list(album):
     assert read_boxes(file, find_images(["p"])) == {"p/b.jpg": [[1, 2, 3, 4]], "p/sub/b.jpg": []}
     file.write_text("[[0, 0, 10, 10.5],\n [5, 5, 6, 6]]")
     assert read_boxes(file, find_images(["q"])) == {"q/b.jpg": [[0, 0, 10, 10.5], [5, 5, 6, 6]]}
-    with pytest.raises(UserError, match="one list of boxes is for one image, not 3"):
-        read_boxes(file, find_images(["p"]))
-    with pytest.raises(UserError, match="cannot be read"):
-        read_boxes(album / "nowhere.json", find_images(["q"]))
+    refuses("one list of boxes is for one image, not 3", read_boxes, file, find_images(["p"]))
+    refuses("cannot be read", read_boxes, album / "nowhere.json", find_images(["q"]))
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
@@ -201,8 +184,7 @@ def test_a_mark_before_a_list_or_boxes_is_passed_over_and_lines_end_at_newlines(
     Path("list.txt").write_text(newline.join(listed), encoding="utf-8-sig", newline="")
     assert names("@list.txt") == listed
     Path("empty.txt").write_text(newline, encoding="utf-8-sig", newline="")
-    with pytest.raises(UserError, match=r"^@empty.txt: this list names no image$"):
-        names("@empty.txt")
+    refuses(r"^@empty.txt: this list names no image$", names, "@empty.txt")
     rows = [{"image": name, "boxes": [[1, 2, 3, 4]]} for name in listed]
     text = newline.join(json.dumps(row, ensure_ascii=False) for row in rows)
     Path("boxes.jsonl").write_text(text, encoding="utf-8-sig", newline="")
@@ -225,9 +207,7 @@ def test_a_mark_before_a_list_or_boxes_is_passed_over_and_lines_end_at_newlines(
 def test_a_malformed_file_of_boxes(album, text, reason):
     file = album / "boxes.json"
     file.write_bytes(os.fsencode(text))
-    with pytest.raises(UserError, match=reason) as caught:
-        read_boxes(file, find_images(["q"]))
-    assert str(caught.value).startswith(str(file)) and "\n" not in str(caught.value)
+    assert refuses(reason, read_boxes, file, find_images(["q"])).startswith(str(file))
 
 
 @pytest.mark.parametrize(
@@ -238,8 +218,7 @@ def test_bad_boxes_are_left_to_their_image(album, boxes):
     file = album / "boxes.json"
     file.write_text(boxes)
     (read,) = read_boxes(file, find_images(["q"])).values()
-    with pytest.raises(UserError, match=r"q/b.jpg: box"):
-        check_boxes(read, 100, 100, "q/b.jpg")
+    refuses(r"q/b.jpg: box", check_boxes, read, 100, 100, "q/b.jpg")
 
 
 def test_a_list_that_is_no_text_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -53,7 +53,6 @@ ResultsFile.append = deadly
 def photograph(name: str) -> Path:
     """A photograph that comes with scikit-image, whose other parts need not be installed."""
     spec = importlib.util.find_spec("skimage")
-    assert spec is not None and spec.submodule_search_locations
     return Path(spec.submodule_search_locations[0]) / "data" / name
 
 

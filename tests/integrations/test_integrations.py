@@ -6,9 +6,7 @@ import importlib
 import io
 import json
 import sys
-import threading
 import zipfile
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -21,7 +19,9 @@ import cvat_sdk.core.client
 import numpy as np
 import pytest
 import skimage
+from local_server import Answers, answering
 from PIL import Image
+from refusals import refuses
 
 import saywhere
 from saywhere.formats.classes import label
@@ -101,40 +101,25 @@ def test_cvats_own_sdk_asks_and_sends_what_is_found(model: saywhere.Model, image
     """``annotate_task``, by which ``cvat-cli task auto-annotate`` works, with a server that answers as CVAT does."""
     sent: list[tuple[str, Any]] = []
 
-    class Server(BaseHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
-            pass
-
-        def answer(self, body: bytes, kind: str) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
+    class Server(Answers):
         def do_GET(self) -> None:
             path = urlsplit(self.path).path.rstrip("/")
             if path != "/api/tasks/137/data":
-                self.answer(json.dumps(ANSWERS[path]).encode(), "application/json")
+                self.answer(json.dumps(ANSWERS[path]).encode(), Content_Type="application/json")
                 return
             with zipfile.ZipFile(stream := io.BytesIO(), "w") as chunk:
                 chunk.write(Path(skimage.data_dir) / "astronaut.png", "000000.png")
-            self.answer(stream.getvalue(), "application/zip")
+            self.answer(stream.getvalue(), Content_Type="application/zip")
 
         def do_PATCH(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             sent.append((self.path, json.loads(body)))
-            self.answer(body, "application/json")
+            self.answer(body, Content_Type="application/json")
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    threading.Thread(target=server.serve_forever, args=(0.01,)).start()
-    try:
-        client = cvat_sdk.Client(f"http://127.0.0.1:{server.server_port}", config=cvat_sdk.Config(cache_dir=tmp_path))
+    with answering(Server) as url:
+        client = cvat_sdk.Client(url, config=cvat_sdk.Config(cache_dir=tmp_path))
         client.login(cvat_sdk.core.client.AccessTokenCredentials("x"))
         cvataa.annotate_task(client, 137, cvat.Annotator(model, ["Shirt", PHRASE]), conf_threshold=0.3)
-    finally:
-        server.shutdown()
-        server.server_close()
     ((path, given),) = sent
     shapes = given["shapes"]
     assert path == "/api/tasks/137/annotations/?action=create" and {shape["label_id"] for shape in shapes} == {30, 40}
@@ -147,8 +132,7 @@ def test_cvats_own_sdk_asks_and_sends_what_is_found(model: saywhere.Model, image
 
 @pytest.mark.parametrize("given", [{"labels": " ,"}, {"labels": 3}, {"labels": "dog", "phrases": "false"}])
 def test_wrong_parameters_of_cvat_are_one_line(given: dict[str, Any]) -> None:
-    with pytest.raises(saywhere.UserError, match="labels must be names with commas"):
-        cvat.create(**given)
+    refuses("labels must be names with commas", cvat.create, **given)
 
 
 REASON = "FiftyOne is large, and brings another OpenCV: see CONTRIBUTING.md"
@@ -253,5 +237,4 @@ def test_fiftyone_applies_the_model_itself(model: saywhere.Model, monkeypatch: p
 def test_without_fiftyone_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fiftyone", None)
     monkeypatch.delitem(sys.modules, "saywhere.integrations.fiftyone", raising=False)
-    with pytest.raises(saywhere.UserError, match="pip install fiftyone"):
-        importlib.import_module("saywhere.integrations.fiftyone")
+    refuses("pip install fiftyone", importlib.import_module, "saywhere.integrations.fiftyone")

@@ -187,12 +187,9 @@ def test_beta_goes_from_word_by_word_to_one_region():
     assert decode_chain(products, 100.0).tolist() == [int(products.sum(axis=0).argmax())] * 4
 
 
-def test_of_equal_alignments_the_one_that_stays_and_the_first_region_are_chosen():
+def test_of_equal_alignments_the_one_that_stays_is_chosen_and_none_of_nothing():
     assert decode_chain(np.zeros((3, 2))).tolist() == [0, 0, 0]
     assert decode_chain(np.array([[0.0, 1], [1, 1], [0, 1]])).tolist() == [1, 1, 1]
-
-
-def test_no_words_and_no_regions():
     assert decode_chain(np.zeros((0, 3))).shape == (0,)
     assert decode_chain(np.zeros((2, 0))).tolist() == [-1, -1]
 

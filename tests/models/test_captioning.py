@@ -13,6 +13,7 @@ import pytest
 import torch
 from photographs import noise
 from PIL import Image
+from refusals import refuses
 from tiny_bundle import tiny_networks
 from tiny_captioner import VOCABULARY, captioner_model, tiny_captioner, tiny_maps
 
@@ -21,7 +22,6 @@ from saywhere.configs.captioner import TERMS, CaptionerConfig, CaptionNgramsConf
 from saywhere.drawing import draw_attention
 from saywhere.engines.arrays.layers import Ngrams
 from saywhere.engines.torch import TorchEngine
-from saywhere.errors import UserError
 from saywhere.models.captioner import (
     bind,
     build_reranker,
@@ -163,8 +163,7 @@ def test_given_sentences_are_attended_to_word_by_word():
     unicorn = model.attend(image, ["a unicorn, in red"])[0]
     np.testing.assert_allclose(unicorn.attention, other.attention, atol=1e-6)  # both are the unknown word
     assert model.attend(image, []) == []
-    with pytest.raises(UserError, match="decoder lstm attends to no regions"):
-        tiny(decoder="lstm").attend(image, ["a dog"])
+    refuses("decoder lstm attends to no regions", tiny(decoder="lstm").attend, image, ["a dog"])
     assert tiny(decoder="lstm").caption(image).attention is None
 
 
@@ -196,20 +195,14 @@ def test_a_box_is_described_by_what_is_in_it(monkeypatch):
 
 def test_wrong_use_is_reported_in_a_line():
     image = noise(96, 64)
-    with pytest.raises(UserError, match="boxes need another model"):
-        tiny().describe([image], [np.zeros((0, 4))])
+    refuses("boxes need another model", tiny().describe, [image], [np.zeros((0, 4))])
     for model in (tiny(), tiny(decoder="lstm")):
-        with pytest.raises(UserError, match="takes no boxes"):
-            model.caption(image, boxes=BOXES)
-    with pytest.raises(UserError, match="96 x 64"):
-        tiny(attend_to="proposals").caption(image, boxes=2 * BOXES)
-    with pytest.raises(UserError, match="1 .* for 2 images"):
-        tiny(attend_to="proposals").caption([image] * 2, boxes=[BOXES])
+        refuses("takes no boxes", model.caption, image, boxes=BOXES)
+    refuses("96 x 64", tiny(attend_to="proposals").caption, image, boxes=2 * BOXES)
+    refuses("1 .* for 2 images", tiny(attend_to="proposals").caption, [image] * 2, boxes=[BOXES])
     boxes = tiny(decoder="rnn", describe_boxes=True)
-    with pytest.raises(UserError, match="96 x 64"):
-        boxes.describe([image], [[[0.0, 0, 110, 10]]])
-    with pytest.raises(UserError, match="top and threshold cannot choose among them"):
-        boxes.describe(image, BOXES, top=1)
+    refuses("96 x 64", boxes.describe, [image], [[[0.0, 0, 110, 10]]])
+    refuses("top and threshold cannot choose among them", boxes.describe, image, BOXES, top=1)
 
 
 # The choice among hypotheses
@@ -336,5 +329,4 @@ def test_a_caption_is_short_in_print_and_draws_its_attention(tmp_path):
     assert repr(made) == f"Caption('a dog', {path})" and str(made) == "a dog"
     expected = draw_attention(Image.new("RGB", (40, 20)), made.words, weights, made.boxes, (40, 20))
     assert made.draw().tobytes() == made.draw(Image.new("RGB", (40, 20))).tobytes() == expected.tobytes()
-    with pytest.raises(UserError, match="this caption has no attention to draw"):
-        replace(made, attention=None).show()
+    refuses("this caption has no attention to draw", replace(made, attention=None).show)

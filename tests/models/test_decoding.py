@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 from stub_decoder import Chain
 from tiny_captioner import tiny_lstm
 
 from saywhere.configs.parts import DecodingConfig
-from saywhere.errors import UserError
 from saywhere.models.decoding import Decoded, decode, search
 from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.text import END, PAD, START
@@ -172,8 +172,7 @@ def test_batched_equals_one_at_a_time(beam_size):
 
 def test_no_items_and_bad_arguments():
     assert run(lstm(0), rows(0), 5).token_ids.shape == (0, 0)
-    with pytest.raises(UserError, match="beam_size must be at most 200, not 1000000000"):
-        search(lstm(0), rows(1), DecodingConfig(), 10**9)
+    refuses("beam_size must be at most 200, not 1000000000", search, lstm(0), rows(1), DecodingConfig(), 10**9)
 
 
 def test_a_beam_wider_than_there_are_sentences_has_each_once():

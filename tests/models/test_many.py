@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from refusals import refuses
 
 from saywhere.errors import UserError
 from saywhere.images import open_image
@@ -61,8 +62,7 @@ class Tensor:
 def test_what_is_no_image_is_refused_at_once(given: Any):
     kind, opened = type(given).__name__, isinstance(given, BytesIO | bytes | bytearray | memoryview)
     way_out = "; PIL.Image.open makes an image of an open file" if opened else "$"
-    with pytest.raises(UserError, match=f"^an image must be a path, PIL image or array, not {kind}{way_out}"):
-        Asked()(given)
+    refuses(f"^an image must be a path, PIL image or array, not {kind}{way_out}", Asked(), given)
 
 
 @pytest.mark.parametrize("kind", [list, tuple])
@@ -129,8 +129,7 @@ def test_a_stream_has_the_answers_before_an_error(place: int):
 @pytest.mark.parametrize("columns", [(), (["a"] * 20,)])
 def test_a_list_with_an_error_has_no_answers_and_takes_no_time(columns: tuple[Any, ...]):
     asked = Failing()
-    with pytest.raises(UserError, match="bad image"):
-        asked([*PATHS[:19], "bad"], *columns)
+    refuses("bad image", asked, [*PATHS[:19], "bad"], *columns)
     assert asked.asked == [16]
 
 
@@ -144,8 +143,7 @@ def test_the_number_of_images_at_a_time_may_be_given():
     assert asked(PATHS[:7], batch=3) == list(asked(iter(PATHS[:7]), batch=3)) == [f"seen {p}" for p in PATHS[:7]]
     assert asked.asked == [3, 3, 1] * 2
     for batch in (0, 2.5):
-        with pytest.raises(UserError, match=f"^batch must be a whole number.*, not {batch}$"):
-            asked(PATHS[:2], batch=batch)
+        refuses(f"^batch must be a whole number.*, not {batch}$", asked, PATHS[:2], batch=batch)
 
 
 @pytest.mark.parametrize(("many", "total"), [(list, 7), (iter, None)])
@@ -181,27 +179,23 @@ def test_an_array_may_hold_the_boxes_of_several_images():
 @pytest.mark.parametrize("column", [Path("ab"), np.zeros((2, 4)), 3, {"a": 1, "b": 2}, b"ab"])
 def test_one_value_is_not_enough_for_several_images(many, column):
     kind = type(column).__name__
-    with pytest.raises(UserError, match=rf"^one value \({kind}\) for several images: give one for each image$"):
-        Asked()(many(PATHS[:2]), column)
+    refuses(rf"^one value \({kind}\) for several images: give one for each image$", Asked(), many(PATHS[:2]), column)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_columns_of_another_length_are_refused(count):
-    with pytest.raises(UserError, match=rf"^{count} values for 2 images: give one for each image$"):
-        Asked()(PATHS[:2], ["a"] * count)
+    refuses(rf"^{count} values for 2 images: give one for each image$", Asked(), PATHS[:2], ["a"] * count)
 
 
 @pytest.mark.parametrize("many", [list, iter])
 def test_a_stream_with_more_values_than_images_is_refused_at_its_end(many: Any):
     answers = Asked()(iter(PATHS[:2]), many(["a"] * 3))
     assert len(list(itertools.islice(answers, 2))) == 2
-    with pytest.raises(UserError, match="^more values than 2 images: give one for each image$"):
-        next(answers)
+    refuses("^more values than 2 images: give one for each image$", next, answers)
     assert len(list(Asked()(iter(PATHS[:2]), itertools.cycle("ab")))) == 2
 
 
 def test_a_stream_whose_column_ends_early_is_refused_where_it_ends():
     answers = Asked()(iter(PATHS), iter(["a"] * 20))
     assert len(list(itertools.islice(answers, 16))) == 16
-    with pytest.raises(UserError, match="^4 values for the last 16 images: give one for each image$"):
-        next(answers)
+    refuses("^4 values for the last 16 images: give one for each image$", next, answers)

@@ -43,7 +43,6 @@ def test_probabilities_of_a_kind_are_divided_among_its_classes() -> None:
     classes = evidence(rest=0.1, trust=0.0)
     logits = np.zeros((1, 1000), np.float32)
     dog = TREE.named("dog")
-    assert dog is not None
     logits[0, dog.leaves[0]] = 20.0
     kinds = np.log(np.array([[0.1, 0.6, 0.1, 0.05, 0.05, 0.05, 0.04, 0.01]], np.float32))
     found = classes.combine(logits, kinds)
@@ -61,7 +60,6 @@ def test_evidence_of_imagenet_joins_what_was_learnt() -> None:
     classes = evidence(trust=1.0)
     logits = np.zeros((1, 1000), np.float32)
     airliner = TREE.named("airplane")
-    assert airliner is not None
     logits[0, airliner.leaves[airliner.leaves < 1000]] = 12.0
     found = classes.combine(logits, np.zeros((1, len(KINDS) + 2), np.float32))
     flat = evidence(trust=0.0).combine(logits, np.zeros((1, len(KINDS) + 2), np.float32))
@@ -93,7 +91,6 @@ def test_words_of_a_vocabulary_lead_to_what_the_classes_know_alone_or_in_a_longe
     assert sorted(known) == ["dog", "dogs", "person", "plane"]
     leaves = dict(zip(known, members.T, strict=True))
     dog, cow = TREE.named("dog"), TREE.named("cow")
-    assert dog is not None and cow is not None
     assert (
         leaves["dog"][dog.leaves].all() and leaves["dogs"][dog.leaves].all() and not leaves["person"][dog.leaves].any()
     )
@@ -101,5 +98,4 @@ def test_words_of_a_vocabulary_lead_to_what_the_classes_know_alone_or_in_a_longe
     assert leaves["person"].sum() > 1, "kinds of people count as people"
     both = noun_evidence.evidence((*KINDS, "hot dog")).words(vocabulary)[1]
     hot_dog = TREE.named("hot dog")
-    assert hot_dog is not None
     assert both[hot_dog.row].sum() == 2, "the word dog is said of a hot dog, in the singular and the plural"

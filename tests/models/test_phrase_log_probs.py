@@ -88,9 +88,12 @@ def test_values_by_hand_and_a_common_beginning_is_decoded_once():
     assert decoder.inputs == [[START] * 2, [4, 4, 5, 5], [5, 5]], "three steps for both regions and all phrases"
 
 
-def test_an_impossible_phrase_and_an_empty_one():
+def test_impossible_and_empty_phrases_and_nothing_at_all():
     out = phrase_log_probs(Diary(), np.array([[0.5]], np.float32), [[5, 4], []])
     assert out.tolist() == [[-math.inf, -math.inf]]
+    decoder = Counting(tiny_lstm())
+    assert phrase_log_probs(decoder, embeddings(0), PHRASES).shape == (0, 7)
+    assert phrase_log_probs(decoder, embeddings(3), []).shape == (3, 0)
 
 
 def test_all_together_equals_one_at_a_time():
@@ -123,9 +126,3 @@ def test_the_probability_of_a_caption_is_that_of_decoding():
         words = [word for word in out.token_ids[row].tolist() if word not in (END, PAD)]
         score = phrase_log_probs(decoder, rows[row : row + 1], [words])
         assert score[0, 0] == pytest.approx(out.total[row], rel=1e-4, abs=1e-5)
-
-
-def test_no_region_and_no_phrase():
-    decoder = Counting(tiny_lstm())
-    assert phrase_log_probs(decoder, embeddings(0), PHRASES).shape == (0, 7)
-    assert phrase_log_probs(decoder, embeddings(3), []).shape == (3, 0)

@@ -70,7 +70,6 @@ def test_likely_n_grams_decide_among_hypotheses():
     inputs = [encoding.to_input(BOXES)]
     (head,) = detector.region_head([encoding.maps], inputs)
     (features,) = detector.phrase_features([encoding.maps], inputs, [head.embeddings])
-    assert detector.ngrams is not None
     expected = detector.ngrams.probabilities(features)
     for row, said in enumerate(found.captions):
         ids = [[i for i in one.tolist() if i not in (PAD, END)] for one in hypotheses.token_ids[row]]
@@ -199,7 +198,6 @@ def test_a_word_of_ones_own_is_for_regions_that_probably_show_its_kind():
         },
         aligner={},
     )  # fmt: skip
-    assert asked.densecap is not None
     shown = posteriors({"cat": 0.1}, {"cat": 0.09, "dog": 0.5}, {"cat": 0.09, "dog": 0.09})
     refused = PhraseWriter(asked.densecap, nouns=evidence(["dog", "cat"]))._refused(shown)
     assert refused is not None

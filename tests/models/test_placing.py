@@ -8,11 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from photographs import noise
+from refusals import refuses
 from stubs import calibrated
 from tiny_bundle import bundle_model
 
 import saywhere
-from saywhere import Regions, UserError
+from saywhere import Regions
 from saywhere import boxes as geometry
 from saywhere.calibration import Calibration, Logistic, logistic
 from saywhere.configs.aligner import GroundingConfig
@@ -302,24 +303,17 @@ def test_several_are_no_more_probable_than_one() -> None:
 
 
 def test_a_threshold_is_a_probability_and_needs_a_calibration():
-    for threshold, message in (
-        (1.5, "threshold must be a probability, not 1.5"),
-        ("high", "threshold must be a number"),
-    ):
-        with pytest.raises(UserError, match=message):
-            model().ground(IMAGE, PHRASES, threshold=threshold)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(UserError, match="saywhere calibrate makes it so"):
-        model().ground(IMAGE, PHRASES, threshold=0.5)
+    refuses("threshold must be a probability, not 1.5", model().ground, IMAGE, PHRASES, threshold=1.5)
+    refuses("threshold must be a number", model().ground, IMAGE, PHRASES, threshold="high")
+    refuses("saywhere calibrate makes it so", model().ground, IMAGE, PHRASES, threshold=0.5)
     assert len(model().ground(IMAGE, PHRASES, threshold=0)) == 2
 
 
 def test_rare_and_unknown_nouns():
     placer = model(rare=1).placer()
-    assert placer.aligner is not None
     known = placer.aligner.vocabulary.tokens[4]
     assert not placer.lexicon.is_rare(f"a {known}") and placer.lexicon.is_rare("a xylophone")
     assert model(rare=10**6).placer().lexicon.is_rare(f"a {known}")
-    assert placer.densecap is not None
     vocabulary = placer.densecap.vocabulary
     assert "my" not in vocabulary and "xylophone" not in vocabulary
     assert [*placer.lexicon.unknown(["my xylophone", vocabulary.tokens[4]])] == ["xylophone"]
@@ -458,7 +452,6 @@ def test_an_image_that_shows_a_man_shows_somebody(part, monkeypatch: pytest.Monk
 
     def found(*phrases: str) -> list[float]:
         presence = placer.find(encoding, Layout.of(phrases))[1]
-        assert presence is not None
         return presence.tolist()
 
     monkeypatch.setattr(Lexicon, "is_unknown", lambda _, phrase: phrase in ("a boy", "a girl"))

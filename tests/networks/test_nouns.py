@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from photographs import noise
+from refusals import refuses
 from tiny_classes import KINDS, graph_outputs, tiny_model, tiny_networks
 
 from saywhere import boxes as geometry
@@ -35,7 +36,6 @@ def test_both_engines_have_the_same_logits(count: int, embed_dim: int, branch: s
     encoding = model.encode(noise(96, 64))
     boxes = random_boxes(np.random.default_rng(count), count, *encoding.input_size)
     classifier = model.engine.nouns
-    assert classifier is not None
     embeddings = [np.random.default_rng(1).normal(size=(count, embed_dim)).astype(np.float32)]
     (ours,) = classifier.classify([encoding.maps], [boxes], embeddings)
     maps = encoding.maps
@@ -97,7 +97,6 @@ def test_thin_boxes_do_not_tell_what_an_image_shows() -> None:
     model = tiny_model()
     encoding = model.encode(noise(200, 100))
     boxes = np.array([[0, 0, 4, 100], [0, 0, 3.9, 100], [0, 0, 200, 1.9], [0, 0, 200, 2]], np.float32)
-    assert model.nouns is not None
     (every,) = model.nouns.posteriors([encoding], [boxes])
     (wide,) = model.nouns.posteriors([encoding], [boxes], thin=False)
     assert (every.sum(axis=1) > 0.01).all()
@@ -109,5 +108,4 @@ def test_thin_boxes_do_not_tell_what_an_image_shows() -> None:
 def test_embeddings_need_the_dense_captioner() -> None:
     model = tiny_model(EMBED_DIM)
     assert model.engine.nouns is not None
-    with pytest.raises(UserError, match="the part densecap, which the model lacks"):
-        NounEvidence(model.engine.nouns)
+    refuses("the part densecap, which the model lacks", NounEvidence, model.engine.nouns)

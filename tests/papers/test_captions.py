@@ -11,6 +11,7 @@ import pytest
 from albums import write_album
 from commands import report, rows
 from photographs import noise
+from refusals import refuses
 from stub_decoder import Chain
 from stubs import StubMeteor, same_text
 from tiny_bundle import bundle_model
@@ -88,14 +89,12 @@ def test_the_first_decodes_and_the_largest_input_is_opened():
 def test_wrong_members_are_reported_in_a_line():
     model = captioner_model(tiny_captioner())
     other = checkpoint.new_network(Captioner, tiny_config(), Vocabulary.build(SENTENCES[:2]))
-    with pytest.raises(UserError, match="one vocabulary; these have 15 and 11 words"):
-        CaptionEnsemble([model, captioner_model(other)])
+    refuses("one vocabulary; these have 15 and 11 words", CaptionEnsemble, [model, captioner_model(other)])
     with pytest.raises(
         UserError, match="^tiny cannot caption images: that needs a model with the part captioner; this"
     ):
         CaptionEnsemble([model, bundle_model(aligner={})])
-    with pytest.raises(UserError, match="beam_size must be at least 1, not 0"):
-        CaptionEnsemble([model, model]).caption(IMAGES, beam_size=0)
+    refuses("beam_size must be at least 1, not 0", CaptionEnsemble([model, model]).caption, IMAGES, beam_size=0)
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import skimage.data
 from PIL import Image
+from refusals import refuses
 
 from saywhere import boxes as geometry
-from saywhere.errors import UserError
 from saywhere.images import ImageError
 from saywhere.papers.external_proposals import Proposed, SelectiveSearch
 
@@ -70,8 +70,7 @@ def test_boxes_are_in_pixels_of_an_image_that_was_searched_smaller(tmp_path: Pat
 
 
 def test_a_missing_image_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match=r"none\.jpg: no such file"):
-        SelectiveSearch()(tmp_path / "none.jpg")
+    refuses(r"none\.jpg: no such file", SelectiveSearch(), tmp_path / "none.jpg", kind=ImageError)
 
 
 def test_suppression_keeps_the_better_of_two() -> None:
@@ -85,5 +84,4 @@ def test_suppression_keeps_the_better_of_two() -> None:
 @pytest.mark.parametrize("module", [None, types.ModuleType("cv2")])
 def test_without_the_contributed_modules_the_extra_is_named(module: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cv2", module)
-    with pytest.raises(UserError, match=r"pip install 'saywhere\[proposals\]'"):
-        SelectiveSearch()
+    refuses(r"pip install 'saywhere\[proposals\]'", SelectiveSearch)

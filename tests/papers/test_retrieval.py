@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from albums import write_album
 from commands import error_of, report, run
+from refusals import refuses
 from tiny_densecap import PHRASES, tiny_model
 from typer.testing import Result
 
 import saywhere
 from saywhere.data import Sample
-from saywhere.errors import UserError
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
 from saywhere.papers import retrieval as module
@@ -58,8 +58,7 @@ def test_each_image_asks_once_before_any_asks_again_and_a_seed_repeats_itself():
 
 
 def test_without_enough_phrases_there_is_no_query():
-    with pytest.raises(UserError, match="no image has 4 different phrases"):
-        sample_queries({"poor": POOR}, 1, seed=0)
+    refuses("no image has 4 different phrases", sample_queries, {"poor": POOR}, 1, seed=0)
 
 
 def test_images_are_scored_by_the_mean_of_logarithms_or_of_probabilities():

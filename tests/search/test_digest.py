@@ -77,12 +77,9 @@ def plain() -> str:
     return digest()
 
 
-def test_the_weights_count_in_torch(plain) -> None:
+def test_weights_and_options_count_in_torch(plain) -> None:
     assert digest() == plain and digest("densecap.decoder.output.bias") == plain
     assert digest("aligner.encoders.0.decode.bias") == plain and digest("aligner.projects.0.bias") != plain
-
-
-def test_options_count_in_torch(plain) -> None:
     assert digest(densecap={"final_nms": 0.1}) == plain
     assert digest(aligner={"grounding": {"threshold": 0.9}, "beta": 2.0, "score": "fragments"}) == plain
     assert digest(aligner={"signed_sqrt": False}) != plain

@@ -6,8 +6,6 @@ import json
 import os
 import socket
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import commands
@@ -15,7 +13,9 @@ import numpy as np
 import pytest
 from albums import write_noise
 from commands import error_of
+from local_server import Answers, answering
 from photographs import noise
+from refusals import refuses
 from stubs import calibrated
 from tiny_aligner import aligner_model, tiny_aligner
 from typer.testing import Result
@@ -74,8 +74,7 @@ def test_another_score_than_maxsim_is_refused(store) -> None:
 
 def test_a_collection_is_opened_again_and_another_one_is_refused(random_images) -> None:
     place = Qdrant(":memory:", "album")
-    with pytest.raises(UserError, match=r"\(album\): no index is here; make one: .* --collection album"):
-        QdrantStore(place)
+    refuses(r"\(album\): no index is here; make one: .* --collection album", QdrantStore, place)
     for _ in range(2):  # points are the same whoever writes them
         QdrantStore(place, FACTS).put(rows(random_images(3)))
     again = QdrantStore(place)
@@ -85,10 +84,8 @@ def test_a_collection_is_opened_again_and_another_one_is_refused(random_images) 
         client.create_collection("other", {})
     other = Qdrant(":memory:", "other")
     other.__dict__["_client"] = place.__dict__["_client"]
-    with pytest.raises(UserError, match="is not an index of format 4"):
-        QdrantStore(other)
-    with pytest.raises(UserError, match="Collection name cannot contain"):
-        QdrantStore(Qdrant(":memory:", "a/b"), FACTS)
+    refuses("is not an index of format 4", QdrantStore, other)
+    refuses("Collection name cannot contain", QdrantStore, Qdrant(":memory:", "a/b"), FACTS)
 
 
 def test_the_settings_of_a_collection_reach_the_server(monkeypatch) -> None:
@@ -150,21 +147,15 @@ def test_passwords_in_urls_are_never_shown(url: str, shown: str, monkeypatch) ->
 def test_a_password_is_not_shown_where_a_server_answers(monkeypatch) -> None:
     sent: list[str | None] = []
 
-    class Grumpy(BaseHTTPRequestHandler):
+    class Grumpy(Answers):
         def do_GET(self) -> None:
             sent.append(self.headers["Authorization"])
-            self.send_response(403)
-            self.end_headers()
-            self.wfile.write(b'{"status": {"error": "who is user:p4ssword?"}}')
-
-        def log_message(self, *_: object) -> None: ...
+            self.answer(b'{"status": {"error": "who is user:p4ssword?"}}', 403)
 
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with HTTPServer(("127.0.0.1", 0), Grumpy) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        with pytest.raises(UserError, match=r"http://\*\*\*@127.0.0.1:\d+: the server answers 403, ") as refused:
-            Qdrant(f"http://user:p4ssword@127.0.0.1:{server.server_port}").exists()
-        server.shutdown()
+    shown = r"http://\*\*\*@127.0.0.1:\d+: the server answers 403, "
+    with answering(Grumpy) as url, pytest.raises(UserError, match=shown) as refused:
+        Qdrant(url.replace("//", "//user:p4ssword@")).exists()
     assert sent == ["Basic dXNlcjpwNHNzd29yZA=="]  # which the client leaves out
     assert "p4ss" not in str(refused.value)
 
@@ -178,8 +169,7 @@ def test_a_command_to_make_an_index_does_not_show_a_password(monkeypatch) -> Non
 
 def test_a_missing_client_is_named_with_its_extra(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "qdrant_client", None)
-    with pytest.raises(UserError, match=r"pip install 'saywhere\[qdrant\]'"):
-        Qdrant("http://localhost:6333").exists()
+    refuses(r"pip install 'saywhere\[qdrant\]'", Qdrant("http://localhost:6333").exists)
 
 
 QUERIES = ("a man in a red shirt", "two dogs + green grass - a man", "blue sky - a white house - a dog")
@@ -244,8 +234,7 @@ def test_what_only_a_folder_has_is_refused_and_so_is_another_model(model, album)
     place = Qdrant(":memory:")
     index = saywhere.Index(place, model)
     for use in (lambda: index.add(album, components=8), lambda: index.add(album, repair=True)):
-        with pytest.raises(UserError, match=r"are for an index in a folder, not for :memory: \(saywhere\)"):
-            use()
+        refuses(r"are for an index in a folder, not for :memory: \(saywhere\)", use)
     assert not place.exists()
     index.add(album / "0.png")
     with pytest.raises(UserError, match="made it in another version, or with other --precision"):

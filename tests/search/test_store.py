@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 
-from saywhere import UserError
 from saywhere.inference import claims
 from saywhere.models.aligner import ImageVectors
 from saywhere.search import Qdrant
@@ -159,8 +159,7 @@ def test_two_writers_exclude_each_other_and_readers_do_not(tmp_path, random_imag
     monkeypatch.setattr(claims, "LOCK_WAIT", 0.0)
     with Store(tmp_path, FACTS) as first, Store(tmp_path) as second:
         first.put(rows(random_images(2)))
-        with pytest.raises(UserError, match="another run is writing to this index"):
-            second.put(rows(random_images(1, seed=1)))
+        refuses("another run is writing to this index", second.put, rows(random_images(1, seed=1)))
         assert len(second) == 2
     with Store(tmp_path) as third:
         third.put(rows(random_images(1, seed=1)))
@@ -265,8 +264,7 @@ def test_damage_is_named_with_its_repair(tmp_path, random_images, file, way) -> 
         data[len(data) // 2] ^= 0x55
         path.write_bytes(data)
     with Store(tmp_path) as store:
-        with pytest.raises(UserError, match=r"\.bin: is damaged .* --index .* --repair"):
-            content(store)
+        refuses(r"\.bin: is damaged .* --index .* --repair", content, store)
         lost = store.repair()
         kept = content(store)
         assert 0 < lost <= 8 and len(kept) == 8 - lost and kept.items() <= whole.items()
@@ -295,14 +293,11 @@ def test_damaged_codes_are_named_with_their_repair(tmp_path, random_images, file
         (tmp_path / file).write_bytes(data)
     for _ in range(2):
         with Store(tmp_path) as store:
-            with pytest.raises(UserError, match=rf"{file}: is damaged \(a checksum differs\); .* --repair") as error:
-                store.nearest(asked, 5)
-            assert "\n" not in str(error.value)
+            refuses(rf"{file}: is damaged \(a checksum differs\); .* --repair", store.nearest, asked, 5)
             assert [found.vectors.image for found in store.nearest(asked, 5, exact=True)][:1] == best[:1]
             store.put(rows(images[20:]))
             if file.startswith("basis"):
-                with pytest.raises(UserError, match="a checksum differs"):
-                    store.encode()
+                refuses("a checksum differs", store.encode)
             else:
                 store.encode()
     with Store(tmp_path) as store:
@@ -337,13 +332,10 @@ def test_a_damaged_database_and_another_version_are_named(tmp_path, random_image
     with Store(tmp_path, FACTS) as store:
         store.put(rows(random_images(3)))
     monkeypatch.setattr(stores, "VERSION", "6")
-    with pytest.raises(UserError, match="has format 5, and this program reads 6"):
-        Store(tmp_path)
+    refuses("has format 5, and this program reads 6", Store, tmp_path)
     (tmp_path / stores.DATABASE).write_bytes(b"no database" * 1000)
-    with pytest.raises(UserError, match="is damaged .*index the images again"):
-        Store(tmp_path)
-    with pytest.raises(UserError, match="no index is here"):
-        Store(tmp_path / "nowhere")
+    refuses("is damaged .*index the images again", Store, tmp_path)
+    refuses("no index is here", Store, tmp_path / "nowhere")
 
 
 def test_entries_are_found_again_until_they_have_other_numbers(tmp_path, random_images) -> None:

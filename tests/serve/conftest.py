@@ -13,6 +13,7 @@ from server_process import Process, be_patient
 from video_clips import Timed, write_clip
 
 import saywhere
+from saywhere.images import read_image
 
 be_patient()
 
@@ -31,6 +32,11 @@ def photo_path() -> Path:
 def photo(photo_path: Path) -> bytes:
     """A photograph of 400 x 400 pixels as a JPEG of the best quality, a region of which is surely right."""
     return jpeg(Image.open(photo_path).convert("RGB").resize((400, 400)), quality=100, subsampling=0)
+
+
+@pytest.fixture(scope="session")
+def seen(model: saywhere.Model, photo: bytes) -> saywhere.Encoding:
+    return model.encode(read_image(photo, "image", model.long_side))
 
 
 @pytest.fixture(scope="session")

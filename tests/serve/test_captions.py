@@ -55,9 +55,8 @@ class Places(BaseModel):
 
 @pytest.fixture(scope="module")
 def speaking() -> Iterator[Process]:
-    running = Process("--protocols", NAMES, "--label-studio", "http://127.0.0.1:9", "--token", "s3cret")
-    yield running
-    assert running.stop() == (0, "")
+    with Process("--protocols", NAMES, "--label-studio", "http://127.0.0.1:9", "--token", "s3cret") as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -71,15 +70,8 @@ def openai_client(speaking: Process) -> openai.OpenAI:
 
 
 @pytest.fixture(scope="module")
-def encoding(model: saywhere.Model, photo: bytes) -> Any:
-    from saywhere.images import read_image
-
-    return model.encode(read_image(photo, "image", model.long_side))
-
-
-@pytest.fixture(scope="module")
-def sentence(model: saywhere.Model, encoding: Any) -> str:
-    return model.caption(encoding).sentence
+def sentence(model: saywhere.Model, seen: saywhere.Encoding) -> str:
+    return model.caption(seen).sentence
 
 
 @pytest.fixture(scope="module")
@@ -94,12 +86,14 @@ def check_labels(text: str) -> None:
     assert {"jacket", "face", "hair", "head", "woman", "person", "flag", "helmet"} & {label.name for label in labels}
 
 
-def test_a_label_is_as_sure_as_the_image_and_the_phrase_together(model: saywhere.Model, encoding: Any) -> None:
-    labels = {row["name"]: row["confidence"] for row in find_labels(model, encoding)}
-    regions = model.describe(encoding, top=20)
+def test_a_label_is_as_sure_as_the_image_and_the_phrase_together(
+    model: saywhere.Model, seen: saywhere.Encoding
+) -> None:
+    labels = {row["name"]: row["confidence"] for row in find_labels(model, seen)}
+    regions = model.describe(seen, top=20)
     for name, confidence in labels.items():
         words = max(r.caption_score for r in regions if Classes().label(r.caption) == name)
-        presence = model.placer().find(encoding, Layout((name,)))[1][0]
+        presence = model.placer().find(seen, Layout((name,)))[1][0]
         assert confidence == pytest.approx(math.sqrt(words * presence), abs=1e-3)
 
 
@@ -110,7 +104,7 @@ def check_places(text: str, regions: saywhere.Regions) -> None:
 
 
 def test_ollamas_client(
-    ollama_client: ollama.Client, photo: bytes, sentence: str, model: saywhere.Model, encoding: Any
+    ollama_client: ollama.Client, photo: bytes, sentence: str, model: saywhere.Model, seen: saywhere.Encoding
 ) -> None:
     (entry,) = ollama_client.list().models
     assert entry.model == "saywhere:latest"
@@ -127,7 +121,7 @@ def test_ollamas_client(
     assert "".join(part.message.content or "" for part in parts) == sentence
     check_labels(ollama_client.generate("saywhere", "Labels?", images=[photo], format="json").response)
     check_labels(ollama_client.generate("saywhere", "", images=[photo], format=Labels.model_json_schema()).response)
-    regions = model.describe(encoding).at_least()
+    regions = model.describe(seen).at_least()
     asked = ollama_client.chat("saywhere", messages, format=Places.model_json_schema()).message.content or ""
     check_places(asked, regions)
     lines = ollama_client.generate("saywhere", "Describe the regions.", images=[photo]).response.splitlines()
@@ -140,7 +134,7 @@ def test_ollamas_client(
 
 
 def test_openais_client(
-    openai_client: openai.OpenAI, data_url: str, sentence: str, model: saywhere.Model, encoding: Any
+    openai_client: openai.OpenAI, data_url: str, sentence: str, model: saywhere.Model, seen: saywhere.Encoding
 ) -> None:
     assert [entry.id for entry in openai_client.models.list()] == ["saywhere"]
     assert openai_client.models.retrieve("saywhere").object == "model"
@@ -154,7 +148,7 @@ def test_openais_client(
     check_labels(chats.create(model="saywhere", messages=messages, response_format={"type": "json_object"})
                  .choices[0].message.content or "")  # fmt: skip
     parsed = chats.parse(model="saywhere", messages=messages, response_format=Places)
-    check_places(parsed.choices[0].message.content or "", model.describe(encoding).at_least())
+    check_places(parsed.choices[0].message.content or "", model.describe(seen).at_least())
     given: Any = [{"role": "user", "content": [{"type": "input_text", "text": "What is this?"},
                                               {"type": "input_image", "image_url": data_url}]}]  # fmt: skip
     assert openai_client.responses.create(model="saywhere", input=given).output_text == sentence

@@ -86,15 +86,12 @@ def test_the_documented_command_leads_to_a_server_that_answers(lines: list[tuple
     said = [(ROOT / name).read_text(encoding="utf-8") for name in ("Dockerfile", "docs/serve.md")]
     places = {found for text in said for found in re.findall(r"docker run .*--publish ([\d.]+:\d+):8077 ", text)}
     _, _, *options = json.loads(dict(lines)["ENTRYPOINT"])
-    server = Process(*options)
-    try:
+    with Process(*options) as server:
         for host in ("".join(places), "localhost:8077", "rebound.example:8077"):
             connection = HTTPConnection("127.0.0.1", server.port, timeout=600)
             connection.request("GET", "/v1/models", headers={"Host": host})
             assert connection.getresponse().status == (421 if "rebound" in host else 200)
             connection.close()
-    finally:
-        assert server.stop() == (0, "")
     assert len(places) == 1
 
 

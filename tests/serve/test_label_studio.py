@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from local_server import Answers, answering
+from refusals import refuses
 from server_process import Process
 from starlette.testclient import TestClient
 
 import saywhere
-from saywhere.images import read_image
 from saywhere.serve.app import create_app
 from saywhere.serve.folders import Folders
 from saywhere.serve.label_studio import Images, LabelStudio
@@ -35,56 +34,40 @@ class Site:
 
     def __init__(self, photo: bytes) -> None:
         self.asked: list[str] = []
+        self.refreshed: list[str] = []
         site = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *_: Any) -> None:
-                pass
-
-            def answer(self, status: int, body: bytes, **headers: str) -> None:
-                self.send_response(status)
-                for name, value in {"Content-Length": str(len(body)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
+        class Handler(Answers):
             def do_GET(self) -> None:
                 site.asked.append(self.path)
                 allowed = self.headers["Authorization"] in ("Token legacy", f"Bearer access{len(site.refreshed)}")
                 if self.path == "/data/moved.jpg":
-                    self.answer(302, b"", Location=f"{site.url}/data/upload/1/a.jpg")
+                    self.answer(b"", 302, Location=f"{site.url}/data/upload/1/a.jpg")
                 elif self.path == "/data/large.jpg":
-                    self.answer(200, b"0" * (2 << 20))
+                    self.answer(b"0" * (2 << 20))
                 elif not allowed:
-                    self.answer(401, b"")
+                    self.answer(b"", 401)
                 elif self.path == "/data/upload/1/a.jpg":
-                    self.answer(200, photo)
+                    self.answer(photo)
                 else:
-                    self.answer(404, b"")
+                    self.answer(b"", 404)
 
             def do_POST(self) -> None:
                 asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 if self.path != "/api/token/refresh" or asked != {"refresh": JWT}:
-                    self.answer(401, b"{}")
+                    self.answer(b"{}", 401)
                     return
                 site.refreshed.append(self.path)
-                self.answer(200, json.dumps({"access": f"access{len(site.refreshed)}"}).encode())
+                self.answer(json.dumps({"access": f"access{len(site.refreshed)}"}).encode())
 
-        self.refreshed: list[str] = []
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, args=(0.01,)).start()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+        self.handler = Handler
 
 
 @pytest.fixture
 def site(photo: bytes) -> Iterator[Site]:
-    running = Site(photo)
-    yield running
-    running.close()
+    made = Site(photo)
+    with answering(made.handler) as made.url:
+        yield made
 
 
 @pytest.fixture
@@ -101,6 +84,11 @@ def client(model: saywhere.Model) -> Iterator[Callable[[Images], TestClient]]:
         one.__exit__()
 
 
+@pytest.fixture
+def backend(client: Callable[[Images], TestClient], site: Site) -> TestClient:
+    return client(Images(site.url, "legacy", None, 1 << 20))
+
+
 def asked(address: Any, *drawn: Any, config: str = CONFIG) -> dict[str, Any]:
     """A request for a prediction, as Label Studio sends it."""
     task = {"id": 1, "data": {"picture": address}, "meta": {}, "annotations": [], "predictions": []}
@@ -112,11 +100,6 @@ def only(response: Any) -> dict[str, Any]:
     assert response.status_code == 200, response.text
     (found,) = response.json()["results"]
     return found
-
-
-@pytest.fixture(scope="module")
-def seen(model: saywhere.Model, photo: bytes) -> Any:
-    return model.encode(read_image(photo, "image", model.long_side))
 
 
 @pytest.mark.parametrize("token", ["legacy", JWT])
@@ -149,8 +132,7 @@ def test_a_task_is_described_with_names_of_its_configuration(
     assert len(site.refreshed) == (token == JWT)
 
 
-def test_a_rectangle_asks_what_and_a_text_asks_where(client: Any, site: Site, model: saywhere.Model, seen: Any) -> None:
-    backend = client(Images(site.url, "legacy", None, 1 << 20))
+def test_a_rectangle_asks_what_and_a_text_asks_where(backend: TestClient, model: saywhere.Model, seen: Any) -> None:
     place = {"x": 25, "y": 10, "width": 50, "height": 40, "rotation": 0}
     drawn = {"id": "d1", "type": "rectanglelabels", "from_name": "kind", "to_name": "photo", "value": place}
     found = only(backend.post("/predict", json=asked("/data/upload/1/a.jpg", drawn)))["result"]
@@ -168,18 +150,16 @@ def test_label_studios_own_sdk_takes_the_predictions(site: Site, monkeypatch: py
     reason = "it brings another OpenCV than that of the tests: see CONTRIBUTING.md"
     interface = pytest.importorskip("label_studio_sdk.label_interface", reason=reason).LabelInterface(CONFIG)
     monkeypatch.setenv("LABEL_STUDIO_API_KEY", "legacy")
-    server = Process("--label-studio", site.url)
     place = {"x": 25.0, "y": 10.0, "width": 35.0, "height": 40.0}
     drawn = {"id": "r1", "type": "rectanglelabels", "value": {**place, "rectanglelabels": ["Hat"]}}
-    for given in ((), (drawn,), ({"type": "textarea", "value": {"text": ["a woman in a suit"]}},)):
-        request = asked("/data/upload/1/a.jpg", *given)
-        found = only(httpx2.post(f"{server.url}/predict", json=request, timeout=600))
-        assert found["result"] and interface.validate_prediction(found, return_errors=True) == []
-    assert server.stop() == (0, "")
+    with Process("--label-studio", site.url) as server:
+        for given in ((), (drawn,), ({"type": "textarea", "value": {"text": ["a woman in a suit"]}},)):
+            request = asked("/data/upload/1/a.jpg", *given)
+            found = only(httpx2.post(f"{server.url}/predict", json=request, timeout=600))
+            assert found["result"] and interface.validate_prediction(found, return_errors=True) == []
 
 
-def test_without_texts_only_regions_with_its_labels_are_predicted(client: Any, site: Site) -> None:
-    backend = client(Images(site.url, "legacy", None, 1 << 20))
+def test_without_texts_only_regions_with_its_labels_are_predicted(backend: TestClient) -> None:
     config = CONFIG.replace('<TextArea name="words" toName="photo" perRegion="true"/>', "")
     found = only(backend.post("/predict", json=asked("/data/upload/1/a.jpg", config=config)))["result"]
     assert [row["value"]["rectanglelabels"] for row in found] == [["Shirt"]]
@@ -210,8 +190,7 @@ def test_images_of_a_mounted_folder(client: Any, tmp_path: Path, photo: bytes) -
         assert response.status_code == 400 and "only images of the mounted folder" in response.json()["error"]
 
 
-def test_an_image_that_cannot_be_read_costs_the_other_tasks_nothing(client: Any, site: Site) -> None:
-    backend = client(Images(site.url, "legacy", None, 1 << 20))
+def test_an_image_that_cannot_be_read_costs_the_other_tasks_nothing(backend: TestClient) -> None:
     both = asked("/data/upload/1/a.jpg")
     both["tasks"] += [{"id": 2, "data": {"picture": "/data/nothing.jpg"}}, 3]
     found, *others = backend.post("/predict", json=both).json()["results"]
@@ -220,15 +199,11 @@ def test_an_image_that_cannot_be_read_costs_the_other_tasks_nothing(client: Any,
     assert "answered 404" in others[0]["error"] and "only images of" in others[1]["error"]
 
 
-def test_labels_are_classes_with_their_kinds(client: Any, site: Site) -> None:
+def test_labels_are_classes_with_their_kinds(backend: TestClient) -> None:
     """As with ``describe --classes``: a shirt is clothing, and capitals do not matter."""
     for label, found in (("Shirt", True), ("clothing", True), ("vehicle", False)):
         config = CONFIG.replace('value="Shirt"', f'value="{label}"')
-        rows = only(
-            client(Images(site.url, "legacy", None, 1 << 20)).post(
-                "/predict", json=asked("/data/upload/1/a.jpg", config=config)
-            )
-        )["result"]
+        rows = only(backend.post("/predict", json=asked("/data/upload/1/a.jpg", config=config)))["result"]
         named = {name for row in rows for name in row["value"].get("rectanglelabels", ())}
         assert named == ({label} if found else set())
 
@@ -252,8 +227,9 @@ def test_labels_are_classes_with_their_kinds(client: Any, site: Site) -> None:
         ("/data/large.jpg", 422, "larger than 1 MB"),
     ],
 )
-def test_other_images_are_refused_by_one_line(client: Any, site: Site, address: Any, status: int, message: str) -> None:
-    backend = client(Images(site.url, "legacy", None, 1 << 20))
+def test_other_images_are_refused_by_one_line(
+    backend: TestClient, site: Site, address: Any, status: int, message: str
+) -> None:
     response = backend.post("/predict", json=asked(address))
     assert response.status_code == status
     assert message in response.json()["error"] and "\n" not in response.json()["error"]
@@ -285,8 +261,7 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a
         ({"params": {"context": {"result": [{"type": "rectangle", "value": OUTSIDE}]}}}, "is not inside"),
     ],
 )  # fmt: skip
-def test_wrong_requests_are_refused_by_one_line(client: Any, site: Site, change: dict[str, Any], message: str) -> None:
-    backend = client(Images(site.url, "legacy", None, 1 << 20))
+def test_wrong_requests_are_refused_by_one_line(backend: TestClient, change: dict[str, Any], message: str) -> None:
     response = backend.post("/predict", json=asked("/data/upload/1/a.jpg") | change)
     assert response.status_code in (400, 422)
     assert message in response.json()["error"] and "\n" not in response.json()["error"]
@@ -302,5 +277,4 @@ def test_label_studio_gives_the_token_as_a_password(client: Any, site: Site) -> 
 
 
 def test_a_url_that_is_none_is_named() -> None:
-    with pytest.raises(saywhere.UserError, match="must be a URL such as"):
-        Images("localhost:8080", None, None, 1)
+    refuses("must be a URL such as", Images, "localhost:8080", None, None, 1)

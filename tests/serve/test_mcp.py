@@ -20,6 +20,7 @@ import skimage
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from PIL import Image
+from refusals import refuses
 from server_process import START, Process
 from starlette.testclient import TestClient
 
@@ -118,9 +119,8 @@ def test_the_sdks_client_asks_every_tool_over_stdio(photographs: Path, mode: str
 
 @pytest.fixture(scope="module")
 def over_http(photographs: Path, indexed: Path) -> Iterator[Process]:
-    running = Process(str(photographs), "--index", str(indexed), "--token", "s3cret", command="mcp")
-    yield running
-    assert running.stop() == (0, "")
+    with Process(str(photographs), "--index", str(indexed), "--token", "s3cret", command="mcp") as running:
+        yield running
 
 
 def test_the_sdks_client_asks_over_http_with_the_token(over_http: Process, photographs: Path) -> None:
@@ -189,13 +189,11 @@ def test_a_link_that_comes_while_the_file_is_opened_is_refused(
 ) -> None:
     folders = Folders([photographs])
     monkeypatch.setattr(Folders, "resolve", lambda *_: str(photographs / "up" / "secret.png"))
-    with pytest.raises(saywhere.UserError, match="changed while it was opened"):
-        folders.read("a.png")
+    refuses("changed while it was opened", folders.read, "a.png")
 
 
 def test_a_folder_that_is_none_is_named() -> None:
-    with pytest.raises(saywhere.UserError, match="/nowhere: is not a folder"):
-        Folders(["/nowhere"])
+    refuses("/nowhere: is not a folder", Folders, ["/nowhere"])
 
 
 @pytest.mark.parametrize(

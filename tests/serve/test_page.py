@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import functools
 import io
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from chromium import chromium
+from chromium import PATIENCE, chromium, drop, transfer, wait_for_paint
+from local_server import served
 from PIL import Image
 from playwright.sync_api import Browser, BrowserContext, Page, Route, TimeoutError, expect
 from server_process import Process
@@ -26,23 +23,13 @@ import saywhere
 from saywhere.images import read_image
 from saywhere.search.phrases import LIKELY
 
-PATIENCE = 240_000
-"""Milliseconds that an answer may take on a busy machine: the server's 60 s, and the page asks three times."""
 BUSY = re.compile("status of (422|429|503)")
 """Answers on a busy machine: it has other work, or a text was asked for whose last word was only half typed (422)."""
-FILES = """async files => {
-    const transfer = new DataTransfer();
-    for (const [name, data] of files) {
-        const bytes = Uint8Array.from(atob(data), letter => letter.charCodeAt(0));
-        transfer.items.add(new File([bytes], name, {type: name.endsWith('.txt') ? 'text/plain' : 'image/jpeg'}));
-    }
-    return transfer;
-}"""
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium(PATIENCE) as browser:
+    with chromium() as browser:
         yield browser
 
 
@@ -82,10 +69,7 @@ def visit(browser: Browser, server: Process) -> Iterator[Callable[..., Page]]:
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("request", lambda sent: request(sent.url, url.partition("/#")[0]))
         page.goto(url)
-        page.wait_for_selector("body[data-ready]")
-        # Chromium drops keys and clicks that come before the first paint. (A function: the page's policy forbids to
-        # evaluate a text, which the first look is exempt from and the next is not.)
-        page.wait_for_function("() => performance.getEntriesByName('first-contentful-paint').length > 0")
+        wait_for_paint(page)
         return page
 
     yield visit
@@ -94,13 +78,14 @@ def visit(browser: Browser, server: Process) -> Iterator[Callable[..., Page]]:
     assert said == []
 
 
-def transfer(page: Page, files: dict[str, bytes]) -> Any:
-    return page.evaluate_handle(FILES, [[name, base64.b64encode(data).decode()] for name, data in files.items()])
+@pytest.fixture
+def page(visit: Callable[..., Page]) -> Page:
+    return visit()
 
 
-def drop(page: Page, **files: bytes) -> None:
-    given = transfer(page, {name.replace("_", "."): data for name, data in files.items()})
-    page.dispatch_event("body", "drop", {"dataTransfer": given})
+def describe(page: Page, photo: bytes) -> None:
+    drop(page, photo_jpg=photo)
+    page.wait_for_selector("#region-list button")
 
 
 def phrases(page: Page, name: str = "region-list") -> list[str]:
@@ -110,28 +95,19 @@ def phrases(page: Page, name: str = "region-list") -> list[str]:
 def boxes(page: Page, size: int = 400) -> dict[int, list[float]]:
     """The boxes shown, by number, in pixels of an image of ``size`` x ``size``."""
     stage = page.locator("#stage").bounding_box()
-    assert stage
     found: dict[int, list[float]] = {}
     for frame in page.locator("#boxes .box").all():
         area = frame.bounding_box()
-        assert area
         left, top = area["x"] - stage["x"], area["y"] - stage["y"]
         corners = [left, top, left + area["width"], top + area["height"]]
         found[int(frame.get_attribute("data-number") or 0)] = [v * size / stage["width"] for v in corners]
     return found
 
 
-@pytest.fixture(scope="module")
-def seen(model: saywhere.Model, photo: bytes) -> saywhere.Encoding:
-    return model.encode(read_image(photo, "image", model.long_side))
-
-
 def test_a_dropped_image_has_boxes_and_phrases(
-    visit: Callable[..., Page], photo: bytes, model: saywhere.Model, seen: saywhere.Encoding
+    page: Page, photo: bytes, model: saywhere.Model, seen: saywhere.Encoding
 ) -> None:
-    page = visit()
-    drop(page, photo_jpg=photo)
-    page.wait_for_selector("#region-list button")
+    describe(page, photo)
     every = model.describe(seen)
     assert phrases(page) == list(every.at_least().captions or ())
     page.locator("#score").fill("0.1")
@@ -144,7 +120,6 @@ def test_a_dropped_image_has_boxes_and_phrases(
     expect(page.locator("#boxes .box.on")).to_have_attribute("data-number", str(numbers[1]))
     x1, y1, _, _ = shown[0]
     stage = page.locator("#stage").bounding_box()
-    assert stage
     scale = stage["width"] / 400
     page.mouse.move(stage["x"] + (x1 + 4) * scale, stage["y"] + (y1 + 30) * scale, steps=3)
     expect(page.locator("#region-list button.on > span")).to_have_text((regions.captions or ("",))[0])
@@ -155,8 +130,8 @@ def test_a_dropped_image_has_boxes_and_phrases(
     expect(page.locator("#no-regions")).to_be_visible()
 
 
-def test_a_busy_server_is_asked_again(visit: Callable[..., Page], photo: bytes) -> None:
-    page, asked = visit(), [0]
+def test_a_busy_server_is_asked_again(page: Page, photo: bytes) -> None:
+    asked = [0]
 
     def answer(route: Route) -> None:
         asked[0] += 1
@@ -166,15 +141,13 @@ def test_a_busy_server_is_asked_again(visit: Callable[..., Page], photo: bytes) 
             route.continue_()
 
     page.route("**/v1/describe*", answer)
-    drop(page, photo_jpg=photo)
-    page.wait_for_selector("#region-list button")
+    describe(page, photo)
     assert asked == [2]
 
 
 def test_a_text_is_grounded_as_it_is_typed(
-    visit: Callable[..., Page], photo: bytes, model: saywhere.Model, seen: saywhere.Encoding
+    page: Page, photo: bytes, model: saywhere.Model, seen: saywhere.Encoding
 ) -> None:
-    page = visit()
     drop(page, photo_jpg=photo)
     page.click("#tab-find")
     text = "a woman, a person and a flurble zebra in a lake"
@@ -199,14 +172,10 @@ def test_a_text_is_grounded_as_it_is_typed(
     expect(page.locator("#found-list li")).to_have_count(0)
 
 
-def test_a_drawn_box_is_described(
-    visit: Callable[..., Page], photo: bytes, model: saywhere.Model, seen: saywhere.Encoding
-) -> None:
-    page = visit()
+def test_a_drawn_box_is_described(page: Page, photo: bytes, model: saywhere.Model, seen: saywhere.Encoding) -> None:
     drop(page, photo_jpg=photo)
     page.wait_for_selector("#stage.ready")
     stage = page.locator("#stage").bounding_box()
-    assert stage
     for (x, y), act in {(0.55, 0.6): page.mouse.down, (0.95, 0.98): page.mouse.up}.items():
         page.mouse.move(stage["x"] + stage["width"] * x, stage["y"] + stage["height"] * y, steps=4)
         act()
@@ -222,9 +191,8 @@ def test_a_drawn_box_is_described(
 
 
 def test_a_caption_is_shown_word_by_word(
-    visit: Callable[..., Page], photo: bytes, model: saywhere.Model, seen: saywhere.Encoding
+    page: Page, photo: bytes, model: saywhere.Model, seen: saywhere.Encoding
 ) -> None:
-    page = visit()
     drop(page, photo_jpg=photo)
     page.click("#tab-sentence")
     words = model.caption(seen).words
@@ -241,8 +209,7 @@ def test_a_caption_is_shown_word_by_word(
         expect(page.locator("#words button").nth(number)).to_have_class("on")
 
 
-def test_several_images_and_downloads(visit: Callable[..., Page], photo: bytes) -> None:
-    page = visit()
+def test_several_images_and_downloads(page: Page, photo: bytes) -> None:
     image = Image.open(io.BytesIO(photo)).rotate(90)
     stream = io.BytesIO()
     image.resize((300, 200)).save(stream, "JPEG")
@@ -260,10 +227,10 @@ def test_several_images_and_downloads(visit: Callable[..., Page], photo: bytes) 
     assert page.locator("#photos button").count() == 3
 
 
-def test_a_search_shows_a_gallery(visit: Callable[..., Page], model: saywhere.Model, indexed: Path) -> None:
-    page = visit()
+def test_a_search_shows_a_gallery(page: Page, model: saywhere.Model, indexed: Path) -> None:
     page.locator("#query").press_sequentially("a man on a motorcycle", delay=20)
     expect(page.locator("#hits li")).to_have_count(5)
+    expect(page.locator("#examples")).to_be_hidden()
     with saywhere.Index(indexed, model) as index:
         hits = index.search("a man on a motorcycle")
     moments = {None: "", 0.0: " at 0:00", 1.0: " at 0:01"}
@@ -309,8 +276,7 @@ def test_a_search_shows_a_gallery(visit: Callable[..., Page], model: saywhere.Mo
     assert page.locator("#photo").get_attribute("alt") == Path(hits[0].image).name
 
 
-def test_an_image_that_is_gone_is_named_on_its_card(visit: Callable[..., Page]) -> None:
-    page = visit()
+def test_an_image_that_is_gone_is_named_on_its_card(page: Page) -> None:
     page.evaluate("""() => {
         const real = window.fetch;
         let first = true;
@@ -336,8 +302,7 @@ def test_an_image_that_comes_before_the_model_is_known_stays_in_sight(
     page.route("**/v1/models", lambda route: held.append(route))
     page.goto(server.url)
     page.wait_for_function("() => !document.getElementById('unstarted')")
-    drop(page, photo_jpg=photo)
-    page.wait_for_selector("#region-list button")
+    describe(page, photo)
     held[0].continue_()
     page.wait_for_selector("body[data-ready]")
     expect(page.locator("#tab-regions")).to_have_attribute("aria-selected", "true")
@@ -346,8 +311,7 @@ def test_an_image_that_comes_before_the_model_is_known_stays_in_sight(
 
 
 def test_an_example_can_be_tried(visit: Callable[..., Page], model: saywhere.Model) -> None:
-    server = Process()
-    try:
+    with Process() as server:
         page = visit(server.url)
         examples = page.locator("#examples button")
         assert examples.count() == 4 and page.locator("#examples").is_visible()
@@ -360,16 +324,11 @@ def test_an_example_can_be_tried(visit: Callable[..., Page], model: saywhere.Mod
         expect(page.locator("#region-list button > span")).to_have_text(list(captions or ()))
         assert page.locator("#photo").get_attribute("alt") == "cat.jpg"
         expect(page.locator("#examples")).to_be_hidden()
-    finally:
-        server.stop()
 
 
-def test_who_has_an_index_sees_no_examples(visit: Callable[..., Page]) -> None:
-    expect(visit().locator("#examples")).to_be_hidden()
-
-
-def test_what_is_no_image_is_named(visit: Callable[..., Page], photo: bytes) -> None:
-    page = visit()
+def test_what_is_no_file_or_no_image_is_named(page: Page, photo: bytes) -> None:
+    drop(page)
+    expect(page.locator("#alert")).to_contain_text("That is no file")
     drop(page, notes_txt=b"not an image")
     expect(page.locator("#alert")).to_have_text("notes.txt is not an image")
     drop(page, photo_jpg=photo, notes_txt=b"not an image")
@@ -378,11 +337,9 @@ def test_what_is_no_image_is_named(visit: Callable[..., Page], photo: bytes) -> 
 
 
 def test_an_image_that_cannot_be_read_is_named_in_sight_and_no_longer_than_it_is_shown(
-    visit: Callable[..., Page], photo: bytes
+    page: Page, photo: bytes
 ) -> None:
-    page = visit()
-    drop(page, photo_jpg=photo)
-    page.wait_for_selector("#region-list button")
+    describe(page, photo)
     page.route("**/v1/describe*", lambda route: route.fulfill(status=422, json={"error": "image: damaged image"}))
     drop(page, broken_jpg=b"no image")
     expect(page.locator("#alert")).to_have_text("broken.jpg: damaged image")
@@ -392,14 +349,7 @@ def test_an_image_that_cannot_be_read_is_named_in_sight_and_no_longer_than_it_is
     expect(page.locator("#alert")).to_be_empty()
 
 
-def test_what_is_dropped_without_a_file_is_said_to_be_none(visit: Callable[..., Page]) -> None:
-    page = visit()
-    drop(page)
-    expect(page.locator("#alert")).to_contain_text("That is no file")
-
-
-def test_an_image_that_only_the_server_can_read_is_said_to_be_such(visit: Callable[..., Page], photo: bytes) -> None:
-    page = visit()
+def test_an_image_that_only_the_server_can_read_is_said_to_be_such(page: Page, photo: bytes) -> None:
     stream = io.BytesIO()
     Image.open(io.BytesIO(photo)).save(stream, "TIFF")
     drop(page, scan_tif=stream.getvalue())
@@ -408,8 +358,7 @@ def test_an_image_that_only_the_server_can_read_is_said_to_be_such(visit: Callab
     expect(page.locator("#alert")).to_contain_text("cannot draw on it")
 
 
-def test_the_webcam_is_described_live(visit: Callable[..., Page]) -> None:
-    page = visit()
+def test_the_webcam_is_described_live(page: Page) -> None:
     page.click("#webcam")
     expect(page.locator("#status")).to_contain_text("Live")
     expect(page.locator("#video")).to_be_visible()
@@ -420,8 +369,7 @@ def test_the_webcam_is_described_live(visit: Callable[..., Page]) -> None:
     expect(page.locator("#video")).to_be_hidden()
 
 
-def test_the_keyboard_suffices(visit: Callable[..., Page], photo_path: Path) -> None:
-    page = visit()
+def test_the_keyboard_suffices(page: Page, photo_path: Path) -> None:
 
     def focus(selector: str) -> None:
         for _ in range(60):
@@ -462,8 +410,7 @@ def test_the_keyboard_suffices(visit: Callable[..., Page], photo_path: Path) -> 
 
 def test_a_phone_in_the_dark(visit: Callable[..., Page], photo: bytes) -> None:
     page = visit(viewport={"width": 390, "height": 844}, color_scheme="dark", has_touch=True, is_mobile=True)
-    drop(page, photo_jpg=photo)
-    page.wait_for_selector("#region-list button")
+    describe(page, photo)
     page.locator("#score").fill("0.1")  # more than one phrase
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -500,8 +447,7 @@ CONTRAST = """() => {
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everything_has_a_name_and_can_be_read(visit: Callable[..., Page], photo: bytes, scheme: str) -> None:
     page = visit(color_scheme=scheme)
-    drop(page, photo_jpg=photo)
-    page.wait_for_selector("#region-list button")
+    describe(page, photo)
     for tab in ("regions", "find", "sentence"):
         page.click(f"#tab-{tab}")
         weak = [(text, round(ratio, 2)) for text, ratio in page.evaluate(CONTRAST) if ratio < 4.5]
@@ -513,19 +459,14 @@ def test_everything_has_a_name_and_can_be_read(visit: Callable[..., Page], photo
 
 
 def test_a_token_is_asked_for_once(visit: Callable[..., Page], photo: bytes) -> None:
-    server = Process("--token", "s3cret")
-    try:
+    with Process("--token", "s3cret") as server:
         page = visit(f"{server.url}/#token=s3cret")
-        drop(page, photo_jpg=photo)
-        page.wait_for_selector("#region-list button")
+        describe(page, photo)
         assert "s3cret" not in page.url
-    finally:
-        assert server.stop() == (0, "")
 
 
 def test_a_wrong_token_is_said_to_be_wrong(browser: Browser) -> None:
-    server, context = Process("--token", "s3cret"), browser.new_context()
-    try:
+    with Process("--token", "s3cret") as server, browser.new_context() as context:
         page = context.new_page()
         page.set_default_timeout(PATIENCE)
         page.goto(server.url)
@@ -537,9 +478,6 @@ def test_a_wrong_token_is_said_to_be_wrong(browser: Browser) -> None:
         page.keyboard.press("Enter")
         page.wait_for_selector("body[data-ready]")
         expect(page.locator("#token-dialog")).to_be_hidden()
-    finally:
-        context.close()
-        assert server.stop() == (0, "")
 
 
 def test_a_page_of_another_port_gets_nothing(
@@ -548,17 +486,12 @@ def test_a_page_of_another_port_gets_nothing(
     with saywhere.Index(indexed, model) as index:
         entry = index.search("a cat")[0].entry
     (tmp_path / "index.html").write_text("<title>Other</title>")
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=tmp_path)
     refused: list[tuple[str, str | None]] = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as other:
-        threading.Thread(target=other.serve_forever, args=(0.01,), daemon=True).start()
-        context = browser.new_context()
+    with served(tmp_path) as other, browser.new_context() as context:
         page = context.new_page()
         page.on("requestfailed", lambda request: refused.append((request.url.partition("/v1/")[2], request.failure)))
-        page.goto(f"http://127.0.0.1:{other.server_port}/")
+        page.goto(other)
         shown = page.evaluate(OTHER, [f"{server.url}/v1/search/image?entry={entry}", f"{server.url}/v1/describe"])
-        context.close()
-        other.shutdown()
     assert shown == [False, "refused"]
     reason = "net::ERR_BLOCKED_BY_RESPONSE.NotSameOrigin"
     assert refused == [(f"search/image?entry={entry}", reason), ("describe", reason)]

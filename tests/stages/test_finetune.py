@@ -15,6 +15,7 @@ import pytest
 import torch
 from commands import error_of, run
 from photographs import noise
+from refusals import refuses
 from safetensors.torch import save_file
 from tiny_bundle import exported_bundle, tiny_networks
 from tiny_stages import write_data
@@ -155,16 +156,13 @@ def test_information_is_stored_up_to_its_largest_eigenvalues(tmp_path: Path, mon
     assert found is not None
     values = np.linalg.eigvalsh(found)[::-1]
     assert values == pytest.approx([9.2, 4.2, 1.2, 0.2, 0.2, 0.2], rel=2e-3)
-    with pytest.raises(UserError, match="does not fit the model: calibrate its boxes again"):
-        checkpoint.read_information(tmp_path, 7)
+    refuses("does not fit the model: calibrate its boxes again", checkpoint.read_information, tmp_path, 7)
     for factor, rest in ((np.nan, 0.1), (1.0, -0.1), (1.0, np.inf), (np.inf, 0.1)):
         tensors = {"factor": torch.full((3, 6), factor), "rest": torch.tensor([rest])}
         save_file(tensors, tmp_path / "information.safetensors")
-        with pytest.raises(UserError, match="has values that are no information: calibrate"):
-            checkpoint.read_information(tmp_path, 6)
+        refuses("has values that are no information: calibrate", checkpoint.read_information, tmp_path, 6)
     (tmp_path / "information.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(UserError, match="cannot be loaded"):
-        checkpoint.read_information(tmp_path, 6)
+    refuses("cannot be loaded", checkpoint.read_information, tmp_path, 6)
 
 
 def test_a_damaged_file_of_information_is_refused_before_any_work(base: Path, images: Path, tmp_path: Path) -> None:

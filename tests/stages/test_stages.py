@@ -17,6 +17,7 @@ import torch
 import yaml
 from commands import error_of, run
 from flickr_entities import write_flickr
+from refusals import refuses
 from safetensors.torch import load_file, save_file
 from server_process import START
 from tiny_captioner import tiny_captioner
@@ -111,11 +112,9 @@ def test_shares_of_stages_that_become_one_model_are_added(tiny: Run) -> None:
 
 def test_a_mean_with_a_model_that_does_not_fit_is_refused(tiny: Run, tmp_path: Path) -> None:
     keep = tiny.recipe["stages"]["phrases"]["keep"] = {"flickr-coco": 0.5}
-    with pytest.raises(saywhere.UserError, match="keep: few weights of flickr-coco fit this model"):
-        tiny()
+    refuses("keep: few weights of flickr-coco fit this model", tiny)
     keep[str(checkpoint.save(tiny_captioner(), tmp_path / "captioner"))] = keep.pop("flickr-coco")
-    with pytest.raises(saywhere.UserError, match=r"stage phrases: keep: .*captioner has no densecap"):
-        tiny()
+    refuses(r"stage phrases: keep: .*captioner has no densecap", tiny)
 
 
 def test_an_option_that_changes_brings_its_stage_and_what_follows_anew(tiny: Run) -> None:
@@ -160,10 +159,8 @@ def test_without_a_stage_others_get_what_it_started_from(tiny: Run) -> None:
 
 def test_without_a_stage_that_nothing_stands_for_those_that_need_it_are_refused(tiny: Run) -> None:
     tiny.recipe["stages"]["card"] = {"model": "$densecap"}
-    with pytest.raises(saywhere.UserError, match=r"stage card needs \$densecap \(model\): leave it out too"):
-        tiny("densecap")
-    with pytest.raises(saywhere.UserError, match="--without nothing: the stages of the recipe are densecap, phrases"):
-        tiny("nothing")
+    refuses(r"stage card needs \$densecap \(model\): leave it out too", tiny, "densecap")
+    refuses("--without nothing: the stages of the recipe are densecap, phrases", tiny, "nothing")
 
 
 @pytest.mark.parametrize(
@@ -206,10 +203,7 @@ def test_a_disk_that_fills_up_stops_a_stage_with_one_line_and_what_is_done_stays
     tiny.recipe["stages"]["card"] = {"model": "$phrases"}
     with monkeypatch.context() as patched:
         patched.setattr(Card, "run", full)
-        with pytest.raises(
-            saywhere.UserError, match=r"^stage card: \S+card: the disk is full; what is done stays. Free"
-        ):
-            tiny()
+        refuses(r"^stage card: \S+card: the disk is full; what is done stays. Free", tiny)
     assert tiny() == [line.replace("/2", "/3") for line in BEFORE] + ["[3/3] card"]
 
 
@@ -231,13 +225,9 @@ def test_a_disk_that_is_full_for_the_model_leaves_none_that_is_half_another(
     with monkeypatch.context() as patched:
         patched.setattr(Path, "hardlink_to", unlinked)
         patched.setattr(shutil, "copy2", full)
-        with pytest.raises(
-            saywhere.UserError, match=rf"^{tiny.out}/model: the disk is full; what is done stays\. Free"
-        ):
-            tiny()
+        refuses(rf"^{tiny.out}/model: the disk is full; what is done stays\. Free", tiny)
     assert not list((tiny.out / "model").glob(".*"))
-    with pytest.raises(saywhere.UserError, match=r"is not a saywhere model: config\.json is missing"):
-        saywhere.load(tiny.out / "model")
+    refuses(r"is not a saywhere model: config\.json is missing", saywhere.load, tiny.out / "model")
     assert tiny() == BEFORE
     made = tiny.out / "stages" / "phrases" / "model"
     assert {p.name: p.read_bytes() for p in (tiny.out / "model").iterdir()} == {
@@ -252,8 +242,7 @@ def test_what_no_run_has_written_is_not_replaced(done: Path, tmp_path: Path, the
     mine.write_text("name: mine  # what we tried first\n")
     run, message = Run(tmp_path), "written by no run" if there == "recipe.yaml" else "which is of no run"
     for restart in (False, True):
-        with pytest.raises(saywhere.UserError, match=f"{message}.*: name another folder with --out"):
-            run(restart=restart)
+        refuses(f"{message}.*: name another folder with --out", run, restart=restart)
     assert mine.read_text() == "name: mine  # what we tried first\n"
     assert sorted(path.name for path in run.out.iterdir()) == sorted({mine.relative_to(run.out).parts[0], "lock"})
 
@@ -267,10 +256,8 @@ def test_two_runs_do_not_work_in_one_folder(tiny: Run, monkeypatch: pytest.Monke
     busy = "another run is writing to it; wait for it, or name another folder with --out"
 
     def refused() -> None:
-        with pytest.raises(saywhere.UserError, match=busy):
-            tiny()
-        with pytest.raises(saywhere.UserError, match=busy):
-            train(one, tiny.out)
+        refuses(busy, tiny)
+        refuses(busy, train, one, tiny.out)
 
     with (tiny.out / "lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -497,8 +484,7 @@ def test_a_measurement_that_changes_costs_no_training(smoke: Path) -> None:
 
 def test_data_of_stages_that_are_left_out_needs_no_place() -> None:
     tree = recipes.read(SMOKE, ["data.images=a.jsonl", "data.text=t"])
-    with pytest.raises(saywhere.UserError, match="say where the data set teacher is: data.teacher=PATH"):
-        stages.load(SMOKE, tree, ["ngrams"])
+    refuses("say where the data set teacher is: data.teacher=PATH", stages.load, SMOKE, tree, ["ngrams"])
     assert stages.load(SMOKE, tree, ["branch"]).data == {"images": "a.jsonl", "text": "t"}
 
 
@@ -520,5 +506,4 @@ def test_the_stages_of_the_smoke_recipe_do_without_each_other(smoke: Path) -> No
     assert not any(model["trunk"].get("branch") or model.get("branch") for model in models)
     assert whole["phrases"].stage.training.branch == str(out / "stages" / "branch" / "model" / "branch.safetensors")
     assert whole["densecap"].stage.training.branch is None and whole["captioner"].stage.model["branch"]
-    with pytest.raises(saywhere.UserError, match=r"stage calibration needs \$export"):
-        planned("export")
+    refuses(r"stage calibration needs \$export", planned, "export")

@@ -147,7 +147,6 @@ def test_a_localizer_is_a_model_with_a_dense_captioner(tmp_path):
 
 
 def score_weight(trunk: Trunk) -> torch.Tensor:
-    assert trunk.localization is not None
     return trunk.localization.head.score.weight
 
 

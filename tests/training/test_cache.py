@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 from photographs import noise
+from refusals import refuses
 from tiny_aligner import tiny_aligner
 from torch import Tensor, nn
 
-from saywhere.errors import UserError
 from saywhere.images import Preprocess, open_image
 from saywhere.networks.aligner.network import Aligner
 from saywhere.training import cache
@@ -146,8 +146,7 @@ def test_changed_bytes_are_never_used(tmp_path: Path, photos: list[Photo], place
     values[place] ^= 255
     file.write_bytes(values)
     built = build(tmp_path, Backbone(), photos)
-    with pytest.raises(UserError, match=r"000003\.npz is damaged; delete"):
-        built.read(3, False)
+    refuses(r"000003\.npz is damaged; delete", built.read, 3, False)
     assert built.read(3, True) and built.read(2, False)
 
 
@@ -190,15 +189,13 @@ def test_a_full_disk_is_reported_before_and_when_it_happens(
     usage = type("Usage", (), {"free": 10})
     with monkeypatch.context() as patch:
         patch.setattr("shutil.disk_usage", lambda path: usage)
-        with pytest.raises(UserError, match=r"disk is full \(about .* GB are needed\)"):
-            build(tmp_path, Backbone(), photos)
+        refuses(r"disk is full \(about .* GB are needed\)", build, tmp_path, Backbone(), photos)
 
     class Full(Backbone):
         def forward(self, pixels: list[Tensor]) -> list[tuple[Tensor, ...]]:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(UserError, match="disk is full"):
-        build(tmp_path, Full(), photos)
+    refuses("disk is full", build, tmp_path, Full(), photos)
     assert count(build(tmp_path, Backbone(), photos)) == 10
 
 

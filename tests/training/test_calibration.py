@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from refusals import refuses
 from skimage import data as skimage_data
 from tiny_captioner import VOCABULARY, tiny_config
 from tiny_densecap import tiny_model
@@ -62,8 +63,7 @@ def test_matches_are_boxes_with_half_overlap_and_broken_images_are_passed_over(t
     scores, inputs = 1 / (1 + np.exp(-found.logits)), np.c_[found.embeddings, np.ones(len(found.logits))]
     expected = np.einsum("n,ni,nj->ij", scores * (1 - scores), inputs, inputs) / len(scores)
     np.testing.assert_allclose(information, expected, rtol=1e-4, atol=1e-6)
-    with pytest.raises(UserError, match="not one can be read"):
-        collect_boxes(model, [samples[1]])
+    refuses("not one can be read", collect_boxes, model, [samples[1]])
 
 
 def test_a_checkpoint_is_calibrated_in_place_and_its_weights_stay(tmp_path: Path) -> None:
@@ -94,8 +94,7 @@ def test_only_the_dense_captioner_of_a_model_is_calibrated(tmp_path: Path) -> No
     with pytest.raises(UserError, match="alone has no part densecap, which is needed for that; it has captioner"):
         Bundle.read_own(alone, "densecap")
     bare = [replace(sample, boxes=np.zeros((0, 4)), phrases=()) for sample in samples]
-    with pytest.raises(UserError, match="right and wrong boxes"):
-        calibration.fit("box", folder, [bare], "the test's images", [None], "cpu")
+    refuses("right and wrong boxes", calibration.fit, "box", folder, [bare], "the test's images", [None], "cpu")
 
 
 # Phrases
@@ -154,8 +153,7 @@ def test_rare_nouns_have_weights_of_their_own_if_there_are_enough():
     same, of_rare = fit_phrases([collected(0), collected(1, rare=True)])
     assert same == phrase and of_rare is not None and of_rare != phrase
     one = collected(0)
-    with pytest.raises(UserError, match="right and wrong phrases"):
-        fit_phrases([replace(one, right=np.ones((3, 60), bool))])
+    refuses("right and wrong phrases", fit_phrases, [replace(one, right=np.ones((3, 60), bool))])
 
 
 def test_nouns_outside_the_tree_have_weights_of_their_own_if_there_are_enough():

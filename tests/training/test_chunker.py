@@ -6,8 +6,8 @@ import gzip
 
 import pytest
 from commands import run
+from refusals import refuses
 
-from saywhere.errors import UserError
 from saywhere.evaluation.grounding import measure_chunks
 from saywhere.models.chunker import BEGIN, BEGIN_HIDDEN, INSIDE, INSIDE_HIDDEN, OUTSIDE, Chunker
 from saywhere.training.chunker import read_split, read_tagged, read_text, train
@@ -61,20 +61,17 @@ def test_what_is_cut_wrongly_counts():
 def test_data_are_read_from_entities_and_from_text(tmp_path):
     root = write_split(tmp_path / "flickr8k")
     assert [s.text for s in read_split(root, "train")][1] == "Two men , a boy and a dog run ."
-    with pytest.raises(UserError, match="no split 'dev'"):
-        read_split(root, "dev")
+    refuses("no split 'dev'", read_split, root, "dev")
     text = tmp_path / "text.txt.gz"
     text.write_bytes(gzip.compress("".join(f"7\t{line}\n" for line in LINES).encode()))
     assert [s.tags for s in read_text(text)] == [s.tags for s in read_split(root, "train")]
     text.write_bytes(gzip.compress("\ufeff7\t[/EN#1/people A\u2028man] runs .\r\n".encode()))
     assert [s.text for s in read_text(text)] == ["A\u2028man runs ."]
     text.write_bytes(b"no archive")
-    with pytest.raises(UserError, match=r"text\.txt\.gz cannot be read as text"):
-        read_text(text)
+    refuses(r"text\.txt\.gz cannot be read as text", read_text, text)
     plain = tmp_path / "plain.txt"
     plain.write_text("7\tA dog runs .\n")
-    with pytest.raises(UserError, match=r"plain\.txt has no line with a marked phrase"):
-        read_text(plain)
+    refuses(r"plain\.txt has no line with a marked phrase", read_text, plain)
 
 
 def test_a_stage_trains_it_and_a_command_measures_it(tmp_path):

@@ -90,7 +90,6 @@ def agreement(folder: Path, images: list[Path], sentences: list[str]) -> float:
     """How well sentences agree with what people would say of their images, on the average."""
     model = saywhere.load(folder, device="cpu")
     captioner = model.require("captioner", "")
-    assert captioner.ngrams is not None
     weighed = [captioner.ngrams.weigh([captioner.vocabulary.encode(sentence)]) for sentence in sentences]
     embeddings = bind(captioner, model.encode(images)).embeddings
     return float(np.mean(captioner.ngrams.agreement(captioner.ngrams.probabilities(embeddings), weighed)))

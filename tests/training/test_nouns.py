@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 from tiny_classes import KINDS, tiny_networks
 
 from saywhere.configs.nouns import NounsConfig
 from saywhere.data.sample import is_held_out
-from saywhere.errors import UserError
 from saywhere.models.nouns import NounEvidence, noun_tree
 from saywhere.networks import checkpoint
 from saywhere.training import nouns
@@ -20,7 +20,6 @@ SIZE = 112 + 1280 + 5 + 1280
 
 def row_of(name: str) -> int:
     noun = TREE.named(name)
-    assert noun is not None
     return noun.row
 
 
@@ -57,8 +56,7 @@ def test_kinds_are_learnt_from_boxes(folder: Path, embed_dim: int) -> None:
 
 
 def test_too_few_boxes_are_refused(folder: Path) -> None:
-    with pytest.raises(UserError, match="no kind has 8 boxes"):
-        nouns.fit(boxes(5), folder, NounsConfig())
+    refuses("no kind has 8 boxes", nouns.fit, boxes(5), folder, NounsConfig())
 
 
 def test_which_kinds_are_taught() -> None:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from commands import error_of, run
 from PIL import Image
+from refusals import refuses
 from typer.testing import Result
 from video_clips import SquareEmbedder, Timed, damage, moving, plate, write_clip
 
 import saywhere
-from saywhere import UserError
 from saywhere.search.indexing import MISSING, likeness, open_found
 from saywhere.search.store import Store
 from saywhere.search.stores import split_moment
@@ -103,8 +103,7 @@ def test_in_python_and_removed_by_hand(model, tmp_path) -> None:
     with saywhere.Index("i", "squares", load=lambda _: model) as made:
         assert made.add("clip.mp4", every=1.0).added == 1
         assert len(made) == 3 and made.add("clip.mp4", every=1.0).unchanged == 1
-        with pytest.raises(UserError, match="every: give a time from 1ms to 60m"):
-            made.add("clip.mp4", every=0)
+        refuses("every: give a time from 1ms to 60m", made.add, "clip.mp4", every=0)
         assert (made.remove("clip.mp4"), made.remove("clip.mp4"), len(made)) == (1, 0, 0)
         assert made.add("clip.mp4").added == 1
 
@@ -195,8 +194,7 @@ def test_without_the_extra_videos_are_skipped_and_not_forgotten(model, monkeypat
     assert result.stderr == f"skipped: album/clip.mp4: {MISSING}\n"
     assert result.stdout == "1 added, 0 updated, 0 unchanged, 0 removed, 1 skipped\n"
     assert moments() == {"clip.mp4": [0.0, 2.0, 3.0], "a.png": [None]}
-    with pytest.raises(UserError, match="clip.mp4: a video needs av"):
-        open_found("clip.mp4", 2.0, 96)
+    refuses("clip.mp4: a video needs av", open_found, "clip.mp4", 2.0, 96)
 
 
 def test_a_video_with_damaged_vectors_is_embedded_anew(model) -> None:
@@ -263,5 +261,4 @@ def test_a_moment_is_shown_as_it_was_seen(tmp_path) -> None:
     for time, first in ((0.0, 10), (1.7, 44)):
         boxes = seen.one(open_found(str(clip), time, 96)).boxes
         assert boxes[1][0] == pytest.approx(first, abs=3) and len(boxes) == 3
-    with pytest.raises(UserError, match=r"has no frame at 9\.5 seconds any more"):
-        open_found(str(clip), 9.5, 96)
+    refuses(r"has no frame at 9\.5 seconds any more", open_found, str(clip), 9.5, 96)

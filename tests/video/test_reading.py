@@ -17,9 +17,9 @@ import pytest
 from av.stream import Disposition
 from commands import run
 from PIL import ExifTags, Image
+from refusals import refuses
 from video_clips import TURNS, Timed, add_cover, damage, moving, set_matrix, write_clip
 
-from saywhere.errors import UserError
 from saywhere.video import TICKS, clock, moment, parse_duration, to_seconds, to_ticks
 from saywhere.video.reading import Damage, Frame, VideoError, VideoReader, fit, open_camera
 
@@ -111,8 +111,7 @@ def test_sound_with_a_cover_is_no_video(tmp_path):
         file.mux(stream.encode(frame))
         file.mux(stream.encode())
     add_cover(tmp_path / "a.m4v", photographs.jpeg(photographs.quarters()))
-    with pytest.raises(VideoError, match=r"^a\.m4v: no video in this file but a cover picture$"):
-        read(tmp_path / "a.m4v")
+    refuses(r"^a\.m4v: no video in this file but a cover picture$", read, tmp_path / "a.m4v", kind=VideoError)
 
 
 NAMES = ("10:22.mp4", "file:plain.mp4", "concat:plain.mp4|plain.mp4", "pipe:0", "-i.mp4", "data:a.mp4", "a%03d?.mp4")
@@ -141,8 +140,7 @@ def test_a_name_is_that_of_a_file_whatever_it_looks_like(tmp_path, monkeypatch, 
     with open_camera(name) as reader:
         assert sum(1 for _ in reader) == 3
     Path(name).unlink()
-    with pytest.raises(VideoError, match="no such file"):
-        read(Path(name))
+    refuses("no such file", read, Path(name), kind=VideoError)
     assert len(read(plain)[0]) == 2
 
 
@@ -167,8 +165,7 @@ def test_a_file_that_names_others_is_no_video(tmp_path, monkeypatch, listener, t
 
 def test_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "a.mp4")
-    with pytest.raises(VideoError, match="not a regular file"):
-        read(tmp_path / "a.mp4")
+    refuses("not a regular file", read, tmp_path / "a.mp4", kind=VideoError)
 
 
 def test_pixels_that_are_not_square_are_stretched(tmp_path):
@@ -278,8 +275,7 @@ def test_what_is_no_video_is_one_line(tmp_path):
 
 
 def test_a_camera_that_is_not_there_is_named():
-    with pytest.raises(VideoError, match=r"camera 98: (there is no /dev/video98|cameras are read)"):
-        open_camera("98")
+    refuses(r"camera 98: (there is no /dev/video98|cameras are read)", open_camera, "98", kind=VideoError)
 
 
 @pytest.mark.parametrize(
@@ -291,8 +287,7 @@ def test_durations(text, seconds):
 
 @pytest.mark.parametrize("text", ["", "s", "0", "0s", "-1s", "1 hour", "nan", "1e3", "2h", "61m", "0.5 s x"])
 def test_what_is_no_duration_is_named(text):
-    with pytest.raises(UserError, match="such as 0.5s, 500ms or 2m"):
-        parse_duration(text)
+    refuses("such as 0.5s, 500ms or 2m", parse_duration, text)
 
 
 def test_ticks_and_clocks():

@@ -14,9 +14,9 @@ import numpy as np
 import onnxruntime
 import pytest
 from commands import run
+from refusals import refuses
 
 import saywhere
-from saywhere import UserError
 from saywhere.engines.arrays.layers import Weights
 from saywhere.models.bundle import CONFIG, GRAPH, GRAPH_WEIGHTS, VOCABULARY, WEIGHTS, Bundle
 from saywhere.web import runtime
@@ -154,16 +154,13 @@ def test_a_model_without_regions_is_refused(bundle: Bundle, tmp_path: Path) -> N
     config = json.loads((bundle.folder / CONFIG).read_text())
     del config["parts"]["densecap"]
     (tmp_path / CONFIG).write_text(json.dumps(config))
-    with pytest.raises(UserError, match="has no part densecap"):
-        write_site(tmp_path, tmp_path / "site")
+    refuses("has no part densecap", write_site, tmp_path, tmp_path / "site")
 
 
 def test_another_package_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other.tgz").write_bytes(b"another")
-    with pytest.raises(UserError, match="its SHA-512 differs"):
-        WebRuntime.open(tmp_path / "other.tgz")
-    with pytest.raises(UserError, match="cannot be read"):
-        WebRuntime.open(tmp_path / "nowhere.tgz")
+    refuses("its SHA-512 differs", WebRuntime.open, tmp_path / "other.tgz")
+    refuses("cannot be read", WebRuntime.open, tmp_path / "nowhere.tgz")
 
 
 def test_the_package_is_fetched_once(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,13 +174,10 @@ def test_the_package_is_fetched_once(package: Path, tmp_path: Path, monkeypatch:
     assert fetch(Path("cache")).read_bytes() == package.read_bytes()
     npm.unlink()
     assert fetch(folder) == folder / PACKAGE
-    with pytest.raises(UserError, match="npm, which is not installed"):
-        fetch(tmp_path / "other")
+    refuses("npm, which is not installed", fetch, tmp_path / "other")
     npm.write_text("#!/bin/sh\necho offline >&2\nexit 1\n")
     npm.chmod(0o755)
-    with pytest.raises(UserError, match=r"npm cannot fetch .* \(offline\)"):
-        fetch(tmp_path / "other")
+    refuses(r"npm cannot fetch .* \(offline\)", fetch, tmp_path / "other")
     npm.write_text(f'#!/bin/sh\necho damaged > "$4/{PACKAGE}"\n')
-    with pytest.raises(UserError, match="its SHA-512 differs"):
-        fetch(tmp_path / "other")
+    refuses("its SHA-512 differs", fetch, tmp_path / "other")
     assert [*(tmp_path / "other").iterdir()] == []

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from saywhere.engines.arrays.layers import ORDER, Ngrams, ngrams_of
-from saywhere.errors import UserError
 from saywhere.text import END, START
 
 KNOWN = [(4,), (5,), (6,), (4, 5), (START, 4), (6, END), (4, 5, 6), (START, 4, 5, 6), (START, 6)]
@@ -87,5 +87,4 @@ def test_a_sentence_without_a_word_has_one_n_gram():
 def test_damaged_n_grams_are_refused(lengths, token_ids):
     arrays = {"keys": np.zeros((2, 6)), "offsets": np.zeros(2), "rarity": np.zeros(2)}
     arrays |= {"lengths": np.array(lengths), "token_ids": np.array(token_ids)}
-    with pytest.raises(UserError, match="do not fit their lengths or its vocabulary"):
-        Ngrams.unpack(((np.zeros((4, 6)), np.zeros(6)),), arrays, 9)
+    refuses("do not fit their lengths or its vocabulary", Ngrams.unpack, ((np.zeros((4, 6)), np.zeros(6)),), arrays, 9)

@@ -347,14 +347,11 @@ def test_the_share_bounds_positives_and_negatives_fill_up():
     assert sample(sampler, 5).rows.tolist() == sample(sampler, 5).rows.tolist()
 
 
-def test_boxes_outside_are_not_sampled_unless_they_are_a_truths_best():
+def test_boxes_outside_are_sampled_only_as_a_truths_best_and_any_where_there_is_no_negative():
     inside = torch.tensor([False, True, True, False, False, True, True])
     sampled = sample(RegionSampler(100, fg_iou=0.7, bg_iou=0.3), inside=inside)
     assert sampled.positive.tolist() == [0, 1, 3]
     assert sampled.negative.tolist() == [5, 6]
-
-
-def test_without_truths_all_are_negative_and_without_negatives_any_other_serves():
     sampled = RegionSampler(3, 0.7, 0.3)(torch.zeros(5, 0), None, torch.Generator().manual_seed(0))
     assert len(sampled.positive) == len(sampled.truth) == 0 and len(sampled.negative) == 3
     sampled = RegionSampler(10, 0.7, 0.05)(torch.tensor([[0.9], [0.5], [0.4]]))

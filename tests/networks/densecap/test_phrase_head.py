@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from photographs import noise
+from refusals import refuses
 from tiny_classes import KINDS, TRUNK, graph_outputs, made_up_tower
 from tiny_densecap import VOCABULARY, tiny_config, tiny_target
 
@@ -21,7 +22,6 @@ from saywhere.engines.arrays.layers import Weights, require_shapes
 from saywhere.engines.arrays.pooling import ImageMaps
 from saywhere.engines.export import random_boxes
 from saywhere.engines.torch import TorchEngine
-from saywhere.errors import UserError
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
 from saywhere.networks.densecap.loss import DenseCapCriterion
@@ -44,7 +44,6 @@ def networks(branch: str = "") -> dict[str, Any]:
     trunk = build_trunk(config.trunk, config.proposals, head=True, pretrained=False)
     trunk.tower = made_up_tower() if branch == "tower" else None
     densecap = DenseCap(config, VOCABULARY, trunk)
-    assert densecap.phrase_head is not None
     densecap.phrase_head[0].running_mean.normal_(std=0.1)
     densecap.phrase_head[0].running_var.uniform_(0.5, 2.0)
     classes = Nouns(NounsConfig(embed_dim=32, trunk=config.trunk), KINDS, trunk)
@@ -72,7 +71,6 @@ def test_both_engines_decode_from_the_same_codes(count: int, branch: str) -> Non
     boxes = [random_boxes(random, count, *each.input_size) for each in seen]
     embeddings = [random.normal(size=(count, 32)).astype(np.float32) for _ in seen]
     detector = model.engine.densecap
-    assert detector is not None
     features = detector.phrase_features([each.maps for each in seen], boxes, embeddings)
     ours = detector.phrase_embeddings(features)
     maps = [ImageMaps(graph_outputs(each.maps), (8, 16, 32), each.input_size) for each in seen]
@@ -144,15 +142,12 @@ def test_options_weights_and_backbone_must_fit() -> None:
     config = tiny_config(trunk=TRUNK, phrase_levels=[16])
     require_shapes("densecap", ArrayDenseCap.shapes(config, len(VOCABULARY)), len(VOCABULARY), arrays())
     shapes = ArrayDenseCap.shapes(tiny_config(trunk=TRUNK), len(VOCABULARY))
-    with pytest.raises(UserError, match=r"have, against its options, phrase_head"):
-        require_shapes("densecap", shapes, len(VOCABULARY), arrays())
-    with pytest.raises(UserError, match="phrase_levels is .*, but must be empty for test_efficientnet"):
-        tiny_config(phrase_levels=[16])
+    refuses(r"have, against its options, phrase_head", require_shapes, "densecap", shapes, len(VOCABULARY), arrays())
+    refuses("phrase_levels is .*, but must be empty for test_efficientnet", tiny_config, phrase_levels=[16])
     assert networks()["densecap"].phrase_head[2].in_features == SIZE
     assert networks("branch")["densecap"].phrase_head[2].in_features == WITH_BRANCH
     assert networks("tower")["densecap"].phrase_head[2].in_features == 112 + 5 + 2 * 1280 + 512 + 32
-    with pytest.raises(UserError, match="branch is True, but must be false for test_efficientnet"):
-        tiny_config(trunk={"branch": True})
+    refuses("branch is True, but must be false for test_efficientnet", tiny_config, trunk={"branch": True})
 
 
 @torch.no_grad()

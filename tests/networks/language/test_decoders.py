@@ -90,13 +90,10 @@ def test_the_forget_gate_starts_open_and_padding_has_no_vector():
     assert model.words.weight[PAD].abs().sum() == 0
 
 
-def test_what_all_embeddings_of_a_batch_have_in_common_does_not_count():
+def test_what_a_batch_has_in_common_does_not_count_and_one_region_is_normalised_as_at_inference():
     model = lstm().train()
     embeddings, token_ids = torch.randn(6, 4), torch.randint(4, 9, (6, 3))
     torch.testing.assert_close(model(embeddings + 10, token_ids), model(embeddings, token_ids), atol=1e-4, rtol=1e-4)
-
-
-def test_one_region_is_normalised_by_the_running_statistics():
     model = lstm().train()
     embedding, token_ids = torch.randn(1, 4), torch.tensor([[4, 5]])
     trained = model(embedding, token_ids)

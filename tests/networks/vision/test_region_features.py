@@ -9,14 +9,11 @@ from saywhere import boxes as geometry
 from saywhere.networks.vision.region_features import ImageMaps, feature_size, position_features, propose_regions
 
 
-def test_the_mean_of_a_box_counts_each_cell_by_its_share():
+def test_the_mean_of_a_box_counts_each_cell_by_its_share_and_is_0_without_one():
     features = torch.arange(12.0).reshape(1, 3, 4)
     boxes = torch.tensor([[0.0, 0, 40, 30], [10, 10, 20, 20], [5, 0, 20, 10], [12, 11, 18, 19], [35, 25, 90, 90]])
     means = geometry.means(features, boxes, 10)
     assert means[:, 0].tolist() == pytest.approx([5.5, 5, (0.5 * 0 + 1) / 1.5, 5, 11])
-
-
-def test_a_box_outside_or_without_area_has_mean_0():
     features = torch.ones(2, 3, 4)
     assert geometry.means(features, torch.tensor([[50.0, 0, 60, 10], [10, 10, 10, 20]]), 10).abs().max() == 0
 

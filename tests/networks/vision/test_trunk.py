@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refuses
 
 from saywhere.boxes import BoxCoder, propose
 from saywhere.configs.parts import ProposalConfig, TrunkConfig
 from saywhere.engines.engine import RpnOutput
-from saywhere.errors import UserError
 from saywhere.networks.vision.trunk import AnchorGenerator, LocalizationLayer, RpnHead, Trunk, build_trunk
 from saywhere.papers.densecap2016.conventions import OriginalBoxCoder
 
@@ -70,9 +70,7 @@ def test_weights_and_pixels_are_taken_over():
     ],
 )
 def test_parts_that_do_not_fit_are_one_line(other: dict[str, Any], message: str):
-    with pytest.raises(UserError, match=f"^localizer: .*{message}") as error:
-        trunk().take_from(trunk(1, **other))
-    assert "\n" not in str(error.value) and len(str(error.value)) < 400
+    assert len(refuses(f"^localizer: .*{message}", trunk().take_from, trunk(1, **other))) < 400
 
 
 # Rpn

@@ -158,18 +158,17 @@ def test_the_short_side_is_rounded_down():
     assert scaled_size(1000, 1, 720) == (720, 1)
 
 
-def test_larger_keeps_the_outer_pixels_in_place():
+def test_larger_keeps_the_outer_pixels_in_place_and_smaller_averages_what_is_covered():
     expected = [[1, 0, 0], [0.5, 0.5, 0], [0, 1, 0], [0, 0.5, 0.5], [0, 0, 1]]
     assert scale_weights(3, 5).tolist() == expected
     assert scale_weights(1, 3).tolist() == [[1], [1], [1]]
-
-
-def test_smaller_averages_what_is_covered():
     assert scale_weights(4, 2).tolist() == [[0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5]]
     torch.testing.assert_close(
         scale_weights(5, 2), torch.tensor([[0.4, 0.4, 0.2, 0, 0], [0, 0, 0.2, 0.4, 0.4]]), rtol=0, atol=1e-6
     )
     assert scale_weights(3, 3).tolist() == torch.eye(3).tolist()
+    pixels = torch.tensor([[[0.0, 1, 2, 3], [4, 5, 6, 7]]])
+    assert scale_image(pixels, 2, 3).tolist() == [[[0.5, 2.5], [2.5, 4.5], [4.5, 6.5]]]
 
 
 @pytest.mark.parametrize(("source", "target"), [(720, 719), (1333, 720), (480, 720), (7, 720), (2000, 3)])
@@ -177,11 +176,6 @@ def test_weights_of_a_pixel_add_up_to_one(source, target):
     weights = scale_weights(source, target)
     assert weights.shape == (target, source) and weights.min() >= 0
     torch.testing.assert_close(weights.sum(dim=1), torch.ones(target))
-
-
-def test_columns_and_rows():
-    pixels = torch.tensor([[[0.0, 1, 2, 3], [4, 5, 6, 7]]])
-    assert scale_image(pixels, 2, 3).tolist() == [[[0.5, 2.5], [2.5, 4.5], [4.5, 6.5]]]
 
 
 def test_images_are_blue_green_red_less_the_means():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from refusals import refuses
 from tiny_densecap import VOCABULARY, tiny_model
 from torch.nn import functional
 
 from saywhere.configs.densecap import DenseCapConfig
-from saywhere.errors import UserError
 from saywhere.models.decoding import decode
 from saywhere.networks import checkpoint
 from saywhere.networks.densecap.build import RegionSampler, SampledBoxes
@@ -179,8 +179,7 @@ def test_the_unknown_word_is_decoded():
 
 
 def test_other_models_are_refused():
-    with pytest.raises(UserError, match="conventions=saywhere"):
-        run(tiny_model(), torch.zeros(3, 64, 96))
+    refuses("conventions=saywhere", run, tiny_model(), torch.zeros(3, 64, 96))
 
 
 def test_it_learns_an_image_by_heart():

@@ -17,11 +17,11 @@ from commands import rows
 from commands import run as command
 from numpy.testing import assert_allclose, assert_array_equal
 from photographs import noise
+from refusals import refuses
 from stubs import StubMeteor
 
 import saywhere
 from saywhere import boxes as geometry
-from saywhere.errors import UserError
 from saywhere.evaluation import meteor
 from saywhere.images import open_image
 from saywhere.networks import checkpoint
@@ -175,8 +175,7 @@ def test_options_of_what_is_measured_reach_it(results: Results, recipe: Path, fo
     ],
 )
 def test_wrong_recipes_are_named(recipe: Path, change: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        plans.load(recipe, [change])
+    refuses(message, plans.load, recipe, [change])
 
 
 def test_the_shipped_recipe_can_be_read() -> None:

@@ -9,12 +9,12 @@ import pytest
 import torch
 from photographs import quarters
 from PIL import Image
+from refusals import refuses
 from torch.nn import functional
 from torch.testing import assert_close
 
 from saywhere.configs.parts import TrunkConfig
 from saywhere.data.sample import Sample
-from saywhere.errors import UserError
 from saywhere.images import open_image
 from saywhere.networks import checkpoint
 from saywhere.papers.table1 import region_rnn
@@ -152,8 +152,7 @@ def test_each_box_has_a_caption_of_its_own() -> None:
     ],
 )
 def test_wrong_options_are_named(options: dict[str, object], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        RegionRnnConfig.from_dict(options)
+    refuses(message, RegionRnnConfig.from_dict, options)
 
 
 PHRASES = ("a red square", "the green grass", "blue sky", "a yellow dog")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import io
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import skimage
-from chromium import chromium, web_runtime
+from chromium import PATIENCE, chromium, wait_for_paint, web_runtime
+from local_server import served
 from PIL import Image
 from playwright.sync_api import Browser, Page
 from safetensors.numpy import load_file, save_file
@@ -24,8 +22,6 @@ from saywhere.networks import checkpoint
 from saywhere.stages.kinds import copy_model
 from saywhere.web.site import MOST_HYPOTHESES, SMALL, shrunk, write_site
 
-PATIENCE = 240_000
-"""Milliseconds that an answer may take on a machine with other work."""
 PHOTOGRAPHS = {
     "astronaut": (400, 400), "chelsea": (451, 300), "coffee": (600, 400), "motorcycle_left": (900, 600),
     "rocket": (640, 427),
@@ -70,23 +66,6 @@ def site(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    """Serve files, and write no log."""
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Where a folder's files are served, as any server of files does it."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
-
-
 @pytest.fixture(scope="session")
 def address(site: Path) -> Iterator[str]:
     """Where the page's files are served."""
@@ -122,7 +101,7 @@ def finetuned(browser: Browser, runtime: Path, tmp_path_factory: pytest.TempPath
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A browser for one file of tests."""
-    with chromium(PATIENCE) as browser:
+    with chromium() as browser:
         yield browser
 
 
@@ -138,7 +117,7 @@ def opened(browser: Browser, address: str, path: str) -> Iterator[Page]:
     page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: said.append(str(error)))
     context.on("request", lambda sent: None if sent.url.startswith(own) else said.append(sent.url))
-    page.goto(address + path)
+    page.goto(f"{address}/{path}")
     yield page
     context.close()
     assert said == []
@@ -148,10 +127,7 @@ def opened(browser: Browser, address: str, path: str) -> Iterator[Page]:
 def page(browser: Browser, address: str) -> Iterator[Page]:
     """The page as a visitor has it."""
     with opened(browser, address, "") as page:
-        page.wait_for_selector("body[data-ready]")
-        # Chromium drops keys and clicks that come before the first paint. (A function: the page's policy forbids to
-        # evaluate a text, which the first look is exempt from and the next is not.)
-        page.wait_for_function("() => performance.getEntriesByName('first-contentful-paint').length > 0")
+        wait_for_paint(page)
         yield page
 
 

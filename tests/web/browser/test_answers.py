@@ -333,7 +333,6 @@ REFUSE = """async cases => {
 def test_words_for_people_are_refused_where_nobody_is_seen(engine: Page, as_rounded: saywhere.Model) -> None:
     vocabulary, tree = as_rounded.require("captioner", "").vocabulary, noun_tree()
     person = tree.named("person")
-    assert person is not None
     named = [(word, tree.named(word)) for word in vocabulary.tokens]
     people = {word for word, noun in named if noun is not None and person.row in noun.ancestors}
     wanted = [i for i, word in enumerate(vocabulary.tokens) if word in people or word in OF_PEOPLE]
@@ -402,7 +401,6 @@ UNUSUAL = (
 def test_endings_that_are_left_out_are_those_of_python(engine: Page, as_rounded: saywhere.Model) -> None:
     part, leasts = as_rounded.require("captioner", ""), (0, 0.01, 0.1)
     ngrams, vocabulary = part.ngrams, part.vocabulary
-    assert ngrams is not None
     image = np.random.default_rng(0).normal(size=(1, len(ngrams.layers[0][0]))).astype(np.float32)
     endings = (
         "in the air", "in front of a city", "in the middle of a big city", "next to a dog", "of food", "is in the air",
@@ -444,7 +442,6 @@ def test_nouns_of_captions_are_those_of_python(
     engine: Page, model: saywhere.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     classes = model.nouns
-    assert classes is not None
     sentences = ["a white dog and a dog run", "two dogs with a ball", "a boy is eating", "an old horse", "it is blue"]
     shown = [["cat"], ["elephant", "grass"], ["banana", "orange"], ["person", "zebra"], []]
     cases: list[tuple[str, list[list[tuple[int, float]]]]] = []

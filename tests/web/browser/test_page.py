@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 from pathlib import Path
 
 import numpy as np
 import pytest
+from chromium import PATIENCE, drop
 from playwright.sync_api import Browser, Page, expect
 
 import saywhere
 from saywhere.images import read_image
-
-DROP = """async data => {
-    const transfer = new DataTransfer();
-    const bytes = Uint8Array.from(atob(data), letter => letter.charCodeAt(0));
-    transfer.items.add(new File([bytes], "photo.png", {type: "image/png"}));
-    document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: transfer, bubbles: true, cancelable: true}));
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +20,7 @@ def model(as_rounded: saywhere.Model) -> saywhere.Model:
 
 def test_a_page_opened_as_a_file_says_why_it_is_dead(browser: Browser, site: Path) -> None:
     dead = browser.new_page()
-    dead.set_default_timeout(240_000)
+    dead.set_default_timeout(PATIENCE)
     dead.goto((site / "index.html").as_uri())
     expect(dead.locator("#unstarted")).to_be_visible()
     expect(dead.locator("#unstarted")).to_contain_text("it cannot run when opened as a file")
@@ -39,13 +32,12 @@ def test_every_question_of_the_page(page: Page, photographs: dict[str, bytes], m
     seen = model.encode(read_image(photographs["astronaut"], "image", model.long_side))
     expect(page.locator("#unstarted")).to_have_count(0)
     expect(page.locator("#model")).to_contain_text("Images stay in this browser.")
-    page.evaluate(DROP, base64.b64encode(photographs["astronaut"]).decode())
+    drop(page, photo_png=photographs["astronaut"])
     regions = model.describe(seen, threshold=0.25).at_least()
     expect(page.locator("#region-list button > span")).to_have_text(list(regions.captions or ()))
     expect(page.locator("#tab-search")).to_be_hidden()
     stage = page.locator("#stage").bounding_box()
     first = page.locator("#boxes .box[data-number='0']").bounding_box()
-    assert stage and first
     corner = [first["x"] - stage["x"], first["y"] - stage["y"]]
     np.testing.assert_allclose(np.array(corner) * 400 / stage["width"], regions.boxes[0, :2], atol=1.5)
 
@@ -64,7 +56,6 @@ def test_every_question_of_the_page(page: Page, photographs: dict[str, bytes], m
     page.click("#tab-regions")
     page.click("#draw")
     stage = page.locator("#stage").bounding_box()  # drawing may have moved it into sight
-    assert stage
     page.mouse.move(stage["x"] + 0.1 * stage["width"], stage["y"] + 0.2 * stage["height"])
     page.mouse.down()
     page.mouse.move(stage["x"] + 0.5 * stage["width"], stage["y"] + 0.9 * stage["height"], steps=4)

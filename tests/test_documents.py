@@ -281,6 +281,18 @@ def test_marked_blocks_run_as_written(document: Path, folder: Path) -> None:
     execute(marked, folder)
 
 
+@pytest.mark.usefixtures("bundled_once")
+@pytest.mark.parametrize("name", ["README.md", "docs/describe.md", "docs/models.md", "docs/search.md"])
+def test_python_blocks_run_on_images_that_show_nothing(name: str, folder: Path) -> None:
+    from PIL import Image
+
+    for path in folder.rglob("*.jpg"):
+        Image.new("RGB", (512, 512), "white").save(path)
+    marked = [block for block in blocks(ROOT / name) if block.run and block.language == "python"]
+    assert marked
+    execute(marked, folder)
+
+
 def public_api() -> Iterator[tuple[str, Any]]:
     """Everything that ``import saywhere`` offers and has a docstring of its own, and the methods of a model."""
     import saywhere

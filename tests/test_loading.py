@@ -42,6 +42,18 @@ def test_a_model_with_a_graph_runs_without_torch_unless_told(options: dict[str, 
     assert model.require("densecap", "test").config.final_nms == (0.3 if "options" in options else 0.5)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"name_or_folder": None}, "^a model is a name or a folder, not NoneType$"),
+        ({"options": [1]}, "^options must be a mapping of names to values, not list$"),
+        ({"options": {1: 2}}, "^no part of the model has the option 1; "),
+    ],
+)
+def test_what_load_cannot_take_is_one_line(given: dict[str, Any], message: str):
+    refuses(message, saywhere.load, **{"name_or_folder": exported_bundle(), **given})
+
+
 def test_a_model_without_a_graph_runs_on_torch(trained: Path):
     assert isinstance(saywhere.load(trained, "cpu").engine, TorchEngine)
     with pytest.raises(UserError, match=r"model has no trunk\.onnx: make it with saywhere export, or use the engine t"):

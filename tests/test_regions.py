@@ -4,6 +4,7 @@ import pickle
 import sys
 import types
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,6 +50,10 @@ def test_the_words_have_a_probability_beside_that_of_the_box():
     assert Regions.merge([made, made[:1]]).caption_scores.tolist() == [0.25, 0.5, 1, 0.25]
     assert Regions.merge([made, regions()]).caption_scores is None
     assert made.to_coco(7)[0]["phrase_score"] == 0.25
+    row = made[0]._replace(caption="a cat")
+    assert (row, row.caption_score) == (Region(made[0].box, made[0].score, "a cat"), 0.25)
+    assert made[0]._replace(caption_score=0.75).caption_score == 0.75
+    assert made[0].__replace__(score=None).caption_score == 0.25
     box, score, caption = made[0]
     assert (len(box), score, caption) == (4, pytest.approx(0.9), "a dog")
 
@@ -189,7 +194,18 @@ def test_json_round_trip(rows):
         ({}, "width"),
         (None, "missing"),
         ({"width": 3, "height": 3, "boxes": "none"}, "could not convert string"),
-        ({"width": "3", "height": 3, "boxes": [[0, 0, 1, 1]]}, "str"),
+        ({"width": "3", "height": 3, "boxes": []}, "^'3' x 3 is not the size of an image$"),
+        ({"width": float("nan"), "height": 3, "boxes": []}, "^nan x 3 is not the size of an image$"),
+        ({"width": 3, "height": float("inf"), "boxes": []}, "^3 x inf is not the size of an image$"),
+        ({"width": 3, "height": -1, "boxes": []}, "^3 x -1 is not the size of an image$"),
+        ({"width": True, "height": 3, "boxes": []}, "^True x 3 is not the size of an image$"),
+        ({"width": 3.5, "height": 3, "boxes": [], "image": "a.jpg"}, "^a.jpg: 3.5 x 3 is not the size of an image$"),
+        ({"width": 3, "height": 3, "boxes": [], "image": 5}, "^5 is not the name of an image$"),
+        ({"width": 3, "height": 3, "boxes": [[0, 0, 1, 1]], "captions": "a"}, "^captions must be a list of .*: 'a'$"),
+        ({"width": 3, "height": 3, "boxes": [[0, 0, 1, 1]], "captions": [5]}, "^the caption 5 is not a text$"),
+        ({"width": 3, "height": 3, "boxes": [[0, 0, 1, 1]], "labels": [5]}, "^the label 5 is not a text$"),
+        ({"width": 3, "height": 3, "boxes": [], "not_found": "a"}, "^not_found must be a list of texts, not one text"),
+        ({"width": 3, "height": 3, "boxes": [], "unknown": None}, "iterable"),
         ({"width": 3, "height": 3, "boxes": [[0, 0, 1, 1]], "captions": 7}, "iterable"),
         ({"width": 3, "height": 3, "boxes": [[0, 0, 1]]}, r"\(1, 3\)"),
         ({"width": 3, "height": 3, "boxes": [[0, 0, 9, 1]]}, "not inside the 3 x 3 image"),
@@ -198,6 +214,21 @@ def test_json_round_trip(rows):
 def test_json_that_is_something_else(row, message):
     with pytest.raises(ValueError, match=message):
         Regions.from_dict(row)
+
+
+def test_sizes_are_whole_numbers_and_names_are_texts_for_json():
+    for side, name in ((np.int64(30), Path("a.jpg")), (30.0, "a.jpg"), (np.float32(30), "a.jpg")):
+        made = Regions(side, side, BOXES, image=name)
+        assert json.loads(json.dumps(made.to_dict())) == {"image": "a.jpg", "width": 30, "height": 30, "boxes": BOXES}
+
+
+def test_numbers_that_were_checked_do_not_change_with_the_arrays_that_were_given():
+    boxes, scores = np.float32(BOXES), np.float32([0.5, 0.5, 0.5])
+    made = Regions(30, 20, boxes, scores, caption_scores=scores, similarities=scores)
+    boxes += 100
+    scores += 100
+    assert made.boxes.tolist() == BOXES
+    assert made.scores.max() == made.caption_scores.max() == made.similarities.max() == 0.5
 
 
 def test_arrays_are_single_precision_whatever_is_given():
@@ -225,10 +256,25 @@ def test_merge():
     assert merged.features.shape == (4, 3)
     part = Regions.merge([regions(), Regions(30, 20, BOXES, captions=CAPTIONS, image="a.jpg")])
     assert len(part) == 6 and part.scores is None and part.captions == CAPTIONS * 2
-    assert len(Regions.merge([Regions.empty(30, 20), Regions.empty(30, 20)])) == 0
+    assert len(Regions.merge(iter([Regions.empty(30, 20), Regions.empty(30, 20)]))) == 0
     for wrong in ([], [regions(), Regions(31, 20, BOXES, image="a.jpg")], [regions(), Regions(30, 20, BOXES)]):
         with pytest.raises(ValueError, match="only regions of one image"):
             Regions.merge(wrong)
+
+
+def test_merge_joins_the_texts_beside_the_regions():
+    one = regions(not_found=("a cat", "a cow"), unused=("big",), unknown=("zyx",), judged_as=("sparrow as bird",))
+    other = regions(captions=("a cat", "a", "b"), not_found=("a hat", "a cow", "a dog"), unused=("old", "big"))
+    merged = Regions.merge([one, other, Regions.empty(30, 20, "a.jpg")])
+    assert merged.not_found == ("a cow", "a hat"), "one has found a dog, the other a cat"
+    assert (merged.unused, merged.unknown, merged.judged_as) == (("big", "old"), ("zyx",), ("sparrow as bird",))
+
+
+@pytest.mark.parametrize("wrong", [2, -1, float("nan"), "0.5"])
+def test_what_is_no_probability_is_refused(wrong):
+    for some in (regions(), regions()[:0]):
+        refuses(rf"^threshold must be a (probability|number), not '?{wrong}'?$", some.nms, wrong)
+        refuses(rf"^probability must be a (probability|number), not '?{wrong}'?$", some.at_least, wrong)
 
 
 def test_suppression_keeps_the_best_first():
@@ -243,8 +289,37 @@ def test_suppression_keeps_the_best_first():
 
 def test_coco_results():
     rows = regions().to_coco(7)
-    assert rows[1] == {"image_id": 7, "bbox": [5, 6, 25, 14], "score": 0.5, "phrase": ""}
-    assert Regions(30, 20, BOXES[:1]).to_coco("a") == [{"image_id": "a", "bbox": [0, 0, 10, 20]}]
+    assert rows[1] == {"image_id": 7, "category_id": 1, "bbox": [5, 6, 25, 14], "score": 0.5, "phrase": ""}
+    plain = {"image_id": "a", "category_id": 1, "bbox": [0, 0, 10, 20]}
+    assert Regions(30, 20, BOXES[:1]).to_coco("a") == [plain]
+    assert [row["category_id"] for row in regions().to_coco(7, [4, 5, 4])] == [4, 5, 4]
+    with pytest.raises(ValueError, match="shorter"):
+        regions().to_coco(7, [4])
+
+
+def test_coco_evaluates_its_results_without_classes():
+    pytest.importorskip("pycocotools")
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    boxes = [[0, 0, 10, 20], [5, 6, 25, 14], [1.5, 2.25, 1.5, 1.75]]
+    truth = COCO()
+    truth.dataset = {
+        "info": {},
+        "images": [{"id": 7, "width": 30, "height": 20}],
+        "categories": [{"id": 1, "name": "dog"}, {"id": 2, "name": "sky"}],
+        "annotations": [
+            {"id": n + 1, "image_id": 7, "category_id": 1 + n % 2, "bbox": box, "area": box[2] * box[3], "iscrowd": 0}
+            for n, box in enumerate(boxes)
+        ],
+    }
+    truth.createIndex()
+    evaluator = COCOeval(truth, truth.loadRes(regions().to_coco(7)), "bbox")
+    evaluator.params.useCats = 0
+    evaluator.evaluate()
+    evaluator.accumulate()
+    evaluator.summarize()
+    assert evaluator.stats[0] == pytest.approx(1)
 
 
 def test_supervision_detections(monkeypatch):

@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,6 +85,10 @@ def load(
         Model('flickr-coco': densecap, aligner, captioner, nouns)
         >>> model = saywhere.load(threads=1, options={"captioner.decoding.beam_size": 3})
     """
+    if not isinstance(name_or_folder, str | PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UserError(f"a model is a name or a folder, not {type(name_or_folder).__name__}")
+    if not isinstance(options, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UserError(f"options must be a mapping of names to values, not {type(options).__name__}")
     hub = {name: str(value) for name, value in (("revision", revision), ("cache_dir", cache_dir)) if value is not None}
     runtime, made = _make(name_or_folder, Runtime(device, engine, threads, precision), options, **hub)
     model = _as_model(runtime, made, name_or_folder)

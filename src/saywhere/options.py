@@ -111,7 +111,7 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     nested: dict[str, Any] = {}
     for name, value in values.items():
-        *parts, last = name.split(".")
+        *parts, last = str(name).split(".")
         if not all((*parts, last)):
             raise UserError(f"{name!r} is no name of an option; parts are set with dots as in decoding.beam_size")
         place = nested

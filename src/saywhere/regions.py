@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
@@ -14,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
+from saywhere.options import require_probabilities
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -61,6 +64,14 @@ class Region(_Row):
 
     caption_score: float | None = None
 
+    def _replace(self, **changes: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+        sure = changes.pop("caption_score", self.caption_score)
+        made = super()._replace(**changes)
+        made.caption_score = sure
+        return made
+
+    __replace__ = _replace
+
     def __repr__(self) -> str:
         score = None if self.score is None else round(self.score, 5)
         return f"Region(box={self.box}, score={score}, caption={self.caption!r})"
@@ -85,11 +96,11 @@ class Regions:
         unknown: words of the text that the model does not know and therefore ignored.
         judged_as: words of the text that are judged as their kind of thing, such as ``sparrow as bird``.
 
-    Arrays are stored as NumPy arrays; anything that NumPy can convert is accepted.
+    Arrays are stored as NumPy arrays; anything that NumPy can convert is accepted. Those but the features are copies.
 
     Raises:
-        ValueError: lengths differ, a number is not finite, a box has negative size or leaves the image, or a score is
-            no probability.
+        ValueError: lengths differ, a number is not finite, a box has negative size or leaves the image, a score is no
+            probability, a caption or the like is no text, or no image can have this name or size.
 
     Example:
         >>> boxes = [[0, 0, 10, 10], [5, 5, 90, 40]]
@@ -123,29 +134,47 @@ class Regions:
         self._check()
 
     def _convert(self) -> None:
-        boxes = np.asarray(self.boxes, np.float32)
+        sizes = _whole_side(self.width), _whole_side(self.height)
+        if None in sizes:
+            raise ValueError(f"{self._prefix}{self.width!r} x {self.height!r} is not the size of an image")
+        for name, side in zip(("width", "height"), sizes, strict=True):
+            object.__setattr__(self, name, side)
+        if isinstance(self.image, os.PathLike):
+            object.__setattr__(self, "image", str(self.image))
+        boxes = _copied(self.boxes)
         if boxes.size and (boxes.ndim != 2 or boxes.shape[1] != 4):
             raise ValueError(f"boxes need four numbers each, (N, 4); these are {boxes.shape}")
         object.__setattr__(self, "boxes", boxes.reshape(-1, 4))
         for name in NUMBERS:
             if (values := getattr(self, name)) is not None:
-                object.__setattr__(self, name, np.asarray(values, np.float32).reshape(-1))
+                object.__setattr__(self, name, _copied(values).reshape(-1))
         if self.features is not None:
             object.__setattr__(self, "features", np.asarray(self.features, np.float32))
-        for name in NAMES:
-            if (texts := getattr(self, name)) is not None:
-                object.__setattr__(self, name, tuple(texts))
-        for name in TEXTS:
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name in (*NAMES, *TEXTS):
+            if getattr(self, name) is not None or name in TEXTS:
+                object.__setattr__(self, name, self._checked_texts(name))
+
+    def _checked_texts(self, name: str) -> tuple[str | None, ...]:
+        given: Any = getattr(self, name)
+        if isinstance(given, str):
+            raise ValueError(f"{self._prefix}{name} must be a list of texts, not one text: {given!r}")
+        texts: tuple[Any, ...] = tuple(given)
+        if wrong := [one for one in texts if not isinstance(one, str) and (one is not None or name != "labels")]:
+            raise ValueError(f"{self._prefix}the {name.removesuffix('s')} {wrong[0]!r} is not a text")
+        return texts
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self.image}: " if self.image else ""
 
     def _check(self) -> None:
-        name = f"{self.image}: " if self.image else ""
+        name = self._prefix
+        if not isinstance(self.image, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"{self.image!r} is not the name of an image")
         for column in COLUMNS:
             value = getattr(self, column)
             if value is not None and len(value) != len(self.boxes):
                 raise ValueError(f"{name}{len(value)} {column} for {len(self.boxes)} boxes")
-        if max(self.width, self.height) >= LARGEST_SIDE:
-            raise ValueError(f"{name}{self.width} x {self.height} is not the size of an image")
         if not np.isfinite(self.boxes).all():
             raise ValueError(f"{name}a box has a number that is not finite")
         bad = np.flatnonzero(~boxes_inside(self.boxes, self.width, self.height))
@@ -164,14 +193,17 @@ class Regions:
         return cls(width, height, np.zeros((0, 4)), [], (), None, image)  # pyright: ignore[reportArgumentType]
 
     @classmethod
-    def merge(cls, parts: Sequence[Regions]) -> Regions:
+    def merge(cls, parts: Iterable[Regions]) -> Regions:
         """Concatenate several results for one image.
 
-        Columns that some results lack (scores, captions, ...) are dropped; results without rows count as complete.
+        Columns that some results lack (scores, captions, ...) are dropped; results without rows count as complete. The
+        texts beside them (``not_found``, ``unused``, ...) are joined in order, each once. A phrase that one result has
+        found, as the caption of a region, is not in ``not_found``.
 
         Raises:
             ValueError: there are no results, or they differ in image size or name.
         """
+        parts = list(parts)
         if len({(part.width, part.height, part.image) for part in parts}) != 1:
             raise ValueError("only regions of one image can be merged")
         full = [part for part in parts if len(part)] or list(parts[:1])
@@ -183,6 +215,10 @@ class Regions:
                 columns[name] = together
         first = parts[0]
         boxes = np.concatenate([part.boxes for part in full])
+        found = {caption for part in parts for caption in part.captions or ()}
+        for name in TEXTS:
+            texts = dict.fromkeys(text for part in parts for text in getattr(part, name))
+            columns[name] = tuple(text for text in texts if name != "not_found" or text not in found)
         return Regions(first.width, first.height, boxes, image=first.image, **columns)
 
     def __repr__(self) -> str:
@@ -228,8 +264,9 @@ class Regions:
             probability: from 0 to 1. Default: :data:`SHOWN`.
 
         Raises:
-            UserError: the regions have no scores.
+            UserError: it is no probability, or the regions have no scores.
         """
+        require_probabilities(probability=probability)
         if not len(self):
             return self
         if self.scores is None:
@@ -244,8 +281,9 @@ class Regions:
             threshold: maximum IoU with a better region, from 0 to 1.
 
         Raises:
-            ValueError: there are neither scores nor similarities to rank by.
+            ValueError: there are neither scores nor similarities to rank by, or ``threshold`` is no probability.
         """
+        require_probabilities(threshold=threshold)
         order = self.similarities if self.scores is None else self.scores
         if order is None:
             raise ValueError("suppression needs scores or similarities")
@@ -275,14 +313,21 @@ class Regions:
         except (OverflowError, TypeError) as error:
             raise ValueError(f"regions of {row.get('image')}: {error}") from error
 
-    def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
-        """Return COCO results: ``image_id, bbox`` (x, y, width, height) of each region.
+    def to_coco(self, image_id: int | str, category_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
+        """Return COCO results: ``image_id, category_id, bbox`` (x, y, width, height) of each region.
 
         If present, they also have ``score``, ``phrase`` and ``phrase_score``.
+
+        Args:
+            image_id: id of the image in the file of the truth.
+            category_ids: N ids of categories in that file. Default: 1 for all, because phrases are no classes; evaluate
+                without categories (``COCOeval.params.useCats = 0``) and with a truth that has a category 1. The format
+                ``coco-results`` of :func:`saywhere.describe` has the numbers of nouns.
         """
         rows: list[dict[str, Any]] = []
-        for region, box in zip(self, geometry.to_size(self.boxes).tolist(), strict=True):
-            row: dict[str, Any] = {"image_id": image_id, "bbox": [round(v, 2) for v in box]}
+        numbers = [1] * len(self) if category_ids is None else category_ids
+        for region, number, box in zip(self, numbers, geometry.to_size(self.boxes).tolist(), strict=True):
+            row: dict[str, Any] = {"image_id": image_id, "category_id": number, "bbox": [round(v, 2) for v in box]}
             if region.score is not None:
                 row["score"] = round(region.score, 5)
             if region.caption is not None:
@@ -390,6 +435,18 @@ def drawn_png(draw: Callable[[], Image]) -> bytes | None:
     data = io.BytesIO()
     image.save(data, "PNG")
     return data.getvalue()
+
+
+def _whole_side(side: Any) -> int | None:
+    """Return a side in pixels as an ``int``; None if it is no whole number, or not in range."""
+    if not isinstance(side, Integral | float | np.floating) or isinstance(side, bool):
+        return None
+    whole: Any = side
+    return int(whole) if 1 <= whole < LARGEST_SIDE and whole == int(whole) else None
+
+
+def _copied(values: ArrayLike) -> np.ndarray:
+    return np.array(np.asarray(values, np.float32))  # in two steps for tensors, which cannot copy
 
 
 def boxes_inside(boxes: np.ndarray, width: float, height: float) -> np.ndarray:

@@ -108,6 +108,23 @@ def test_what_is_written_is_read_back(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", READABLE)
+@pytest.mark.parametrize("odd", ["\r", "\n", "\r\n", "\t", '"', "'", ",", "\x85", "\u2028"])
+def test_white_space_and_quotes_in_names_and_phrases_are_read_back(name: str, odd: str, tmp_path: Path) -> None:
+    text = f"a dog{odd}on grass"
+    written = make([[0, 0, 5, 5]], [0.5], (text,), f"a{odd}b.jpg")
+    folder = write_images(tmp_path / "images", [written])
+    FORMATS[name].write(tmp_path / "out", [written])
+    (found,) = read_back(name, tmp_path / "out", folder)
+    assert (found.image, found.captions) == (written.image, (label(text) if name in CLASSES_ONLY else text,))
+
+
+def test_lines_of_csv_end_in_a_newline_and_a_carriage_return_is_quoted(tmp_path: Path) -> None:
+    FORMATS["csv"].write(tmp_path / "r.csv", [Regions.empty(2, 3, "a\r.jpg"), Regions.empty(2, 3, "b.jpg")])
+    lines = (tmp_path / "r.csv").read_bytes().split(b"\n")
+    assert lines[1:] == [b'"a\r.jpg",2,3,,,,,,,,', b"b.jpg,2,3,,,,,,,,", b""]
+
+
+@pytest.mark.parametrize("name", READABLE)
 def test_no_images_at_all(name: str, tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     FORMATS[name].write(tmp_path / "out", [])

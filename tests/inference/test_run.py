@@ -77,9 +77,11 @@ def test_a_loaded_model_and_the_command_continue_the_file_of_each_other(
 @pytest.mark.parametrize("call", [saywhere.describe, saywhere.follow])
 def test_lines_are_not_printed_in_python(call: Any, loaded: Loaded) -> None:
     photographs.write_album(Path("album"), 1, 0)
-    for json, message in (("-", "^json='-': only commands print lines"), (5, "^json must be the name of a file")):
+    for json, message in (("-", "^json='-': only commands print lines"), (5, "^json must be a path, not int")):
         refuses(message, call, "album", loaded, json=json)
+        refuses("^out must be a path, not list", call, "album", loaded, out=[5])
     assert not Path("-").exists()
+    refuses("^boxes must be a path, not list", saywhere.describe, "album", loaded, boxes=[[1, 2, 3, 4]])
 
 
 def test_top_0_keeps_all_regions_as_the_command_does(loaded: Loaded) -> None:

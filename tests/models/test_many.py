@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from PIL import Image
 from refusals import refuses
 
+from saywhere.errors import UserError
 from saywhere.images import open_image
 from saywhere.models.encoding import AT_ONCE, answer, is_one
 
@@ -47,6 +49,22 @@ def test_one_image_has_one_answer(image):
     assert is_one(image) and Asked()(image) == f"seen {image}"
 
 
+class Tensor:
+    """Has what PyTorch's tensors have."""
+
+    ndim = 3
+
+    def __iter__(self) -> Iterator[Any]:
+        yield np.zeros((2, 3))
+
+
+@pytest.mark.parametrize("given", [Tensor(), bytearray(b"ab"), memoryview(b"ab"), range(3), BytesIO(), {}, b"ab", 3])
+def test_what_is_no_image_is_refused_at_once(given: Any):
+    kind, opened = type(given).__name__, isinstance(given, BytesIO | bytes | bytearray | memoryview)
+    way_out = "; PIL.Image.open makes an image of an open file" if opened else "$"
+    refuses(f"^an image must be a path, PIL image or array, not {kind}{way_out}", Asked(), given)
+
+
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_a_list_has_a_list_of_answers_in_its_order_a_few_at_a_time(kind):
     asked = Asked()
@@ -68,6 +86,56 @@ def test_a_stream_is_read_as_it_is_needed():
     assert next(answers) == "seen 0.jpg" and len(taken) == 16
     assert list(itertools.islice(answers, 15)) == [f"seen {path}" for path in PATHS[1:16]] and len(taken) == 16
     assert next(answers) == "seen 16.jpg" and len(taken) == 32
+
+
+class Failing(Asked):
+    """Refuses an image or a value named bad, an image with its place."""
+
+    def see(self, images: Sequence[Any]) -> list[Any]:
+        for place, image in enumerate(images):
+            if image == "bad":
+                error = UserError("bad image")
+                error.place = place
+                raise error
+        return super().see(images)
+
+    def ask(self, seen: Sequence[Any], *columns: Sequence[Any] | None) -> list[Any]:
+        if any("bad" in (column or ()) for column in columns):
+            raise UserError("bad value")
+        return super().ask(seen, *columns)
+
+
+@pytest.mark.parametrize("place", [0, 1, 3, 15, 16, 20])
+def test_a_stream_has_the_answers_before_an_error(place: int):
+    good = [f"seen {path}" for path in PATHS[:place]]
+
+    def broken() -> Iterator[str]:
+        yield from PATHS[:place]
+        raise OSError("bad iterator")
+
+    streams = [
+        ("bad image", UserError, Failing()(iter([*PATHS[:place], "bad", "more.jpg"]))),
+        ("bad value", UserError, Failing()(iter(PATHS), [*PATHS[:place], "bad", *PATHS[place + 1 :]])),
+        ("bad iterator", OSError, Failing()(broken())),
+    ]
+    for message, kind, answers in streams:
+        found = list(itertools.islice(answers, place))
+        assert [one if isinstance(one, str) else one[0] for one in found] == good
+        with pytest.raises(kind, match=message):
+            next(answers)
+        assert list(answers) == []
+
+
+@pytest.mark.parametrize("columns", [(), (["a"] * 20,)])
+def test_a_list_with_an_error_has_no_answers_and_takes_no_time(columns: tuple[Any, ...]):
+    asked = Failing()
+    refuses("bad image", asked, [*PATHS[:19], "bad"], *columns)
+    assert asked.asked == [16]
+
+
+def test_a_generator_that_was_only_asked_in_part_stays_open():
+    paths = (path for path in PATHS)
+    assert next(Asked()(paths, batch=2)) == "seen 0.jpg" and next(paths) == "2.jpg"
 
 
 def test_the_number_of_images_at_a_time_may_be_given():
@@ -117,6 +185,14 @@ def test_one_value_is_not_enough_for_several_images(many, column):
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_columns_of_another_length_are_refused(count):
     refuses(rf"^{count} values for 2 images: give one for each image$", Asked(), PATHS[:2], ["a"] * count)
+
+
+@pytest.mark.parametrize("many", [list, iter])
+def test_a_stream_with_more_values_than_images_is_refused_at_its_end(many: Any):
+    answers = Asked()(iter(PATHS[:2]), many(["a"] * 3))
+    assert len(list(itertools.islice(answers, 2))) == 2
+    refuses("^more values than 2 images: give one for each image$", next, answers)
+    assert len(list(Asked()(iter(PATHS[:2]), itertools.cycle("ab")))) == 2
 
 
 def test_a_stream_whose_column_ends_early_is_refused_where_it_ends():

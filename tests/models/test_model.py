@@ -270,9 +270,11 @@ def test_an_image_that_cannot_be_read_is_named(model: Model, tmp_path: Path):
         with pytest.raises(ImageError, match=r"text\.jpg: not an image") as caught:
             ask(model, tmp_path / "text.jpg", *(column[0] for column in columns))
         assert "\n" not in str(caught.value)
-    stream = model.describe(iter([*IMAGES * 4, tmp_path / "text.jpg"]))
-    assert len(list(itertools.islice(stream, 16))) == 16
-    refuses(r"^/.*text\.jpg: not an image", next, stream, kind=ImageError)
+    for before in (2, 16):
+        stream = model.describe(iter([*(IMAGES * 4)[:before], tmp_path / "text.jpg", IMAGES[0]]))
+        for found, image in zip(itertools.islice(stream, before), IMAGES * 4, strict=False):
+            same(found, model.describe(image))
+        refuses(r"^/.*text\.jpg: not an image", next, stream, kind=ImageError)
 
 
 @pytest.mark.parametrize("many", [list, iter], ids=["list", "iterator"])
@@ -299,6 +301,7 @@ def test_similarity_is_the_sum_over_the_words_of_their_best_region(model: Model)
     assert model.embed_text(TEXTS[0]).words == ("a", "man", "in", "a", "red", "shirt", "rides", "a", "horse")
     assert len(model.embed_text(TEXTS[0])) == 10, "the sentence has a vector too"
     assert model.embed_text([]) == [] and model.similarity([], texts).shape == (0, 4)
+    np.testing.assert_allclose(model.similarity(model.embed(iter(IMAGES)), iter(texts)), table, atol=1e-5)
     many = [f"{'a red ' * (number % 7)}dog {number}" for number in range(300)]
     alone, last = model.embed_text(many[299]), model.embed_text(many)[299]
     np.testing.assert_allclose(last.vectors, alone.vectors, atol=1e-5)
@@ -365,10 +368,9 @@ def test_help_shows_what_a_verb_takes_and_returns(verb: str) -> None:
     assert "Any" not in str(signature) and "list[" in str(signature.return_annotation)
 
 
-def test_a_model_without_pytorch_and_its_encodings_say_that_they_cannot_be_pickled(tmp_path: Path):
-    noise(96, 64).save(tmp_path / "a.png")
-    bundled = saywhere.load()
-    for whole in (bundled, bundled.caption, bundled.encode(tmp_path / "a.png")):
-        refuses(r"cannot be pickled, .* call saywhere\.load in each process$", pickle.dumps, whole)
-    found = bundled.describe(tmp_path / "a.png")
+def test_a_model_and_its_encodings_say_that_they_cannot_be_pickled(model: Model):
+    encoding = model.encode(IMAGES[0])
+    for whole in (model, model.caption, encoding, [encoding]):
+        refuses(r"^a model cannot be pickled, .* call saywhere\.load in each process$", pickle.dumps, whole)
+    found = model.describe(encoding)
     assert pickle.loads(pickle.dumps(found)).to_dict() == found.to_dict()

@@ -49,9 +49,10 @@ def write_annotations(path: Path, images: Iterable[Regions], classes: Classes = 
         size = {"width": regions.width, "height": regions.height}
         content["images"].append({"id": image_id, "file_name": regions.image, **size})
         areas = geometry.area(regions.boxes).tolist()
-        rows = zip(regions, regions.to_coco(image_id), classes.labels(regions), areas, strict=True)
-        for region, row, name, area in rows:
-            more = {"category_id": numbers[name], "area": round(area, 2), "iscrowd": 0, "segmentation": []}
+        names = classes.labels(regions)
+        rows = regions.to_coco(image_id, [numbers[name] for name in names])
+        for region, row, name, area in zip(regions, rows, names, areas, strict=True):
+            more = {"category_id": row.pop("category_id"), "area": round(area, 2), "iscrowd": 0, "segmentation": []}
             said = {"caption": row.pop("phrase")} if "phrase" in row else {}
             mark = mark_of(region, name)
             said |= {} if mark is None else {"draft": mark}
@@ -69,8 +70,7 @@ def write_results(path: Path, images: Iterable[Regions], classes: Classes = NOUN
     numbers = classes.numbers(found)
     rows: list[dict[str, Any]] = []
     for image_id, regions in zip(image_ids(found), found, strict=True):
-        for row, name in zip(regions.to_coco(image_id), classes.labels(regions), strict=True):
-            rows.append({"image_id": row.pop("image_id"), "category_id": numbers[name], **row})
+        rows += regions.to_coco(image_id, [numbers[name] for name in classes.labels(regions)])
     write_text(path, json.dumps(rows))
 
 

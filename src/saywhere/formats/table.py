@@ -54,10 +54,17 @@ def _lines(images: Iterable[Regions], classes: Classes) -> Iterator[tuple[Any, .
             yield (*image, *[None] * 8)
 
 
+class _CsvText(io.StringIO):
+    """Lines of CSV that end in a newline. Before Python 3.13, csv quotes ``\\r`` only if its own lines end in it."""
+
+    def write(self, line: str) -> int:
+        return super().write(line.removesuffix("\r\n") + "\n")
+
+
 def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
     """Write :data:`COLUMNS` as CSV, with a line without a box for an image without regions; names must be unique."""
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
+    text = _CsvText()
+    lines = csv.writer(text, lineterminator="\r\n")
     lines.writerow(COLUMNS)
     lines.writerows(_lines(images, classes))
     write_atomically(path, lambda file: file.write(text.getvalue().encode()))

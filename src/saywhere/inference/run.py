@@ -30,7 +30,7 @@ from saywhere.inference.results import (
     ensure_same_settings,
     read_names,
 )
-from saywhere.inference.sources import Source, find_images, list_paths, read_boxes, results_path
+from saywhere.inference.sources import Source, find_images, list_paths, optional_path, read_boxes, results_path
 from saywhere.loading import DeferredModel
 from saywhere.options import dataclass, require_ints, require_probabilities, require_texts
 from saywhere.regions import SHOWN, Regions, check_boxes
@@ -357,7 +357,7 @@ def describe(
     require_ints(1, batch=batch, shards=shards)
     require_probabilities(threshold=threshold)
     paths = list_paths(images=images)
-    json, (out, boxes) = results_path(json), (None if path is None else Path(path) for path in (out, boxes))
+    json, out, boxes = results_path(json), optional_path(out=out), optional_path(boxes=boxes)
     found = [path for path in paths if isinstance(path, Source)]
     if others := [path for path in paths if not isinstance(path, Source)]:
         found += find_images(others, [out] if out else [])

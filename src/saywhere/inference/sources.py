@@ -75,11 +75,17 @@ def list_paths(**given: Any) -> list[Any]:
 
 def results_path(json: Any) -> Path | None:
     """Return the path of a results file; ``UserError`` for ``-``, by which only commands print, or for no path."""
-    if not isinstance(json, str | Path | None):
-        raise UserError(f"json must be the name of a file, not {type(json).__name__}")
     if str(json) == "-":
         raise UserError("json='-': only commands print lines; name a file, or give each=")
-    return None if json is None else Path(json)
+    return optional_path(json=json)
+
+
+def optional_path(**given: Any) -> Path | None:
+    """Return the one named argument as a path, or None if it is None; ``UserError`` for others."""
+    ((name, value),) = given.items()
+    if not isinstance(value, str | Path | None):
+        raise UserError(f"{name} must be a path, not {type(value).__name__}")
+    return None if value is None else Path(value)
 
 
 def find_images(

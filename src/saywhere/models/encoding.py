@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import IOBase
-from itertools import islice, repeat
+from itertools import chain, cycle, islice, repeat
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,8 +22,10 @@ from saywhere.errors import UserError
 from saywhere.images import LoadedImage
 from saywhere.options import require_ints
 from saywhere.regions import check_boxes
+from saywhere.report import counted
 from saywhere.report import progress as show_progress
 
+NOT_PICKLED = "a model cannot be pickled, nor an encoding, which its model reads: call saywhere.load in each process"
 STEP = 2
 """An encoding keeps every second pixel of the network input, horizontally and vertically."""
 
@@ -54,6 +56,9 @@ class Encoding:
     image: str
     trunk: Trunk
     pixels: np.ndarray
+
+    def __reduce__(self) -> NoReturn:
+        raise UserError(NOT_PICKLED)
 
     def __repr__(self) -> str:
         return f"Encoding({self.image!r}, {self.width} x {self.height})"
@@ -97,6 +102,8 @@ def propose_boxes(
 
 Result = TypeVar("Result")
 
+NO_IMAGES = (dict, bytes, bytearray, memoryview, range, IOBase)
+"""Types that Python iterates over, but not over images."""
 AT_ONCE = 16
 """Number of images of a list in memory at a time."""
 
@@ -104,6 +111,13 @@ AT_ONCE = 16
 def is_one(images: Any) -> bool:
     """Return whether ``images`` is one image: a path, PIL image, array, opened image or encoding."""
     return isinstance(images, str | Path | Image.Image | np.ndarray | LoadedImage | Encoding)
+
+
+def no_image(given: object) -> UserError:
+    """Return the error for something that is no image."""
+    opened = isinstance(given, IOBase | bytes | bytearray | memoryview)
+    way_out = "; PIL.Image.open makes an image of an open file, or of io.BytesIO(data)" if opened else ""
+    return UserError(f"an image must be a path, PIL image or array, not {type(given).__name__}{way_out}")
 
 
 def answer(
@@ -121,12 +135,14 @@ def answer(
         see: opens or encodes a batch of images.
         images: one image; a list or tuple of images; or any other iterable, which is read lazily.
         columns: further values per image, such as boxes or texts: one value for one image, a list (or an array with one
-            more dimension) for a list, an iterable for an iterable; a text for all. None: no values.
+            more dimension) for a list, an iterable for an iterable; a text, or an ``itertools.repeat``, for all. None:
+            no values.
         batch: batch size. Default: :data:`AT_ONCE`.
         progress: show a progress bar on a terminal for many images.
 
     Returns:
-        the result for one image, a list for a list, a generator for any other iterable.
+        the result for one image, a list for a list, a generator for any other iterable. Where an image fails, the
+        generator yields the results of all before it, and then raises the error.
 
     Raises:
         UserError: ``images`` is none of these; a column has one value for several images, or a different length. An
@@ -135,8 +151,9 @@ def answer(
     require_ints(1, batch=batch)
     if is_one(images):
         return ask(see([images]), *(None if column is None else [column] for column in columns))[0]
-    if isinstance(images, dict | bytes | IOBase) or not isinstance(images, Iterable):
-        raise UserError(f"an image must be a path, PIL image or array, not {type(images).__name__}")
+    tensor = getattr(images, "ndim", 1) in (2, 3)  # a column of a table has 1, and many images as an array have 4
+    if isinstance(images, NO_IMAGES) or not isinstance(images, Iterable) or tensor:
+        raise no_image(images)
     several = len(images) if isinstance(images, list | tuple) else None
     columns = tuple(_for_each(column, several) if isinstance(column, str) else column for column in columns)
     for column in columns:
@@ -171,7 +188,8 @@ def _stream(
     shown: bool,
     total: int | None = None,
 ) -> Generator[Result, None, None]:
-    left, done = iter(images), 0
+    failed = list[Exception]()
+    left, done = _until_error(images, failed), 0
     rest = [None if column is None else iter(column) for column in columns]
     with show_progress("images", total, shown=shown) as advance:
         while some := list(islice(left, batch)):
@@ -179,13 +197,52 @@ def _stream(
             for part in parts:
                 if part is not None and len(part) != len(some):
                     raise UserError(f"{len(part)} values for the last {len(some)} images: give one for each image")
-            try:
-                seen = see(some)
-            except UserError as error:
-                if error.place is not None and not isinstance(some[error.place], str | PathLike):
-                    error.args = (f"images[{done + error.place}]: {error}",)
-                raise
-            for result in ask(seen, *parts):
+            for result in _results(ask, see, some, parts, done, lazily=total is None):
                 advance()
                 yield result
             done += len(some)
+    if failed:
+        raise failed[0]
+    for column in rest:
+        if column is not None and not isinstance(column, repeat | cycle) and next(column, rest) is not rest:
+            raise UserError(f"more values than {counted(done, 'image')}: give one for each image")
+
+
+def _until_error(images: Iterable[Any], failed: list[Exception]) -> Iterator[Any]:
+    """Yield images up to an error of their own iterator, which is put into a list."""
+    try:
+        yield from islice(images, None)  # which, unlike ``images``, cannot be closed: the rest stays to be read
+    except Exception as error:
+        failed.append(error)
+
+
+def _results(
+    ask: Callable[..., Sequence[Result]],
+    see: Callable[[Sequence[Any]], Sequence[Any]],
+    some: Sequence[Any],
+    parts: Sequence[Sequence[Any] | None],
+    done: int,
+    lazily: bool,
+) -> Iterator[Result]:
+    """Yield the results of a batch after ``done`` images; ``lazily`` also those before the image that fails."""
+    try:
+        seen = see(some)
+    except UserError as error:
+        place = error.place
+        if place is not None and not isinstance(some[place], str | PathLike):
+            error.args = (f"images[{done + place}]: {error}",)
+        if place and lazily:
+            yield from _results(ask, see, some[:place], _rows(parts, 0, place), done, lazily)
+        raise
+    try:
+        found: Iterable[Result] = ask(seen, *parts)
+    except UserError:
+        if not lazily:
+            raise
+        each = (ask(seen[i : i + 1], *_rows(parts, i, i + 1)) for i in range(len(seen)))
+        found = chain.from_iterable(each)
+    yield from found
+
+
+def _rows(parts: Sequence[Sequence[Any] | None], start: int, stop: int) -> list[Sequence[Any] | None]:
+    return [None if part is None else part[start:stop] for part in parts]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere.errors import UserError
 from saywhere.images import ImageError, ImageLike, LoadedImage, open_image
-from saywhere.models.encoding import STEP, Encoding, answer, is_one
+from saywhere.models.encoding import NOT_PICKLED, STEP, Encoding, answer, is_one, no_image
 from saywhere.models.nouns import NounEvidence
 from saywhere.options import require_ints, require_numbers, require_probabilities, require_texts
 
@@ -84,6 +84,9 @@ class Model:
 
         engine = self.engine  # a reference to self would keep an unused model until Python looks for cycles
         return None if self.densecap is None else PhraseWriter(self.densecap, lambda: engine.aligner, self.nouns)
+
+    def __reduce__(self) -> NoReturn:
+        raise UserError(NOT_PICKLED)
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}: {', '.join(self.parts)})"
@@ -191,16 +194,15 @@ class Model:
         trunk = self.engine.trunk
         fresh: list[LoadedImage] = []
         for place, image in enumerate(images):
-            if isinstance(image, Encoding):
-                if image.trunk is not trunk:
+            try:
+                if not is_one(image):
+                    raise no_image(image)
+                if not isinstance(image, Encoding):
+                    fresh.append(open_image(image, self.long_side))
+                elif image.trunk is not trunk:
                     raise UserError(
                         f"the encoding of {image.image} was made by another model; encode the image with this one"
                     )
-                continue
-            try:
-                if not is_one(image):
-                    raise UserError(f"an image must be a path, PIL image or array, not {type(image).__name__}")
-                fresh.append(open_image(image, self.long_side))
             except UserError as error:
                 error.place = place
                 raise
@@ -530,8 +532,11 @@ class Model:
             return embed_texts(aligner, [texts])[0]
         return embed_texts(aligner, list(texts))
 
-    def similarity(self, images: Sequence[ImageVectors], texts: Sequence[TextVectors]) -> np.ndarray:
+    def similarity(self, images: Iterable[ImageVectors], texts: Iterable[TextVectors]) -> np.ndarray:
         """Return the similarity ``(K, L)`` of each image and text: Eq. 8 minus the hubness of both; no probability.
+
+        Raises:
+            UserError: something in them is not of :meth:`embed` or :meth:`embed_text`.
 
         Example:
             >>> images = model.embed(["photo.jpg", "photos/motorcycle.jpg"])
@@ -542,6 +547,7 @@ class Model:
 
         if isinstance(images, ImageVectors) or isinstance(texts, TextVectors):
             raise UserError("similarity compares lists: put one image, or one text, into brackets")
+        images, texts = list(images), list(texts)
         for given, kind, maker in ((images, ImageVectors, "embed"), (texts, TextVectors, "embed_text")):
             if wrong := [one for one in given if not isinstance(one, kind)]:
                 raise UserError(f"similarity compares what {maker} returns, not {type(wrong[0]).__name__}")

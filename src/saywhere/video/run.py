@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, fits, printable
 from saywhere.inference.run import TOP, Summary
-from saywhere.inference.sources import VIDEO_SUFFIXES, Source, find_images, list_paths, results_path
+from saywhere.inference.sources import VIDEO_SUFFIXES, Source, find_images, list_paths, optional_path, results_path
 from saywhere.loading import DeferredModel
 from saywhere.options import dataclass, require_ints, require_probabilities
 from saywhere.report import Tell, counted, progress, silent
@@ -70,7 +70,7 @@ def follow(
     require_ints(0, top=top)
     require_probabilities(threshold=threshold)
     paths = list_paths(videos=videos)
-    json, out = results_path(json), None if out is None else Path(out)
+    json, out = results_path(json), optional_path(out=out)
     model = model if isinstance(model, DeferredModel) else DeferredModel(model, part="densecap")
     work = Videos(model, every, top or None, threshold, json, out, bar=progress, each=each, tell=tell)
     work.add(find_images(paths, [out] if out else [], VIDEO_SUFFIXES))

@@ -81,11 +81,6 @@ class Weights:
         """Wrap arrays in memory as weights."""
         return cls(arrays.__getitem__, lambda name: arrays[name].shape, frozenset(arrays))
 
-    def __reduce__(self) -> Any:
-        raise UserError(
-            "a model cannot be pickled, nor an encoding, which its model reads: call saywhere.load in each process"
-        )
-
     def release(self) -> None:
         """Free the memory of file pages that were read; they are read again on demand."""
         if self._content is not None and hasattr(mmap, "MADV_DONTNEED"):

@@ -88,12 +88,14 @@ def test_the_documented_command_leads_to_a_server_that_answers(lines: list[tuple
     said = [(ROOT / name).read_text(encoding="utf-8") for name in ("Dockerfile", "docs/serve.md")]
     places = {found for text in said for found in re.findall(r"docker run .*--publish ([\d.]+:\d+):8077 ", text)}
     _, _, *options = json.loads(dict(lines)["ENTRYPOINT"])
-    with Process(*options) as server:
-        for host in ("".join(places), "localhost:8077", "rebound.example:8077"):
-            connection = HTTPConnection("127.0.0.1", server.port, timeout=600)
-            connection.request("GET", "/v1/models", headers={"Host": host})
-            assert connection.getresponse().status == (421 if "rebound" in host else 200)
-            connection.close()
+    server = Process(*options)
+    for host in ("".join(places), "localhost:8077", "rebound.example:8077"):
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=600)
+        connection.request("GET", "/v1/models", headers={"Host": host})
+        assert connection.getresponse().status == (421 if "rebound" in host else 200)
+        connection.close()
+    code, note = server.stop()
+    assert code == 0 and len(note.splitlines()) == 1 and "token" in note, "the container's network reaches it"
     assert len(places) == 1
 
 

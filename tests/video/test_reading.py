@@ -345,7 +345,7 @@ def test_a_file_that_was_cut_off_is_damaged_at_its_end(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["a.mkv", "a.mp4"])
-def test_a_cut_file_that_lacks_only_sound_is_whole(tmp_path, name):
+def test_a_cut_file_that_lacks_only_sound_breaks_off_behind_its_video(tmp_path, name):
     with av.open(str(tmp_path / name), "w", options={"movflags": "faststart"} if name == "a.mp4" else {}) as file:
         stream, sound = file.add_stream("libx264", rate=10), file.add_stream("aac", rate=8000, layout="mono")
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
@@ -364,7 +364,7 @@ def test_a_cut_file_that_lacks_only_sound_is_whole(tmp_path, name):
         assert reader.duration == pytest.approx(5.1, abs=0.2) and len(list(reader)) == 10 and not reader.damage
     (tmp_path / name).write_bytes(data[:-4000])
     frames, damage = read(tmp_path / name)
-    assert len(frames) == 10 and not damage
+    assert len(frames) == 10 and str(damage) == "damaged: breaks off at 1.0 s"
     (tmp_path / name).write_bytes(data[: len(data) // 3])
     frames, damage = read(tmp_path / name)
     assert str(damage) == f"damaged: ends at {len(frames) / 10} of 1.0 s"
@@ -384,8 +384,43 @@ def test_a_file_of_which_the_disk_gives_only_the_beginning_ends_there(tmp_path, 
     assert 0 < len(frames) < 30 and str(damage) == f"damaged: ends at {len(frames) / 10} of 3.0 s"
 
 
-def test_a_cut_file_that_does_not_say_its_length_breaks_off(tmp_path):
-    with av.open(str(tmp_path / "a.mp4"), "w", options={"movflags": "frag_keyframe+empty_moov"}) as file:
+@pytest.mark.parametrize("name", ["a.mkv", "a.mp4"])
+def test_a_cut_video_that_does_not_begin_at_0_is_as_long_as_its_frames_are(tmp_path, name):
+    with av.open(str(tmp_path / name), "w", options={"movflags": "faststart"} if name == "a.mp4" else {}) as file:
+        stream = file.add_stream("libx264", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(30):
+            frame = av.VideoFrame.from_image(photographs.noise(64, 48, number))
+            frame.pts, frame.time_base = 100 + number, Fraction(1, 10)
+            file.mux(stream.encode(frame))
+        file.mux(stream.encode())
+    data = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(data[:-20])
+    assert str(read(tmp_path / name)[1]).endswith(
+        {"a.mkv": "breaks off at 3.0 s", "a.mp4": "ends at 2.9 of 3.0 s"}[name]
+    )
+    (tmp_path / name).write_bytes(data[: len(data) // 2])
+    frames, damage = read(tmp_path / name)
+    assert str(damage).endswith(f"ends at {frames[-1].time + 0.1:.1f} of 3.0 s")
+
+
+def test_an_avi_file_that_was_written_to_a_pipe_is_whole(tmp_path):
+    pipe = io.BytesIO()
+    pipe.seekable = lambda: False  # pyright: ignore[reportAttributeAccessIssue]
+    with av.open(pipe, "w", format="avi") as file:
+        stream = file.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(10):
+            file.mux(stream.encode(av.VideoFrame.from_image(photographs.noise(64, 48, number))))
+        file.mux(stream.encode())
+    (tmp_path / "a.avi").write_bytes(pipe.getvalue()[:4] + b"\xff" * 4 + pipe.getvalue()[8:])
+    frames, damage = read(tmp_path / "a.avi")
+    assert len(frames) == 10 and not damage
+
+
+@pytest.mark.parametrize("flags", ["frag_keyframe+empty_moov", "frag_keyframe"])
+def test_a_cut_file_that_does_not_say_its_length_breaks_off(tmp_path, flags):
+    with av.open(str(tmp_path / "a.mp4"), "w", options={"movflags": flags}) as file:
         stream = file.add_stream("libx264", rate=10, options={"g": "5"})
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
         for number in range(20):
@@ -395,7 +430,7 @@ def test_a_cut_file_that_does_not_say_its_length_breaks_off(tmp_path):
     assert not read(tmp_path / "a.mp4")[1]
     (tmp_path / "a.mp4").write_bytes(data[: len(data) // 2])
     frames, damage = read(tmp_path / "a.mp4")
-    assert 0 < len(frames) < 12 and str(damage) == f"damaged: breaks off at {len(frames) / 10} s"
+    assert 0 < len(frames) < 12 and str(damage).endswith(f"breaks off at {frames[-1].time + 0.1:.1f} s")
 
 
 @pytest.mark.parametrize(("orientation", "back"), [(1, None), (3, "ROTATE_180"), (6, "ROTATE_90"), (8, "ROTATE_270")])

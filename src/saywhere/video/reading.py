@@ -187,10 +187,13 @@ class VideoReader:
         self._note_end()
 
     def _note_end(self) -> None:
-        """Note a missing end, to which errors behind the last frame belong; a cut file may lack only sound."""
-        if self._gave_up or (self._file is not None and _is_cut(self._file)):
-            length = _length(self._container, self._stream)
-            if length is None or to_ticks(length) - self._end > TICKS // 20:
+        """Note a missing end, to which errors behind the last frame belong."""
+        cut = self._gave_up or (self._file is not None and _is_cut(self._file))
+        if cut or (self._file is not None and _ends_in_zeros(self._file)):
+            length = None if self._file is None else _length(self._container, self._stream, self._file)
+            if length is not None and to_ticks(length) - self._end <= TICKS // 20:
+                length = None
+            if cut or length is not None:
                 self.damage.end = to_seconds(self._end), length
                 self._noted = [when for when in self._noted if when <= self._last]
         self._settle(None)
@@ -313,7 +316,7 @@ def _open_regular(path: str) -> BinaryIO:
 
 
 def _is_cut(file: BinaryIO) -> bool:
-    """Whether an MP4, Matroska or AVI file is shorter than its headers say, or ends in zeros, as if not yet copied."""
+    """Whether an MP4, Matroska or AVI file is shorter than its headers say."""
     size, end = os.fstat(file.fileno()).st_size, 0
 
     def at(place: int, count: int) -> bytes:
@@ -321,10 +324,9 @@ def _is_cut(file: BinaryIO) -> bool:
         return file.read(count)
 
     start = at(0, 16)
-    if start[:4] in (b"RIFF", b"\x1a\x45\xdf\xa3") and not any(at(max(0, size - 4096), 4096)):
-        return True
     if start[:4] == b"RIFF":
-        return 8 + int.from_bytes(start[4:8], "little") > size
+        length = int.from_bytes(start[4:8], "little")
+        return 8 + length > size and length != 0xFFFFFFFF  # which a program writes that cannot go back to the header
     if start[:4] == b"\x1a\x45\xdf\xa3":  # EBML: a header, then one segment with everything else
         for mark in (start[:4], b"\x18\x53\x80\x67"):
             if at(end, 4) != mark:
@@ -346,16 +348,45 @@ def _is_cut(file: BinaryIO) -> bool:
     return end > size
 
 
-def _length(container: Any, stream: Any) -> float | None:
-    """Return the length of the video that the headers of an MP4, AVI or Matroska file give, in seconds, or None."""
-    if stream.frames and stream.average_rate:  # FFmpeg's own duration of a cut AVI file is that of what is left
-        late = (stream.start_time or 0) * stream.time_base - Fraction(container.start_time or 0, av.time_base)
+def _ends_in_zeros(file: BinaryIO) -> bool:
+    """Whether the last 4 kB are zeros, as in a file that is not yet copied; some programs pad whole files with them."""
+    file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+    return not any(file.read())
+
+
+def _length(container: Any, stream: Any, file: BinaryIO) -> float | None:
+    """Return the time from the start to the end of the video by the headers, in seconds, or None if they do not say."""
+    begin = Fraction(container.start_time or 0, av.time_base)
+    if "matroska" in container.format.name:  # its times are those of the ends
+        own = re.fullmatch(r"(\d+):(\d+):([\d.]+)", stream.metadata.get("DURATION", ""))  # not that of longer sound
+        if own is None and not container.duration:
+            return None
+        end = (
+            sum(Fraction(own[n]) * 60 ** (3 - n) for n in (1, 2, 3))
+            if own
+            else Fraction(container.duration, av.time_base)
+        )
+        return round(float(end - begin), 3)
+    late = (stream.start_time or 0) * stream.time_base - begin
+    if container.format.name == "avi" and stream.frames and stream.average_rate:  # its duration is that of what is left
         return round(float(late + stream.frames / stream.average_rate), 3)
-    if "matroska" not in container.format.name or not container.duration:
-        return None
-    own = re.fullmatch(r"(\d+):(\d+):([\d.]+)", stream.metadata.get("DURATION", ""))  # without that of longer sound
-    length = sum(float(own[n]) * 60 ** (3 - n) for n in (1, 2, 3)) if own else container.duration / av.time_base
-    return round(length, 3)
+    if "mp4" in container.format.name and stream.duration and not _is_fragmented(file):
+        return round(float(late + stream.duration * stream.time_base), 3)
+    return None
+
+
+def _is_fragmented(file: BinaryIO) -> bool:
+    """Whether an MP4 file has fragments, which its header does not count."""
+    size, place = os.fstat(file.fileno()).st_size, 0
+    while place < size:
+        file.seek(place)
+        head = file.read(16)
+        length = int.from_bytes(head[:4])
+        length = int.from_bytes(head[8:16]) if length == 1 else length or size
+        if head[4:8] == b"moof" or length < 8:
+            return True
+        place += length
+    return False
 
 
 def _video(container: Any) -> Any:

@@ -350,7 +350,8 @@ class Recording:
             self._tracker = Tracker.from_dict(state["tracker"])
             self.looks, self.tracks, self.ticks = state["looks"], state["tracks"], state["ticks"]
             self._due = self.ticks // every * every + every
-            reader.damage = Damage(*state["damage"])
+            known = state["damage"]  # earlier versions wrote the attributes with their names
+            reader.damage = Damage(*(known.values() if isinstance(known, dict) else known))
             if self._drawing is not None:
                 self._drawing.look(self.ticks, self._marks())
         reader.start = self.ticks

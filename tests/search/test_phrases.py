@@ -52,6 +52,12 @@ from saywhere.text import Vocabulary
         ("no people and a stop sign", ["a stop sign"], ["people"]),
         ("pictures without people", [], ["people"]),
         ("every picture with no people", [], ["people"]),
+        ("Show me all my photos without people or cars", [], ["people", "cars"]),
+        ("photos where there is no dog", [], ["dog"]),
+        ("images that show no people - a car", [], ["people", "a car"]),
+        ("a dog without photos of people", ["a dog"], ["people"]),
+        ("all the pictures of a show", ["a show"], []),
+        ("photos of no parking signs", ["no parking signs"], []),
         ("Show me all photos that show a cat", ["a cat"], []),
         ("image with two dogs - photos of snow", ["two dogs"], ["snow"]),
         (

@@ -35,16 +35,19 @@ from saywhere.search.scan import Question
 from saywhere.text import Vocabulary, tokenize
 
 _SIGN = re.compile(r"(?:^|\s)([+-])(?=\s|$|[^\W\d])")
-_IMAGES = frozenset({"image", "images", "photo", "photos", "photograph", "photographs", "picture", "pictures"})
-_IMAGE_OF = re.compile(
-    rf"^(?:(?:find|show)\s+(?:me\s+)?)?(?:(?:an?|all|any|each|every|my|our|some|the|which)\s+)?(?:{'|'.join(_IMAGES)})\s+"
-    r"(?:of|with|(?:that|which)\s+(?:shows?|ha(?:s|ve)|contains?)|containing|showing|where\s+there\s+(?:is|are))\s+"
-    r"(?!no\b)(?=\S)",
-    re.IGNORECASE,
-)  # fmt: skip
+_IMAGES = (
+    r"^(?:(?:find|show)\s+(?:me\s+)?)?(?:(?:an?|all|any|each|every|my|our|some|the|which)\s+)*"
+    r"(?:images?|photos?|photographs?|pictures?)"
+)
+_OF = (
+    r"\s+(?:of|with|(?:that|which)\s+(?:shows?|ha(?:s|ve)|contains?)|containing|showing|where\s+there\s+(?:is|are))\s+"
+)
+_IMAGES_OF = re.compile(
+    rf"{_IMAGES}{_OF}(?:(no)\s+(?!(?:entry|one|parking|smoking|trespassing)\b))?(?=\S)", re.IGNORECASE
+)
 """What precedes the thing that is looked for in "photos of dogs"; "a photo on a wall" is a thing itself."""
-ANYTHING = _IMAGES | {"a", "an", "any", "the", "all", "each", "every", "my", "our", "some"}
-"""Words of a wanted phrase that any image shows."""
+ANYTHING = re.compile(rf"{_IMAGES}$|^(?:an?|any|all|the)$", re.IGNORECASE)
+"""A wanted phrase that any image shows."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ class Query:
             raise UserError(f"{text!r}: no phrase follows the {empty}; say what is looked for, as in 'a dog + snow'")
         wanted, unwanted = list[str](), list[str]()
         for mark, phrase in signed:
-            said = _IMAGE_OF.sub("", phrase.strip())
+            said = _IMAGES_OF.sub(lambda lead: "photos without " if lead[1] else "", phrase.strip())
             kept, excluded = cut_excluded(said) if mark == "+" else ("", [("", said)])
             wanted += [kept] if tokenize(kept) or not excluded else []
             unwanted += [thing for _, thing in excluded]
@@ -102,7 +105,7 @@ class Query:
 
     def less(self, *unwanted: str) -> Query:
         """Return the query with more unwanted phrases; then photos in general need no longer be wanted."""
-        anything = unwanted and all(ANYTHING.issuperset(tokenize(phrase)) for phrase in self.wanted)
+        anything = unwanted and all(ANYTHING.match(phrase.strip(" ,.")) for phrase in self.wanted)
         return Query(() if anything else self.wanted, self.unwanted + _alternatives(unwanted))
 
     @property
@@ -113,7 +116,7 @@ class Query:
 
 def _alternatives(unwanted: Iterable[str]) -> tuple[str, ...]:
     """Return unwanted things one by one: those joined by "or", and those of a list, "cats, dogs"."""
-    each = [part for text in unwanted for part in re.split(r",?\s+or\s+", text)]
+    each = [part for text in unwanted for part in re.split(r",?\s+or\s+", _IMAGES_OF.sub("", text))]
     lists = [(text, re.split(r"\s*,\s*", text)) for text in each]
     named = [(text, parts, all(noun_tree().find(part) for part in parts)) for text, parts in lists]
     return tuple(part for text, parts, listed in named for part in (parts if listed else [text]))

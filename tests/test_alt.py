@@ -232,6 +232,36 @@ export default () => <p title="https://x/y
     assert filled(tmp_path / "a.svelte", page) == new
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "const html =\n  \"<img src='a.jpg'>\";", "f([\n  \"<img src='a.jpg'>\",\n]);",
+        "f(1,\n  \"<img src='a.jpg'>\");",
+        "x &&\n  \"<img src='a.jpg'>\";", "throw \"<img src='a.jpg'>\";", "f(1,\n  '<img src=\"a.jpg\">');",
+        "/\"/.test(x) ? \"<img src='a.jpg'>\" : \"\"", 'x = "<img class=" + c + " src=\'a.jpg\'>"',
+        "x = \"<img src='a.jpg'\" + y + '>'", "x = \"\\\n<img src='a.jpg'>\\\n\"", 'x = "<img src=\\"a.jpg\\">"',
+    ],
+)  # fmt: skip
+def test_strings_of_javascript_stay_and_their_images_are_counted(code: str, tmp_path: Path) -> None:
+    page = f'const tag = "<script>";\n{code}\nexport default () => <img src="b.jpg" />;\n'
+    for name in ("a.jsx", "a.tsx"):
+        assert filled(tmp_path / name, page) == page.replace('<img src="b', f'<img alt="{AS_HTML}" src="b')
+        assert [image.source for image in Document.read(tmp_path / name).images] == [None, "b.jpg"]
+
+
+@pytest.mark.parametrize(
+    "prose",
+    [
+        'Home // <img src="a.jpg">', 'She said: "look <img src="a.jpg"> there"', "don't <img src=\"a.jpg\"> can't",
+        '6" <img src="./a.jpg"> 7"', "(see: 'look <img src='a.jpg'> there')",
+    ],
+)  # fmt: skip
+def test_quotes_in_prose_hide_no_image(prose: str, tmp_path: Path) -> None:
+    for name in ("a.astro", "a.jsx", "a.svelte"):
+        page = f"<p>{prose}</p>"
+        assert filled(tmp_path / name, page) == page.replace("<img", f'<img alt="{AS_HTML}"')
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1", "cp1251"])
 def test_other_bytes_stay_in_every_encoding(encoding: str, tmp_path: Path) -> None:
     words = "Ж" if encoding == "cp1251" else "é"

@@ -12,6 +12,7 @@ import html
 import re
 import urllib.parse
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import compress
 from pathlib import Path
@@ -106,12 +107,14 @@ _IN_TAG = re.compile(rf"{_TEMPLATE.pattern}|\{{(?:[^{{}}]|{_BRACES})*+\}}", re.D
 """Templates outside quotes, among them expressions of JSX and Svelte."""
 _EXPRESSION = re.compile(r"\{[^{}]*\}|<[%?]")
 _STRING = re.compile(
-    r"""/\*(?:(?!/\*|\*/).)*+\*/|(?<!\S)//[^\n]*|"""
-    r"""(?:(?<=[=(\[,:?+{&|])|(?<=[=(,:?+{&|] )|(?<==> )|(?<=return )|(?<=@html ))"""
-    r"""(?:"(?:\\.|[^"\\\n])*+"|'(?:\\.|[^'\\\n])*+'|`(?:\\.|[^`\\])*+`)""",
-    re.DOTALL,
+    r"""(?P<comment>/\*(?:(?!/\*|\*/).)*+\*/)|(?:^|[;,{(\[])[ \t]*(?P<line>//[^\n]*)|"""
+    r"""(?P<string>(?<![\w\\])(?:"(?:\\.|[^"\\\n])*+"|'(?:\\.|[^'\\\n])*+')(?!(?<==.)(?:\.{0,2}/)?\w)|"""
+    r"""(?:(?<=[=(\[,:?+{&|])|(?<=[=(,:?+{&|] )|(?<==> )|(?<=return )|(?<=@html ))`(?:\\.|[^`\\])*+`)""",
+    re.DOTALL | re.MULTILINE,
 )
-"""Comments of JavaScript, and strings where an expression begins."""
+"""Comments and strings of JavaScript. In prose quotes stand around others: ``"a <img src="`` goes on with a letter."""
+_QUOTED = re.compile(r'="(?:\.{0,2}/)?\w')
+"""Attributes that are in no string in double quotes, because it would end here, before a letter."""
 _FOOTNOTE = re.compile(r"^ {0,3}\[\^[^]\n]+\]:", re.MULTILINE)
 _BOUND = re.compile(r"(?:(?:data-)?(?:.*[^a-z-]|(?:ng|th)-(?:attr-)?|bind-))?(alt|src)(?:-title)?(?:$|[^a-z-])")
 """Names of attributes that a program sets when the page is shown, such as ``:alt``, ``[attr.alt]``, ``th:src``."""
@@ -184,8 +187,8 @@ class Document:
             raise UserError(f"{path}: is not a text; give HTML and Markdown files, or folders of them")
         if (ending := ending_of(path)) in MARKDOWN:
             return cls(path, text, encoding, tuple(find_in_markdown(text)))
-        code = [one.span() for one in _STRING.finditer(text) if "<img" in one[0]] if ending in JSX else ()
-        return cls(path, text, encoding, tuple(find_in_html(_hide(text, code))), value_in(text, "base", "href"))
+        images = find_in_jsx(text) if ending in JSX else find_in_html(text)
+        return cls(path, text, encoding, tuple(images), value_in(text, "base", "href"))
 
     def has_changed(self) -> bool:
         """Return whether the file differs from what was read, because it was edited or deleted."""
@@ -282,6 +285,31 @@ def find_in_html(text: str) -> Iterator[Image]:
             image = _image(text, name_end, attributes)
             if image is not None:
                 yield image
+
+
+def find_in_jsx(text: str) -> Iterator[Image]:
+    """Yield the images of a file with HTML in JavaScript; those in strings have no source, so that they stay."""
+    code = [one for one in _STRING.finditer(text) if re.search("<[a-zA-Z/!]", one[0])]
+    shown = _hide(text, (one.span(one.lastgroup or 0) for one in code))
+    joined = shown.replace("\\\r\n", "   ").replace("\\\n", "  ")  # lines of a string; positions stay
+    found = [replace(one, source=None) if _in_quotes(joined, one.start) else one for one in find_in_html(shown)]
+    strings = (one.span() for one in code if one.lastgroup == "string")
+    found += [_left(one.end()) for start, end in strings for one in re.compile("<img\\b").finditer(text, start, end)]
+    yield from sorted(found, key=lambda image: image.start)
+
+
+def _in_quotes(text: str, at: int) -> bool:
+    """Return whether the tag around a position may be in a string, which double quotes would end."""
+    start = text.rfind("<", 0, at)
+    end = text.find("\n", at)
+    before = text.rfind('"', text.rfind("\n", 0, start) + 1, start)
+    after = text.find('"', at, end if end >= 0 else len(text))
+    return before >= 0 and after >= 0 and not _QUOTED.search(text, start, text.find(">", at))
+
+
+def _left(at: int) -> Image:
+    """Return an image that is counted and left alone."""
+    return Image(None, None, at, at, ("", ""), str)
 
 
 def value_in(text: str, element: str, attribute: str) -> str:

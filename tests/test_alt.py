@@ -262,6 +262,20 @@ def test_quotes_in_prose_hide_no_image(prose: str, tmp_path: Path) -> None:
         assert filled(tmp_path / name, page) == page.replace("<img", f'<img alt="{AS_HTML}"')
 
 
+@pytest.mark.parametrize(
+    "closed",
+    [
+        '<textarea name="x" rows={3} />', "<script/>", "<iframe />", '<title a="b" />', '<Script src="x" />',
+        '<Title text="x">', "<Style>x</Style>",
+    ],
+)  # fmt: skip
+def test_images_behind_a_closed_element_and_components_are_found(closed: str, tmp_path: Path) -> None:
+    page = f'<div>{closed}\n<img src="a.jpg" /></div>\n'
+    for ending in ("tsx", "jsx", "svelte", "vue", "astro", "mdx", "xhtml"):
+        assert filled(tmp_path / f"a.{ending}", page) == page.replace("<img", f'<img alt="{AS_HTML}"')
+    assert not list(find_in_html("<textarea /><img src=a.jpg>")) and not list(find_in_html("<TITLE><img src=a.jpg>"))
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1", "cp1251"])
 def test_other_bytes_stay_in_every_encoding(encoding: str, tmp_path: Path) -> None:
     words = "Ж" if encoding == "cp1251" else "é"

@@ -42,6 +42,8 @@ TEMPLATES = frozenset((
 ))  # fmt: skip
 JSX = frozenset((".jsx", ".tsx", ".astro", ".svelte"))
 HTML = TEMPLATES | JSX | frozenset((".html", ".htm", ".xhtml", ".php", ".jsp", ".vue"))
+COMPONENTS = JSX | frozenset((".vue", ".mdx", ".xhtml"))
+"""Endings of files where ``/>`` closes every element, and names with a capital are no elements of HTML."""
 OTHERS = frozenset((".cshtml", ".razor", ".pug", ".haml", ".slim", ".rst", ".adoc"))
 """Endings of pages that are only counted in folders."""
 LENGTH = 125
@@ -185,9 +187,10 @@ class Document:
         text, encoding = _decode(data)
         if "\0" in text:
             raise UserError(f"{path}: is not a text; give HTML and Markdown files, or folders of them")
-        if (ending := ending_of(path)) in MARKDOWN:
-            return cls(path, text, encoding, tuple(find_in_markdown(text)))
-        images = find_in_jsx(text) if ending in JSX else find_in_html(text)
+        components = (ending := ending_of(path)) in COMPONENTS
+        if ending in MARKDOWN:
+            return cls(path, text, encoding, tuple(find_in_markdown(text, components)))
+        images = find_in_jsx(text) if ending in JSX else find_in_html(text, components)
         return cls(path, text, encoding, tuple(images), value_in(text, "base", "href"))
 
     def has_changed(self) -> bool:
@@ -278,9 +281,9 @@ def _escape_markdown(text: str) -> str:
     return re.sub(r"([\\\[\]`*_<>&])", r"\\\1", text)
 
 
-def find_in_html(text: str) -> Iterator[Image]:
-    """Yield the images of an HTML document or template in order."""
-    for name, name_end, attributes, bare in _tags(text):
+def find_in_html(text: str, components: bool = False) -> Iterator[Image]:
+    """Yield the images of an HTML document or template in order; ``components``: of a kind in ``COMPONENTS``."""
+    for name, name_end, attributes, bare in _tags(text, components):
         if name == "img" and not bare:
             image = _image(text, name_end, attributes)
             if image is not None:
@@ -292,7 +295,7 @@ def find_in_jsx(text: str) -> Iterator[Image]:
     code = [one for one in _STRING.finditer(text) if re.search("<[a-zA-Z/!]", one[0])]
     shown = _hide(text, (one.span(one.lastgroup or 0) for one in code))
     joined = shown.replace("\\\r\n", "   ").replace("\\\n", "  ")  # lines of a string; positions stay
-    found = [replace(one, source=None) if _in_quotes(joined, one.start) else one for one in find_in_html(shown)]
+    found = [replace(one, source=None) if _in_quotes(joined, one.start) else one for one in find_in_html(shown, True)]
     strings = (one.span() for one in code if one.lastgroup == "string")
     found += [_left(one.end()) for start, end in strings for one in re.compile("<img\\b").finditer(text, start, end)]
     yield from sorted(found, key=lambda image: image.start)
@@ -320,7 +323,7 @@ def value_in(text: str, element: str, attribute: str) -> str:
     return ""
 
 
-def _tags(text: str) -> Iterator[tuple[str, int, dict[str, tuple[int, int]], bool]]:
+def _tags(text: str, components: bool = False) -> Iterator[tuple[str, int, dict[str, tuple[int, int]], bool]]:
     """Yield each start tag: name, end of the name, spans of its attributes, and whether it has bare templates."""
     notes = _NOTES.match(text)
     text = _hide(text, [*([notes.span()] if notes else []), *(one.span() for one in _ENCLOSED.finditer(text))])
@@ -342,7 +345,8 @@ def _tags(text: str) -> Iterator[tuple[str, int, dict[str, tuple[int, int]], boo
         if text[at + 1] != "/":
             yield name, tag.end(), attributes, bare
         at = end
-        if name in _RAW and text[tag.start() + 1] != "/":
+        closed = text[tag.start() + 1] == "/" or (components and text[end - 2] == "/")
+        if not closed and (tag[1] if components else name) in _RAW:
             close = re.compile(rf"</{name}\b", re.IGNORECASE).search(text, at)
             at = len(text) if close is None else close.start()
 
@@ -415,8 +419,8 @@ def _image(text: str, name_end: int, attributes: dict[str, tuple[int, int]]) -> 
     return Image(source, html.unescape(alt), *attributes["alt"], ('"', '"'), html.escape)
 
 
-def find_in_markdown(text: str) -> Iterator[Image]:
-    """Yield the images of a Markdown document in order, including those in HTML; code is skipped.
+def find_in_markdown(text: str, components: bool = False) -> Iterator[Image]:
+    """Yield the images of a Markdown document in order, including those found by :func:`find_in_html`, without code.
 
     An empty text counts as none, because Markdown cannot mark an image as decorative. Images whose text is also a
     reference, such as ``![cat][]``, are skipped.
@@ -450,7 +454,7 @@ def find_in_markdown(text: str) -> Iterator[Image]:
     text = _hide(text, hidden)
     shown = _hide(body, [one.span() for one in _ENCLOSED.finditer(text)])
     found = [image for image in found if shown[image.start - 1] == "["]
-    yield from sorted((*found, *find_in_html(text)), key=lambda image: image.start)
+    yield from sorted((*found, *find_in_html(text, components)), key=lambda image: image.start)
 
 
 def _commonmark(noted: list[tuple[int, int, Any]]) -> MarkdownIt:

@@ -625,3 +625,15 @@ def test_addresses_of_files_are_read_in_the_root_of_the_site(tmp_path: Path) -> 
     for url, root in ((outside.as_uri(), tmp_path / "site"), (inside.as_uri(), None), (climbing, tmp_path / "site")):
         with pytest.raises(MissingImageError, match=re.escape(f"{url}: is not in the root folder of the site; give ")):
             document.locate(url, root)
+
+
+def test_a_broken_address_stops_nothing(model: Captions) -> None:
+    Path("site/a.html").write_text(
+        '<base href="http://[x/"><img src="file:///x%00y.jpg"><img src="file://[abc/x.jpg"><img src="x%00y.png">'
+        '<img src="//[x/a.png"><img src="a%20b.png">'
+    )
+    done = run("site", "--root", "site", "--write", code=1)
+    assert "1 draft written, 1 on the network, left alone, 3 skipped" in done.stderr
+    assert "site/a.html:1: file:///x%00y.jpg: is no address of a file (embedded null byte)" in done.stderr
+    assert "site/a.html:1: file://[abc/x.jpg: is no address of a file (Invalid IPv6 URL)" in done.stderr
+    assert "site/a.html:1: x%00y.png: no such file" in done.stderr

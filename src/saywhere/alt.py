@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import codecs
+import contextlib
 import html
 import re
 import urllib.parse
@@ -232,7 +233,8 @@ class Document:
                 raise ImageError(f"{url[:40]}: damaged data URL ({error})") from error
         if not _ABSOLUTE.match(url):
             base = re.split(r"[?#]", self.base, maxsplit=1)[0]
-            url = urllib.parse.urljoin(base, url) if _ABSOLUTE.match(base) else base[: base.rfind("/") + 1] + url
+            with contextlib.suppress(ValueError):  # a base that is no address is ignored, as browsers do
+                url = urllib.parse.urljoin(base, url) if _ABSOLUTE.match(base) else base[: base.rfind("/") + 1] + url
         if url.lower().startswith("file:"):
             return _inside(url, root)
         if url.startswith("//") or _NETWORK.match(url):
@@ -252,11 +254,15 @@ def ending_of(path: Path) -> str:
 
 
 def _inside(url: str, root: Path | None) -> Path:
-    """Return the path of a ``file:`` URL in the root folder of the site; ``MissingImageError`` for other places."""
+    """Return the path of a ``file:`` URL in the root folder of the site; ``MissingImageError`` for all others."""
     from urllib.request import url2pathname
 
-    path = Path(url2pathname(urllib.parse.urlsplit(url).path))
-    if root is None or not path.resolve().is_relative_to(root.resolve()):
+    try:
+        path = Path(url2pathname(urllib.parse.urlsplit(url).path))
+        inside = root is not None and path.resolve().is_relative_to(root.resolve())
+    except ValueError as error:  # such as a null byte
+        raise MissingImageError(f"{url}: is no address of a file ({error})") from error
+    if not inside:
         raise MissingImageError(f"{url}: is not in the root folder of the site; give that by --root")
     return path
 

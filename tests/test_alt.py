@@ -148,6 +148,13 @@ def test_code_and_comments_between_tags_of_templates_stay(before: str, after: st
     assert filled(tmp_path / "a.html", again) == again.replace("<img src=c>", f'<img alt="{AS_HTML}" src=c>')
 
 
+def test_names_of_headings_open_no_comment(tmp_path: Path) -> None:
+    page = "# A {#setup}\n\n![](a.jpg)\n\n## B {#b .c}\n\n<img src=b> C#{C#}\n"
+    for name in ("a.md", "a.qmd"):
+        new = page.replace("![]", f"![{AS_MARKDOWN}]").replace("<img", f'<img alt="{AS_HTML}"')
+        assert filled(tmp_path / name, page) == new
+
+
 def test_comments_with_one_tag_and_front_matter_stay(tmp_path: Path) -> None:
     for text in ("{{! <img src=a.jpg> }}", "<%# <img src=a.jpg> %>", "---\n<img src=a.jpg>\n---\n"):
         for name in ("a.html", "a.md"):
@@ -185,7 +192,23 @@ def test_templates_have_images_in_their_strings(tag: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "mark",
-    ["{{", "{{ x ", "{{ '", "{% ", '<% "', "<? ", "{# ", "{{!-- ", "{* ", "@* ", "{/* ", "{% raw %}", "<%"],
+    [
+        "{{",
+        '<p>{{ "\\',
+        "<p>{{ " + '"\\' * 9,
+        "{{ x ",
+        "{{ '",
+        "{% ",
+        '<% "',
+        "<? ",
+        "{# ",
+        "{{!-- ",
+        "{* ",
+        "@* ",
+        "{/* ",
+        "{% raw %}",
+        "<%",
+    ],
 )
 def test_unclosed_marks_take_linear_time(mark: str) -> None:
     """Quadratic time would take minutes, so that the limit does not depend on the load of the machine."""
@@ -200,6 +223,8 @@ def test_the_image_that_a_script_loads_counts_and_not_its_placeholder() -> None:
     for lazy in ("data-src=a.jpg", "data-lazy-src=a.jpg", "data-original=a.jpg", 'data-srcset="a.jpg 320w, b.jpg 2x"',
                  'data-lazy-srcset="a.jpg, b.jpg 2x"', "data-src='' data-original=a.jpg"):  # fmt: skip
         assert [image.source for image in find_in_html(f"<img src=pixel.png {lazy}>")] == ["a.jpg"]
+    for other in ("data-original=true", 'data-src="1"', 'data-srcset="{{ b }}"', "data-lazy-srcset='<%= b %> 2x'"):
+        assert [image.source for image in find_in_html(f"<img src=a.jpg {other}>")] == ["a.jpg"]
     sets = ("a.jpg, b.jpg 2x", "\n a.jpg\n1x", "a.jpg", "{{ a }} 2x")
     found = [image.source for one in sets for image in find_in_html(f'<img srcset="{one}">')]
     assert found == ["a.jpg", "a.jpg", "a.jpg", None]

@@ -70,7 +70,7 @@ def _template(opens: str, closes: str, inner: str = ".") -> str:
     """Return a pattern as ``_between`` does, without images outside strings: marks around these are no template's."""
     edge = f"{opens}|{closes}"
     strings = "|".join(rf"{quote}(?:\\.|(?!{edge})[^{quote}\\])*+{quote}" for quote in "\"'`")
-    return rf"{opens}(?:(?<!\w)(?:{strings})|(?!{edge}|(?i:<img\b)){inner})*+{closes}"
+    return rf"{opens}(?:(?<![\w\\])(?:{strings})|(?!{edge}|(?i:<img\b)){inner})*+{closes}"
 
 
 _CDATA = r"<!\[CDATA\["
@@ -80,7 +80,7 @@ _ENCLOSED = re.compile(
         (
             rf"{_BLOCK}(?:(?!\{{%[-~+]?\s*(?:end)?\1\b).)*+{_END}[^%]*%\}}",  # Jinja, Django, Twig, Liquid
             _between(r"\{\{[<%]\s*highlight\b", r"\{\{[<%]\s*/\s*highlight\s*[>%]\}\}"),  # Hugo
-            _between(r"\{#", r"#\}"),
+            _between(r"\{#(?![^{}#\n]*\})", r"#\}"),  # not {#id} of a heading
             _between(r"\{\{~?!?--", r"--~?\}\}"),  # Handlebars, Blade
             _between(r"\{\{~?!(?!--)", r"\}\}"),
             _between(r"\{-?\s*/\*", r"\*/") + r"\s*-?\}",  # JSX, Go
@@ -413,7 +413,8 @@ def _image(text: str, name_end: int, attributes: dict[str, tuple[int, int]]) -> 
     hidden = (value("aria-hidden") or "").lower() == "true" or value("aria-label") or value("aria-labelledby")
     if (alt is not None and not alt.strip()) or hidden or (value("role") or "").lower() in ("presentation", "none"):
         return None
-    name, url = next(((name, given) for name in _SOURCES if (given := value(name))), ("", ""))
+    given = [(name, url) for name in _SOURCES if (url := value(name))]
+    name, url = next((one for one in given if _is_address(*one)), (given or [("", "")])[0])
     if name.endswith("srcset") and not _EXPRESSION.search(url):
         url = "".join(url.split()[:1]).rstrip(",")
     bound = {found[1] for name in attributes if (found := _BOUND.match(name)) and name != found[1]}
@@ -423,6 +424,13 @@ def _image(text: str, name_end: int, attributes: dict[str, tuple[int, int]]) -> 
     if alt is None:
         return Image(source, "bound" if "alt" in bound else None, name_end, name_end, (' alt="', '"'), html.escape)
     return Image(source, html.unescape(alt), *attributes["alt"], ('"', '"'), html.escape)
+
+
+def _is_address(name: str, value: str) -> bool:
+    """Return whether a source is one: scripts know ``data-original="true"``, and templates fill in sets."""
+    if name in ("src", "srcset"):
+        return True
+    return not _EXPRESSION.search(value) if name.endswith("srcset") else re.search(r"[./{<]", value) is not None
 
 
 def find_in_markdown(text: str, components: bool = False) -> Iterator[Image]:

@@ -148,6 +148,16 @@ def test_code_and_comments_between_tags_of_templates_stay(before: str, after: st
     assert filled(tmp_path / "a.html", again) == again.replace("<img src=c>", f'<img alt="{AS_HTML}" src=c>')
 
 
+def test_images_that_templates_show_as_they_are_stay_and_are_counted(tmp_path: Path) -> None:
+    for name in ("raw", "verbatim"):
+        inside = f"{{% {name} %}}\n\n{CODE}<img src=x alt=''>\n\n{{% end{name} %}}\n\n"
+        found = list(find_in_html(f"<img src=d>{inside}<img src=c>"))
+        assert [image.source for image in found] == ["d", None, "c"]
+        found = list(find_in_markdown(f"![](d)\n\n{inside}![](c)\n"))
+        assert [image.source for image in found] == ["d", None, None, "c"]
+    assert not list(find_in_html("{% comment %}<img src=a>{% endcomment %}{# {% raw %}<img src=a>{% endraw %} #}"))
+
+
 def test_names_of_headings_open_no_comment(tmp_path: Path) -> None:
     page = "# A {#setup}\n\n![](a.jpg)\n\n## B {#b .c}\n\n<img src=b> C#{C#}\n"
     for name in ("a.md", "a.qmd"):

@@ -288,12 +288,29 @@ def _escape_markdown(text: str) -> str:
 
 
 def find_in_html(text: str, components: bool = False) -> Iterator[Image]:
-    """Yield the images of an HTML document or template in order; ``components``: of a kind in ``COMPONENTS``."""
+    """Yield the images of an HTML document or template in order; ``components``: of a kind in ``COMPONENTS``.
+
+    Those that ``{% raw %}`` or ``{% verbatim %}`` encloses have no source, so that they stay.
+    """
+    found = list[Image]()
     for name, name_end, attributes, bare in _tags(text, components):
         if name == "img" and not bare:
             image = _image(text, name_end, attributes)
             if image is not None:
-                yield image
+                found.append(image)
+    for begin, end in _enclosed(text)[1]:
+        begin += 1  # into the opening tag, so that this is none
+        for one in find_in_html(text[begin:end], components):
+            found.append(replace(one, source=None, start=begin + one.start, end=begin + one.end))
+    yield from sorted(found, key=lambda image: image.start)
+
+
+def _enclosed(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return spans of code and comments between tags of templates, and of text that these show as it is."""
+    spans = list[tuple[int, int]](), list[tuple[int, int]]()
+    for one in _ENCLOSED.finditer(text):
+        spans[one[1] in ("raw", "verbatim")].append(one.span())
+    return spans
 
 
 def find_in_jsx(text: str) -> Iterator[Image]:
@@ -332,7 +349,8 @@ def value_in(text: str, element: str, attribute: str) -> str:
 def _tags(text: str, components: bool = False) -> Iterator[tuple[str, int, dict[str, tuple[int, int]], bool]]:
     """Yield each start tag: name, end of the name, spans of its attributes, and whether it has bare templates."""
     notes = _NOTES.match(text)
-    text = _hide(text, [*([notes.span()] if notes else []), *(one.span() for one in _ENCLOSED.finditer(text))])
+    code, plain = _enclosed(text)
+    text = _hide(text, [*([notes.span()] if notes else []), *code, *plain])
     at, last = 0, text.rfind(">") + 1
     while begin := _BEGIN.search(text, at, last):
         at = begin.start()
@@ -466,8 +484,9 @@ def find_in_markdown(text: str, components: bool = False) -> Iterator[Image]:
                 source = None if not url or _EXPRESSION.search(url) else url
                 found.append(Image(source, told, label, close, ("", ""), _escape_markdown))
     text = _hide(text, hidden)
-    shown = _hide(body, [one.span() for one in _ENCLOSED.finditer(text)])
+    shown, filled = (_hide(body, spans) for spans in _enclosed(text))
     found = [image for image in found if shown[image.start - 1] == "["]
+    found = [image if filled[image.start - 1] == "[" else replace(image, source=None) for image in found]
     yield from sorted((*found, *find_in_html(text, components)), key=lambda image: image.start)
 
 

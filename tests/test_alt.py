@@ -284,6 +284,19 @@ def test_strings_of_javascript_stay_and_their_images_are_counted(code: str, tmp_
         assert [image.source for image in Document.read(tmp_path / name).images] == [None, "b.jpg"]
 
 
+def test_a_text_that_names_a_tag_stays_whole(tmp_path: Path) -> None:
+    (tmp_path / "a.tsx").write_text('<p><img src="a.jpg" alt="a <b> or <img>" /><img src="b.jpg" alt="<p>" /></p>')
+    document = Document.read(tmp_path / "a.tsx")
+    new = document.with_texts([(image, "n") for image in document.images if image.source])
+    assert new == document.text.replace('"<p>"', '"n"')
+
+
+def test_double_quotes_around_a_tag_in_mdx_stay(tmp_path: Path) -> None:
+    page = "export const a = \"<img src='a.jpg'>\";\n\n<p><img src='b.jpg' /></p>\n"
+    new = page.replace("<img src='b", f'<img alt="{AS_HTML}" src=\'b')
+    assert filled(tmp_path / "a.mdx", page) == new
+
+
 @pytest.mark.parametrize(
     "prose",
     [

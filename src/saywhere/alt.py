@@ -128,6 +128,8 @@ _BEGIN = re.compile(r"<|\{[{%]")
 _TAG = re.compile(r"</?([a-zA-Z][^\s/>]*)")
 _RAW = ("script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes")
 """Elements whose content is plain text."""
+_IN_STRING = re.compile(rf"<(?:img|!--|/?(?:{'|'.join(_RAW)}))")
+"""Tags that change what is found if a comment or string has them."""
 _NOTES = re.compile(r"\ufeff?(---|\+\+\+)[ \t]*[\r\n].*?(?<=[\r\n])(?:\1|\.\.\.)[ \t]*(?![^\r\n])", re.DOTALL)
 """Front matter."""
 _NO_MARKDOWN = re.compile(r"</?(?:[!?]|(?:pre|code|script|style|textarea)\b)", re.IGNORECASE)
@@ -315,22 +317,26 @@ def _enclosed(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
 
 def find_in_jsx(text: str) -> Iterator[Image]:
     """Yield the images of a file with HTML in JavaScript; those in strings have no source, so that they stay."""
-    code = [one for one in _STRING.finditer(text) if re.search("<[a-zA-Z/!]", one[0])]
-    shown = _hide(text, (one.span(one.lastgroup or 0) for one in code))
-    joined = shown.replace("\\\r\n", "   ").replace("\\\n", "  ")  # lines of a string; positions stay
-    found = [replace(one, source=None) if _in_quotes(joined, one.start) else one for one in find_in_html(shown, True)]
+    code = [one for one in _STRING.finditer(text) if _IN_STRING.search(one[0])]
+    inside = ((one, one.lastgroup == "string") for one in code)  # the quotes may be those of an attribute
+    shown = _hide(text, ((one.start(one.lastgroup or 0) + quote, one.end() - quote) for one, quote in inside))
+    found = _without_strings(shown, find_in_html(shown, True))
     strings = (one.span() for one in code if one.lastgroup == "string")
     found += [_left(one.end()) for start, end in strings for one in re.compile("<img\\b").finditer(text, start, end)]
     yield from sorted(found, key=lambda image: image.start)
 
 
-def _in_quotes(text: str, at: int) -> bool:
-    """Return whether the tag around a position may be in a string, which double quotes would end."""
-    start = text.rfind("<", 0, at)
-    end = text.find("\n", at)
-    before = text.rfind('"', text.rfind("\n", 0, start) + 1, start)
-    after = text.find('"', at, end if end >= 0 else len(text))
-    return before >= 0 and after >= 0 and not _QUOTED.search(text, start, text.find(">", at))
+def _without_strings(text: str, images: Iterable[Image]) -> list[Image]:
+    """Return images, without a source if the tag may be in a string, which double quotes in it would end."""
+    text = text.replace("\\\r\n", "   ").replace("\\\n", "  ")  # lines of a string; positions stay
+    found = list[Image]()
+    for one in images:
+        start, end = text.rfind("<", 0, one.start), text.find("\n", one.start)
+        before = text.rfind('"', text.rfind("\n", 0, start) + 1, start) >= 0
+        after = text.find('"', one.start, end if end >= 0 else len(text)) >= 0
+        quoted = before and after and not _QUOTED.search(text, start, text.find(">", one.start))
+        found.append(replace(one, source=None) if quoted else one)
+    return found
 
 
 def _left(at: int) -> Image:
@@ -487,7 +493,9 @@ def find_in_markdown(text: str, components: bool = False) -> Iterator[Image]:
     shown, filled = (_hide(body, spans) for spans in _enclosed(text))
     found = [image for image in found if shown[image.start - 1] == "["]
     found = [image if filled[image.start - 1] == "[" else replace(image, source=None) for image in found]
-    yield from sorted((*found, *find_in_html(text, components)), key=lambda image: image.start)
+    in_html = find_in_html(text, components)
+    found += _without_strings(text, in_html) if components else in_html
+    yield from sorted(found, key=lambda image: image.start)
 
 
 def _commonmark(noted: list[tuple[int, int, Any]]) -> MarkdownIt:

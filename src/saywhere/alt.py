@@ -194,7 +194,7 @@ class Document:
         if ending in MARKDOWN:
             return cls(path, text, encoding, tuple(find_in_markdown(text, components)))
         images = find_in_jsx(text) if ending in JSX else find_in_html(text, components)
-        return cls(path, text, encoding, tuple(images), value_in(text, "base", "href"))
+        return cls(path, text, encoding, tuple(images), value_in(text, "base", "href", components))
 
     def has_changed(self) -> bool:
         """Return whether the file differs from what was read, because it was edited or deleted."""
@@ -344,9 +344,9 @@ def _left(at: int) -> Image:
     return Image(None, None, at, at, ("", ""), str)
 
 
-def value_in(text: str, element: str, attribute: str) -> str:
+def value_in(text: str, element: str, attribute: str, components: bool = False) -> str:
     """Return an attribute of the first such element of an HTML document that has it, or an empty string."""
-    for name, _, attributes, bare in _tags(text):
+    for name, _, attributes, bare in _tags(text, components):
         if name == element and not bare and (value := _value(text, attributes, attribute)):
             return "" if _EXPRESSION.search(value) else html.unescape(value).strip()
     return ""

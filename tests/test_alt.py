@@ -300,7 +300,8 @@ def test_double_quotes_around_a_tag_in_mdx_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "prose",
     [
-        'Home // <img src="a.jpg">', 'She said: "look <img src="a.jpg"> there"', "don't <img src=\"a.jpg\"> can't",
+        'Home // <img src="a.jpg">', 'She said: "look <img src="a.jpg"> there"',
+        "don't <img src=\"a.jpg\"> can't", "'tis <img src=\"a.jpg\"> isn't",
         '6" <img src="./a.jpg"> 7"', "(see: 'look <img src='a.jpg'> there')",
     ],
 )  # fmt: skip

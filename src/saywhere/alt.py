@@ -111,11 +111,14 @@ _IN_TAG = re.compile(rf"{_TEMPLATE.pattern}|\{{(?:[^{{}}]|{_BRACES})*+\}}", re.D
 _EXPRESSION = re.compile(r"\{[^{}]*\}|<[%?]")
 _STRING = re.compile(
     r"""(?P<comment>/\*(?:(?!/\*|\*/).)*+\*/)|(?:^|[;,{(\[])[ \t]*(?P<line>//[^\n]*)|"""
-    r"""(?P<string>(?<![\w\\])(?:"(?:\\.|[^"\\\n])*+"|'(?:\\.|[^'\\\n])*+')(?!(?<==.)(?:\.{0,2}/)?\w)|"""
+    r"""(?P<string>(?<![\w\\])(?:"(?:\\.|[^"\\\n])*+"|'(?:\\.|[^'\\\n])*+')(?!(?:\.{0,2}/)?\w)|"""
     r"""(?:(?<=[=(\[,:?+{&|])|(?<=[=(,:?+{&|] )|(?<==> )|(?<=return )|(?<=@html ))`(?:\\.|[^`\\])*+`)""",
     re.DOTALL | re.MULTILINE,
 )
-"""Comments and strings of JavaScript. In prose quotes stand around others: ``"a <img src="`` goes on with a letter."""
+"""Comments and strings of JavaScript.
+
+Behind a string stands no letter, unlike in prose: ``"a <img src="b``, ``'tis not``.
+"""
 _QUOTED = re.compile(r'="(?:\.{0,2}/)?\w')
 """Attributes that are in no string in double quotes, because it would end here, before a letter."""
 _FOOTNOTE = re.compile(r"^ {0,3}\[\^[^]\n]+\]:", re.MULTILINE)

@@ -322,6 +322,8 @@ def test_images_behind_a_closed_element_and_components_are_found(closed: str, tm
     page = f'<div>{closed}\n<img src="a.jpg" /></div>\n'
     for ending in ("tsx", "jsx", "svelte", "vue", "astro", "mdx", "xhtml"):
         assert filled(tmp_path / f"a.{ending}", page) == page.replace("<img", f'<img alt="{AS_HTML}"')
+    page = f"{closed}\n\n![](a.jpg)\n"
+    assert AS_MARKDOWN in filled(tmp_path / "b.mdx", page)
     (tmp_path / "b.xhtml").write_text(f'{closed}<base href="b/"/>')
     assert Document.read(tmp_path / "b.xhtml").base == "b/"
     assert not list(find_in_html("<textarea /><img src=a.jpg>")) and not list(find_in_html("<TITLE><img src=a.jpg>"))

@@ -137,6 +137,7 @@ _NOTES = re.compile(r"\ufeff?(---|\+\+\+)[ \t]*[\r\n].*?(?<=[\r\n])(?:\1|\.\.\.)
 """Front matter."""
 _NO_MARKDOWN = re.compile(r"</?(?:[!?]|(?:pre|code|script|style|textarea)\b)", re.IGNORECASE)
 """HTML whose content is never Markdown; whether that of other elements is depends on the program."""
+_CLOSED = re.compile(r"<(?:pre|script|style|textarea)\b(?=[^<>]*/>)", re.IGNORECASE)
 _ON_A_LINE = re.compile(r"\{\{[^{}`\n]*\}\}|\{%[^%`\n]*%\}")
 _ALT_BEHIND = re.compile(r"\{[^{}\n]*\balt\s*=")
 """Attributes behind an image in Markdown, as kramdown and Quarto know them."""
@@ -473,6 +474,8 @@ def find_in_markdown(text: str, components: bool = False) -> Iterator[Image]:
     body = _hide(text, hidden).replace("\r\n", " \n").replace("\r", "\n")  # positions stay
     body = _ON_A_LINE.sub(lambda one: one[0].replace(" ", "_"), body)  # no address has spaces
     body = _FOOTNOTE.sub(lambda one: "x" * len(one[0]), body)  # CommonMark takes it for the address of a link
+    if components:  # CommonMark does not know that these are closed
+        body = _CLOSED.sub(lambda one: "<" + "x" * (len(one[0]) - 1), body)
     lines = [0, *(one.end() for one in re.finditer("\n", body)), len(body)]
     for token in parser.parse(body.removeprefix("\ufeff"), environment):
         begin, stop = (lines[number] for number in token.map or (0, 0))

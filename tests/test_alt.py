@@ -148,6 +148,23 @@ def test_code_and_comments_between_tags_of_templates_stay(before: str, after: st
     assert filled(tmp_path / "a.html", again) == again.replace("<img src=c>", f'<img alt="{AS_HTML}" src=c>')
 
 
+def test_images_that_templates_show_as_they_are_stay_and_are_counted(tmp_path: Path) -> None:
+    for name in ("raw", "verbatim"):
+        inside = f"{{% {name} %}}\n\n{CODE}<img src=x alt=''>\n\n{{% end{name} %}}\n\n"
+        found = list(find_in_html(f"<img src=d>{inside}<img src=c>"))
+        assert [image.source for image in found] == ["d", None, "c"]
+        found = list(find_in_markdown(f"![](d)\n\n{inside}![](c)\n"))
+        assert [image.source for image in found] == ["d", None, None, "c"]
+    assert not list(find_in_html("{% comment %}<img src=a>{% endcomment %}{# {% raw %}<img src=a>{% endraw %} #}"))
+
+
+def test_names_of_headings_open_no_comment(tmp_path: Path) -> None:
+    page = "# A {#setup}\n\n![](a.jpg)\n\n## B {#b .c}\n\n<img src=b> C#{C#}\n"
+    for name in ("a.md", "a.qmd"):
+        new = page.replace("![]", f"![{AS_MARKDOWN}]").replace("<img", f'<img alt="{AS_HTML}"')
+        assert filled(tmp_path / name, page) == new
+
+
 def test_comments_with_one_tag_and_front_matter_stay(tmp_path: Path) -> None:
     for text in ("{{! <img src=a.jpg> }}", "<%# <img src=a.jpg> %>", "---\n<img src=a.jpg>\n---\n"):
         for name in ("a.html", "a.md"):
@@ -185,7 +202,23 @@ def test_templates_have_images_in_their_strings(tag: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "mark",
-    ["{{", "{{ x ", "{{ '", "{% ", '<% "', "<? ", "{# ", "{{!-- ", "{* ", "@* ", "{/* ", "{% raw %}", "<%"],
+    [
+        "{{",
+        '<p>{{ "\\',
+        "<p>{{ " + '"\\' * 9,
+        "{{ x ",
+        "{{ '",
+        "{% ",
+        '<% "',
+        "<? ",
+        "{# ",
+        "{{!-- ",
+        "{* ",
+        "@* ",
+        "{/* ",
+        "{% raw %}",
+        "<%",
+    ],
 )
 def test_unclosed_marks_take_linear_time(mark: str) -> None:
     """Quadratic time would take minutes, so that the limit does not depend on the load of the machine."""
@@ -200,6 +233,8 @@ def test_the_image_that_a_script_loads_counts_and_not_its_placeholder() -> None:
     for lazy in ("data-src=a.jpg", "data-lazy-src=a.jpg", "data-original=a.jpg", 'data-srcset="a.jpg 320w, b.jpg 2x"',
                  'data-lazy-srcset="a.jpg, b.jpg 2x"', "data-src='' data-original=a.jpg"):  # fmt: skip
         assert [image.source for image in find_in_html(f"<img src=pixel.png {lazy}>")] == ["a.jpg"]
+    for other in ("data-original=true", 'data-src="1"', 'data-srcset="{{ b }}"', "data-lazy-srcset='<%= b %> 2x'"):
+        assert [image.source for image in find_in_html(f"<img src=a.jpg {other}>")] == ["a.jpg"]
     sets = ("a.jpg, b.jpg 2x", "\n a.jpg\n1x", "a.jpg", "{{ a }} 2x")
     found = [image.source for one in sets for image in find_in_html(f'<img srcset="{one}">')]
     assert found == ["a.jpg", "a.jpg", "a.jpg", None]
@@ -230,6 +265,68 @@ export default () => <p title="https://x/y
     page = '{#if x}<img src="b">{:else}{@html "<img src=a>"}{/if}'
     new = page.replace('<img src="b"', f'<img alt="{AS_HTML}" src="b"')
     assert filled(tmp_path / "a.svelte", page) == new
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "const html =\n  \"<img src='a.jpg'>\";", "f([\n  \"<img src='a.jpg'>\",\n]);",
+        "f(1,\n  \"<img src='a.jpg'>\");",
+        "x &&\n  \"<img src='a.jpg'>\";", "throw \"<img src='a.jpg'>\";", "f(1,\n  '<img src=\"a.jpg\">');",
+        "/\"/.test(x) ? \"<img src='a.jpg'>\" : \"\"", 'x = "<img class=" + c + " src=\'a.jpg\'>"',
+        "x = \"<img src='a.jpg'\" + y + '>'", "x = \"\\\n<img src='a.jpg'>\\\n\"", 'x = "<img src=\\"a.jpg\\">"',
+    ],
+)  # fmt: skip
+def test_strings_of_javascript_stay_and_their_images_are_counted(code: str, tmp_path: Path) -> None:
+    page = f'const tag = "<script>";\n{code}\nexport default () => <img src="b.jpg" />;\n'
+    for name in ("a.jsx", "a.tsx"):
+        assert filled(tmp_path / name, page) == page.replace('<img src="b', f'<img alt="{AS_HTML}" src="b')
+        assert [image.source for image in Document.read(tmp_path / name).images] == [None, "b.jpg"]
+
+
+def test_a_text_that_names_a_tag_stays_whole(tmp_path: Path) -> None:
+    (tmp_path / "a.tsx").write_text('<p><img src="a.jpg" alt="a <b> or <img>" /><img src="b.jpg" alt="<p>" /></p>')
+    document = Document.read(tmp_path / "a.tsx")
+    new = document.with_texts([(image, "n") for image in document.images if image.source])
+    assert new == document.text.replace('"<p>"', '"n"')
+
+
+def test_double_quotes_around_a_tag_in_mdx_stay(tmp_path: Path) -> None:
+    page = "export const a = \"<img src='a.jpg'>\";\n\n<p><img src='b.jpg' /></p>\n"
+    new = page.replace("<img src='b", f'<img alt="{AS_HTML}" src=\'b')
+    assert filled(tmp_path / "a.mdx", page) == new
+
+
+@pytest.mark.parametrize(
+    "prose",
+    [
+        'Home // <img src="a.jpg">', 'She said: "look <img src="a.jpg"> there"',
+        "don't <img src=\"a.jpg\"> can't", "'tis <img src=\"a.jpg\"> isn't",
+        '6" <img src="./a.jpg"> 7"', "(see: 'look <img src='a.jpg'> there')",
+    ],
+)  # fmt: skip
+def test_quotes_in_prose_hide_no_image(prose: str, tmp_path: Path) -> None:
+    for name in ("a.astro", "a.jsx", "a.svelte"):
+        page = f"<p>{prose}</p>"
+        assert filled(tmp_path / name, page) == page.replace("<img", f'<img alt="{AS_HTML}"')
+
+
+@pytest.mark.parametrize(
+    "closed",
+    [
+        '<textarea name="x" rows={3} />', "<script/>", "<iframe />", '<title a="b" />', '<Script src="x" />',
+        '<Title text="x">', "<Style>x</Style>",
+    ],
+)  # fmt: skip
+def test_images_behind_a_closed_element_and_components_are_found(closed: str, tmp_path: Path) -> None:
+    page = f'<div>{closed}\n<img src="a.jpg" /></div>\n'
+    for ending in ("tsx", "jsx", "svelte", "vue", "astro", "mdx", "xhtml"):
+        assert filled(tmp_path / f"a.{ending}", page) == page.replace("<img", f'<img alt="{AS_HTML}"')
+    page = f"{closed}\n\n![](a.jpg)\n"
+    assert AS_MARKDOWN in filled(tmp_path / "b.mdx", page)
+    (tmp_path / "b.xhtml").write_text(f'{closed}<base href="b/"/>')
+    assert Document.read(tmp_path / "b.xhtml").base == "b/"
+    assert not list(find_in_html("<textarea /><img src=a.jpg>")) and not list(find_in_html("<TITLE><img src=a.jpg>"))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1", "cp1251"])
@@ -581,3 +678,15 @@ def test_addresses_of_files_are_read_in_the_root_of_the_site(tmp_path: Path) -> 
     for url, root in ((outside.as_uri(), tmp_path / "site"), (inside.as_uri(), None), (climbing, tmp_path / "site")):
         with pytest.raises(MissingImageError, match=re.escape(f"{url}: is not in the root folder of the site; give ")):
             document.locate(url, root)
+
+
+def test_a_broken_address_stops_nothing(model: Captions) -> None:
+    Path("site/a.html").write_text(
+        '<base href="http://[x/"><img src="file:///x%00y.jpg"><img src="file://[abc/x.jpg"><img src="x%00y.png">'
+        '<img src="//[x/a.png"><img src="a%20b.png">'
+    )
+    done = run("site", "--root", "site", "--write", code=1)
+    assert "1 draft written, 1 on the network, left alone, 3 skipped" in done.stderr
+    assert "site/a.html:1: file:///x%00y.jpg: is no address of a file (embedded null byte)" in done.stderr
+    assert "site/a.html:1: file://[abc/x.jpg: is no address of a file (Invalid IPv6 URL)" in done.stderr
+    assert "site/a.html:1: x%00y.png: no such file" in done.stderr

@@ -8,10 +8,12 @@ from __future__ import annotations
 import base64
 import binascii
 import codecs
+import contextlib
 import html
 import re
 import urllib.parse
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import compress
 from pathlib import Path
@@ -41,6 +43,8 @@ TEMPLATES = frozenset((
 ))  # fmt: skip
 JSX = frozenset((".jsx", ".tsx", ".astro", ".svelte"))
 HTML = TEMPLATES | JSX | frozenset((".html", ".htm", ".xhtml", ".php", ".jsp", ".vue"))
+COMPONENTS = JSX | frozenset((".vue", ".mdx", ".xhtml"))
+"""Endings of files where ``/>`` closes every element, and names with a capital are no elements of HTML."""
 OTHERS = frozenset((".cshtml", ".razor", ".pug", ".haml", ".slim", ".rst", ".adoc"))
 """Endings of pages that are only counted in folders."""
 LENGTH = 125
@@ -66,7 +70,7 @@ def _template(opens: str, closes: str, inner: str = ".") -> str:
     """Return a pattern as ``_between`` does, without images outside strings: marks around these are no template's."""
     edge = f"{opens}|{closes}"
     strings = "|".join(rf"{quote}(?:\\.|(?!{edge})[^{quote}\\])*+{quote}" for quote in "\"'`")
-    return rf"{opens}(?:(?<!\w)(?:{strings})|(?!{edge}|(?i:<img\b)){inner})*+{closes}"
+    return rf"{opens}(?:(?<![\w\\])(?:{strings})|(?!{edge}|(?i:<img\b)){inner})*+{closes}"
 
 
 _CDATA = r"<!\[CDATA\["
@@ -76,7 +80,7 @@ _ENCLOSED = re.compile(
         (
             rf"{_BLOCK}(?:(?!\{{%[-~+]?\s*(?:end)?\1\b).)*+{_END}[^%]*%\}}",  # Jinja, Django, Twig, Liquid
             _between(r"\{\{[<%]\s*highlight\b", r"\{\{[<%]\s*/\s*highlight\s*[>%]\}\}"),  # Hugo
-            _between(r"\{#", r"#\}"),
+            _between(r"\{#(?![^{}#\n]*\})", r"#\}"),  # not {#id} of a heading
             _between(r"\{\{~?!?--", r"--~?\}\}"),  # Handlebars, Blade
             _between(r"\{\{~?!(?!--)", r"\}\}"),
             _between(r"\{-?\s*/\*", r"\*/") + r"\s*-?\}",  # JSX, Go
@@ -106,12 +110,17 @@ _IN_TAG = re.compile(rf"{_TEMPLATE.pattern}|\{{(?:[^{{}}]|{_BRACES})*+\}}", re.D
 """Templates outside quotes, among them expressions of JSX and Svelte."""
 _EXPRESSION = re.compile(r"\{[^{}]*\}|<[%?]")
 _STRING = re.compile(
-    r"""/\*(?:(?!/\*|\*/).)*+\*/|(?<!\S)//[^\n]*|"""
-    r"""(?:(?<=[=(\[,:?+{&|])|(?<=[=(,:?+{&|] )|(?<==> )|(?<=return )|(?<=@html ))"""
-    r"""(?:"(?:\\.|[^"\\\n])*+"|'(?:\\.|[^'\\\n])*+'|`(?:\\.|[^`\\])*+`)""",
-    re.DOTALL,
+    r"""(?P<comment>/\*(?:(?!/\*|\*/).)*+\*/)|(?:^|[;,{(\[])[ \t]*(?P<line>//[^\n]*)|"""
+    r"""(?P<string>(?<![\w\\])(?:"(?:\\.|[^"\\\n])*+"|'(?:\\.|[^'\\\n])*+')(?!(?:\.{0,2}/)?\w)|"""
+    r"""(?:(?<=[=(\[,:?+{&|])|(?<=[=(,:?+{&|] )|(?<==> )|(?<=return )|(?<=@html ))`(?:\\.|[^`\\])*+`)""",
+    re.DOTALL | re.MULTILINE,
 )
-"""Comments of JavaScript, and strings where an expression begins."""
+"""Comments and strings of JavaScript.
+
+Behind a string stands no letter, unlike in prose: ``"a <img src="b``, ``'tis not``.
+"""
+_QUOTED = re.compile(r'="(?:\.{0,2}/)?\w')
+"""Attributes that are in no string in double quotes, because it would end here, before a letter."""
 _FOOTNOTE = re.compile(r"^ {0,3}\[\^[^]\n]+\]:", re.MULTILINE)
 _BOUND = re.compile(r"(?:(?:data-)?(?:.*[^a-z-]|(?:ng|th)-(?:attr-)?|bind-))?(alt|src)(?:-title)?(?:$|[^a-z-])")
 """Names of attributes that a program sets when the page is shown, such as ``:alt``, ``[attr.alt]``, ``th:src``."""
@@ -122,10 +131,13 @@ _BEGIN = re.compile(r"<|\{[{%]")
 _TAG = re.compile(r"</?([a-zA-Z][^\s/>]*)")
 _RAW = ("script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes")
 """Elements whose content is plain text."""
+_IN_STRING = re.compile(rf"<(?:img|!--|/?(?:{'|'.join(_RAW)}))")
+"""Tags that change what is found if a comment or string has them."""
 _NOTES = re.compile(r"\ufeff?(---|\+\+\+)[ \t]*[\r\n].*?(?<=[\r\n])(?:\1|\.\.\.)[ \t]*(?![^\r\n])", re.DOTALL)
 """Front matter."""
 _NO_MARKDOWN = re.compile(r"</?(?:[!?]|(?:pre|code|script|style|textarea)\b)", re.IGNORECASE)
 """HTML whose content is never Markdown; whether that of other elements is depends on the program."""
+_CLOSED = re.compile(r"<(?:pre|script|style|textarea)\b(?=[^<>]*/>)", re.IGNORECASE)
 _ON_A_LINE = re.compile(r"\{\{[^{}`\n]*\}\}|\{%[^%`\n]*%\}")
 _ALT_BEHIND = re.compile(r"\{[^{}\n]*\balt\s*=")
 """Attributes behind an image in Markdown, as kramdown and Quarto know them."""
@@ -182,10 +194,11 @@ class Document:
         text, encoding = _decode(data)
         if "\0" in text:
             raise UserError(f"{path}: is not a text; give HTML and Markdown files, or folders of them")
-        if (ending := ending_of(path)) in MARKDOWN:
-            return cls(path, text, encoding, tuple(find_in_markdown(text)))
-        code = [one.span() for one in _STRING.finditer(text) if "<img" in one[0]] if ending in JSX else ()
-        return cls(path, text, encoding, tuple(find_in_html(_hide(text, code))), value_in(text, "base", "href"))
+        components = (ending := ending_of(path)) in COMPONENTS
+        if ending in MARKDOWN:
+            return cls(path, text, encoding, tuple(find_in_markdown(text, components)))
+        images = find_in_jsx(text) if ending in JSX else find_in_html(text, components)
+        return cls(path, text, encoding, tuple(images), value_in(text, "base", "href", components))
 
     def has_changed(self) -> bool:
         """Return whether the file differs from what was read, because it was edited or deleted."""
@@ -226,7 +239,8 @@ class Document:
                 raise ImageError(f"{url[:40]}: damaged data URL ({error})") from error
         if not _ABSOLUTE.match(url):
             base = re.split(r"[?#]", self.base, maxsplit=1)[0]
-            url = urllib.parse.urljoin(base, url) if _ABSOLUTE.match(base) else base[: base.rfind("/") + 1] + url
+            with contextlib.suppress(ValueError):  # a base that is no address is ignored, as browsers do
+                url = urllib.parse.urljoin(base, url) if _ABSOLUTE.match(base) else base[: base.rfind("/") + 1] + url
         if url.lower().startswith("file:"):
             return _inside(url, root)
         if url.startswith("//") or _NETWORK.match(url):
@@ -246,11 +260,15 @@ def ending_of(path: Path) -> str:
 
 
 def _inside(url: str, root: Path | None) -> Path:
-    """Return the path of a ``file:`` URL in the root folder of the site; ``MissingImageError`` for other places."""
+    """Return the path of a ``file:`` URL in the root folder of the site; ``MissingImageError`` for all others."""
     from urllib.request import url2pathname
 
-    path = Path(url2pathname(urllib.parse.urlsplit(url).path))
-    if root is None or not path.resolve().is_relative_to(root.resolve()):
+    try:
+        path = Path(url2pathname(urllib.parse.urlsplit(url).path))
+        inside = root is not None and path.resolve().is_relative_to(root.resolve())
+    except ValueError as error:  # such as a null byte
+        raise MissingImageError(f"{url}: is no address of a file ({error})") from error
+    if not inside:
         raise MissingImageError(f"{url}: is not in the root folder of the site; give that by --root")
     return path
 
@@ -275,27 +293,74 @@ def _escape_markdown(text: str) -> str:
     return re.sub(r"([\\\[\]`*_<>&])", r"\\\1", text)
 
 
-def find_in_html(text: str) -> Iterator[Image]:
-    """Yield the images of an HTML document or template in order."""
-    for name, name_end, attributes, bare in _tags(text):
+def find_in_html(text: str, components: bool = False) -> Iterator[Image]:
+    """Yield the images of an HTML document or template in order; ``components``: of a kind in ``COMPONENTS``.
+
+    Those that ``{% raw %}`` or ``{% verbatim %}`` encloses have no source, so that they stay.
+    """
+    found = list[Image]()
+    for name, name_end, attributes, bare in _tags(text, components):
         if name == "img" and not bare:
             image = _image(text, name_end, attributes)
             if image is not None:
-                yield image
+                found.append(image)
+    for begin, end in _enclosed(text)[1]:
+        begin += 1  # into the opening tag, so that this is none
+        for one in find_in_html(text[begin:end], components):
+            found.append(replace(one, source=None, start=begin + one.start, end=begin + one.end))
+    yield from sorted(found, key=lambda image: image.start)
 
 
-def value_in(text: str, element: str, attribute: str) -> str:
+def _enclosed(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return spans of code and comments between tags of templates, and of text that these show as it is."""
+    spans = list[tuple[int, int]](), list[tuple[int, int]]()
+    for one in _ENCLOSED.finditer(text):
+        spans[one[1] in ("raw", "verbatim")].append(one.span())
+    return spans
+
+
+def find_in_jsx(text: str) -> Iterator[Image]:
+    """Yield the images of a file with HTML in JavaScript; those in strings have no source, so that they stay."""
+    code = [one for one in _STRING.finditer(text) if _IN_STRING.search(one[0])]
+    inside = ((one, one.lastgroup == "string") for one in code)  # the quotes may be those of an attribute
+    shown = _hide(text, ((one.start(one.lastgroup or 0) + quote, one.end() - quote) for one, quote in inside))
+    found = _without_strings(shown, find_in_html(shown, True))
+    strings = (one.span() for one in code if one.lastgroup == "string")
+    found += [_left(one.end()) for start, end in strings for one in re.compile("<img\\b").finditer(text, start, end)]
+    yield from sorted(found, key=lambda image: image.start)
+
+
+def _without_strings(text: str, images: Iterable[Image]) -> list[Image]:
+    """Return images, without a source if the tag may be in a string, which double quotes in it would end."""
+    text = text.replace("\\\r\n", "   ").replace("\\\n", "  ")  # lines of a string; positions stay
+    found = list[Image]()
+    for one in images:
+        start, end = text.rfind("<", 0, one.start), text.find("\n", one.start)
+        before = text.rfind('"', text.rfind("\n", 0, start) + 1, start) >= 0
+        after = text.find('"', one.start, end if end >= 0 else len(text)) >= 0
+        quoted = before and after and not _QUOTED.search(text, start, text.find(">", one.start))
+        found.append(replace(one, source=None) if quoted else one)
+    return found
+
+
+def _left(at: int) -> Image:
+    """Return an image that is counted and left alone."""
+    return Image(None, None, at, at, ("", ""), str)
+
+
+def value_in(text: str, element: str, attribute: str, components: bool = False) -> str:
     """Return an attribute of the first such element of an HTML document that has it, or an empty string."""
-    for name, _, attributes, bare in _tags(text):
+    for name, _, attributes, bare in _tags(text, components):
         if name == element and not bare and (value := _value(text, attributes, attribute)):
             return "" if _EXPRESSION.search(value) else html.unescape(value).strip()
     return ""
 
 
-def _tags(text: str) -> Iterator[tuple[str, int, dict[str, tuple[int, int]], bool]]:
+def _tags(text: str, components: bool = False) -> Iterator[tuple[str, int, dict[str, tuple[int, int]], bool]]:
     """Yield each start tag: name, end of the name, spans of its attributes, and whether it has bare templates."""
     notes = _NOTES.match(text)
-    text = _hide(text, [*([notes.span()] if notes else []), *(one.span() for one in _ENCLOSED.finditer(text))])
+    code, plain = _enclosed(text)
+    text = _hide(text, [*([notes.span()] if notes else []), *code, *plain])
     at, last = 0, text.rfind(">") + 1
     while begin := _BEGIN.search(text, at, last):
         at = begin.start()
@@ -314,7 +379,8 @@ def _tags(text: str) -> Iterator[tuple[str, int, dict[str, tuple[int, int]], boo
         if text[at + 1] != "/":
             yield name, tag.end(), attributes, bare
         at = end
-        if name in _RAW and text[tag.start() + 1] != "/":
+        closed = text[tag.start() + 1] == "/" or (components and text[end - 2] == "/")
+        if not closed and (tag[1] if components else name) in _RAW:
             close = re.compile(rf"</{name}\b", re.IGNORECASE).search(text, at)
             at = len(text) if close is None else close.start()
 
@@ -375,7 +441,8 @@ def _image(text: str, name_end: int, attributes: dict[str, tuple[int, int]]) -> 
     hidden = (value("aria-hidden") or "").lower() == "true" or value("aria-label") or value("aria-labelledby")
     if (alt is not None and not alt.strip()) or hidden or (value("role") or "").lower() in ("presentation", "none"):
         return None
-    name, url = next(((name, given) for name in _SOURCES if (given := value(name))), ("", ""))
+    given = [(name, url) for name in _SOURCES if (url := value(name))]
+    name, url = next((one for one in given if _is_address(*one)), (given or [("", "")])[0])
     if name.endswith("srcset") and not _EXPRESSION.search(url):
         url = "".join(url.split()[:1]).rstrip(",")
     bound = {found[1] for name in attributes if (found := _BOUND.match(name)) and name != found[1]}
@@ -387,8 +454,15 @@ def _image(text: str, name_end: int, attributes: dict[str, tuple[int, int]]) -> 
     return Image(source, html.unescape(alt), *attributes["alt"], ('"', '"'), html.escape)
 
 
-def find_in_markdown(text: str) -> Iterator[Image]:
-    """Yield the images of a Markdown document in order, including those in HTML; code is skipped.
+def _is_address(name: str, value: str) -> bool:
+    """Return whether a source is one: scripts know ``data-original="true"``, and templates fill in sets."""
+    if name in ("src", "srcset"):
+        return True
+    return not _EXPRESSION.search(value) if name.endswith("srcset") else re.search(r"[./{<]", value) is not None
+
+
+def find_in_markdown(text: str, components: bool = False) -> Iterator[Image]:
+    """Yield the images of a Markdown document in order, including those found by :func:`find_in_html`, without code.
 
     An empty text counts as none, because Markdown cannot mark an image as decorative. Images whose text is also a
     reference, such as ``![cat][]``, are skipped.
@@ -400,6 +474,8 @@ def find_in_markdown(text: str) -> Iterator[Image]:
     body = _hide(text, hidden).replace("\r\n", " \n").replace("\r", "\n")  # positions stay
     body = _ON_A_LINE.sub(lambda one: one[0].replace(" ", "_"), body)  # no address has spaces
     body = _FOOTNOTE.sub(lambda one: "x" * len(one[0]), body)  # CommonMark takes it for the address of a link
+    if components:  # CommonMark does not know that these are closed
+        body = _CLOSED.sub(lambda one: "<" + "x" * (len(one[0]) - 1), body)
     lines = [0, *(one.end() for one in re.finditer("\n", body)), len(body)]
     for token in parser.parse(body.removeprefix("\ufeff"), environment):
         begin, stop = (lines[number] for number in token.map or (0, 0))
@@ -420,9 +496,12 @@ def find_in_markdown(text: str) -> Iterator[Image]:
                 source = None if not url or _EXPRESSION.search(url) else url
                 found.append(Image(source, told, label, close, ("", ""), _escape_markdown))
     text = _hide(text, hidden)
-    shown = _hide(body, [one.span() for one in _ENCLOSED.finditer(text)])
+    shown, filled = (_hide(body, spans) for spans in _enclosed(text))
     found = [image for image in found if shown[image.start - 1] == "["]
-    yield from sorted((*found, *find_in_html(text)), key=lambda image: image.start)
+    found = [image if filled[image.start - 1] == "[" else replace(image, source=None) for image in found]
+    in_html = find_in_html(text, components)
+    found += _without_strings(text, in_html) if components else in_html
+    yield from sorted(found, key=lambda image: image.start)
 
 
 def _commonmark(noted: list[tuple[int, int, Any]]) -> MarkdownIt:

@@ -276,7 +276,9 @@ class DeferredModel:
         """Everything that determines answers, in normal form: the model, its changed options and the precision."""
         if self._loaded is None:
             facts = _facts(self._name, self._changes, self._runtime.precision)
-            return {**facts, CONTENT: _content(_stamps(self._chosen[0], self._runtime.precision))}
+            with contextlib.suppress(UserError):  # if there is no such model; one that is needed is reported then
+                facts[CONTENT] = _content(_stamps(self._chosen[0], self._runtime.precision))
+            return facts
         if (origin := self._loaded.origin) is None:
             return {"model": self._loaded.digest()}
         return {**origin, CONTENT: _content(origin[CONTENT])}

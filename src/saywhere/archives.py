@@ -22,8 +22,6 @@ OPEN = 64
 """Number of archive listings in the cache."""
 NAMED = 3
 """Number of faults of an archive that its description names."""
-EARLIER = "an earlier"
-"""Beginning of the fault that several files have the same name."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,8 @@ class Listing:
         members: byte offset and size of each file; a link has those of its target. Hidden files are left out. Files
             outside the folder that unpacking would fill are left out as damage.
         broken: target of each link that leads to no file of the archive.
-        damage: description of the archive's damage, or of files that later ones of the same name replace; else empty.
-            Readable members are listed all the same.
+        damage: description of the archive's damage, else empty. Readable members are listed all the same. A file that
+            a later one of the same name replaces is none, as appending to an archive leaves it.
     """
 
     members: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -72,12 +70,10 @@ def _listing(path: str, size: int, time: int) -> Listing:
             if end < 0:
                 return Listing(damage="not a tar archive (compressed ones are not read)")
             faults.append(f"only its first {min(end, size)} bytes are read ({str(error) or type(error).__name__})")
-    whole = all(fault.startswith(EARLIER) for fault in faults)  # as appending to an archive leaves it
     if len(faults) > NAMED:
         faults[NAMED:] = [f"and {len(faults) - NAMED} more"]
     members, broken = _visible(found)
-    head = "left out" if whole else "damaged archive"
-    return Listing(members, broken, f"{head}: {'; '.join(faults)}" if faults else "")
+    return Listing(members, broken, f"damaged archive: {'; '.join(faults)}" if faults else "")
 
 
 def _add(found: dict[str, tuple[int, int] | str], member: tarfile.TarInfo) -> list[str]:
@@ -91,8 +87,6 @@ def _add(found: dict[str, tuple[int, int] | str], member: tarfile.TarInfo) -> li
         return [f"{name[:50]!r} is no name of a file"]
     if name.split("/")[0] == "..":
         faults.append(f"{name!r} is outside of the archive's folder and left out")
-    elif name in found and not _is_hidden(name):
-        faults.append(f"{EARLIER} {name!r}, which the last one replaces")
     if member.isreg():
         found[name] = member.offset_data, member.size
     elif member.islnk():  # another name of an earlier file; a later file does not replace it

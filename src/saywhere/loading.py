@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
+import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 ENGINES = {"onnx": "saywhere.engines.onnx", "torch": "saywhere.engines.torch"}
 """Module of each engine, with a function ``load(name_or_folder, device, options, threads, precision)``."""
+CONTENT = "files of the model"
+"""Name of the hash of the model's files among the settings of results; those of earlier versions lack it."""
 ADAPTED = "adapted"
 """Internal name of the engine for third-party models, which users cannot choose."""
 EXTRAS = {
@@ -85,24 +89,60 @@ def load(
         Model('flickr-coco': densecap, aligner, captioner, nouns)
         >>> model = saywhere.load(threads=1, options={"captioner.decoding.beam_size": 3})
     """
+    from saywhere.options import require_ints
+
     if not isinstance(name_or_folder, str | PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UserError(f"a model is a name or a folder, not {type(name_or_folder).__name__}")
     if not isinstance(options, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UserError(f"options must be a mapping of names to values, not {type(options).__name__}")
     hub = {name: str(value) for name, value in (("revision", revision), ("cache_dir", cache_dir)) if value is not None}
-    runtime, made = _make(name_or_folder, Runtime(device, engine, threads, precision), options, **hub)
-    model = _as_model(runtime, made, name_or_folder)
-    if not hub and runtime.__name__ != ENGINES["torch"]:  # whose weights can change
+    require_ints(1, threads=threads)
+    choice = Runtime(device, engine, threads, precision)
+    place, engine = choose_engine(name_or_folder, device, engine, precision, **hub)
+    stamps = _stamps(place, precision)
+    model = _as_model(*_make(place, engine, choice, options), name_or_folder)
+    if not hub and engine != "torch":  # whose weights can change
         given = {name: v if isinstance(v, str) else json.dumps(v, default=str) for name, v in (options or {}).items()}
-        model.origin = _facts(name_or_folder, map("=".join, given.items()), precision)
+        model.origin = {**_facts(name_or_folder, map("=".join, given.items()), precision), CONTENT: stamps}
     return model
 
 
 def _facts(name_or_folder: str | Path, changes: Iterable[str], precision: str | None) -> dict[str, Any]:
-    """Return what determines a model's answers, in normal form, without loading it."""
+    """Return what determines a model's answers, but its files, in normal form, without loading it."""
     name = str(name_or_folder)
     model = str(Path(name).resolve()) if Path(name).is_dir() else name
     return {"model": model, "set": sorted(changes), "precision": precision or "float32"}
+
+
+Stamps = tuple[tuple[str, int, int], ...]
+"""Path, size in bytes and time in nanoseconds of each file."""
+
+
+def _stamps(place: Path | Adapted, precision: str | None) -> Stamps:
+    """Return the stamps of the files that determine a model's answers."""
+    from saywhere.models.bundle import content_files
+
+    files = content_files(place, precision) if isinstance(place, Path) else place.files(precision)
+    return tuple((str(path), (found := path.stat()).st_size, found.st_mtime_ns) for path in files if path.is_file())
+
+
+@functools.lru_cache(8)
+def _content(stamps: Stamps) -> str:
+    """Return a hash of the content of files; ``UserError`` if they have changed since their stamps were taken."""
+    import hashlib
+
+    whole = hashlib.sha256()
+    for path, *stamp in stamps:
+        try:
+            with open(path, "rb") as file:
+                found = os.fstat(file.fileno())
+                digest = hashlib.file_digest(file, "sha256").digest()
+        except OSError as error:
+            raise UserError(f"{path}: {error.strerror}; load the model again") from error
+        if stamp != [found.st_size, found.st_mtime_ns]:
+            raise UserError(f"{path}: has changed since the model was loaded; load it again")
+        whole.update(os.path.basename(path).encode("utf-8", "surrogateescape") + digest)
+    return whole.hexdigest()[:16]
 
 
 def _as_model(runtime: Any, made: Any, name_or_folder: str | Path) -> Model:
@@ -112,16 +152,11 @@ def _as_model(runtime: Any, made: Any, name_or_folder: str | Path) -> Model:
     return kind(made, Path(str(name_or_folder)).name)
 
 
-def _make(
-    name_or_folder: str | Path, runtime: Runtime, options: Mapping[str, Any] | None = None, **hub: str
-) -> tuple[Any, Any]:
-    """Return the module of the engine, and the engine loaded with a model; arguments and errors as :func:`load`."""
+def _make(place: Any, engine: str, runtime: Runtime, options: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
+    """Return the module of an engine, and the engine loaded with the model at a place; errors as :func:`load`."""
     from saywhere.models.bundle import GRAPH
-    from saywhere.options import require_ints
 
-    device, engine, threads, precision = runtime
-    require_ints(1, threads=threads)
-    place, engine = choose_engine(name_or_folder, device, engine, precision, **hub)
+    device, _, threads, precision = runtime
     try:
         module = importlib.import_module({**ENGINES, ADAPTED: "saywhere.adapters.model"}[engine])
         return module, module.load(place, device, dict(options or {}), threads, precision or "float32")
@@ -214,7 +249,7 @@ class DeferredModel:
     def _network(self) -> tuple[Any, Any]:
         with self._making:
             if self._made is None:
-                self._made = _make(self._name, self._runtime, self._options)
+                self._made = _make(*self._chosen, self._runtime, self._options)
             return self._made
 
     @cached_property
@@ -239,9 +274,14 @@ class DeferredModel:
     @property
     def facts(self) -> dict[str, Any]:
         """Everything that determines answers, in normal form: the model, its changed options and the precision."""
-        if self._loaded is not None:
-            return dict(self._loaded.origin or {}) or {"model": self._loaded.digest()}
-        return _facts(self._name, self._changes, self._runtime.precision)
+        if self._loaded is None:
+            facts = _facts(self._name, self._changes, self._runtime.precision)
+            with contextlib.suppress(UserError):  # if there is no such model; one that is needed is reported then
+                facts[CONTENT] = _content(_stamps(self._chosen[0], self._runtime.precision))
+            return facts
+        if (origin := self._loaded.origin) is None:
+            return {"model": self._loaded.digest()}
+        return {**origin, CONTENT: _content(origin[CONTENT])}
 
     @cached_property
     def _stored(self) -> Bundle:
@@ -259,8 +299,16 @@ class DeferredModel:
     def _engine(self) -> str:
         if self._loaded is not None:
             return type(self._loaded.engine).__module__.rpartition(".")[2]
-        device, engine, _, precision = self._runtime
-        return choose_engine(self._name, device, engine, precision)[1]
+        return self._chosen[1]
+
+    @cached_property
+    def _chosen(self) -> tuple[Any, str]:
+        """Place of the model and name of its engine."""
+        from saywhere.options import require_ints
+
+        device, engine, threads, precision = self._runtime
+        require_ints(1, threads=threads)
+        return choose_engine(self._name, device, engine, precision)
 
     @cached_property
     def _options(self) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +16,7 @@ from tiny_bundle import exported_bundle
 import saywhere
 from saywhere.errors import UserError
 from saywhere.inference import find_images, run_images
-from saywhere.loading import DeferredModel
+from saywhere.loading import CONTENT, DeferredModel
 from tests import photographs
 from tests.stubs import StubModel
 
@@ -74,11 +76,36 @@ def test_a_loaded_model_and_the_command_continue_the_file_of_each_other(
     assert torch.origin is None and DeferredModel(torch).facts == {"model": torch.digest()}
 
 
+def test_results_of_other_weights_are_not_continued(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    photographs.write_album(Path("album"), 3, 0)
+    shutil.copytree(exported_bundle(), "my")
+    before = saywhere.load("my")
+    saywhere.describe("album", before, json="r.jsonl")
+    note = Path(".r.jsonl.settings.json")
+    noted = json.loads(note.read_text())
+    assert all(noted[name] == value for name, value in DeferredModel("my").facts.items())
+    config = Path("my/config.json")
+    config.touch()
+    assert saywhere.describe("album", saywhere.load("my"), json="r.jsonl").already == 3
+    config.touch()
+    unused = saywhere.load("my")
+    config.write_text(config.read_text() + " ")
+    assert saywhere.describe("album", before, json="r.jsonl").already == 3  # the files were read while they were there
+    refuses("my/config.json: has changed since the model was loaded; load", getattr, DeferredModel(unused), "facts")
+    other = r"with other options \(files of the model: [0-9a-f]{16}, now [0-9a-f]{16}\)"
+    refuses(other, saywhere.describe, "album", saywhere.load("my"), json="r.jsonl")
+    run("describe", "album", "--model", "my", "--json", "r.jsonl", code=2)
+    old = {name: value for name, value in noted.items() if name != CONTENT}
+    note.write_text(json.dumps(old))  # as earlier versions noted it
+    assert saywhere.describe("album", saywhere.load("my"), json="r.jsonl").already == 3
+
+
 @pytest.mark.parametrize("call", [saywhere.describe, saywhere.follow])
 def test_lines_are_not_printed_in_python(call: Any, loaded: Loaded) -> None:
     photographs.write_album(Path("album"), 1, 0)
-    for json, message in (("-", "^json='-': only commands print lines"), (5, "^json must be a path, not int")):
-        refuses(message, call, "album", loaded, json=json)
+    for wrong, message in (("-", "^json='-': only commands print lines"), (5, "^json must be a path, not int")):
+        refuses(message, call, "album", loaded, json=wrong)
         refuses("^out must be a path, not list", call, "album", loaded, out=[5])
     assert not Path("-").exists()
     refuses("^boxes must be a path, not list", saywhere.describe, "album", loaded, boxes=[[1, 2, 3, 4]])

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import tarfile
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
@@ -28,6 +29,7 @@ from saywhere.inference import claims
 from saywhere.models.model import Model
 from saywhere.models.nouns import noun_tree, pack_leaves
 from saywhere.search import Qdrant, Query
+from saywhere.search.indexing import Indexing
 from saywhere.search.phrases import LIKELY
 from saywhere.search.qdrant import QdrantStore
 from saywhere.search.stores import Stamp
@@ -92,11 +94,42 @@ def test_an_open_index_lets_others_write_unless_a_run_goes_on(index, model, albu
         assert len(index) == 4 and len(index.search(image=album / "1/3.png")) == 4  # sees what the other wrote
         assert counts(index.add([album, tmp_path / "later.png"])) == (2, 0, 4, 0, 0)
         run = index.begin([album])
+        busy = "another run is writing to this index"
+        refuses(busy, other.add, album)
         index.add(album)
+        refuses("no such file", index.begin, [album / "nothing"])
+        refuses(busy, other.add, album)
         assert [*run.results()] == []
-        refuses("another run is writing to this index", other.add, album)  # for the run could go on
+        refuses(busy, other.add, album)  # for the run could go on
         index.close()
         assert counts(other.add(album)) == (0, 0, 5, 0, 0)
+
+
+def test_a_run_that_begins_while_a_thread_adds_keeps_others_from_writing(index, model, album, monkeypatch) -> None:
+    monkeypatch.setattr(claims, "LOCK_WAIT", 0.0)
+    inside, begun, embed = threading.Event(), threading.Event(), Indexing._embed
+
+    def wait(*given: Any) -> Any:
+        inside.set()
+        return begun.wait(60) and embed(*given)
+
+    monkeypatch.setattr(Indexing, "_embed", wait)
+    adding = threading.Thread(target=index.add, args=(album / "0",))
+    adding.start()
+    assert inside.wait(60)
+    run = index.begin([album / "1"])
+    begun.set()
+    adding.join()
+    with saywhere.Index(index.place, model) as other:
+        refuses("another run is writing to this index", other.begin, [album])
+        assert len([*run.results()]) == 3 and len(other) == 6
+
+
+def test_a_run_that_cannot_begin_lets_others_write(index, model, album, monkeypatch) -> None:
+    monkeypatch.setattr(claims, "LOCK_WAIT", 0.0)
+    refuses("^every: give a time", index.begin, [album], every=-1)
+    with saywhere.Index(index.place, model) as other:
+        assert counts(other.add(album)) == (6, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("paths", [Image.new("RGB", (8, 8)), [Image.new("RGB", (8, 8))], 5, None])

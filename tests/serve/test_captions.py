@@ -334,6 +334,7 @@ def each_with(**properties: Any) -> dict[str, Any]:
 
 
 STRING, NUMBER, INTEGER = ({"type": kind} for kind in ("string", "number", "integer"))
+DOGS = {"$defs": {"A": {"type": "string", "enum": ["dog"]}}}
 
 
 @pytest.mark.parametrize(
@@ -353,6 +354,15 @@ STRING, NUMBER, INTEGER = ({"type": kind} for kind in ("string", "number", "inte
         (list_of({**STRING, "pattern": "^a"}), "an item: pattern cannot be kept"),
         (list_of({**STRING, "enum": []}), "an item: enum must be a list of 1 to 1,000 names"),
         (list_of({**STRING, "enum": ["qwrtz", "flurble"]}), "the model knows none of the names qwrtz, flurble"),
+        (list_of({"enum": ["dog"], "const": "person"}), "an item: enum and const cannot both be kept"),
+        (each_with(name={"enum": ["dog"]}, label={"const": "person"}), "label: a second enum or const cannot be kept"),
+        (list_of({"$ref": "#/$defs/A", "const": "person"}) | DOGS, "const beside $ref cannot be kept"),
+        (list_of({"$ref": "#/$defs/A", "anyOf": [{"const": "cat"}]}) | DOGS, "anyOf beside $ref cannot be kept"),
+        (list_of({"$ref": "#/$defs/A", "type": "integer"}) | DOGS, "type beside $ref cannot be kept"),
+        (list_of({"$ref": "$defs/A"}) | DOGS, "only a list of labels or of boxes"),
+        (list_of({**STRING, "anyOf": [INTEGER, {"type": "null"}]}), "type beside anyOf cannot be kept"),
+        (list_of({"type": "object", "properties": {"name": STRING}, "required": [1]}), "required must be a list of n"),
+        (list_of(STRING, minItems=3, maxItems=2), "the list: minItems is larger than maxItems"),
         (list_of(STRING, maxItems=-1), "maxItems must be a whole number"),
         (list_of(STRING, contains=STRING), "the list: contains cannot be kept"),
         ({"properties": {"labels": list_of(STRING)}, "minProperties": 2}, "the schema: minProperties cannot be kept"),
@@ -365,15 +375,34 @@ def test_what_an_answer_could_not_keep_is_refused(client: TestClient, schema: An
 
 
 def test_a_list_of_names_can_be_asked_for(client: TestClient, photo: bytes) -> None:
-    def ask(**more: Any) -> Any:
-        asked = {**GENERATE, "images": [base64.b64encode(photo).decode()], "format": list_of(STRING, **more)}
+    def ask(items: Any = STRING, **more: Any) -> Any:
+        asked = {**GENERATE, "images": [base64.b64encode(photo).decode()], "format": list_of(items, **more)}
         return client.post("/api/generate", json=asked)
 
     found = json.loads(ask(minItems=1, uniqueItems=True).json()["response"])
     assert len(found) > 1 and all(isinstance(name, str) for name in found)
     assert json.loads(ask(maxItems=1).json()["response"]) == found[:1]
-    short = ask(minItems=50)
-    assert short.status_code == 422 and f"has {len(found)} of these, and the schema wants at least 50" in short.text
+    short = ask(minItems=11)
+    assert (
+        short.status_code == 422 and "at most 10 of these are answered, and the schema wants at least 11" in short.text
+    )
+    few = ask({"$ref": "#/$defs/A", "title": "A dog"}, minItems=3, **DOGS)
+    assert few.status_code == 422 and "has 0 of these, and the schema wants at least 3" in few.text
+
+
+def test_a_phrase_beside_a_chosen_name_stays_the_phrase(
+    client: TestClient, photo: bytes, model: saywhere.Model, seen: saywhere.Encoding
+) -> None:
+    chosen = {"label": {"enum": ["clothing", "dog"]}, "phrase": STRING}
+    asked = {**GENERATE, "images": [base64.b64encode(photo).decode()]}
+
+    def ask(**properties: Any) -> Any:
+        schema = list_of({"type": "object", "properties": {**chosen, **properties}})
+        return json.loads(client.post("/api/generate", json={**asked, "format": schema}).json()["response"])
+
+    (phrase,) = model.describe(seen).at_least().captions or ()
+    assert phrase != "clothing" and ask(box={})[0].items() >= {"label": "clothing", "phrase": phrase}.items()
+    assert ask() == [{"label": "clothing", "phrase": "clothing"}]  # a label has no phrase
 
 
 def test_a_bomb_in_base64_is_refused(client: TestClient) -> None:

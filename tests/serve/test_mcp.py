@@ -136,7 +136,7 @@ def test_the_sdks_client_asks_over_http_with_the_token(over_http: Process, photo
                 # The index has three photographs elsewhere, which are not in the folders.
                 found = said(await client.call_tool("search", {"query": "a cat"}))
                 outside = {f"outside the folders of this server ({photographs})": 5}
-                assert found == {"query": "a cat", "hits": [], "left_out": outside}
+                assert found == {"query": "a cat", "hits": [], "not_shown": outside}
             refused = await http.post(over_http.url, headers={"Authorization": "Bearer wrong"}, json={})
             assert (refused.status_code, list(refused.json())) == (401, ["error"])
             foreign = await http.post(over_http.url, headers={"Origin": "https://other.example"}, json={})
@@ -229,8 +229,9 @@ def test_a_search_of_the_folders_sees_new_images_and_forgets_others(
     tmp_path: Path, photographs: Path, model: saywhere.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def hits() -> list[str]:
-        text = call(protocol, "search", query="a cat")["result"]["content"][0]["text"]
-        return [Path(hit["image"]).name for hit in json.loads(text)["hits"]]
+        found = json.loads(call(protocol, "search", query="a cat")["result"]["content"][0]["text"])
+        assert found.keys() == {"query", "hits"}
+        return [Path(hit["image"]).name for hit in found["hits"]]
 
     protocol = mcp.Protocol(Folders([tmp_path]), lambda: model, None)
     none = call(protocol, "search", query="a cat")["result"]
@@ -241,7 +242,8 @@ def test_a_search_of_the_folders_sees_new_images_and_forgets_others(
     (tmp_path / "c.png").write_bytes((photographs / "chelsea.png").read_bytes())
     assert hits() == ["c.png", "a.png"]
     (tmp_path / "c.png").unlink()
-    assert hits() == ["a.png"]
+    monkeypatch.setattr(calls, "MOST_IMAGES", 1)
+    assert hits() == ["a.png"], "secret.png is not even embedded"
     monkeypatch.setattr(calls, "MOST_IMAGES", 0)
     many = call(protocol, "search", query="a cat")["result"]
     assert many["isError"] and "saywhere index" in many["content"][0]["text"]
@@ -271,10 +273,10 @@ def test_a_search_of_an_index_shows_archives_and_videos_and_counts_what_it_leave
     assert shown[0] == (str(folder / "a.tar" / "chelsea.png"), None) and len(shown) == 4
     assert {(str(folder / "clip.mp4"), time) for time in (0.0, 1.0)} < set(shown)
     outside = f"outside the folders of this server ({folder})"
-    assert found["left_out"] == {outside: 1, "no longer there; update the index": 1}
+    assert found["not_shown"] == {outside: 1, "no longer there; update the index": 1}
     first = ask("search", query="a cup of coffee", top=1)
     assert (first["hits"][0]["image"], first["hits"][0]["time"]) == (str(folder / "clip.mp4"), 0.0)
-    assert "left_out" not in first  # nothing better was left out
+    assert "not_shown" not in first  # nothing better was left out
     for name in ("a.tar/x/astronaut.png", str(folder / "a.tar/x/astronaut.png")):
         seen = ask("describe", image=name, top=1)
         assert (seen["image"], seen["width"], seen["height"]) == (name, 512, 512)

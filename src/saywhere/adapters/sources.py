@@ -62,6 +62,11 @@ class Adapted(NamedTuple):
     repository: str | None = None
     engine: str = "torch"
 
+    def files(self, precision: str | None = None) -> list[Path]:
+        """Return the files that determine the answers in a precision."""
+        own = _files(self.folder, self.family, self.engine, suffix(precision or "float32"))
+        return sorted({*self.folder.glob("*.json"), *own})
+
 
 def find_adapted(
     name_or_folder: str | Path,
@@ -113,12 +118,12 @@ def _choose(folder: Path, family: Family, repository: str | None, engines: tuple
     return Adapted(folder, family, repository)
 
 
-def _files(folder: Path, family: Family, engine: str) -> Iterator[Path]:
-    """Yield the files that an engine runs."""
+def _files(folder: Path, family: Family, engine: str, end: str = "*") -> Iterator[Path]:
+    """Yield the files that an engine runs; ``end`` is that of the graphs' names."""
     if engine == "torch":
         yield from folder.glob(WEIGHTS)
     for graph in family.graphs if engine == "onnx" else ():
-        yield from (folder / GRAPHS).glob(f"{graph}*.onnx")
+        yield from (folder / GRAPHS).glob(f"{graph}{end}.onnx")
 
 
 def _family(stored: dict[str, Any], name: str) -> Family:

@@ -14,6 +14,7 @@ from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, beside, fits, read_record, require_there, sync, write_text
 from saywhere.images import DRAWN_SIDES, ImageError, LoadedImage, open_image, resized, save_image
 from saywhere.inference.sources import Source, out_path
+from saywhere.loading import CONTENT
 from saywhere.options import dataclass
 from saywhere.regions import Regions
 
@@ -365,14 +366,17 @@ def compare_settings(path: Path, settings: Mapping[str, Any]) -> None:
 
 
 def require_same(path: Path, known: Mapping[str, Any], settings: Mapping[str, Any], way_out: str) -> None:
-    """Refuse results begun with other settings: ``UserError`` lists them, as in ``top: 5, now 10; size: not set``."""
+    """Refuse results begun with other settings: ``UserError`` lists them, as in ``top: 5, now 10; size: not set``.
+
+    Those of earlier versions, which did not note a hash of the model's files, are accepted.
+    """
 
     def text(value: object) -> str:
         if isinstance(value, list):
             return ", ".join(map(str, value))
         return "not set" if value is None else str(value)
 
-    pairs = {name: (known.get(name), value) for name, value in settings.items()}
+    pairs = {name: (known.get(name), value) for name, value in settings.items() if name != CONTENT or name in known}
     if other := [f"{name}: {text(old)}, now {text(new)}" for name, (old, new) in pairs.items() if old != new]:
         raise UserError(f"{path}: was started with other options ({'; '.join(other)}); {way_out}")
 

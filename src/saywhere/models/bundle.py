@@ -233,6 +233,12 @@ def find_folder(name_or_folder: str | Path, **hub: Any) -> Path:
     return folder
 
 
+def content_files(folder: Path, precision: str | None) -> list[Path]:
+    """Return the files of a model's folder that determine its answers; not all need exist."""
+    graphs = (GRAPH_INT8, GRAPH_TOWER) if precision == "int8" else (GRAPH_TOWER,)
+    return [folder / name for name in (*FILES, calibration.FILE, *graphs)]
+
+
 def _packaged(name: str) -> Path | None:
     """Return the folder of a model with its own package; None if it is not installed."""
     spec = importlib.util.find_spec(PACKAGES[name])

@@ -139,7 +139,7 @@ class Index:
         self._given, self._load, self._threads = model, load, threads
         self._model = model if isinstance(model, Model) else None
         self._checked = False
-        self._turn = threading.RLock()
+        self._turn, self._counting, self._writers = threading.Lock(), threading.Lock(), 0
         there = self.place.exists() if isinstance(self.place, Qdrant) else (self.place / DATABASE).exists()
         self._store = self._open() if there else None
 
@@ -206,14 +206,18 @@ class Index:
     # Writing
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Let one thread write at a time, and other processes afterwards, unless a run of :meth:`begin` goes on."""
-        with self._turn:
-            going_on = isinstance(self._store, Store) and self._store.is_writing
-            try:
-                yield
-            finally:
-                if isinstance(self._store, Store) and not going_on:
+    def _writing(self, keep: bool = False) -> Iterator[None]:
+        """Let other processes write again at the end, unless a thread still writes; with ``keep`` only after errors."""
+        with self._counting:
+            self._writers += 1
+        kept = False
+        try:
+            yield
+            kept = keep
+        finally:
+            with self._counting:
+                self._writers = max(self._writers - (not kept), 0)
+                if not self._writers and isinstance(self._store, Store):
                     self._store.release()
 
     def begin(
@@ -230,6 +234,12 @@ class Index:
             repair: first look for damaged vectors; the run embeds their images and videos again, also those that are
                 not in ``paths``.
         """
+        with self._writing(keep=True):
+            return self._begin(paths, components, repair, every)
+
+    def _begin(
+        self, paths: Sequence[str | Path] | Sequence[Source], components: int | None, repair: bool, every: float | None
+    ) -> Indexing:
         require_ints(0, components=components)
         if self.folder is None and (components or repair):
             raise UserError(f"codes and repair are for an index in a folder, not for {self.place}")
@@ -244,6 +254,8 @@ class Index:
                 "size": str(model.require("aligner", "search").config.embed_dim + 1),  # one for the hubness
             }
             self._store = self._open(facts)
+        if isinstance(self._store, Store):
+            self._store.claim()
         if repair:
             self._store.repair()
         return Indexing(self._store, self.model, paths, components, every)
@@ -273,8 +285,8 @@ class Index:
             UserError: a path does not exist, or another run is writing to the index.
         """
         several = list_paths(paths=paths)
-        with self._writing():
-            run = self.begin(several, components=components, repair=repair, every=every)
+        with self._turn, self._writing():
+            run = self._begin(several, components, repair, every)
             for _ in run.results(batch):
                 pass
         return run.changes
@@ -282,7 +294,7 @@ class Index:
     def remove(self, paths: str | Path | Iterable[str | Path]) -> int:
         """Remove images and videos from the index, not from disk; return how many were in the index."""
         several = [absolute(path) for path in list_paths(paths=paths)]
-        with self._writing():
+        with self._turn, self._writing():
             return self.store.remove(several)
 
     # Reading
@@ -362,6 +374,8 @@ class Index:
         if self._store is not None:
             self._store.close()
             self._store = None
+        with self._counting:
+            self._writers = 0
 
     def __enter__(self) -> Index:
         return self

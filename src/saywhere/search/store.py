@@ -189,7 +189,7 @@ class Store:
 
     def _create(self, facts: Mapping[str, str]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._claim()
+        self.claim()
         if not self._database.exists():  # unless another run was faster
             create(self._database, {"version": VERSION, **dict.fromkeys(EXTENT, "0"), **facts})
 
@@ -341,8 +341,8 @@ class Store:
 
     # Writing
 
-    def _claim(self) -> None:
-        """Become the only writer; ``UserError`` if there is another."""
+    def claim(self) -> None:
+        """Become the only writer, until :meth:`release`; ``UserError`` if there is another."""
         if self._lock is not None:
             return
         lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
@@ -356,7 +356,7 @@ class Store:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        self._claim()
+        self.claim()
         self._snapshot = None
         with self._open.transaction() as db:
             yield db
@@ -428,7 +428,7 @@ class Store:
 
         ``components`` is their length; 0: no codes; None: unchanged.
         """
-        self._claim()
+        self.claim()
         snapshot = self.snapshot()
         extent = snapshot.extent
         wanted = extent.components if components is None else min(components, extent.size)
@@ -497,7 +497,7 @@ class Store:
 
     def compact(self, waste: float = 0.0) -> bool:
         """Rewrite the files if more than this fraction of the regions is removed; return whether it did."""
-        self._claim()
+        self.claim()
         snapshot = self.snapshot()
         dead = ~snapshot.alive
         if not dead.any() or snapshot.entries["count"][dead].sum() <= waste * snapshot.extent.regions:
@@ -512,7 +512,7 @@ class Store:
 
     def tidy(self) -> None:
         """Delete unused files: those of killed runs, and those from before the last compaction."""
-        self._claim()
+        self.claim()
         with self._open.transaction("DEFERRED") as db:
             extent = self._extent(db)
         known = {*extent.files(self.folder), *extent.code_files(self.folder)}
@@ -525,11 +525,6 @@ class Store:
         self._open.close()
         self._snapshot = None
         self.release()
-
-    @property
-    def is_writing(self) -> bool:
-        """Whether this store keeps other processes from writing."""
-        return self._lock is not None
 
     def release(self) -> None:
         """Let other processes write, until this store writes again."""

@@ -88,22 +88,23 @@ class Tools:
                 self._look_through(index)
             hits = index.search(query, top=MOST_HITS)
         shown: list[dict[str, Any]] = []
-        left_out = Counter[str]()
+        not_shown = Counter[str]()
         for hit in hits:
             if len(shown) == top:
                 break
-            if why := self._why_left_out(hit.image):
-                left_out[why] += 1
+            if why := self._why_not_shown(hit.image):
+                not_shown[why] += 1
             else:
                 shown.append(hit.to_dict())
-        return _text({"query": query, "hits": shown} | ({"left_out": left_out} if left_out else {}))
+        tells = not_shown and self._own is None  # in its own index only files that are gone are not shown
+        return _text({"query": query, "hits": shown} | ({"not_shown": not_shown} if tells else {}))
 
     def _look_through(self, index: Index) -> None:
         """Update the temporary index of the folders' images."""
         sources: list[Source] = []
         for root in self._folders.roots:
             try:
-                sources += [source for source in find_images([root]) if not self._why_left_out(str(source.path))]
+                sources += [source for source in find_images([root]) if not self._why_not_shown(str(source.path))]
             except UserError:
                 continue  # a folder without images
         if len(sources) > MOST_IMAGES:
@@ -116,7 +117,7 @@ class Tools:
         for _ in index.begin(sources).results(8):
             pass
 
-    def _why_left_out(self, path: str) -> str:
+    def _why_not_shown(self, path: str) -> str:
         """Return why an image or video may not be shown; empty if it may."""
         try:
             real = self._folders.resolve(path)

@@ -110,7 +110,8 @@ def find_labels(model: Model, seen: Encoding, classes: Classes | None = None) ->
 def find_regions(model: Model, seen: Encoding, classes: Classes | None = None) -> list[dict[str, Any]]:
     """Return the regions shown by default, each with ``name``, ``box`` (pixels), ``confidence`` and ``topicality``.
 
-    With classes, those of a class, which is then their name. ``box`` is also there as ``x1``, ``y1``, ``x2``, ``y2``.
+    With classes, those of a class, which is then their name; ``phrase`` stays. ``box`` is also there as ``x1``,
+    ``y1``, ``x2``, ``y2``.
     """
     area, rows = seen.width * seen.height, list[dict[str, Any]]()
     found = model.describe(seen, threshold=SHOWN).at_least()
@@ -118,7 +119,7 @@ def find_regions(model: Model, seen: Encoding, classes: Classes | None = None) -
     names = found.captions if classes is None else classes.labels(found)
     for name, region in zip(names or (), found, strict=True):
         x1, y1, x2, y2 = box = [round(value) for value in region.box]
-        row = {"name": name, "box": box, **dict(zip(CORNERS, box, strict=True))}
+        row = {"name": name, "phrase": region.caption or name, "box": box, **dict(zip(CORNERS, box, strict=True))}
         chances = {"confidence": round(region.score or 0, 3), "topicality": round((x2 - x1) * (y2 - y1) / area, 3)}
         rows.append(row | chances)
     return rows
@@ -134,12 +135,15 @@ def write_answer(model: Model, seen: Encoding, want: Want) -> str:
     words = () if model.densecap is None else model.densecap.vocabulary
     if want.classes is not None and len(unknown := want.classes.unknown(words)) == len(want.classes.names):
         raise Problem(400, f"the model knows none of the names {', '.join(unknown)[:100]}")
+    if want.least > (limit := LABELS if want.kind == "labels" else REGIONS):
+        raise Problem(422, f"at most {limit} of these are answered, and the schema wants at least {want.least}")
     rows = (find_labels if want.kind == "labels" else find_regions)(model, seen, want.classes)[: want.most]
     if len(rows) < want.least:
         raise Problem(422, f"the image has {len(rows)} of these, and the schema wants at least {want.least}")
     if not want.is_json:
         return "\n".join(f"{row['name']} {row['box']} {two_digits(row['confidence'])}" for row in rows)
     fields = want.fields
+    rows = [{"phrase": row["name"], **row} for row in rows]
     found = [row["name"] if fields is None else {name: row[field] for name, field in fields.items()} for row in rows]
     return json.dumps(found if want.key is None else {want.key: found})
 

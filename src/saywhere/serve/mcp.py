@@ -89,7 +89,8 @@ TOOLS: tuple[dict[str, Any], ...] = (
         "search",
         "Find the images that match a text, best first, with the boxes of its phrases; + and - may join phrases. "
         "judged_as lists the words that are judged as their kind of thing. A hit with a time (in seconds) is a moment "
-        "of a video, which the other tools do not read. left_out counts hits that are not shown, by reason.",
+        "of a video, which the other tools do not read. not_shown counts, by reason, better hits "
+        "that may not be shown; left_out of a hit counts images left out because they show what is unwanted.",
         {"query": "a dog + snow - people", "top": 5},
         ["query"],
         query={**_TEXT, "description": "A sentence in English, or phrases."},

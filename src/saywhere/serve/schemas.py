@@ -32,6 +32,8 @@ NOTES = frozenset({
     "$schema", "$id", "$defs", "definitions", "$comment", "title", "description", "default", "examples"
 })  # fmt: skip
 """Keywords of a schema that say nothing about the answer."""
+DEFINITIONS = ("#/$defs", "#/definitions")
+"""What a reference can begin with."""
 OBJECT = ("properties", "required", "additionalProperties")
 ENUM = 1000
 """Maximum number of names to choose from."""
@@ -47,7 +49,8 @@ class Want:
     Attributes:
         kind: a sentence, nouns or regions.
         key: key of the list in a JSON object; None for the list alone.
-        fields: the properties of each item, each mapped to its entry in :data:`FIELDS`; None: items are just names.
+        fields: the properties of each item, each mapped to its entry in :data:`FIELDS`, or to ``phrase`` for a name
+            beside one that is chosen; None: items are just names.
         is_json: whether the answer is JSON.
         classes: the names to choose from, and their kinds; None: any.
         least, most: minimum and maximum number of items; None: any.
@@ -88,7 +91,7 @@ def _read_list(whole: dict[str, Any]) -> Want:
         _check(several, "the schema", ("object",), *OBJECT)
         plain = {name: _plain(one, whole) for name, one in properties.items()}
         lists = [name for name, one in plain.items() if one.get("type") == "array"]
-        if len(lists) != 1 or _names(several.get("required")) - {*lists}:
+        if len(lists) != 1 or _required(several) - {*lists}:
             raise Problem(400, OTHER)
         key, several = lists[0], plain[lists[0]]
     if "items" not in several:
@@ -101,6 +104,8 @@ def _read_list(whole: dict[str, Any]) -> Want:
     if is_place and several.get("uniqueItems"):
         raise Problem(400, f"{where}: uniqueItems cannot be kept for boxes")
     least, most = _count(several, "minItems", where), _count(several, "maxItems", where)
+    if most is not None and most < (least or 0):
+        raise Problem(400, f"{where[:40]}: minItems is larger than maxItems")
     return Want("regions" if is_place else "labels", key, fields, True, classes, least or 0, most)
 
 
@@ -111,21 +116,26 @@ def _read_item(item: dict[str, Any], whole: dict[str, Any]) -> tuple[dict[str, s
     if not isinstance(properties := item.get("properties"), dict):
         raise Problem(400, OTHER)
     _check(item, "an item", ("object",), *OBJECT)
-    fields, classes = dict[str, str](), None
+    fields, classes, free = dict[str, str](), None, list[str]()
     for name, given in properties.items():
         field, one = KNOWN.get(name.lower()), _plain(given, whole)
         if field is None:
             raise Problem(400, f"{OTHER}, with the properties {', '.join(sorted(KNOWN))}, but not {name[:40]!r}")
         fields[name] = field
         if field == "name":
-            classes = _read_name(one, name) or classes
+            if (chosen := _read_name(one, name)) is None:
+                free.append(name)
+            elif classes is not None:
+                raise Problem(400, f"{name[:40]}: a second enum or const cannot be kept; leave it out of the schema")
+            else:
+                classes = chosen
         elif field == "box":
             _check_box(one, name, whole)
         else:
             _check_number(one, name, in_pixels=field in CORNERS)
-    if "name" not in fields.values() or _names(item.get("required")) - fields.keys():
+    if "name" not in fields.values() or _required(item) - fields.keys():
         raise Problem(400, f"{OTHER}, and each item needs a name")
-    return fields, classes
+    return fields | dict.fromkeys(free if classes else (), "phrase"), classes
 
 
 def _read_name(one: dict[str, Any], where: str) -> Classes | None:
@@ -134,6 +144,8 @@ def _read_name(one: dict[str, Any], where: str) -> Classes | None:
     if not {"enum", "const"} & one.keys():
         return None
     names = [one["const"]] if "const" in one else one["enum"]
+    if one.get("enum", names) != names:
+        raise Problem(400, f"{where[:40]}: enum and const cannot both be kept; leave one out of the schema")
     classes = Classes.of(names if isinstance(names, list) else [])
     if not 0 < len(classes.names) <= ENUM:
         raise Problem(400, f"{where}: enum must be a list of 1 to {ENUM:,} names")
@@ -180,19 +192,20 @@ def _plain(one: Any, whole: dict[str, Any]) -> dict[str, Any]:
             break
         if isinstance(place := one.get("$ref"), str):
             root, _, name = place.rpartition("/")
-            found = whole.get(root.removeprefix("#/"))
-            found = found.get(name) if isinstance(found, dict) else None
+            found = whole.get(root.removeprefix("#/")) if root in DEFINITIONS else None
+            found, word = found.get(name) if isinstance(found, dict) else None, "$ref"
         elif isinstance(several := one.get("anyOf"), list):
             others = [each for each in several if each != {"type": "null"}]
             if len(others) != 1:
                 return one
-            found = others[0]
+            found, word = others[0], "anyOf"
         else:
             kinds = one.get("type")
             others = [kind for kind in kinds if kind != "null"] if isinstance(kinds, list) else []
             return {**one, "type": others[0]} if len(others) == 1 else one
-        rest = {key: value for key, value in one.items() if key not in ("$ref", "anyOf")}
-        one = {**found, **rest} if isinstance(found, dict) else None
+        if beside := sorted(one.keys() - NOTES - {word}):
+            raise Problem(400, f"{beside[0][:40]} beside {word} cannot be kept; leave it out of the schema")
+        one = found
     raise Problem(400, OTHER)
 
 
@@ -203,5 +216,8 @@ def _count(one: dict[str, Any], keyword: str, where: str) -> int | None:
     return value
 
 
-def _names(value: Any) -> set[str]:
-    return {one for one in value if isinstance(one, str)} if isinstance(value, list) else set()
+def _required(one: dict[str, Any]) -> set[str]:
+    value = one.get("required", [])
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise Problem(400, "required must be a list of names")
+    return {*value}

@@ -62,15 +62,18 @@ REGIONS = 3
 
 
 def _between(opens: str, closes: str) -> str:
-    """Return a pattern from the last of several opening marks to the first closing one; linear in the text."""
-    return rf"{opens}(?:(?!{opens}|{closes}).)*+{closes}"
+    """Return a pattern from the last of several opening marks to the first closing one; linear in the text.
+
+    Atomic groups, because Python before 3.11.5 matches ``*+`` of a group wrongly.
+    """
+    return rf"{opens}(?>(?:(?!{opens}|{closes}).)*){closes}"
 
 
 def _template(opens: str, closes: str, inner: str = ".") -> str:
     """Return a pattern as ``_between`` does, without images outside strings: marks around these are no template's."""
     edge = f"{opens}|{closes}"
-    strings = "|".join(rf"{quote}(?:\\.|(?!{edge})[^{quote}\\])*+{quote}" for quote in "\"'`")
-    return rf"{opens}(?:(?<![\w\\])(?:{strings})|(?!{edge}|(?i:<img\b)){inner})*+{closes}"
+    strings = "|".join(rf"{quote}(?>(?:\\.|(?!{edge})[^{quote}\\])*){quote}" for quote in "\"'`")
+    return rf"{opens}(?>(?:(?<![\w\\])(?:{strings})|(?!{edge}|(?i:<img\b)){inner})*){closes}"
 
 
 _CDATA = r"<!\[CDATA\["
@@ -78,7 +81,7 @@ _BLOCK, _END = (rf"\{{%[-~+]?\s*{name}\b" for name in ("(highlight|codeblock|raw
 _ENCLOSED = re.compile(
     "|".join(
         (
-            rf"{_BLOCK}(?:(?!\{{%[-~+]?\s*(?:end)?\1\b).)*+{_END}[^%]*%\}}",  # Jinja, Django, Twig, Liquid
+            rf"{_BLOCK}(?>(?:(?!\{{%[-~+]?\s*(?:end)?\1\b).)*){_END}[^%]*%\}}",  # Jinja, Django, Twig, Liquid
             _between(r"\{\{[<%]\s*highlight\b", r"\{\{[<%]\s*/\s*highlight\s*[>%]\}\}"),  # Hugo
             _between(r"\{#(?![^{}#\n]*\})", r"#\}"),  # not {#id} of a heading
             _between(r"\{\{~?!?--", r"--~?\}\}"),  # Handlebars, Blade
@@ -93,7 +96,7 @@ _ENCLOSED = re.compile(
     re.DOTALL,
 )
 """Code and comments between tags of templates."""
-_BRACES = r"\{(?:[^{}]|\{[^{}]*+\})*+\}"
+_BRACES = r"\{(?>(?:[^{}]|\{(?>[^{}]*)\})*)\}"
 _TEMPLATE = re.compile(
     "|".join(
         (
@@ -106,13 +109,13 @@ _TEMPLATE = re.compile(
     ),
     re.DOTALL,
 )
-_IN_TAG = re.compile(rf"{_TEMPLATE.pattern}|\{{(?:[^{{}}]|{_BRACES})*+\}}", re.DOTALL)
+_IN_TAG = re.compile(rf"{_TEMPLATE.pattern}|\{{(?>(?:[^{{}}]|{_BRACES})*)\}}", re.DOTALL)
 """Templates outside quotes, among them expressions of JSX and Svelte."""
 _EXPRESSION = re.compile(r"\{[^{}]*\}|<[%?]")
 _STRING = re.compile(
-    r"""(?P<comment>/\*(?:(?!/\*|\*/).)*+\*/)|(?:^|[;,{(\[])[ \t]*(?P<line>//[^\n]*)|"""
-    r"""(?P<string>(?<![\w\\])(?:"(?:\\.|[^"\\\n])*+"|'(?:\\.|[^'\\\n])*+')(?!(?:\.{0,2}/)?\w)|"""
-    r"""(?:(?<=[=(\[,:?+{&|])|(?<=[=(,:?+{&|] )|(?<==> )|(?<=return )|(?<=@html ))`(?:\\.|[^`\\])*+`)""",
+    r"""(?P<comment>/\*(?>(?:(?!/\*|\*/).)*)\*/)|(?:^|[;,{(\[])[ \t]*(?P<line>//[^\n]*)|"""
+    r"""(?P<string>(?<![\w\\])(?:"(?>(?:\\.|[^"\\\n])*)"|'(?>(?:\\.|[^'\\\n])*)')(?!(?:\.{0,2}/)?\w)|"""
+    r"""(?:(?<=[=(\[,:?+{&|])|(?<=[=(,:?+{&|] )|(?<==> )|(?<=return )|(?<=@html ))`(?>(?:\\.|[^`\\])*)`)""",
     re.DOTALL | re.MULTILINE,
 )
 """Comments and strings of JavaScript.
